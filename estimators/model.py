@@ -1,0 +1,129 @@
+"""The nouns of cost: a plan, the layouts that it is traced under, and what a trace says of a model.
+
+Nothing here knows torch. Sizes are bytes, micro-batches count samples on one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Layout:
+    """The part of a plan that changes the sequence of operations on one rank, and so needs a trace of its own.
+
+    ``accumulate`` is True when gradients outlive a backward pass because more micro-batches of the same step follow.
+    """
+
+    dp_shard: int = 1
+    recompute: bool = False
+    accumulate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dp_shard < 1:
+            raise ValueError(f"dp_shard must be at least 1, got {self.dp_shard}")
+
+    def __str__(self) -> str:
+        words = [f"fsdp{self.dp_shard}" if self.dp_shard > 1 else "single"]
+        words += ["recompute"] * self.recompute + ["accumulate"] * self.accumulate
+        return "+".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one candidate is spread over ranks; every plan of a candidate trains on the same effective batch.
+
+    ``dp_shard`` ranks each hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2); every optimizer
+    step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
+    """
+
+    micro_batch: int
+    num_micro_batches: int = 1
+    dp_shard: int = 1
+    recompute: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batch", "num_micro_batches", "dp_shard"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in the gang."""
+        return self.dp_shard
+
+    @property
+    def batch(self) -> int:
+        """Samples per optimizer step over all ranks (the effective batch)."""
+        return self.dp_shard * self.micro_batch * self.num_micro_batches
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.dp_shard, self.recompute, self.num_micro_batches > 1)
+
+    def __str__(self) -> str:
+        ranks = f"FSDP over {self.dp_shard} ranks" if self.dp_shard > 1 else "1 rank"
+        steps = (
+            f"{self.num_micro_batches} × {self.micro_batch}" if self.num_micro_batches > 1 else f"{self.micro_batch}"
+        )
+        return f"{ranks}, micro-batch {steps}{', recompute' if self.recompute else ''}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dp_shard": self.dp_shard,
+            "micro_batch": self.micro_batch,
+            "num_micro_batches": self.num_micro_batches,
+            "recompute": self.recompute,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        return cls(data["micro_batch"], data["num_micro_batches"], data["dp_shard"], data["recompute"])
+
+
+class PeakCurve(Protocol):
+    """Peak bytes on one rank as a function of the micro-batch, for one layout (see ``estimators.envelope``)."""
+
+    def peak_bytes(self, micro_batch: int) -> int: ...
+
+    def largest_batch(self, capacity_bytes: int) -> int:
+        """Largest micro-batch whose peak is within ``capacity_bytes``; 0 when not even one sample fits."""
+        ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """What fake traces say of one model structure; grows by one peak curve per traced layout.
+
+    ``state_bytes`` is what one process holds between two steps (parameters, buffers, optimizer states) and
+    ``flops_per_sample`` counts forward and backward. ``structure`` identifies the traced structure: two candidates
+    that differ in learning rate alone share it.
+    """
+
+    structure: str
+    num_params: int
+    state_bytes: int
+    flops_per_sample: float
+    curves: Mapping[Layout, PeakCurve]
+
+    def with_curve(self, layout: Layout, curve: PeakCurve) -> ModelProfile:
+        return replace(self, curves={**self.curves, layout: curve})
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Predicted cost of a plan on each rank: the traced peak, and the margin for what no trace sees."""
+
+    peak_bytes: int
+    margin_bytes: int
+
+    @property
+    def reserved_mib(self) -> int:
+        """Whole MiB to reserve on a device for one rank."""
+        return -(-(self.peak_bytes + self.margin_bytes) // MIB)

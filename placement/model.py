@@ -1,0 +1,62 @@
+"""The nouns of placement: devices, gangs and where a gang goes, or why it waits. Memory is counted in whole MiB."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU, or one virtual device: a memory budget on a host without GPUs. ``id`` is unique in the cluster."""
+
+    id: str
+    node: str
+    index: int
+    kind: str
+    capacity_mib: int
+
+    def __post_init__(self) -> None:
+        if self.capacity_mib < 1:
+            raise ValueError(f"device {self.id} must offer at least 1 MiB, got {self.capacity_mib}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A snapshot of the devices that can be used now."""
+
+    devices: tuple[Device, ...] = ()
+
+    def __post_init__(self) -> None:
+        ids = [device.id for device in self.devices]
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"device ids must be unique, got {ids}")
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """What one attempt demands: ``num_ranks`` different devices with ``mib_per_rank`` free on each."""
+
+    id: str
+    num_ranks: int
+    mib_per_rank: int
+
+    def __post_init__(self) -> None:
+        if self.num_ranks < 1 or self.mib_per_rank < 1:
+            raise ValueError(f"gang {self.id} must have at least 1 rank of 1 MiB, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A gang's devices, one per rank in rank order, and the reason in words."""
+
+    gang: Gang
+    devices: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a gang is not placed now, in words that a user reads."""
+
+    gang: Gang
+    reason: str

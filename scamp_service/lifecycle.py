@@ -1,0 +1,82 @@
+"""The states of studies, trials and attempts, and the only transitions that exist. One enum, one table each.
+
+A trial is QUEUED once it has a plan. An attempt is one run of a trial; it holds its devices from STARTING until
+ENDED, and it ends only when its processes are known to be gone or idle: a trial may be COMPLETED while its last
+attempt is still STOPPING.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class StudyState(StrEnum):
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    COMPLETED = "COMPLETED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+
+
+class TrialState(StrEnum):
+    WAITING = "WAITING"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    PRUNED = "PRUNED"
+    FAILED = "FAILED"
+    INFEASIBLE = "INFEASIBLE"
+    CANCELLED = "CANCELLED"
+
+
+class AttemptState(StrEnum):
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    ENDED = "ENDED"
+
+
+class Outcome(StrEnum):
+    """What the ranks of an attempt report of its end; LOST is the controller's word when they report nothing."""
+
+    DONE = "DONE"
+    STOPPED = "STOPPED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    ERROR = "ERROR"
+    LOST = "LOST"
+
+
+_T = TrialState
+TRIAL_MOVES: dict[TrialState, frozenset[TrialState]] = {
+    _T.WAITING: frozenset({_T.QUEUED, _T.INFEASIBLE, _T.FAILED, _T.CANCELLED}),
+    _T.QUEUED: frozenset({_T.RUNNING, _T.WAITING, _T.INFEASIBLE, _T.CANCELLED}),
+    _T.RUNNING: frozenset({_T.WAITING, _T.QUEUED, _T.PAUSED, _T.COMPLETED, _T.PRUNED, _T.FAILED, _T.CANCELLED}),
+    _T.PAUSED: frozenset({_T.QUEUED, _T.RUNNING, _T.COMPLETED, _T.PRUNED, _T.CANCELLED}),
+    _T.COMPLETED: frozenset(),
+    _T.PRUNED: frozenset(),
+    _T.FAILED: frozenset(),
+    _T.INFEASIBLE: frozenset(),
+    _T.CANCELLED: frozenset(),
+}
+
+_A = AttemptState
+ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
+    _A.STARTING: frozenset({_A.RUNNING, _A.STOPPING, _A.ENDED}),
+    _A.RUNNING: frozenset({_A.STOPPING, _A.ENDED}),
+    _A.STOPPING: frozenset({_A.ENDED}),
+    _A.ENDED: frozenset(),
+}
+
+_S = StudyState
+STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
+    _S.RUNNING: frozenset({_S.STOPPING, _S.COMPLETED, _S.FAILED}),
+    _S.STOPPING: frozenset({_S.STOPPED, _S.COMPLETED, _S.FAILED}),
+    _S.COMPLETED: frozenset(),
+    _S.STOPPED: frozenset(),
+    _S.FAILED: frozenset(),
+}
+
+LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves)
+LIVE_STUDIES = frozenset(state for state, moves in STUDY_MOVES.items() if moves)
+OPEN_ATTEMPTS = frozenset(state for state, moves in ATTEMPT_MOVES.items() if moves)

@@ -1,0 +1,119 @@
+"""The rows of the study database as frozen values; what the store returns and the decisions read.
+
+Times are seconds since the epoch (UTC). Identifiers are integers given by the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    id: int
+    name: str
+    state: StudyState
+    spec: Json  # a validated StudySpec, as JSON
+    code: str | None  # sha256 of the zip of user files sent along, in the store's blobs
+    reason: str  # why it failed or was stopped; empty otherwise
+    created_at: float
+    finished_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """``attempt`` counts the attempts begun (0 = none yet). ``plan``, ``predicted_bytes`` and ``reserved_mib`` are
+    of the newest plan. ``extra_bytes`` is what out-of-memory failures have taught: it is added to every later
+    prediction. ``judged_step`` is the last rung at which stopping has decided. ``value`` is the objective at
+    ``step``: the newest while it runs, the final one afterwards.
+    """
+
+    id: int
+    study_id: int
+    number: int
+    state: TrialState
+    attempt: int
+    params: Json
+    reason: str
+    structure: str
+    plan: Json | None
+    predicted_bytes: int
+    reserved_mib: int
+    measured_bytes: int
+    extra_bytes: int
+    num_lost: int
+    num_oom: int
+    judged_step: int
+    step: int
+    value: float | None
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a trial. ``token`` fences it: a report with another token is refused. ``checkpoint_step`` is the
+    step of its last committed checkpoint (-1: none)."""
+
+    trial_id: int
+    attempt: int
+    token: str
+    state: AttemptState
+    plan: Json
+    devices: tuple[str, ...]
+    mib_per_rank: int
+    predicted_bytes: int
+    measured_bytes: int
+    outcome: Outcome | None
+    detail: str
+    placement_reason: str
+    checkpoint_step: int
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+
+    @property
+    def key(self) -> str:
+        """Identifies the gang everywhere: ``trial/attempt``."""
+        return f"{self.trial_id}/{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One evaluation, reported by rank 0. (trial, attempt, seq) is unique, so a report that arrives twice counts once."""
+
+    trial_id: int
+    attempt: int
+    seq: int
+    step: int
+    values: Mapping[str, float]
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    trial_id: int
+    attempt: int
+    rank: int
+    seq: int
+    time: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened; ``id`` grows in commit order and is the id of the server-sent event."""
+
+    id: int
+    time: float
+    kind: str  # "study", "trial", "attempt", "metrics", "cluster"
+    study_id: int | None
+    trial_id: int | None
+    data: Json
