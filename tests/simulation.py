@@ -1,0 +1,389 @@
+"""A cluster in virtual time for the real controller, store and decisions: ranks, messages and faults are simulated.
+
+Faults, all drawn from one seeded generator: ranks die, messages to gangs are lost or doubled, reports arrive late
+(even after the next attempt has begun), whole nodes vanish and come back, and the controller crashes before or after
+any write to the database and any call to the executor.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from estimators.model import MIB, Plan
+from placement.model import Cluster, Device
+from scamp_service.controller import Controller
+from scamp_service.executor import GangState, GangStatus, Order, Sized, Unsized
+from scamp_service.lifecycle import LIVE_STUDIES, Outcome, TrialState
+from scamp_service.model import Json, Metric, Trial
+from scamp_service.store import Store
+
+
+class Crash(Exception):
+    """The controller is killed here."""
+
+
+@dataclass
+class Faults:
+    crash: float = 0.01  # at each write or executor call
+    lose_message: float = 0.1  # launch or stop never arrives
+    double_message: float = 0.1
+    late_report: float = 0.1  # a report is delayed by up to a minute
+    kill_rank: float = 0.01  # per gang and step
+    lose_node: float = 0.002  # per gang and step
+
+
+@dataclass
+class Clock:
+    now: float = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class SimulatedGang:
+    order: Order
+    alive: bool = True
+    dead_rank: bool = False
+    step: int = 0
+    seq: int = 0
+
+
+def truth_mib(params: Json) -> int:
+    """What one rank of this candidate really needs; the sizer predicts less for those with a ``spike``."""
+    return int(params["mib"]) + int(params.get("spike", 0))
+
+
+def objective(trial_id: int, attempt: int, step: int) -> float:
+    """Tells which attempt reported it, so that a value of a stale attempt is recognised."""
+    return step + attempt / 1_000 + (trial_id % 7) / 100_000
+
+
+class SimulatedExecutor:
+    """Implements ``Executor`` in virtual time."""
+
+    def __init__(
+        self, store: Store, clock: Clock, rng: random.Random, faults: Faults, devices: Sequence[Device]
+    ) -> None:
+        self.store, self.clock, self.rng, self.faults, self.devices = store, clock, rng, faults, tuple(devices)
+        self.gangs_by_key: dict[str, SimulatedGang] = {}
+        self.lost_nodes: dict[str, float] = {}
+        self.agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self.sequence = 0
+        self.acknowledged: dict[tuple[int, int, int], float] = {}
+        self.completed: dict[int, int] = {}  # trial → times that a rank finished all steps and was acknowledged
+        self.launches: dict[str, int] = {}
+
+    # --- Executor
+    def cluster(self) -> Cluster:
+        return Cluster(tuple(device for device in self.devices if device.node not in self.lost_nodes))
+
+    def gangs(self) -> Mapping[str, GangStatus]:
+        return {
+            key: GangStatus(GangState.BROKEN, "a rank was killed") if gang.dead_rank else GangStatus(GangState.ALIVE)
+            for key, gang in self.gangs_by_key.items()
+        }
+
+    def launch(self, order: Order) -> None:
+        for _ in range(self._copies()):
+            self.after(self.rng.uniform(0.0, 2.0), lambda: self._arrive(order))
+
+    def stop(self, key: str) -> None:
+        for _ in range(self._copies()):
+            self.after(self.rng.uniform(0.0, 3.0), lambda: self._remove(key))
+
+    # --- the world
+    def after(self, seconds: float, act: Callable[[], None]) -> None:
+        self.sequence += 1
+        heapq.heappush(self.agenda, (self.clock.now + seconds, self.sequence, act))
+
+    def advance(self, until: float) -> None:
+        while self.agenda and self.agenda[0][0] <= until:
+            self.clock.now, _, act = heapq.heappop(self.agenda)
+            act()
+            self.check_memory()
+        self.clock.now = until
+
+    def check_memory(self) -> None:
+        used: dict[str, int] = {}
+        for gang in self.gangs_by_key.values():
+            for device in gang.order.devices:
+                used[device] = used.get(device, 0) + gang.order.mib_per_rank
+        for device in self.devices:
+            assert used.get(device.id, 0) <= device.capacity_mib, (
+                f"{device.id} is over-subscribed: {used[device.id]} MiB"
+            )
+
+    def _copies(self) -> int:
+        if self.rng.random() < self.faults.lose_message:
+            return 0
+        return 2 if self.rng.random() < self.faults.double_message else 1
+
+    def _arrive(self, order: Order) -> None:
+        """A launch takes effect only while its token is that of an open attempt: a rank asks before it begins."""
+        if order.key in self.gangs_by_key or any(d.node in self.lost_nodes for d in self._devices_of(order)):
+            return
+        if not self.store.report_started(order.trial_id, order.attempt, order.token, now=self.clock.now):
+            return
+        if any(a.key == order.key and a.outcome for a in self.store.attempts(order.trial_id)):
+            return
+        gang = SimulatedGang(order, step=max(order.resume_step, 0))
+        self.gangs_by_key[order.key] = gang
+        self.launches[order.key] = self.launches.get(order.key, 0) + 1
+        self.after(1.0, lambda: self._step(gang))
+
+    def _devices_of(self, order: Order) -> list[Device]:
+        return [device for device in self.devices if device.id in order.devices]
+
+    def _remove(self, key: str) -> None:
+        gang = self.gangs_by_key.pop(key, None)
+        if gang:
+            gang.alive = False
+
+    def _step(self, gang: SimulatedGang) -> None:
+        order = gang.order
+        if not gang.alive or gang.dead_rank:
+            return
+        if self.rng.random() < self.faults.lose_node:
+            self._lose_node(self._devices_of(order)[0].node)
+            return
+        if self.rng.random() < self.faults.kill_rank:
+            gang.dead_rank = True
+            return
+        if truth_mib(order.params) > order.mib_per_rank and gang.step >= order.steps // 2:
+            measured = truth_mib(order.params) * MIB
+            self.send(
+                gang,
+                lambda: self.store.report(
+                    order.trial_id, order.attempt, order.token, measured_bytes=measured, now=self.clock.now
+                ),
+            )
+            self.finish(gang, Outcome.OUT_OF_MEMORY, "tried to allocate")
+            return
+        gang.step = min(order.steps, gang.step + order.report_every)
+        gang.seq += 1
+        metric = Metric(
+            order.trial_id,
+            order.attempt,
+            gang.seq,
+            gang.step,
+            {order.metric: objective(order.trial_id, order.attempt, gang.step)},
+            self.clock.now,
+        )
+        self.report_metric(gang, metric)
+        if gang.step >= order.steps:
+            self.finish(gang, Outcome.DONE, "")
+        else:
+            self.after(1.0, lambda: self._step(gang))
+
+    def report_metric(self, gang: SimulatedGang, metric: Metric) -> None:
+        order = gang.order
+
+        def deliver() -> bool:
+            accepted = self.store.report(
+                order.trial_id,
+                order.attempt,
+                order.token,
+                metrics=[metric],
+                objective=order.metric,
+                checkpoint_step=metric.step,
+                now=self.clock.now,
+            )
+            if accepted:
+                self.acknowledged[(metric.trial_id, metric.attempt, metric.seq)] = metric.values[order.metric]
+            return accepted
+
+        self.send(gang, deliver)
+
+    def send(self, gang: SimulatedGang, deliver: Callable[[], bool]) -> None:
+        """A report arrives once, twice, or also much later; refused means stale: the gang ends itself."""
+        if not deliver():
+            self._remove(gang.order.key)
+        if self.rng.random() < self.faults.double_message:
+            deliver()
+        if self.rng.random() < self.faults.late_report:
+            self.after(self.rng.uniform(0.0, 60.0), lambda: (deliver(), None)[1])
+
+    def finish(self, gang: SimulatedGang, outcome: Outcome, detail: str) -> None:
+        order = gang.order
+
+        def deliver() -> bool:
+            accepted = self.store.report_outcome(
+                order.trial_id, order.attempt, order.token, outcome, detail, now=self.clock.now
+            )
+            if accepted and outcome is Outcome.DONE:
+                self.completed[order.trial_id] = order.attempt
+            return accepted
+
+        self.send(gang, deliver)
+        self.after(self.rng.uniform(0.0, 1.0), lambda: self._remove(order.key))
+
+    def _lose_node(self, node: str) -> None:
+        for key, gang in list(self.gangs_by_key.items()):
+            if any(device.node == node for device in self._devices_of(gang.order)):
+                self._remove(key)
+        self.lost_nodes[node] = self.clock.now
+        self.after(self.rng.uniform(5.0, 60.0), lambda: (self.lost_nodes.pop(node, None), None)[1])
+
+
+class SimulatedSizer:
+    """Implements ``Sizer``: plans are looked up in the candidate itself, results take a while."""
+
+    def __init__(self, clock: Clock, rng: random.Random) -> None:
+        self.clock, self.rng = clock, rng
+        self.pending: dict[int, tuple[float, Sized | Unsized]] = {}
+
+    def request(
+        self, trial_id: int, workload: str, code: str | None, params: Json, extra_bytes: int, cluster: Cluster
+    ) -> None:
+        if trial_id in self.pending:
+            return
+        self.pending[trial_id] = (self.clock.now + self.rng.uniform(0.0, 2.0), self._size(params, extra_bytes))
+
+    def _size(self, params: Json, extra_bytes: int) -> Sized | Unsized:
+        mib = int(params["mib"]) + extra_bytes // MIB
+        if mib > 96:
+            return Unsized(f"needs {mib} MiB; devices offer 96", infeasible=True)
+        ranks = int(params["ranks"])
+        return Sized("s", Plan(1, 4 // ranks, ranks), mib * MIB, mib, f"{ranks} ranks of {mib} MiB")
+
+    def results(self) -> Mapping[int, Sized | Unsized]:
+        return {trial: result for trial, (ready, result) in self.pending.items() if ready <= self.clock.now}
+
+    def forget(self, trial_ids: Sequence[int]) -> None:
+        for trial_id in trial_ids:
+            self.pending.pop(trial_id, None)
+
+
+class CrashingProxy:
+    """Passes calls on, and kills the controller before or after some of them."""
+
+    def __init__(self, target: Any, methods: frozenset[str], rng: random.Random, probability: float) -> None:
+        self._target, self._methods, self._rng, self._probability = target, methods, rng, probability
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+        if name not in self._methods:
+            return method
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._rng.random() < self._probability / 2:
+                raise Crash(f"before {name}")
+            result = method(*args, **kwargs)
+            if self._rng.random() < self._probability / 2:
+                raise Crash(f"after {name}")
+            return result
+
+        return call
+
+
+WRITES = frozenset({"move_study", "create_trials", "move_trial", "begin_attempt", "move_attempt", "acquire_lease"})
+CALLS = frozenset({"launch", "stop"})
+
+
+@dataclass
+class Simulation:
+    """One seed: studies, a cluster, faults; ``run`` ends when every study has, or raises when it never does."""
+
+    store: Store
+    seed: int
+    faults: Faults = field(default_factory=Faults)
+    num_crashes: int = 0
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.clock = Clock()
+        nodes = self.rng.choice([1, 2])
+        devices = [Device(f"n{n}/{i}", f"n{n}", i, "virtual", 96) for n in range(nodes) for i in range(4)]
+        self.executor = SimulatedExecutor(self.store, self.clock, self.rng, self.faults, devices)
+        self.tokens = 0
+        for number in range(self.rng.choice([1, 2])):
+            self.store.create_study(self._spec(number), now=self.clock.now)
+        self.start_controller()
+
+    def _spec(self, number: int) -> Json:
+        return {
+            "name": f"study {number}",
+            "workload": "vit_digits",
+            "objective": {"metric": "score", "direction": "maximize"},
+            "space": {
+                "mib": {"choice": [10, 30, 60, 90, 120]},
+                "ranks": {"choice": [1, 2, 4]},
+                "spike": {"choice": [0, 0, 15]},
+            },
+            "search": {"sampler": "random", "seed": self.seed},
+            "stopping": {"rule": self.rng.choice(["asha", "none"]), "min_steps": 2, "reduction_factor": 2},
+            "budget": {
+                "trials": self.rng.randint(3, 10),
+                "steps": 8,
+                "report_every": 2,
+                "max_lost": 1000,
+                "max_oom": 10,
+            },
+        }
+
+    def start_controller(self) -> None:
+        def new_token() -> str:
+            self.tokens += 1
+            return f"token-{self.tokens}"
+
+        self.controller = Controller(
+            CrashingProxy(self.store, WRITES, self.rng, self.faults.crash),  # type: ignore[arg-type]
+            CrashingProxy(self.executor, CALLS, self.rng, self.faults.crash),  # type: ignore[arg-type]
+            SimulatedSizer(self.clock, self.rng),
+            lease_seconds=2.0,
+            clock=self.clock,
+            new_token=new_token,
+        )
+
+    def run(self, limit_seconds: float = 20_000.0) -> None:
+        end = self.clock.now + limit_seconds
+        while any(study.state in LIVE_STUDIES for study in self.store.studies()) or self.store.open_attempts():
+            assert self.clock.now < end, f"seed {self.seed}: not finished after {limit_seconds} virtual seconds"
+            try:
+                self.controller.tick()
+            except Crash:
+                self.num_crashes += 1
+                self.executor.advance(self.clock.now + self.rng.uniform(0.0, 30.0))
+                self.start_controller()
+            self.check_ledger()
+            self.executor.advance(self.clock.now + 0.7)
+        self.executor.advance(self.clock.now + 120.0)  # let the latest of the late reports arrive
+        self.check_end()
+
+    def check_ledger(self) -> None:
+        reserved: dict[str, int] = {}
+        for attempt in self.store.open_attempts():
+            assert len(set(attempt.devices)) == Plan.from_json(attempt.plan).world_size, "a gang is whole"
+            for device in attempt.devices:
+                reserved[device] = reserved.get(device, 0) + attempt.mib_per_rank
+        assert all(mib <= 96 for mib in reserved.values()), f"seed {self.seed}: over-subscribed {reserved}"
+
+    def check_end(self) -> None:
+        for study in self.store.studies():
+            trials = self.store.trials(study.id)
+            assert [trial.number for trial in trials] == list(range(study.spec["budget"]["trials"])), (
+                "none lost or doubled"
+            )
+            for trial in trials:
+                self.check_trial(trial)
+
+    def check_trial(self, trial: Trial) -> None:
+        where = f"seed {self.seed}, trial {trial.id}"
+        assert trial.state in (TrialState.COMPLETED, TrialState.PRUNED, TrialState.INFEASIBLE), f"{where}: {trial}"
+        if trial.state is TrialState.COMPLETED:
+            assert trial.value == objective(trial.id, trial.attempt, 8), f"{where}: value of another attempt"
+            done = [a.attempt for a in self.store.attempts(trial.id) if a.outcome is Outcome.DONE]
+            assert done == [trial.attempt] == [self.executor.completed[trial.id]], f"{where}: completed by {done}"
+        stored = {(m.trial_id, m.attempt, m.seq): m for m in self.store.metrics(trial.id)}
+        steps = [m.step for m in stored.values()]
+        assert len(set(steps)) == len(steps), f"{where}: a step counts twice"
+        newest = {}
+        for (trial_id, attempt, seq), value in self.executor.acknowledged.items():
+            if trial_id == trial.id:
+                newest[round(value)] = max(newest.get(round(value), (0, 0)), (attempt, seq))
+        assert sorted(newest) == sorted(steps), f"{where}: acknowledged steps {sorted(newest)}, stored {sorted(steps)}"
