@@ -1,0 +1,222 @@
+"""Finds the class that a study names as its workload: a built-in one, or one in the user's own files.
+
+User files are imported under a private package of their own, so that a folder named ``api`` or ``workloads`` in them
+neither hides ours nor is hidden by it. This gives names apart, not protection: the user's code runs with our rights.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import importlib
+import inspect
+import io
+import stat
+import sys
+import tempfile
+import traceback
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from workloads.protocol import Workload
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+BUILT_INS: Mapping[str, str] = {
+    "stdlib_gpt": "workloads.stdlib_gpt:StdlibGpt",
+    "vit_digits": "workloads.vit_digits:VitDigits",
+}
+MAX_CODE_BYTES = 64 * 2**20
+MAX_CODE_FILES = 10_000
+# What zipfile raises for broken, encrypted and exotic archives, and for names that exclude each other.
+_UNZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
+
+
+class WorkloadError(Exception):
+    """The named workload cannot be used as it is; the message says why, with the user's traceback if there is one."""
+
+
+def load_workload(name: str, code_dir: Path | None) -> type[Workload]:
+    """``vit_digits``, ``stdlib_gpt`` or ``path/to/file.py:Class`` relative to ``code_dir``.
+
+    User files are imported once per process and ``code_dir``: the folder of a study does not change.
+    """
+    file, _, class_name = name.rpartition(":")
+    if not file:
+        if name not in BUILT_INS:
+            raise WorkloadError(
+                f"there is no built-in workload {name!r}: choose from {', '.join(BUILT_INS)}, or name FILE.py:Class"
+            )
+        module_name, _, class_name = BUILT_INS[name].partition(":")
+        return _workload_class(importlib.import_module(module_name), class_name, name)
+    if code_dir is None:
+        raise WorkloadError(f"workload {name!r} is a file, but no code was sent along with the study")
+    return _workload_class(_import_user_file(file, code_dir.resolve()), class_name, name)
+
+
+def unpack_code(data: bytes, target: Path) -> Path:
+    """Unzip ``data`` into the new folder ``target``; when that exists already, nothing is done. Returns ``target``."""
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
+        staged = Path(temporary) / "code"
+        staged.mkdir()
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                _extract(archive, staged)
+        # What zipfile raises for broken, encrypted or exotic archives.
+        except (
+            zipfile.BadZipFile,
+            zipfile.LargeZipFile,
+            NotImplementedError,
+            RuntimeError,
+            EOFError,
+            OSError,
+        ) as error:
+            raise WorkloadError(f"the code sent along is not a zip file that can be unpacked: {error}") from error
+        try:
+            staged.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process has unpacked the same code meanwhile
+                raise
+    return target
+
+
+def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
+    members = archive.infolist()
+    if len(members) > MAX_CODE_FILES:
+        raise WorkloadError(f"the code sent along has {len(members)} files, more than {MAX_CODE_FILES}")
+    left = MAX_CODE_BYTES
+    for member in members:
+        path = PurePosixPath(member.filename)
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if path.is_absolute() or ".." in path.parts or "\\" in member.filename or ":" in member.filename:
+            raise WorkloadError(f"the code sent along has a file outside its folder: {member.filename!r}")
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise WorkloadError(f"the code sent along has a link or special file: {member.filename!r}")
+        if member.is_dir():
+            (folder / path).mkdir(parents=True, exist_ok=True)
+            continue
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(member) as source, open(folder / path, "xb") as file:
+            content = source.read(left + 1)  # the size in the archive's directory may lie
+            left -= len(content)
+            if left < 0:
+                raise WorkloadError(f"the code sent along unpacks to more than {MAX_CODE_BYTES >> 20} MiB")
+            file.write(content)
+
+
+def _workload_class(module: ModuleType, class_name: str, name: str) -> type[Workload]:
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise WorkloadError(f"workload {name!r}: the file has no class {class_name!r}")
+    if not (isinstance(found, type) and issubclass(found, Workload)):
+        raise WorkloadError(f"workload {name!r}: {class_name} is not a subclass of workloads.protocol.Workload")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise WorkloadError(f"workload {name!r}: {class_name} does not define {missing}")
+    return found
+
+
+def _import_user_file(file: str, code_dir: Path) -> ModuleType:
+    path = (code_dir / file).resolve()
+    if Path(file).is_absolute() or not path.is_relative_to(code_dir):
+        raise WorkloadError(f"workload file {file!r} must be inside the folder of the study")
+    if path.suffix != ".py" or not path.is_file():
+        raise WorkloadError(f"workload file {file!r} is not among the files sent along with the study")
+    parts = path.relative_to(code_dir).with_suffix("").parts
+    root = f"scamp_user_{hashlib.sha256(str(code_dir).encode()).hexdigest()[:16]}"
+    before = set(sys.modules)
+    _UserCode.install(root, code_dir)
+    try:
+        return importlib.import_module(".".join((root, *parts)))
+    except (Exception, SystemExit) as error:
+        for half_loaded in [key for key in set(sys.modules) - before if key.startswith(f"{root}.")]:
+            del sys.modules[half_loaded]
+        raise WorkloadError(
+            f"workload file {file!r} cannot be imported:\n{_user_traceback(error, code_dir)}"
+        ) from error
+
+
+def _user_traceback(error: BaseException, code_dir: Path) -> str:
+    """The traceback from the first frame in the user's files on; none of the import machinery's frames."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(code_dir)]
+    return "".join(traceback.format_list(frames) + traceback.format_exception_only(error)).rstrip()
+
+
+class _UserCode:
+    """The import rules of one folder of user files: a private package, whose modules see each other first.
+
+    Python reads ``__import__`` from the ``__builtins__`` of the importing module. Ours, set in the user's modules
+    alone, looks an absolute name up in the user's files before it looks anywhere else, also for imports inside
+    functions, and in every module of the folder.
+    """
+
+    def __init__(self, root: str, folder: Path) -> None:
+        self.root = root
+        self.folder = folder
+        self.builtins = {**vars(builtins), "__import__": self._import}
+
+    @classmethod
+    def install(cls, root: str, folder: Path) -> None:
+        if root in sys.modules:
+            return
+        package = ModuleType(root)
+        package.__path__ = [str(folder)]
+        sys.modules[root] = package
+        sys.meta_path.insert(0, cls(root, folder))
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(f"{self.root}."):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _UserLoader(fullname, spec.loader.path, self.builtins)
+        return spec
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = None,
+        level: int = 0,
+    ) -> ModuleType:
+        prefix = None if level else self._package_of(name, globals or {})
+        if prefix is None:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        if fromlist:
+            return builtins.__import__(f"{prefix}.{name}", globals, locals, fromlist)
+        importlib.import_module(f"{prefix}.{name}")
+        return sys.modules[f"{prefix}.{name.partition('.')[0]}"]
+
+    def _package_of(self, name: str, importer: Mapping[str, Any]) -> str | None:
+        """The user's package that ``name`` is in: beside the importing file, else at the top of the folder."""
+        beside = str(importer.get("__package__") or self.root)
+        for package in dict.fromkeys((beside, self.root)):
+            path = Path(self.folder, *package.split(".")[1:], *name.split("."))
+            if path.with_name(f"{path.name}.py").is_file() or (path.is_dir() and any(path.glob("*.py"))):
+                return package
+        return None
+
+
+class _UserLoader(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, module_builtins: Mapping[str, Any]) -> None:
+        super().__init__(fullname, path)
+        self._builtins = module_builtins
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__builtins__"] = self._builtins
+        super().exec_module(module)
+
+    def set_data(self, path: str, data: ReadableBuffer, *, _mode: int = 0o666) -> None:
+        """No bytecode files: the folder of a study is read-only to its ranks, and shared by them."""
