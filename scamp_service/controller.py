@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from scamp_service import decide as d
@@ -50,7 +50,7 @@ class Controller:
         self._specs: dict[int, StudySpec] = {}
         self._searches: dict[int, Search] = {}
         self._exhausted: set[int] = set()
-        self._passed_over: dict[int, int] = {}
+        self._passed_over: Mapping[str, int] = {}
 
     def run(self, stop: Callable[[], bool], *, period_seconds: float = 0.1) -> None:
         """Tick until ``stop()``. A database that cannot be reached is waited for; nothing is decided meanwhile."""
@@ -71,10 +71,7 @@ class Controller:
         """One cycle; returns whether anything was decided. Without the lease it does nothing."""
         if not self._store.acquire_lease(LEASE, self.holder, self._lease_seconds, now=self._clock()):
             return False
-        snapshot = self.find()
-        effects = d.decide(snapshot)
-        begun = [effect for effect in effects if isinstance(effect, d.Begin)]
-        self._passed_over = d.overtaken(begun, snapshot, self._passed_over)
+        effects = d.decide(self.find())
         for effect in effects:
             self.apply(effect)
         return bool(effects)
@@ -173,6 +170,8 @@ class Controller:
                 self._sizer.request(trial.id, workload, study.code, trial.params, trial.extra_bytes, cluster)
             case d.Propose(study_id, first_number, count):
                 self._propose(study_id, first_number, count, now)
+            case d.PassedOver(counts):
+                self._passed_over = counts
             case d.FinishStudy(study_id, to, reason):
                 expected = [StudyState.RUNNING, StudyState.STOPPING]
                 if self._store.move_study(study_id, expected, to, reason=reason, now=now):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from estimators.model import MIB, Plan
 from placement.ledger import Ledger
 from placement.model import Cluster, Gang, Placement, Wait
-from placement.packer import Queued, pack
+from placement.packer import Queued, pack, passed_over
 from scamp_service.executor import GangState, GangStatus, Order, Sized, Unsized
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Json, Trial
@@ -71,7 +71,7 @@ class Snapshot:
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
     rungs: Mapping[int, Mapping[int, Mapping[int, float]]] = field(default_factory=dict)  # study → step → trial → value
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
-    passed_over: Mapping[int, int] = field(default_factory=dict)  # trial → placements of later trials while it waited
+    passed_over: Mapping[str, int] = field(default_factory=dict)  # gang that waits → how often others went before
     max_gangs_per_device: int = 4
 
 
@@ -129,7 +129,14 @@ class FinishStudy:
     reason: str = ""
 
 
-Effect = MoveTrial | MoveAttempt | Begin | Launch | StopGang | Size | Propose | FinishStudy
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """How often each waiting gang has been passed over so far; forgotten in a crash, when its count begins anew."""
+
+    counts: Mapping[str, int]
+
+
+Effect = MoveTrial | MoveAttempt | Begin | Launch | StopGang | Size | Propose | FinishStudy | PassedOver
 
 
 def decide(snapshot: Snapshot) -> list[Effect]:
@@ -304,9 +311,9 @@ def _place_queued(s: Snapshot) -> Iterator[Effect]:
         return
     by_gang = {str(trial.id): trial for trial in _fair_order(s, queued)}
     ledger = ledger_of(s.cluster, s.attempts, s.max_gangs_per_device)
-    placements, waits = pack(
-        [Queued(_gang(trial), s.passed_over.get(trial.id, 0)) for trial in by_gang.values()], ledger
-    )
+    queue = [Queued(_gang(trial), s.passed_over.get(gang, 0)) for gang, trial in by_gang.items()]
+    placements, waits = pack(queue, ledger)
+    yield PassedOver(passed_over(queue, placements))
     for placement in placements:
         trial = by_gang[placement.gang.id]
         study = s.studies[trial.study_id]
@@ -342,15 +349,8 @@ def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_devic
     """What is reserved now: every attempt that has not ended, whatever its trial has become."""
     ledger = Ledger(cluster, max_gangs_per_device)
     for attempt in attempts:
-        ledger.place(Gang(attempt.key, len(attempt.devices), attempt.mib_per_rank), attempt.devices)
+        ledger.restore(Gang(attempt.key, len(attempt.devices), attempt.mib_per_rank), attempt.devices)
     return ledger
-
-
-def overtaken(begun: Iterable[Begin], snapshot: Snapshot, before: Mapping[int, int]) -> dict[int, int]:
-    """For each trial that goes on waiting, how many younger ones were placed while it waited."""
-    placed = [effect.trial.id for effect in begun]
-    waiting = (t.id for t in snapshot.trials if t.state is TrialState.QUEUED and t.id not in placed)
-    return {trial: before.get(trial, 0) + sum(other > trial for other in placed) for trial in waiting}
 
 
 def _plan(trial: Trial) -> Plan:
