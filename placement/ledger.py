@@ -1,0 +1,103 @@
+"""Who holds how many MiB of which device: the one account of memory that placements are made against.
+
+It asserts that no device is over-subscribed and that a gang holds all its devices or none. It decides nothing and
+measures nothing: a reservation lasts until it is released, also on a device that has vanished meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placement.model import Cluster, Device, Gang
+
+
+class Ledger:
+    """The reservations on one snapshot of the cluster; at most ``max_gangs_per_device`` gangs share a device."""
+
+    def __init__(self, cluster: Cluster, max_gangs_per_device: int) -> None:
+        if max_gangs_per_device < 1:
+            raise ValueError(f"max_gangs_per_device must be at least 1, got {max_gangs_per_device}")
+        self.max_gangs_per_device = max_gangs_per_device
+        self._devices = {device.id: device for device in cluster.devices}
+        self._held: dict[str, tuple[Gang, tuple[str, ...]]] = {}  # gang id → gang and the devices of its ranks
+        self._on: dict[str, dict[str, int]] = {}  # device id → gang id → MiB; also of devices that have vanished
+
+    # --- questions -------------------------------------------------------------------------------------------------
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Those that can be used now, in the cluster's order."""
+        return tuple(self._devices.values())
+
+    @property
+    def gangs(self) -> tuple[Gang, ...]:
+        """Every gang that holds memory."""
+        return tuple(gang for gang, _ in self._held.values())
+
+    def devices_of(self, gang_id: str) -> tuple[str, ...]:
+        """In rank order; empty when the gang holds nothing."""
+        return self._held[gang_id][1] if gang_id in self._held else ()
+
+    def free_mib(self, device_id: str) -> int:
+        """MiB not reserved; 0 for a device that has vanished, or that offers less now than is reserved on it."""
+        device = self._devices.get(device_id)
+        return max(0, device.capacity_mib - sum(self._on.get(device_id, {}).values())) if device else 0
+
+    def gangs_on(self, device_id: str) -> dict[str, int]:
+        """Gang id → MiB reserved on the device, which may have vanished."""
+        return dict(self._on.get(device_id, {}))
+
+    def is_open(self, device_id: str) -> bool:
+        """Whether the device is there and may take another gang, memory aside."""
+        return device_id in self._devices and len(self._on.get(device_id, {})) < self.max_gangs_per_device
+
+    def fits(self, gang: Gang, device_id: str) -> bool:
+        """Whether one rank of the gang can start on the device now."""
+        return (
+            self.is_open(device_id)
+            and gang.id not in self._on.get(device_id, {})
+            and gang.mib_per_rank <= self.free_mib(device_id)
+        )
+
+    def overfull(self) -> list[str]:
+        """Devices with more reserved than they offer: none, unless ``restore`` met a device that has shrunk."""
+        return [device.id for device in self.devices if sum(self._on.get(device.id, {}).values()) > device.capacity_mib]
+
+    # --- changes ---------------------------------------------------------------------------------------------------
+    def place(self, gang: Gang, devices: Sequence[str]) -> None:
+        """Reserve memory for every rank, ``devices`` in rank order. It must fit: anything else is a bug here."""
+        for device_id in devices:
+            assert self.fits(gang, device_id), (
+                f"gang {gang.id} needs {gang.mib_per_rank} MiB on {device_id}, which has "
+                f"{self.free_mib(device_id)} MiB free and {len(self.gangs_on(device_id))} gangs"
+            )
+        self._reserve(gang, devices)
+
+    def restore(self, gang: Gang, devices: Sequence[str]) -> None:
+        """Enter a gang that holds its memory already, as an open attempt after a restart.
+
+        A fact and no decision: the devices may have vanished, have shrunk, or allow fewer gangs than they did.
+        """
+        self._reserve(gang, devices)
+
+    def release(self, gang_id: str) -> None:
+        """Give back all that the gang holds; its processes must be known to be gone."""
+        assert gang_id in self._held, f"gang {gang_id} holds nothing"
+        _, devices = self._held.pop(gang_id)
+        for device_id in devices:
+            del self._on[device_id][gang_id]
+
+    def drop_device(self, device_id: str) -> tuple[str, ...]:
+        """The device has failed: nothing starts there any more. Returns the gangs that hold it, and still do.
+
+        Their processes may live on, there and on their other devices, until each gang is released as a whole.
+        """
+        self._devices.pop(device_id, None)
+        return tuple(self._on.get(device_id, {}))
+
+    def _reserve(self, gang: Gang, devices: Sequence[str]) -> None:
+        assert gang.id not in self._held, f"gang {gang.id} is placed already"
+        assert len(devices) == gang.num_ranks, f"gang {gang.id} has {gang.num_ranks} ranks, got devices {devices}"
+        assert len(set(devices)) == len(devices), f"the ranks of gang {gang.id} need different devices, got {devices}"
+        self._held[gang.id] = (gang, tuple(devices))
+        for device_id in devices:
+            self._on.setdefault(device_id, {})[gang.id] = gang.mib_per_rank
