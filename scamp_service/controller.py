@@ -74,7 +74,7 @@ class Controller:
         effects = d.decide(self.find())
         for effect in effects:
             self.apply(effect)
-        return bool(effects)
+        return any(not isinstance(effect, d.PassedOver) for effect in effects)
 
     # --- find ------------------------------------------------------------------------------------------------------
 

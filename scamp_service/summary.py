@@ -1,0 +1,106 @@
+"""A study in a few numbers: what ``scamp run --json`` prints, the API shows and the benchmarks compare. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from estimators.model import Plan
+from scamp_service.lifecycle import TrialState
+from scamp_service.model import Attempt, Json, Study, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The leading trial: the best completed one, or else the best that still runs."""
+
+    trial: int
+    value: float
+    params: Json
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """``degrees``: ranks of a gang → trials that ran so. ``colocated``: most gangs at once on one device. ``healed``:
+    trials that completed or were pruned after an out-of-memory. ``prediction_error_pct``: (predicted − measured) /
+    measured peak of one rank over the trials that were measured, by absolute value. Seconds are wall clock.
+    """
+
+    study: int
+    name: str
+    state: str
+    trials: Mapping[str, int]
+    best: Best | None
+    degrees: Mapping[str, int]
+    colocated: int
+    healed: int
+    prediction_error_pct: Mapping[str, float | None]
+    device_seconds: float
+    wall_seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt], *, now: float) -> Summary:
+    attempts = list(attempts)
+    errors = prediction_errors_pct(trials)
+    counts = {state.value: sum(trial.state is state for trial in trials) for state in TrialState}
+    ran = {attempt.trial_id: Plan.from_json(attempt.plan).world_size for attempt in attempts}
+    finished = (TrialState.COMPLETED, TrialState.PRUNED)
+    return Summary(
+        study=study.id,
+        name=study.name,
+        state=study.state.value,
+        trials={state: count for state, count in counts.items() if count},
+        best=_best(study, trials),
+        degrees={str(degree): list(ran.values()).count(degree) for degree in sorted(set(ran.values()))},
+        colocated=most_at_once(attempts, now),
+        healed=sum(trial.num_oom > 0 and trial.state in finished for trial in trials),
+        prediction_error_pct={
+            "median": median(map(abs, errors)) if errors else None,
+            "max": max(map(abs, errors)) if errors else None,
+        },
+        device_seconds=sum(len(a.devices) * ((a.ended_at or now) - a.created_at) for a in attempts),
+        wall_seconds=(study.finished_at or now) - study.created_at,
+    )
+
+
+def prediction_errors_pct(trials: Iterable[Trial]) -> list[float]:
+    """Signed error of each measured trial's last prediction; what an out-of-memory has taught is not counted in."""
+    return [
+        100.0 * (trial.predicted_bytes - trial.extra_bytes - trial.measured_bytes) / trial.measured_bytes
+        for trial in trials
+        if trial.measured_bytes and trial.predicted_bytes
+    ]
+
+
+def most_at_once(attempts: Iterable[Attempt], now: float) -> int:
+    """The most gangs that held one device at the same time."""
+    changes: dict[str, list[tuple[float, int]]] = {}
+    for attempt in attempts:
+        for device in attempt.devices:
+            changes.setdefault(device, []).extend([(attempt.created_at, 1), (attempt.ended_at or now, -1)])
+    most = 0
+    for steps in changes.values():
+        gangs = 0
+        for _, change in sorted(steps):
+            gangs += change
+            most = max(most, gangs)
+    return most
+
+
+def _best(study: Study, trials: Iterable[Trial]) -> Best | None:
+    sign = 1.0 if study.spec["objective"]["direction"] == "maximize" else -1.0
+    valued = [trial for trial in trials if trial.value is not None and trial.value == trial.value]
+    completed = [trial for trial in valued if trial.state is TrialState.COMPLETED]
+    running = [trial for trial in valued if trial.state is TrialState.RUNNING]
+    ranked = sorted(completed or running, key=lambda trial: (-sign * (trial.value or 0.0), trial.number))
+    if not ranked:
+        return None
+    trial = ranked[0]
+    plan = str(Plan.from_json(trial.plan)) if trial.plan else ""
+    return Best(trial.number, trial.value or 0.0, trial.params, plan)
