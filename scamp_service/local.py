@@ -1,0 +1,130 @@
+"""The controller with everything around it: as the controller process of a service, or for one study in
+``scamp run``. It holds no policy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+
+from scamp_service.controller import Controller
+from scamp_service.errors import Unavailable
+from scamp_service.lifecycle import LIVE_STUDIES, StudyState
+from scamp_service.local_ray import LocalRay
+from scamp_service.ray_executor import RayExecutor
+from scamp_service.settings import Settings
+from scamp_service.sizing import ProcessSizer
+from scamp_service.spec import StudySpec
+from scamp_service.store import Store
+from scamp_service.supervise import lock_data_dir
+
+log = logging.getLogger("scamp.local")
+
+TICK_SECONDS = 0.1
+CLUSTER_SECONDS = 1.0
+"""How often the state of the cluster is written for the API to read."""
+
+
+def serve_controller(settings: Settings) -> None:
+    """The controller process: ticks until SIGTERM or SIGINT, then ends every rank."""
+    stop = threading.Event()
+    _on_signal(stop.set)
+    with ExitStack() as stack:
+        store = Store(settings.url)
+        stack.callback(store.close)
+        tick = stack.enter_context(controlling(settings, store))
+        while not stop.wait(TICK_SECONDS):
+            tick()
+
+
+def run_study(
+    settings: Settings,
+    spec: StudySpec,
+    code: bytes | None,
+    watch: Callable[[Store, int], None],
+    *,
+    redraw_seconds: float = 0.25,
+) -> tuple[Store, int]:
+    """Run one study to its end in this process, on an existing Ray (``settings.ray_address``) or one of its own.
+
+    ``watch(store, study_id)`` is called a few times a second. Returns the open store and the study's id. Raises
+    ``Conflict`` when a service or another run uses the data directory. Ctrl-C stops the study first; again, at once.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(lock_data_dir(settings.data_dir))
+        store = Store(settings.url)
+        sha = store.put_blob(code) if code else None
+        study = store.create_study(spec.to_json(), code=sha, now=time.time())
+        interrupted = threading.Event()
+        _on_signal(interrupted.set)
+        if not settings.ray_address:
+            ray = LocalRay(settings, settings.data_dir)
+            stack.callback(ray.stop)
+            ray.start()
+            settings = settings.model_copy(update={"ray_address": ray.address})
+        tick = stack.enter_context(controlling(settings, store))
+        redrawn = 0.0
+        while store.study(study.id).state in LIVE_STUDIES or store.open_attempts():
+            tick()
+            if interrupted.is_set():
+                interrupted.clear()
+                store.move_study(
+                    study.id, [StudyState.RUNNING], StudyState.STOPPING, reason="interrupted", now=time.time()
+                )
+            if time.monotonic() - redrawn > redraw_seconds:
+                redrawn = time.monotonic()
+                watch(store, study.id)
+            time.sleep(TICK_SECONDS)
+        watch(store, study.id)
+    return store, study.id
+
+
+@contextmanager
+def controlling(settings: Settings, store: Store) -> Iterator[Callable[[], None]]:
+    """Connect to the Ray at ``settings.ray_address`` and yield the controller's tick. On leaving, ranks are ended."""
+    sizer = ProcessSizer(store, settings.data_dir / "profiles")
+    executor = RayExecutor(settings, settings.url, settings.data_dir / "checkpoints")
+    controller = Controller(
+        store,
+        executor,
+        sizer,
+        max_gangs_per_device=settings.max_gangs_per_device,
+        lease_seconds=settings.lease_seconds,
+    )
+    recorded = 0.0
+
+    def tick() -> None:
+        nonlocal recorded
+        try:
+            controller.tick()
+            if time.monotonic() - recorded > CLUSTER_SECONDS:
+                recorded = time.monotonic()
+                store.record_cluster(executor.describe(), now=time.time())
+        except Unavailable as error:
+            log.warning("%s; trying again", error)
+
+    try:
+        yield tick
+    finally:
+        sizer.close()
+        executor.shutdown()
+        controller.resign()
+
+
+def ray_address_of_environment() -> str:
+    """The cluster that this process was started on by ``ray job submit``, or that the user names."""
+    return os.environ.get("RAY_ADDRESS", "")
+
+
+def _on_signal(act: Callable[[], None]) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
+        act()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)

@@ -1,0 +1,116 @@
+"""How a study looks in a terminal: trials by state, best so far, device fill while it runs; a leaderboard at its end.
+
+Works on the JSON of the API and of ``summary``, so that ``scamp run`` and ``scamp submit`` show the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+MIB = 2**20
+COLOURS = {
+    "WAITING": "grey58",
+    "QUEUED": "yellow",
+    "RUNNING": "bright_blue",
+    "PAUSED": "magenta",
+    "COMPLETED": "green",
+    "PRUNED": "cyan",
+    "FAILED": "red",
+    "INFEASIBLE": "dark_orange",
+    "CANCELLED": "grey50",
+}
+BAR = 24
+
+
+def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any]) -> RenderableType:
+    """One block that is redrawn: states, best, one bar of MiB for each device."""
+    counts = summary["trials"]
+    line = Text.assemble((f"{summary['name']} ", "bold"), (f"{summary['state'].lower()} ", "dim"))
+    for state, colour in COLOURS.items():
+        if counts.get(state):
+            line.append(f" {counts[state]} {state.lower()}", style=colour)
+    parts: list[RenderableType] = [line, Text(_best_line(summary, metric))]
+    devices = cluster.get("devices", [])
+    if devices:
+        parts.append(_fill(devices))
+    else:
+        parts.append(Text(f"cluster {cluster.get('status', 'starting')} {cluster.get('detail', '')}".rstrip(), "dim"))
+    return Group(*parts)
+
+
+def leaderboard(trials: Iterable[Mapping[str, Any]], metric: str, maximize: bool, rows: int = 12) -> Table:
+    """The best trials first, then whatever else needs a word: failed, healed and infeasible ones."""
+    trials = list(trials)
+    sign = -1.0 if maximize else 1.0
+    order = {"COMPLETED": 0, "RUNNING": 1, "PRUNED": 2}
+    valued = sorted(
+        (t for t in trials if t["value"] is not None),
+        key=lambda t: (order.get(t["state"], 3), sign * t["value"], t["number"]),
+    )
+    others = [t for t in trials if t["value"] is None]
+    table = Table(title=None, box=None, header_style="dim", pad_edge=False)
+    for heading, right in [("trial", True), ("state", False), (metric, True), ("plan", False), ("MiB pred/meas", True),
+                           ("parameters", False)]:  # fmt: skip
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for trial in [*valued[:rows], *others]:
+        table.add_row(*_row(trial))
+    hidden = len(valued) - rows
+    if hidden > 0:
+        table.caption = f"and {hidden} more: scamp trials {trials[0]['study_id']}"
+    return table
+
+
+def closing_line(summary: Mapping[str, Any]) -> str:
+    error = summary["prediction_error_pct"]
+    degrees = ", ".join(f"{count} on {degree}" for degree, count in summary["degrees"].items())
+    states = ", ".join(f"{count} {state.lower()}" for state, count in summary["trials"].items())
+    words = [f"{states} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
+    words.append(f"up to {summary['colocated']} gangs on one device; {summary['healed']} healed after out-of-memory")
+    if error["median"] is not None:
+        words.append(f"peak memory predicted within {error['median']:.1f} % (median), {error['max']:.1f} % (worst)")
+    return "; ".join(words)
+
+
+def _best_line(summary: Mapping[str, Any], metric: str) -> str:
+    best = summary["best"]
+    if not best:
+        return f"{metric}: none yet"
+    return f"best {metric} {best['value']:.4f} by trial {best['trial']} ({best['plan']})"
+
+
+def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    for device in devices:
+        capacity = device["capacity_mib"]
+        reserved = sum(gang["mib_per_rank"] for gang in device["gangs"])
+        full = round(BAR * reserved / capacity)
+        bar = Text("█" * full + "░" * (BAR - full), style="bright_blue")
+        names = " ".join(f"#{gang['number']}" for gang in device["gangs"])
+        table.add_row(Text(device["id"], "dim"), bar, f"{reserved}/{capacity} MiB", Text(names, "dim"))
+    return table
+
+
+def _row(trial: Mapping[str, Any]) -> list[RenderableType]:
+    state = trial["state"]
+    plan = trial.get("plan_text") or ""
+    memory = ""
+    if trial["predicted_bytes"]:
+        measured = f"{trial['measured_bytes'] / MIB:.1f}" if trial["measured_bytes"] else "–"
+        memory = f"{trial['predicted_bytes'] / MIB:.1f} / {measured}"
+    value = "" if trial["value"] is None else f"{trial['value']:.4f}"
+    params = " ".join(f"{name}={_short(value)}" for name, value in trial["params"].items())
+    tail = (
+        params
+        if trial["value"] is not None
+        else f"{params}: {trial['reason'].splitlines()[0][:200] if trial['reason'] else ''}"
+    )
+    return [str(trial["number"]), Text(state.lower(), COLOURS.get(state, "")), value, plan, memory, Text(tail, "dim")]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
