@@ -19,17 +19,23 @@ Batch = Any  # a pytree of tensors whose first dimension is the sample
 class Workload(ABC):
     """One candidate's training. Subclass it, and name the class in a study: ``workload: model.py:MyWorkload``.
 
-    ``params`` are the sampled and fixed parameters of the candidate. ``batch`` (the effective batch, default 32) is
-    read by ScaMP itself. Raise ``ValueError`` in the constructor for parameters that make no sense: the message
-    becomes the reason why the candidate is infeasible.
+    ``params`` are the sampled and fixed parameters of the candidate. ``batch`` is read by ScaMP itself: the samples
+    of one optimizer step over all ranks, ``default_batch`` unless given. Raise ``ValueError`` in the constructor for
+    parameters that make no sense: the message becomes the reason why the candidate is infeasible.
     """
+
+    default_batch = 32
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.params = params
 
     @abstractmethod
     def build_model(self) -> nn.Module:
-        """The model, its parameters initialised. It is also called on the meta device and in fake mode: no I/O here."""
+        """The model, its parameters initialised from torch's global generator.
+
+        It is also called on the meta device and in fake mode: no I/O here, and every parameter and buffer the same
+        in shape at each call.
+        """
 
     @property
     @abstractmethod
@@ -70,5 +76,6 @@ class Workload(ABC):
         lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
         return max(lists, key=len, default=[])
 
-    def on_step(self, step: int) -> None:
-        """Called on every rank before optimizer step ``step`` (from 0); for schedules and the like."""
+    def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027 - may stay empty
+        """Called on every rank before optimizer step ``step`` (from 0) of ``steps``, also after a resume, where earlier
+        steps are not repeated: set what depends on the step (``group["lr"]``) from ``step`` alone."""
