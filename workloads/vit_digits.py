@@ -5,7 +5,6 @@ It has no augmentation: the held-out accuracy is that of a plain model on plain 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workloads.protocol import Workload
+from workloads.transformer import Block, warmup_cosine
 
 NUM_CLASSES = 10
 IMAGE_SIDE = 8
@@ -102,14 +102,6 @@ class VitDigits(Workload):
             group["lr"] = self.lr * warmup_cosine(step, steps, self.warmup)
 
 
-def warmup_cosine(step: int, steps: int, warmup: float) -> float:
-    """Share of the peak learning rate: rises linearly over the first ``warmup`` of ``steps``, falls to 5 % by a cosine."""
-    rise = max(1, round(steps * warmup))
-    if step < rise:
-        return (step + 1) / rise
-    return 0.05 + 0.475 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
-
-
 class VisionTransformer(nn.Module):
     """Pre-norm encoder over ``(8 / patch)²`` patches and one linear head over all of them: [n, 8, 8] → [n, 10].
 
@@ -136,36 +128,6 @@ class VisionTransformer(nn.Module):
             x = block(x)
         logits: Tensor = self.head(self.norm(x).flatten(1))
         return logits
-
-
-class Block(nn.Module):
-    """Pre-norm transformer block: self-attention, then a GELU feed-forward of ``mlp_ratio`` × width.
-
-    ``branch_scale`` shrinks the initial outputs of both branches, so that their sum over the depth stays near one.
-    """
-
-    def __init__(
-        self, width: int, heads: int, mlp_ratio: float, dropout: float, branch_scale: float, causal: bool
-    ) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, round(mlp_ratio * width))
-        self.down = nn.Linear(round(mlp_ratio * width), width)
-        self.dropout = nn.Dropout(dropout)
-        with torch.no_grad():
-            self.out.weight.mul_(branch_scale)
-            self.down.weight.mul_(branch_scale)
-
-    def forward(self, x: Tensor) -> Tensor:
-        n, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        x = x + self.dropout(self.out(attended.transpose(1, 2).reshape(n, length, width)))
-        return x + self.dropout(self.down(functional.gelu(self.up(self.norm2(x)))))
 
 
 @cache

@@ -1,0 +1,48 @@
+"""What the built-in transformers share: the block and the learning-rate schedule."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block: self-attention, then a GELU feed-forward of ``mlp_ratio`` × width.
+
+    ``branch_scale`` shrinks the initial outputs of both branches, so that their sum over the depth stays near one.
+    """
+
+    def __init__(
+        self, width: int, heads: int, mlp_ratio: float, dropout: float, branch_scale: float, causal: bool
+    ) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, round(mlp_ratio * width))
+        self.down = nn.Linear(round(mlp_ratio * width), width)
+        self.dropout = nn.Dropout(dropout)
+        with torch.no_grad():
+            self.out.weight.mul_(branch_scale)
+            self.down.weight.mul_(branch_scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.dropout(self.out(attended.transpose(1, 2).reshape(n, length, width)))
+        x = x + self.dropout(self.down(functional.gelu(self.up(self.norm2(x)))))
+        return x
+
+
+def warmup_cosine(step: int, steps: int, warmup: float) -> float:
+    """Share of the peak learning rate: linear over the first ``warmup`` of ``steps``, then to 5 % by a cosine."""
+    rise = max(1, round(steps * warmup))
+    if step < rise:
+        return (step + 1) / rise
+    return 0.05 + 0.475 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
