@@ -117,3 +117,23 @@ class Event:
     study_id: int | None
     trial_id: int | None
     data: Json
+
+
+@dataclass(frozen=True, slots=True)
+class PeakPair:
+    """Predicted and measured peak of one rank of one attempt; after an out-of-memory the measured is a lower bound."""
+
+    trial_id: int
+    attempt: int
+    outcome: Outcome | None
+    predicted_bytes: int
+    measured_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts over all studies; states that do not occur are left out."""
+
+    studies: Mapping[StudyState, int]
+    trials: Mapping[TrialState, int]
+    open_attempts: int

@@ -1,66 +1,129 @@
 """The study database: every acknowledged study, trial and metric, and the only truth about what runs.
 
 Moves are compare-and-set: a lost race is ``False``, not an exception, and then nothing has changed. Each method is
-one transaction, which also writes the events that tell of it. Safe for many processes at once.
+one transaction, which also writes the events that tell of it. Safe for many processes and threads at once. What is
+only read is in ``reads``; a database that cannot be used now raises ``Unavailable``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from enum import StrEnum
+from functools import cache
+from typing import Any, TypeVar
 
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
-from scamp_service.model import Attempt, Event, Json, LogLine, Metric, Study, Trial
+import sqlalchemy as sa
+from sqlalchemy import bindparam, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from scamp_service import schema
+from scamp_service.database import Database
+from scamp_service.errors import Conflict, InvalidInput
+from scamp_service.lifecycle import (
+    ATTEMPT_MOVES,
+    LIVE_STUDIES,
+    LIVE_TRIALS,
+    OPEN_ATTEMPTS,
+    STUDY_MOVES,
+    TRIAL_MOVES,
+    AttemptState,
+    Outcome,
+    StudyState,
+    TrialState,
+)
+from scamp_service.model import Json, LogLine, Metric, Study, Trial
+from scamp_service.reads import Reads
+
+MAX_BLOB_BYTES = 64 * 2**20
+
+_T, _A = schema.trials, schema.attempts
+
+_TRIAL_CHANGES = frozenset(field.name for field in fields(Trial)) - frozenset(
+    ["id", "study_id", "number", "state", "attempt", "params", "created_at", "started_at", "finished_at"]
+)
+_ATTEMPT_CHANGES = frozenset(["outcome", "detail"])
 
 
-class Store:
+class Store(Reads):
     def __init__(self, url: str) -> None:
-        """Open, and create or upgrade the schema (Alembic). ``sqlite:///path``, ``sqlite://`` (memory) or PostgreSQL."""
-        raise NotImplementedError
+        """Open, and create or upgrade the schema (Alembic). ``sqlite:///path``, ``sqlite://`` (memory) or PostgreSQL.
+
+        Raises ``InvalidInput`` for another URL, ``Unavailable`` when it cannot be reached or is of a newer ScaMP.
+        """
+        super().__init__(Database(url))
 
     def close(self) -> None:
-        raise NotImplementedError
+        self._database.close()
 
     # --- studies -----------------------------------------------------------------------------------------------
+
     def create_study(
         self, spec: Json, *, code: str | None = None, idempotency_key: str | None = None, now: float
     ) -> Study:
-        """Idempotent by key: the same key and body return the first study; another body raises ``Conflict``."""
-        raise NotImplementedError
+        """Idempotent by key: the same key and body return the first study; another body raises ``Conflict``.
 
-    def study(self, study_id: int) -> Study:
-        """Raises ``NotFound``."""
-        raise NotImplementedError
-
-    def studies(self, *, after: int = 0, limit: int = 100, live: bool = False) -> list[Study]:
-        """By ascending id, those with id > ``after``; ``live`` keeps RUNNING and STOPPING."""
-        raise NotImplementedError
+        ``code`` is the sha256 that ``put_blob`` returned; ``InvalidInput`` when nothing is stored under it.
+        """
+        row = {
+            "name": spec["name"],
+            "state": StudyState.RUNNING,
+            "spec": spec,
+            "code": code,
+            "created_at": now,
+            "idempotency_key": idempotency_key,
+            "body_sha256": _body_sha256(spec, code),
+        }
+        with self._database.write() as connection:
+            if code is not None and not connection.execute(_HAS_BLOB, {"sha256": code}).first():
+                raise InvalidInput(f"no files with sha256 {code} are stored; upload them before the study")
+            study_id = connection.execute(
+                self._insert_new(schema.studies, "idempotency_key", returns="id"), row
+            ).scalar()
+            if study_id is not None:
+                self._tell(connection, "study", {"id": study_id, **_picked(row, "name", "state")}, now, study_id)
+            else:
+                study_id, body_sha256 = connection.execute(_BY_KEY, {"key": idempotency_key}).one()
+                if body_sha256 != row["body_sha256"]:
+                    raise Conflict(
+                        f"the idempotency key {idempotency_key!r} belongs to study {study_id}, which was another one; "
+                        "take a new key"
+                    )
+        return self.study(study_id)
 
     def move_study(
         self, study_id: int, expected: Iterable[StudyState], to: StudyState, *, reason: str = "", now: float
     ) -> bool:
-        raise NotImplementedError
-
-    def trial_counts(self, study_id: int) -> dict[TrialState, int]:
-        raise NotImplementedError
+        """Compare-and-set on the state: one of ``expected`` from which ``to`` can be reached."""
+        expected = _legal(STUDY_MOVES, expected, to)
+        changes: dict[str, Any] = {"_state": to, "_reason": reason}
+        if to not in LIVE_STUDIES:
+            changes["_finished_at"] = now
+        with self._database.write() as connection:
+            statement = _move_study(to not in LIVE_STUDIES)
+            moved = connection.execute(statement, {"_id": study_id, "_expected": expected, **changes}).first()
+            if moved:
+                self._tell(connection, "study", {"id": study_id, "name": moved.name, "state": to}, now, study_id)
+        return moved is not None
 
     # --- trials ------------------------------------------------------------------------------------------------
+
     def create_trials(self, study_id: int, candidates: Sequence[tuple[int, Json]], *, now: float) -> int:
         """Insert (number, params) as WAITING; numbers that exist already are left alone. Returns how many are new."""
-        raise NotImplementedError
-
-    def trial(self, trial_id: int) -> Trial:
-        raise NotImplementedError
-
-    def trials(
-        self, study_id: int, *, after: int = 0, limit: int = 1000, states: Iterable[TrialState] | None = None
-    ) -> list[Trial]:
-        """By ascending id (so also by number), those with id > ``after``."""
-        raise NotImplementedError
-
-    def live_trials(self) -> list[Trial]:
-        """All trials of all studies in a non-terminal state, by id."""
-        raise NotImplementedError
+        new: list[dict[str, Any]] = []
+        insert = self._insert_new(_T, "study_id", "number", returns="id")
+        with self._database.write() as connection:
+            for number, params in candidates:
+                row = {"study_id": study_id, "number": number, "params": params}
+                row |= {"state": TrialState.WAITING, "created_at": now}
+                trial_id = connection.execute(insert, row).scalar()
+                if trial_id is not None:
+                    new.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET})
+            if new:
+                self._tell_all(connection, "trial", new, now, study_id)
+        return len(new)
 
     def move_trial(
         self, trial_id: int, expected: TrialState, attempt: int, to: TrialState, *, now: float, **changes: Any
@@ -70,9 +133,20 @@ class Store:
         ``expected == to`` is allowed and only applies the changes. An illegal move is a bug: it asserts against
         ``lifecycle.TRIAL_MOVES``. Terminal states get ``finished_at``.
         """
-        raise NotImplementedError
+        assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
+        assert set(changes) <= _TRIAL_CHANGES, f"not for a move to change: {sorted(set(changes) - _TRIAL_CHANGES)}"
+        changes["state"] = to
+        if to is not expected and to not in LIVE_TRIALS:
+            changes["finished_at"] = now
+        given = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
+        with self._database.write() as connection:
+            moved = connection.execute(_move_trial(tuple(sorted(changes))), given).first()
+            if moved:
+                self._tell_trial(connection, trial_id, moved, now)
+        return moved is not None
 
     # --- attempts ----------------------------------------------------------------------------------------------
+
     def begin_attempt(
         self,
         trial_id: int,
@@ -86,15 +160,31 @@ class Store:
         placement_reason: str,
         now: float,
     ) -> bool:
-        """QUEUED → RUNNING of the trial whose attempt count is ``attempt - 1``, and a new STARTING attempt: at once."""
-        raise NotImplementedError
+        """QUEUED → RUNNING of the trial whose attempt count is ``attempt - 1``, and a new STARTING attempt: at once.
 
-    def open_attempts(self) -> list[Attempt]:
-        """Those not ENDED, of all trials."""
-        raise NotImplementedError
-
-    def attempts(self, trial_id: int) -> list[Attempt]:
-        raise NotImplementedError
+        The trial's reason becomes that of the placement.
+        """
+        row = {
+            "trial_id": trial_id,
+            "attempt": attempt,
+            "token": token,
+            "state": AttemptState.STARTING,
+            "plan": plan,
+            "devices": devices,
+            "mib_per_rank": mib_per_rank,
+            "predicted_bytes": predicted_bytes,
+            "placement_reason": placement_reason,
+            "created_at": now,
+        }
+        begin = {"_id": trial_id, "_attempt": attempt, "_before": attempt - 1, "_now": now, "_reason": placement_reason}
+        with self._database.write() as connection:
+            begun = connection.execute(_BEGIN_TRIAL, begin).first()
+            if begun:
+                connection.execute(_INSERT_ATTEMPT, row)
+                self._tell_trial(connection, trial_id, begun, now)
+                data = {"outcome": None, "detail": "", **_picked(row, "attempt", "state", "devices", "mib_per_rank")}
+                self._tell(connection, "attempt", {"trial": trial_id, **data}, now, begun.study_id, trial_id)
+        return begun is not None
 
     def move_attempt(
         self,
@@ -106,13 +196,33 @@ class Store:
         now: float,
         **changes: Any,
     ) -> bool:
-        """Compare-and-set of an attempt's state; ``changes`` are columns of ``Attempt`` (outcome, detail)."""
-        raise NotImplementedError
+        """Compare-and-set of an attempt's state; ``changes`` are columns of ``Attempt`` (outcome, detail).
+
+        An outcome that the ranks have reported meanwhile stays, with its detail.
+        """
+        expected = _legal(ATTEMPT_MOVES, expected, to)
+        assert set(changes) <= _ATTEMPT_CHANGES, f"not for a move to change: {sorted(set(changes) - _ATTEMPT_CHANGES)}"
+        changes["state"] = to
+        if to not in OPEN_ATTEMPTS:
+            changes["ended_at"] = now
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_expected": expected, **_underscored(changes)}
+        with self._database.write() as connection:
+            moved = connection.execute(_move_attempt(tuple(sorted(changes))), given).first()
+            if moved:
+                self._tell_attempt(connection, trial_id, attempt, moved, now)
+        return moved is not None
 
     # --- reports from ranks (fenced by token: False when stale, and nothing is stored) -------------------------------
+
     def report_started(self, trial_id: int, attempt: int, token: str, *, now: float) -> bool:
         """STARTING → RUNNING; True as well when it is RUNNING already."""
-        raise NotImplementedError
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        with self._database.write() as connection:
+            started = connection.execute(_START, {**given, "_started_at": now}).first()
+            if started:
+                self._tell_attempt(connection, trial_id, attempt, started, now)
+                return True
+            return connection.execute(_FENCED, given).first() is not None
 
     def report(
         self,
@@ -132,56 +242,313 @@ class Store:
         ``trial.step``/``value`` follow the newest metric row that carries ``objective``; ``measured_bytes`` is the
         maximum of trial's and attempt's. Stale when the attempt is not STARTING or RUNNING or the token differs.
         """
-        raise NotImplementedError
+        rows: list[Metric | LogLine] = [*metrics, *logs]
+        assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "a flush is of one attempt"
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        valued = max((row for row in metrics if objective in row.values), key=lambda row: row.seq, default=None)
+        with self._database.write() as connection:
+            before = connection.execute(_FENCED, given).first()
+            if before is None:
+                return False
+            newest = valued if valued and valued.seq > before.objective_seq else None
+            after = {
+                "_measured_bytes": max(before.measured_bytes, measured_bytes),
+                "_checkpoint_step": max(before.checkpoint_step, checkpoint_step),
+                "_objective_seq": newest.seq if newest else before.objective_seq,
+            }
+            if tuple(after.values()) != tuple(before):
+                connection.execute(_UPDATE_REPORTED, {**given, **after})
+            if newest:
+                value = {"_id": trial_id, "_attempt": attempt, "_step": newest.step, "_value": newest.values[objective]}
+                connection.execute(_UPDATE_VALUE, value)
+            if measured_bytes > before.measured_bytes:
+                connection.execute(_UPDATE_MEASURED, {"_id": trial_id, "_measured_bytes": measured_bytes})
+            is_new = bool(metrics) and self._insert_metrics(connection, metrics)
+            if logs:
+                self._insert_logs(connection, logs)
+            if is_new:
+                last = metrics[-1]
+                data = {"trial": trial_id, "step": last.step, "values": last.values}
+                self._tell(connection, "metrics", data, now, None, trial_id)
+        return True
 
     def report_outcome(
         self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, *, now: float
     ) -> bool:
         """The first outcome of an open attempt stays; True when repeated with the same token."""
-        raise NotImplementedError
-
-    def metrics(self, trial_id: int, *, after: int = 0, limit: int = 10_000) -> list[Metric]:
-        """By step; where an attempt resumed and repeated a step, the newest attempt's row counts."""
-        raise NotImplementedError
-
-    def rungs(self, study_id: int, objective: str, steps: Sequence[int]) -> dict[int, dict[int, float]]:
-        """step → trial id → objective at that step, for every trial of the study that reported there."""
-        raise NotImplementedError
-
-    def logs(self, trial_id: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:
-        """(row id, line), row id > ``after``; with ``after=-1`` the last ``limit`` lines."""
-        raise NotImplementedError
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        with self._database.write() as connection:
+            first = connection.execute(_END, {**given, "_outcome": outcome, "_detail": detail}).first()
+            if first:
+                self._tell_attempt(connection, trial_id, attempt, first, now)
+                return True
+            known = connection.execute(_KNOWN_OUTCOME, given).first()
+        return known is not None and (known.state in OPEN_ATTEMPTS or known.outcome is outcome)
 
     # --- the rest ----------------------------------------------------------------------------------------------
+
     def put_blob(self, data: bytes) -> str:
-        """Store bytes by content, return their sha256 in hex."""
-        raise NotImplementedError
-
-    def blob(self, sha256: str) -> bytes:
-        raise NotImplementedError
-
-    def events(self, *, after: int = 0, limit: int = 1000, study_id: int | None = None) -> list[Event]:
-        """In commit order: a reader that has seen event n never later finds an event < n."""
-        raise NotImplementedError
-
-    def last_event_id(self) -> int:
-        raise NotImplementedError
+        """Store bytes by content, return their sha256 in hex. Raises ``InvalidInput`` beyond 64 MiB."""
+        if len(data) > MAX_BLOB_BYTES:
+            raise InvalidInput(
+                f"{len(data) / 2**20:.1f} MiB of files exceed the {MAX_BLOB_BYTES // 2**20} MiB that may come along; "
+                "leave out data, and read it from a path that all nodes share"
+            )
+        sha256 = hashlib.sha256(data).hexdigest()
+        with self._database.read() as connection:
+            if connection.execute(_HAS_BLOB, {"sha256": sha256}).first():
+                return sha256
+        with self._database.write() as connection:
+            connection.execute(self._insert_new(schema.blobs, "sha256"), {"sha256": sha256, "data": data})
+        return sha256
 
     def record_cluster(self, state: Json, *, now: float) -> None:
-        """What the controller sees of the cluster: {"status", "detail", "devices": […]}; an event when it changed."""
-        raise NotImplementedError
+        """What the controller sees of the cluster: {"status", "detail", "devices": […]}; an event when it changed.
 
-    def cluster(self) -> tuple[Json, float] | None:
-        """The last recorded state and when the controller last confirmed it."""
-        raise NotImplementedError
+        A state that is confirmed again within a second is not written, so that an idle controller spares the disk.
+        """
+        known = self.cluster()
+        changed = known is None or schema.dump_json(known[0]) != schema.dump_json(state)
+        if known and not changed and abs(now - known[1]) < 1.0:
+            return
+        with self._database.write() as connection:
+            row = {"id": 1, "state": state, "confirmed_at": now}
+            connection.execute(self._replace(schema.cluster, "id"), row)
+            if changed:
+                self._tell(connection, "cluster", state, now)
 
     def acquire_lease(self, name: str, holder: str, seconds: float, *, now: float) -> bool:
-        """Take or renew; True when ``holder`` now has it."""
-        raise NotImplementedError
+        """Take or renew; True when ``holder`` now has it, for 0.9 to 1 × ``seconds``.
+
+        A renewal within a tenth of the lease is not written, so that an idle controller spares the disk. A lease that
+        was renewed in the future (a clock was set back) is free as one that has expired: a dead holder must not block.
+        """
+        given = {"name": name, "holder": holder, "renewed_at": now, "expires_at": now + seconds}
+        with self._database.write() as connection:
+            taken = connection.execute(_take_lease(self._database.sqlite), {**given, "_fresh": now - seconds / 10})
+            if taken.first():
+                return True
+            return connection.execute(_LEASE_HOLDER, {"name": name}).scalar() == holder
 
     def release_lease(self, name: str, holder: str) -> None:
-        raise NotImplementedError
+        """No effect when another one has it."""
+        with self._database.write() as connection:
+            connection.execute(_RELEASE_LEASE, {"name": name, "holder": holder})
 
-    def lease_age(self, name: str, *, now: float) -> float | None:
-        """Seconds since the lease was last renewed; None when nobody ever held it."""
-        raise NotImplementedError
+    # --- within a transaction --------------------------------------------------------------------------------------
+
+    def _insert_metrics(self, connection: sa.Connection, rows: Sequence[Metric]) -> bool:
+        """Whether any of them is new."""
+        insert = self._insert_new(schema.metrics, "trial_id", "attempt", "seq")
+        return connection.execute(insert, [_fields_of(row) for row in rows]).rowcount > 0
+
+    def _insert_logs(self, connection: sa.Connection, rows: Sequence[LogLine]) -> None:
+        self._database.order_commits(connection)  # a reader follows logs by row id
+        insert = self._insert_new(schema.logs, "trial_id", "attempt", "rank", "seq")
+        connection.execute(insert, [_fields_of(row) for row in rows])
+
+    def _insert_new(self, table: sa.Table, *unique: str, returns: str = "") -> Any:
+        return _insert_new(self._database.sqlite, table, unique, returns)
+
+    def _replace(self, table: sa.Table, key: str) -> Any:
+        return _replace(self._database.sqlite, table, key)
+
+    def _tell_trial(self, connection: sa.Connection, trial_id: int, moved: Any, now: float) -> None:
+        data = {"id": trial_id, **_picked(moved._mapping, "number", "state", "attempt", "step", "value", "reason")}
+        self._tell(connection, "trial", data, now, moved.study_id, trial_id)
+
+    def _tell_attempt(self, connection: sa.Connection, trial_id: int, attempt: int, moved: Any, now: float) -> None:
+        data = {"trial": trial_id, "attempt": attempt, **moved._mapping}
+        self._tell(connection, "attempt", data, now, None, trial_id)
+
+    def _tell(
+        self,
+        connection: sa.Connection,
+        kind: str,
+        data: Json,
+        now: float,
+        study_id: int | None = None,
+        trial_id: int | None = None,
+    ) -> None:
+        """Write an event; always the last statement of its transaction, see ``Database.order_commits``.
+
+        With a trial and no study given, the study is that of the trial.
+        """
+        self._database.order_commits(connection)
+        row = {"time": now, "kind": kind, "trial_id": trial_id, "data": _finite(data)}
+        if trial_id is not None and study_id is None:
+            connection.execute(_INSERT_TRIAL_EVENT, {**row, "_trial_id": trial_id})
+        else:
+            connection.execute(_INSERT_EVENT, {**row, "study_id": study_id})
+
+    def _tell_all(self, connection: sa.Connection, kind: str, data: Iterable[Json], now: float, study_id: int) -> None:
+        self._database.order_commits(connection)
+        rows = [
+            {"time": now, "kind": kind, "study_id": study_id, "trial_id": one["id"], "data": _finite(one)}
+            for one in data
+        ]
+        connection.execute(_INSERT_EVENT, rows)
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+_State = TypeVar("_State", bound=StrEnum)
+
+
+def _legal(moves: Mapping[_State, frozenset[_State]], expected: Iterable[_State], to: _State) -> list[_State]:
+    """Those of ``expected`` that may become ``to``. To ask for a move that never exists is a bug."""
+    expected = list(expected)
+    legal = [state for state in expected if to in moves[state]]
+    assert legal, f"there is no move from {expected} to {to}"
+    return legal
+
+
+_NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": ""}
+
+
+def _body_sha256(spec: Json, code: str | None) -> str:
+    return hashlib.sha256(schema.dump_json([_sorted(spec), code]).encode()).hexdigest()
+
+
+def _sorted(value: Any) -> Any:
+    """The same body for any order of keys."""
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _picked(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: values[name] for name in names}
+
+
+def _underscored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of an UPDATE bear an underscore: SQLAlchemy takes plain column names for its own."""
+    return {f"_{name}": value for name, value in values.items()}
+
+
+def _fields_of(row: Metric | LogLine) -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in fields(row)}
+
+
+# --- statements: built once, so that SQLAlchemy compiles each once ------------------------------------------------
+
+
+def _set(*names: str) -> dict[str, Any]:
+    return {name: bindparam(f"_{name}") for name in names}
+
+
+_of_trial = _T.c.id == bindparam("_id")
+_of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == bindparam("_attempt"))
+_by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
+_reporting = sa.and_(_by_token, _A.c.state.in_([AttemptState.STARTING, AttemptState.RUNNING]))
+
+_told_of_trial = (_T.c.study_id, _T.c.number, _T.c.state, _T.c.attempt, _T.c.step, _T.c.value, _T.c.reason)
+_told_of_attempt = (_A.c.state, _A.c.devices, _A.c.mib_per_rank, _A.c.outcome, _A.c.detail)
+
+_HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))
+_BY_KEY = select(schema.studies.c.id, schema.studies.c.body_sha256).where(
+    schema.studies.c.idempotency_key == bindparam("key")
+)
+
+_BEGIN_TRIAL = (
+    sa.update(_T)
+    .where(_of_trial, _T.c.state == TrialState.QUEUED, _T.c.attempt == bindparam("_before"))
+    .values(state=TrialState.RUNNING, started_at=func.coalesce(_T.c.started_at, bindparam("_now", type_=schema.Real)))
+    .values(_set("attempt", "reason"))
+    .returning(*_told_of_trial)
+)
+_INSERT_ATTEMPT = sa.insert(_A)
+_START = (
+    sa.update(_A)
+    .where(_by_token, _A.c.state == AttemptState.STARTING)
+    .values(state=AttemptState.RUNNING, **_set("started_at"))
+    .returning(*_told_of_attempt)
+)
+_END = (
+    sa.update(_A)
+    .where(_by_token, _A.c.state.in_(sorted(OPEN_ATTEMPTS)), _A.c.outcome.is_(None))
+    .values(_set("outcome", "detail"))
+    .returning(*_told_of_attempt)
+)
+_KNOWN_OUTCOME = select(_A.c.state, _A.c.outcome).where(_by_token)
+# FOR UPDATE is PostgreSQL's; on SQLite the transaction is alone anyway.
+_FENCED = select(_A.c.measured_bytes, _A.c.checkpoint_step, _A.c.objective_seq).where(_reporting).with_for_update()
+_UPDATE_REPORTED = sa.update(_A).where(_of_attempt).values(_set("measured_bytes", "checkpoint_step", "objective_seq"))
+_UPDATE_VALUE = sa.update(_T).where(_of_trial, _T.c.attempt == bindparam("_attempt")).values(_set("step", "value"))
+_UPDATE_MEASURED = (
+    sa.update(_T).where(_of_trial, _T.c.measured_bytes < bindparam("_measured_bytes")).values(_set("measured_bytes"))
+)
+
+_INSERT_EVENT = sa.insert(schema.events)
+_INSERT_TRIAL_EVENT = _INSERT_EVENT.values(
+    study_id=select(_T.c.study_id).where(_T.c.id == bindparam("_trial_id")).scalar_subquery(),
+    **{name: bindparam(name) for name in ("time", "kind", "trial_id", "data")},
+)
+
+_LEASE_HOLDER = select(schema.leases.c.holder).where(schema.leases.c.name == bindparam("name"))
+_RELEASE_LEASE = sa.delete(schema.leases).where(
+    schema.leases.c.name == bindparam("name"), schema.leases.c.holder == bindparam("holder")
+)
+
+
+@cache
+def _move_study(finishes: bool) -> Any:
+    names = ["state", "reason", *(["finished_at"] if finishes else [])]
+    known = schema.studies.c.state.in_(bindparam("_expected", expanding=True))
+    statement = sa.update(schema.studies).where(schema.studies.c.id == bindparam("_id"), known)
+    return statement.values(_set(*names)).returning(schema.studies.c.name)
+
+
+@cache
+def _move_trial(names: tuple[str, ...]) -> Any:
+    compared = (_of_trial, _T.c.state == bindparam("_expected"), _T.c.attempt == bindparam("_attempt"))
+    return sa.update(_T).where(*compared).values(_set(*names)).returning(*_told_of_trial)
+
+
+@cache
+def _move_attempt(names: tuple[str, ...]) -> Any:
+    values = _set(*names)
+    for name in _ATTEMPT_CHANGES & set(names):
+        values[name] = sa.case((_A.c.outcome.is_(None), bindparam(f"_{name}", type_=_A.c[name].type)), else_=_A.c[name])
+    known = _A.c.state.in_(bindparam("_expected", expanding=True))
+    return sa.update(_A).where(_of_attempt, known).values(values).returning(*_told_of_attempt)
+
+
+def _insert(is_sqlite: bool, table: sa.Table) -> Any:
+    return sqlite.insert(table) if is_sqlite else postgresql.insert(table)
+
+
+@cache
+def _insert_new(is_sqlite: bool, table: sa.Table, unique: tuple[str, ...], returns: str) -> Any:
+    """Insert unless a row with the same ``unique`` columns exists."""
+    statement = _insert(is_sqlite, table).on_conflict_do_nothing(index_elements=unique)
+    return statement.returning(table.c[returns]) if returns else statement
+
+
+@cache
+def _replace(is_sqlite: bool, table: sa.Table, key: str) -> Any:
+    statement = _insert(is_sqlite, table)
+    others = {column.name: statement.excluded[column.name] for column in table.c if column.name != key}
+    return statement.on_conflict_do_update(index_elements=[key], set_=others)
+
+
+@cache
+def _take_lease(is_sqlite: bool) -> Any:
+    """One statement, so that two who take it at once are ordered by the database."""
+    held, statement = schema.leases.c, _insert(is_sqlite, schema.leases)
+    wanted = statement.excluded
+    seconds = wanted.expires_at - wanted.renewed_at
+    renews = sa.and_(held.holder == wanted.holder, held.renewed_at <= bindparam("_fresh", type_=schema.Real))
+    free = sa.or_(held.expires_at <= wanted.renewed_at, held.renewed_at > wanted.renewed_at + seconds)
+    values = {name: wanted[name] for name in ("holder", "renewed_at", "expires_at")}
+    statement = statement.on_conflict_do_update(index_elements=["name"], set_=values, where=sa.or_(renews, free))
+    return statement.returning(held.holder)

@@ -1,0 +1,244 @@
+"""The tables of the study database, in SQLAlchemy Core. Columns bear the names of the fields in ``model``.
+
+JSON is kept as compact text, enumerations as their value. Three types hold what databases disagree on: ``Real`` (SQLite
+turns NaN into NULL), ``Text`` (PostgreSQL refuses the NUL character, both refuse lone surrogates) and ``Key``
+(autoincrement). How tables come to be and change is in ``migrations``; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
+
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+
+REVISION = "0001"
+"""The newest migration: what ``alembic_version`` holds once the schema is as below."""
+
+Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
+
+
+class Real(sa.types.TypeDecorator[float]):
+    """A double that keeps NaN. On SQLite NaN is the text 'nan', which like PostgreSQL's NaN sorts above all numbers."""
+
+    impl = sa.Double
+    cache_ok = True
+
+    def process_bind_param(self, value: float | None, dialect: sa.Dialect) -> Any:
+        if value is not None and math.isnan(value) and dialect.name == "sqlite":
+            return "nan"
+        return value
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> float | None:
+        return None if value is None else float(value)
+
+
+class Text(sa.types.TypeDecorator[str]):
+    """Text from anywhere, a rank's output say: characters that a database would refuse are replaced."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+class JsonText(sa.types.TypeDecorator[Any]):
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
+        return None if value is None else dump_json(value)
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else json.loads(value)
+
+
+class Names(JsonText):
+    """A tuple of strings."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else tuple(json.loads(value))
+
+
+class Floats(sa.types.TypeDecorator[Mapping[str, float]]):
+    """Names to numbers. JSON knows neither NaN nor infinity: they are kept as strings."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Mapping[str, float] | None, dialect: sa.Dialect) -> str | None:
+        if value is None:
+            return None
+        return dump_json({name: x if math.isfinite(x) else str(float(x)) for name, x in value.items()})
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> dict[str, float] | None:
+        return None if value is None else {name: float(x) for name, x in json.loads(value).items()}
+
+
+class Word(sa.types.TypeDecorator[Any]):
+    """A member of one enumeration."""
+
+    impl = sa.String(20)
+    cache_ok = True
+
+    def __init__(self, words: type[StrEnum]) -> None:
+        super().__init__()
+        self.words = words
+
+    def process_bind_param(self, value: StrEnum | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else value.value
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> StrEnum | None:
+        return None if value is None else self.words(value)
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=dict)
+
+
+def dump_json(value: Any) -> str:
+    """Compact, strictly valid JSON in ASCII; any mapping becomes an object."""
+    return _encoder.encode(value)
+
+
+metadata = sa.MetaData()
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("sha256", sa.String(64), primary_key=True),
+    Column("data", sa.LargeBinary, nullable=False),
+)
+
+studies = Table(
+    "studies",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("state", Word(StudyState), nullable=False),
+    Column("spec", JsonText, nullable=False),
+    Column("code", sa.String(64), ForeignKey("blobs.sha256")),
+    Column("reason", Text, nullable=False, default=""),
+    Column("created_at", Real, nullable=False),
+    Column("finished_at", Real),
+    Column("idempotency_key", Text, unique=True),
+    Column("body_sha256", sa.String(64), nullable=False),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("study_id", Key, ForeignKey("studies.id"), nullable=False),
+    Column("number", sa.Integer, nullable=False),
+    Column("state", Word(TrialState), nullable=False),
+    Column("attempt", sa.Integer, nullable=False, default=0),
+    Column("params", JsonText, nullable=False),
+    Column("reason", Text, nullable=False, default=""),
+    Column("structure", Text, nullable=False, default=""),
+    Column("plan", JsonText),
+    Column("predicted_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("reserved_mib", sa.BigInteger, nullable=False, default=0),
+    Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("extra_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("num_lost", sa.Integer, nullable=False, default=0),
+    Column("num_oom", sa.Integer, nullable=False, default=0),
+    Column("judged_step", sa.BigInteger, nullable=False, default=0),
+    Column("step", sa.BigInteger, nullable=False, default=0),
+    Column("value", Real),
+    Column("created_at", Real, nullable=False),
+    Column("started_at", Real),
+    Column("finished_at", Real),
+    UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
+    Index("ix_trials_state", "state"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("trial_id", Key, ForeignKey("trials.id"), primary_key=True, autoincrement=False),
+    Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    Column("token", Text, nullable=False),
+    Column("state", Word(AttemptState), nullable=False),
+    Column("plan", JsonText, nullable=False),
+    Column("devices", Names, nullable=False),
+    Column("mib_per_rank", sa.BigInteger, nullable=False),
+    Column("predicted_bytes", sa.BigInteger, nullable=False),
+    Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("outcome", Word(Outcome)),
+    Column("detail", Text, nullable=False, default=""),
+    Column("placement_reason", Text, nullable=False),
+    Column("checkpoint_step", sa.BigInteger, nullable=False, default=-1),
+    Column("created_at", Real, nullable=False),
+    Column("started_at", Real),
+    Column("ended_at", Real),
+    Column("objective_seq", sa.BigInteger, nullable=False, default=-1),  # seq of the row that trial.value comes from
+    Index("ix_attempts_state", "state"),
+)
+
+metrics = Table(
+    "metrics",
+    metadata,
+    Column("trial_id", Key, primary_key=True, autoincrement=False),
+    Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    Column("step", sa.BigInteger, nullable=False),
+    Column("values", Floats, nullable=False),
+    Column("time", Real, nullable=False),
+    ForeignKeyConstraint(["trial_id", "attempt"], ["attempts.trial_id", "attempts.attempt"], name="fk_metrics_attempt"),
+    Index("ix_metrics_trial_step", "trial_id", "step"),
+)
+
+logs = Table(
+    "logs",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("trial_id", Key, nullable=False),
+    Column("attempt", sa.Integer, nullable=False),
+    Column("rank", sa.Integer, nullable=False),
+    Column("seq", sa.BigInteger, nullable=False),
+    Column("time", Real, nullable=False),
+    Column("text", Text, nullable=False),
+    ForeignKeyConstraint(["trial_id", "attempt"], ["attempts.trial_id", "attempts.attempt"], name="fk_logs_attempt"),
+    UniqueConstraint("trial_id", "attempt", "rank", "seq", name="uq_logs_line"),
+    Index("ix_logs_trial", "trial_id", "id"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("time", Real, nullable=False),
+    Column("kind", sa.String(20), nullable=False),
+    Column("study_id", Key),
+    Column("trial_id", Key),
+    Column("data", JsonText, nullable=False),
+    Index("ix_events_study", "study_id", "id"),
+)
+
+cluster = Table(
+    "cluster",
+    metadata,
+    Column("id", sa.Integer, CheckConstraint("id = 1", name="ck_cluster_one_row"), primary_key=True),
+    Column("state", JsonText, nullable=False),
+    Column("confirmed_at", Real, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", sa.String(100), primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("renewed_at", Real, nullable=False),
+    Column("expires_at", Real, nullable=False),
+)
