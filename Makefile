@@ -1,0 +1,70 @@
+# All that a checkout needs is Python 3.11 or newer, and make. `make` alone lists the targets.
+#
+#   PYTHON=python3.12             the Python to make the environment with
+#   TORCH_INDEX_URL=https://…     where torch comes from (docs/deploy.md): https://download.pytorch.org/whl/cpu is small
+#   PIP_ARGS="--index-url …"      anything else for pip
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+export PIP_ARGS TORCH_INDEX_URL
+
+python := .venv/bin/python
+inputs := pyproject.toml constraints.txt deploy/environment.py
+# `wildcard` follows links: an environment whose Python has been removed counts as none
+broken := $(if $(wildcard $(python)),,.venv/.absent)
+
+# The first Python on the PATH that is new enough; only asked for when there is something to set up
+find_python = for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$candidate"; exit; fi; done
+no_python = ScaMP needs Python 3.11 or newer, and $(or $(PYTHON),the PATH) has none. Install it (Debian, Ubuntu: \
+	apt-get install python3 python3-venv; macOS: brew install python@3.12) or name one: make PYTHON=/path/to/python3.12
+environment = @python=$$($(find_python)); \
+	if [ -z "$$python" ]; then echo "$(strip $(no_python))" >&2; exit 1; fi; "$$python" deploy/environment.py
+
+.PHONY: help setup run test check lint types floors pytest bench lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+setup: .venv/.ready ## make .venv: everything that ScaMP runs with
+
+run: .venv/.ready ## set up, start ScaMP, run the demo study, serve the dashboard until Ctrl-C
+	@exec $(python) -m scamp_service demo
+
+test: check ## set up with the tools for development, then check
+
+check: lint types floors pytest ## what CI runs: all of the next four
+
+lint: .venv/.ready-dev ## ruff: style and format
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+
+types: .venv/.ready-dev ## mypy, strict
+	$(python) -m mypy
+	$(python) -m mypy deploy/environment.py
+
+floors: .venv/.ready-dev ## import-linter: imports point down only
+	$(python) .venv/bin/lint-imports
+
+pytest: .venv/.ready-dev ## the tests
+	$(python) -m pytest --hypothesis-profile=ci
+
+bench: .venv/.ready ## every benchmark, the quick way
+	@for file in $(filter-out benchmarks/__init__.py benchmarks/table.py,$(wildcard benchmarks/*.py)); do \
+		name=$$(basename "$$file" .py); echo "benchmarks.$$name"; \
+		$(python) -m "benchmarks.$$name" --quick || exit 1; done
+
+lock: ## choose the newest versions that pyproject.toml allows, write constraints.txt
+	$(environment) lock
+
+clean: ## remove .venv and caches; studies (~/.scamp) stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.ready: $(inputs) $(broken)
+	$(environment) setup
+
+.venv/.ready-dev: $(inputs) $(broken)
+	$(environment) setup --dev
+
+.venv/.absent:
