@@ -104,7 +104,18 @@ class Controller:
         live: list[Study] = []
         while page := self._store.studies(live=True, after=live[-1].id if live else 0):
             live += page
-        return live
+        return [study for study in live if self._readable(study)]
+
+    def _readable(self, study: Study) -> bool:
+        """A stored study that this version cannot read fails alone, instead of stopping the controller for all."""
+        try:
+            self._spec(study)
+        except ValueError as error:
+            reason = f"this version of ScaMP cannot read the study; submit it again: {error}"
+            expected = [StudyState.RUNNING, StudyState.STOPPING]
+            self._store.move_study(study.id, expected, StudyState.FAILED, reason=reason, now=self._clock())
+            return False
+        return True
 
     def _spec(self, study: Study) -> StudySpec:
         if study.id not in self._specs:

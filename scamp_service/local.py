@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType
 
 from scamp_service.controller import Controller
@@ -22,7 +23,7 @@ from scamp_service.settings import Settings
 from scamp_service.sizing import ProcessSizer
 from scamp_service.spec import StudySpec
 from scamp_service.store import Store
-from scamp_service.supervise import lock_data_dir
+from scamp_service.supervise import lock_data_dir, ray_address_file
 
 log = logging.getLogger("scamp.local")
 
@@ -34,11 +35,11 @@ CLUSTER_SECONDS = 1.0
 def serve_controller(settings: Settings) -> None:
     """The controller process: ticks until SIGTERM or SIGINT, then ends every rank."""
     stop = threading.Event()
-    _on_signal(stop.set)
     with ExitStack() as stack:
         store = Store(settings.url)
         stack.callback(store.close)
         tick = stack.enter_context(controlling(settings, store))
+        _on_signal(stop.set)
         while not stop.wait(TICK_SECONDS):
             tick()
 
@@ -61,14 +62,14 @@ def run_study(
         store = Store(settings.url)
         sha = store.put_blob(code) if code else None
         study = store.create_study(spec.to_json(), code=sha, now=time.time())
-        interrupted = threading.Event()
-        _on_signal(interrupted.set)
         if not settings.ray_address:
+            ray_address_file(settings.data_dir).unlink(missing_ok=True)
             ray = LocalRay(settings, settings.data_dir)
             stack.callback(ray.stop)
-            ray.start()
-            settings = settings.model_copy(update={"ray_address": ray.address})
+            threading.Thread(target=ray.start, daemon=True).start()
         tick = stack.enter_context(controlling(settings, store))
+        interrupted = threading.Event()
+        _on_signal(interrupted.set)
         redrawn = 0.0
         while store.study(study.id).state in LIVE_STUDIES or store.open_attempts():
             tick()
@@ -87,8 +88,10 @@ def run_study(
 
 @contextmanager
 def controlling(settings: Settings, store: Store) -> Iterator[Callable[[], None]]:
-    """Connect to the Ray at ``settings.ray_address`` and yield the controller's tick. On leaving, ranks are ended."""
-    sizer = ProcessSizer(store, settings.data_dir / "profiles")
+    """Connect to Ray, once it is there, and yield the controller's tick. On leaving, ranks are ended."""
+    sizer = ProcessSizer(store, settings.data_dir / "profiles")  # first: it warms up while Ray starts
+    if not settings.ray_address:
+        settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir)})
     executor = RayExecutor(settings, settings.url, settings.data_dir / "checkpoints")
     controller = Controller(
         store,
@@ -115,6 +118,18 @@ def controlling(settings: Settings, store: Store) -> Iterator[Callable[[], None]
         sizer.close()
         executor.shutdown()
         controller.resign()
+
+
+def _wait_for_ray(data_dir: Path, seconds: float = 120.0) -> str:
+    """The address of the cluster that ``scamp serve`` starts beside this process."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if address := ray_address_file(data_dir).read_text().strip():
+                return address
+        except FileNotFoundError:
+            time.sleep(0.1)
+    raise Unavailable(f"no local Ray came up in {seconds:.0f} s; see {data_dir / 'logs' / 'ray.log'}")
 
 
 def ray_address_of_environment() -> str:

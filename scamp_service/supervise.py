@@ -29,6 +29,7 @@ log = logging.getLogger("scamp.serve")
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MODULES = {"api": ["api"], "controller": ["scamp_service", "controller"]}
 PORTS_TRIED = 50
 RESTART_SECONDS = 1.0
 STOP_SECONDS = 10.0
@@ -42,6 +43,7 @@ class Service:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._started: dict[str, float] = {}
         self._ray: LocalRay | None = None
+        self._starting = threading.Thread()
         self._lock: IO[str] | None = None
         self.url = ""
 
@@ -57,12 +59,11 @@ class Service:
         self.settings = settings = settings.model_copy(update={"port": port})
         self.url = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}"
         try:
-            self._spawn("api", [sys.executable, "-m", "api"])
+            self._spawn("api")
             if not settings.ray_address:
                 self._ray = LocalRay(settings, settings.data_dir)
-                threading.Thread(target=self._start_ray, daemon=True).start()
-            else:
-                self._spawn_controller(settings.ray_address)
+                self._start_ray()
+            self._spawn("controller")
             self._wait_healthy()
             write_server_file(settings.data_dir, self.url)
         except BaseException:
@@ -77,19 +78,15 @@ class Service:
 
     def watch(self) -> None:
         """Restart whatever has died; call it about twice a second."""
-        if self._ray is not None and "controller" in self._children and not self._ray.alive():
+        if self._ray is not None and not self._starting.is_alive() and not self._ray.alive():
             log.warning("the local Ray has died; starting another")
             self._end("controller")
-            self._ray.stop()
             self._start_ray()
+            self._spawn("controller")
         for name, child in list(self._children.items()):
-            if child.poll() is None or time.monotonic() - self._started[name] < RESTART_SECONDS:
-                continue
-            log.warning("the %s process ended with code %s; starting it again", name, child.returncode)
-            if name == "api":
-                self._spawn("api", [sys.executable, "-m", "api"])
-            else:
-                self._spawn_controller(self._ray.address if self._ray else self.settings.ray_address)
+            if child.poll() is not None and time.monotonic() - self._started[name] > RESTART_SECONDS:
+                log.warning("the %s process ended with code %s; starting it again", name, child.returncode)
+                self._spawn(name)
 
     def stop(self) -> None:
         """End every process that was started here, and only those."""
@@ -97,30 +94,28 @@ class Service:
         for name in list(self._children):
             self._end(name)
         if self._ray is not None:
+            if self._starting.is_alive():
+                self._starting.join()
             self._ray.stop()
+            ray_address_file(self.settings.data_dir).unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.close()
 
     def _start_ray(self) -> None:
+        """In the background: the API answers before Ray does, and the controller warms up meanwhile."""
         assert self._ray is not None
-        try:
-            self._ray.start()
-        except Unavailable as error:
-            log.error("%s", error)
-            return
-        self._spawn_controller(self._ray.address)
+        ray_address_file(self.settings.data_dir).unlink(missing_ok=True)
+        self._starting = threading.Thread(target=self._ray.start, daemon=True)
+        self._starting.start()
 
-    def _spawn_controller(self, ray_address: str) -> None:
-        self._spawn("controller", [sys.executable, "-m", "scamp_service", "controller"], SCAMP_RAY_ADDRESS=ray_address)
-
-    def _spawn(self, name: str, command: list[str], **environment: str) -> None:
+    def _spawn(self, name: str) -> None:
         logs = self.settings.data_dir / "logs"
         logs.mkdir(exist_ok=True)
         with (logs / f"{name}.log").open("ab") as output:
             self._children[name] = subprocess.Popen(
-                command,
+                [sys.executable, "-m", *MODULES[name]],
                 cwd=ROOT,
-                env={**os.environ, **as_environment(self.settings), **environment},
+                env={**os.environ, **as_environment(self.settings)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -189,6 +184,11 @@ def server_file(data_dir: Path) -> Path:
     return data_dir / "server.json"
 
 
+def ray_address_file(data_dir: Path) -> Path:
+    """Written by ``LocalRay`` once its cluster can be connected to."""
+    return data_dir / "ray-address"
+
+
 def write_server_file(data_dir: Path, url: str) -> None:
     server_file(data_dir).write_text(json.dumps({"url": url, "pid": os.getpid()}))
 
@@ -204,7 +204,7 @@ def running_server(data_dir: Path) -> str | None:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to end this child when its parent dies, however it dies."""
+    """Ask Linux to end this child when its parent dies, however it dies (in fact: the thread that started it)."""
     pr_set_pdeathsig = 1
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

@@ -28,12 +28,12 @@ class Crash(Exception):
 
 @dataclass
 class Faults:
-    crash: float = 0.01  # at each write or executor call
+    crash: float = 0.02  # at each write or executor call
     lose_message: float = 0.1  # launch or stop never arrives
     double_message: float = 0.1
-    late_report: float = 0.1  # a report is delayed by up to a minute
-    kill_rank: float = 0.01  # per gang and step
-    lose_node: float = 0.002  # per gang and step
+    late_report: float = 0.3  # a report is delayed by up to a minute
+    kill_rank: float = 0.05  # per gang and step
+    lose_node: float = 0.01  # per gang and step
 
 
 @dataclass
@@ -313,7 +313,7 @@ class Simulation:
             "space": {
                 "mib": {"choice": [10, 30, 60, 90, 120]},
                 "ranks": {"choice": [1, 2, 4]},
-                "spike": {"choice": [0, 0, 15]},
+                "spike": {"choice": [0, 15]},
             },
             "search": {"sampler": "random", "seed": self.seed},
             "stopping": {"rule": self.rng.choice(["asha", "none"]), "min_steps": 2, "reduction_factor": 2},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scamp_service.lifecycle import TrialState
+from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.store import Store
 from tests.simulation import Faults, Simulation
 
@@ -63,3 +63,14 @@ def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> 
     assert {trial.attempt for trial in trials if trial.state is TrialState.COMPLETED and not trial.num_oom} == {1}
     healed = [trial for trial in trials if trial.num_oom]
     assert healed and all(trial.attempt == trial.num_oom + 1 for trial in healed if trial.state is TrialState.COMPLETED)
+
+
+def test_a_stored_study_that_cannot_be_read_fails_alone() -> None:
+    store = Store("sqlite://")
+    simulation = Simulation(store, 3, Faults(0, 0, 0, 0, 0, 0))
+    spec = {**store.studies()[0].spec, "space": {"mib": {"from": 1}}}
+    unreadable = store.create_study(spec, now=0.0)
+    simulation.controller.tick()
+    assert store.study(unreadable.id).state is StudyState.FAILED
+    assert "submit it again" in store.study(unreadable.id).reason
+    assert store.trials(1), "the other study goes on"
