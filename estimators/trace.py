@@ -1,0 +1,356 @@
+"""Traces training steps of a model on fake CPU tensors: which buffers are allocated and freed, and when. No memory.
+
+``trace`` turns the logs of a few micro-batches into the peak on one rank for any of them. The model comes as
+callables; this module knows no workload, and how a layout is applied to a model is its caller's as well. It does not
+see what is not a tensor: allocator slack, Python objects, buffers inside gloo (see ``estimators.memory``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import json
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from estimators.envelope import EventLog, PeakTable, fit, peak
+from estimators.model import Layout, PeakCurve
+
+_NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: from the second on, all are alike
+
+Batch = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One candidate's training as callables. ``make_batch`` gives real tensors of that many samples."""
+
+    build_model: Callable[[], nn.Module]
+    make_batch: Callable[[int], Batch]
+    loss: Callable[[nn.Module, Batch], Tensor]
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    blocks: Callable[[nn.Module], Sequence[nn.Module]]
+    apply_plan: Callable[[nn.Module, Sequence[nn.Module], Layout, DeviceMesh | None], nn.Module]
+    on_step: Callable[[int], None] = lambda step: None
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What traces of one layout say of one rank.
+
+    ``structure`` identifies the sequence of operations and all sizes; ``state_bytes`` are alive between two steps;
+    ``flops_per_sample`` are of a forward and a backward pass.
+    """
+
+    curve: PeakCurve
+    structure: str
+    num_params: int
+    state_bytes: int
+    flops_per_sample: float
+
+
+def trace(recipe: Recipe, layout: Layout, batch: int) -> Traced:
+    """Trace ``layout`` for micro-batches up to ``batch`` samples, and beyond where the peak is affine.
+
+    One model takes two steps of 2 samples; the first creates the optimizer's states. Passes of ``batch``, 3 and 1
+    samples follow, each from the same state. When these do not lie on lines, powers of two up to ``batch`` are traced
+    one by one instead, two steps each, and the curve is a table of them.
+    """
+    largest = max(batch, 4)
+    with _Session(recipe, layout) as session:
+        first, second = session.step(2), session.step(2)
+        state_bytes = session.live_bytes
+        steps = {2: second, **{size: session.step(size, optimize=False) for size in (largest, 3)}}
+        single = session.step(1, optimize=False)
+    curve: PeakCurve | None = None
+    # The optimizer does the same after every micro-batch if it begins with the same gradients, and nothing else.
+    if len({(step.held_before, step.held_after) for step in steps.values()}) == 1:
+        floor = max(first.optimizer_peak, second.optimizer_peak)
+        # A sum over a dimension of size 1 is a view: the gradient of a single sample may keep a larger buffer alive.
+        single_peak = max(peak(single.passes), floor + max(0, single.held_after - second.held_after))
+        curve = fit({size: step.passes for size, step in steps.items()}, floor, single_peak)
+    if curve is None or max(peak(first.passes), first.optimizer_peak) > curve.peak_bytes(2):
+        curve = _table(recipe, layout, batch)
+    flops_per_sample = (steps[largest].flops - steps[2].flops) / (largest - 2)
+    structure = _structure(second.passes, curve)
+    return Traced(curve, structure, session.num_params, state_bytes, flops_per_sample)
+
+
+def _table(recipe: Recipe, layout: Layout, batch: int) -> PeakTable:
+    points = []
+    for size in sorted({1 << power for power in range(batch.bit_length())} | {batch}):
+        with _Session(recipe, layout) as session:
+            steps = [session.step(size), session.step(size)]
+        points.append((size, max(max(peak(step.passes), step.optimizer_peak) for step in steps)))
+    return PeakTable(tuple(points))
+
+
+def _structure(log: EventLog, curve: PeakCurve) -> str:
+    text = json.dumps([torch.__version__, log, curve.to_json()], separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One traced step: the log of its forward and backward passes, and the peak of the optimizer after them."""
+
+    passes: EventLog
+    optimizer_peak: int
+    held_before: int
+    held_after: int  # the passes, that is: states and gradients
+    flops: float  # of one micro-batch
+
+
+class _Session:
+    """One model of rank 0 (whose shards are the largest) in fake mode, ready to take steps.
+
+    Collecting cyclic garbage is put off to the time between steps: it would free buffers at moments that no two
+    traces share.
+    """
+
+    def __init__(self, recipe: Recipe, layout: Layout) -> None:
+        self._recipe = recipe
+        self._layout = layout
+        self._modes = contextlib.ExitStack()
+        self._num_steps = 0
+
+    @property
+    def live_bytes(self) -> int:
+        return self._recorder.live_bytes
+
+    def __enter__(self) -> _Session:
+        with contextlib.ExitStack() as modes:
+            modes.enter_context(_deferred_garbage())
+            mesh = modes.enter_context(_mesh(self._layout.dp_shard))
+            fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+            with _NoInit():
+                model = self._recipe.build_model()
+            self.num_params = sum(parameter.numel() for parameter in model.parameters())
+            self._model = self._recipe.apply_plan(model, self._recipe.blocks(model), self._layout, mesh)
+            self._model.train()
+            self._recorder = modes.enter_context(_Recorder(fake))
+            self._recorder.hold([*self._model.parameters(), *self._model.buffers()])
+            self._optimizer = self._recipe.optimizer(self._model)
+            self._modes = modes.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        del self._model, self._optimizer
+        self._modes.close()
+
+    def step(self, micro_batch: int, *, optimize: bool = True) -> _Step:
+        """What ``workloads.runtime`` does in a step; without ``optimize`` the gradients are dropped instead."""
+        with _disable_current_modes():
+            samples = self._recipe.make_batch(micro_batch)
+        gc.collect()
+        recorder = self._recorder
+        held_before = recorder.begin()
+        self._recipe.on_step(self._num_steps)
+        num_micro_batches = _NUM_ACCUMULATED if self._layout.accumulate else 1
+        for _ in range(num_micro_batches):
+            batch = tree_map_only(Tensor, _alike, samples)
+            recorder.hold(batch)
+            loss = self._recipe.loss(self._model, batch)
+            (loss / num_micro_batches).backward()  # type: ignore[no-untyped-call]
+            del batch, loss
+        passes, flops = tuple(recorder.log), recorder.flops / num_micro_batches
+        held_after = recorder.begin()
+        if optimize:
+            self._optimizer.step()
+            self._num_steps += 1
+        optimizer_peak = peak(recorder.log)
+        self._optimizer.zero_grad(set_to_none=True)
+        return _Step(passes, optimizer_peak, held_before, held_after, flops)
+
+
+def _alike(tensor: Tensor) -> Tensor:
+    """A fake tensor with memory of its own; also for a view of a data set, of which ranks hold a copy as well."""
+    fake = torch.empty_like(tensor, memory_format=torch.preserve_format)
+    return fake.requires_grad_(tensor.requires_grad)
+
+
+@contextlib.contextmanager
+def _deferred_garbage() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()  # what is here already need not be searched again between steps
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+@contextlib.contextmanager
+def _mesh(num_ranks: int) -> Iterator[DeviceMesh | None]:
+    """A mesh over a process group that communicates with nobody. Made outside of fake mode: a mesh holds real ranks."""
+    if num_ranks == 1:
+        yield None
+        return
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
+    try:
+        yield init_device_mesh("cpu", (num_ranks,))
+    finally:
+        dist.destroy_process_group()
+
+
+class _NoInit(TorchFunctionMode):
+    """Skips ``torch.nn.init``: on fake tensors it changes nothing, but takes most of the time of building a model."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+class _Recorder(TorchDispatchMode):
+    """Logs the life of every storage of a fake tensor: allocated when first seen, freed when nothing refers to it."""
+
+    def __init__(self, fake: FakeTensorMode) -> None:
+        super().__init__()
+        self.log: list[tuple[int, int]] = []
+        self.live_bytes = 0
+        self.flops = 0.0
+        self._fake = fake
+        self._paused = 0
+        self._num_buffers = 0
+        # storage address → (weak reference, buffer number, bytes); the address may be used again once it is freed
+        self._buffers: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._patches = contextlib.ExitStack()
+
+    def begin(self) -> int:
+        """Begin a new log with all that is alive, numbered afresh; returns the bytes of it."""
+        self.flops = 0.0
+        self.log.clear()
+        alive = sorted(self._buffers.items(), key=lambda item: item[1][1])
+        for number, (address, (reference, _, size)) in enumerate(alive):
+            self._buffers[address] = (reference, number, size)
+            if size:
+                self.log.append((number, size))
+        self._num_buffers = len(alive)
+        return self.live_bytes
+
+    def hold(self, tree: Any) -> None:
+        """Count the storages of all tensors in ``tree`` from now on."""
+        for leaf in tree_leaves(tree):
+            if isinstance(leaf, DTensor):
+                leaf = leaf.to_local() if not leaf.requires_grad else leaf.detach().to_local()
+            if isinstance(leaf, FakeTensor):
+                self._see(leaf)
+
+    def __enter__(self) -> _Recorder:
+        self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", self._resizing()))
+        # DTensor infers shapes by running the operation on fake tensors of the *global* shape, which exist nowhere.
+        name = "_propagate_tensor_meta_non_cached"
+        self._patches.enter_context(
+            mock.patch.object(ShardingPropagator, name, self._unseen(getattr(ShardingPropagator, name)))
+        )
+        super().__enter__()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        super().__exit__(*exc_info)
+        self._patches.close()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # two of three dispatches: answered here, a trace takes a third less
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # DTensor takes it apart; its local operations come back here
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # in fake mode a new storage, on ranks the same
+        out = func(*args, **(kwargs or {}))
+        if not self._paused:
+            self.flops += _flops(func, args, kwargs or {}, out)
+            for leaf in tree_leaves(out):
+                if isinstance(leaf, FakeTensor):
+                    self._see(leaf)
+        return out
+
+    def _see(self, tensor: FakeTensor) -> None:
+        if tensor.fake_mode is not self._fake:
+            return
+        if tensor.layout is torch.sparse_coo:
+            self.hold([tensor._indices(), tensor._values()])
+            return
+        storage = tensor.untyped_storage()
+        address, size = storage._cdata, storage.nbytes()
+        known = self._buffers.get(address)
+        if known is None:
+            number = self._num_buffers
+            self._num_buffers += 1
+            reference = weakref.ref(storage, lambda gone: self._freed(address, gone))
+            self._set(address, reference, number, 0, size)
+        elif known[2] != size:
+            self._set(address, *known, size)
+
+    def _set(self, address: int, reference: weakref.ref[Any], number: int, before: int, size: int) -> None:
+        self._buffers[address] = (reference, number, size)
+        self.live_bytes += size - before
+        if size != before:
+            self.log.append((number, size))
+
+    def _freed(self, address: int, gone: weakref.ref[Any]) -> None:
+        known = self._buffers.get(address)
+        if known is None or known[0] is not gone:
+            return
+        del self._buffers[address]
+        self.live_bytes -= known[2]
+        if known[2]:
+            self.log.append((known[1], 0))
+
+    def _resizing(self) -> Callable[[torch.UntypedStorage, int], Any]:
+        """FSDP2 frees and restores unsharded parameters by resizing their storage: no dispatched operation."""
+        resize = torch.UntypedStorage.resize_
+
+        def recorded(storage: torch.UntypedStorage, size: int) -> Any:
+            result = resize(storage, size)
+            known = self._buffers.get(storage._cdata)
+            if known is not None:
+                self._set(storage._cdata, *known, storage.nbytes())
+            return result
+
+        return recorded
+
+    def _unseen(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def paused(*args: Any, **kwargs: Any) -> Any:
+            self._paused += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._paused -= 1
+
+        return paused
+
+
+def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
+    """FLOPs of matrix products, convolutions and attention, as ``torch.utils.flop_counter`` has them."""
+    # The counter's registry knows CUDA's attention kernels only.
+    if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+        return float(sdpa_flop_count(args[0].shape, args[1].shape, args[2].shape))
+    if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
+        return float(sdpa_backward_flop_count(args[0].shape, args[1].shape, args[2].shape, args[3].shape))
+    count = flop_registry.get(func._overloadpacket)
+    return float(count(*args, **kwargs, out_val=out)) if count is not None else 0.0
