@@ -27,6 +27,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/.ready ## make .venv: everything that ScaMP runs with
+	@echo ".venv is ready: make run, or .venv/bin/scamp --help"
 
 run: .venv/.ready ## set up, start ScaMP, run the demo study, serve the dashboard until Ctrl-C
 	@exec $(python) -m scamp_service demo

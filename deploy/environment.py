@@ -1,7 +1,7 @@
 """Makes ``.venv``, the environment of this checkout, and keeps it in step with pyproject.toml and constraints.txt.
 
 It runs before anything is installed, so it uses the standard library alone: ``python deploy/environment.py setup``.
-ScaMP itself is not installed: it is an application that runs from its checkout, and ``.venv/bin/scamp`` leads back here.
+ScaMP itself is not installed: it is an application that runs from its checkout; ``.venv/bin/scamp`` leads back here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FREE_BYTES = 4 << 30  # torch's CPU build and the rest take 2.1 GiB, and pip unpacks beside them
 
 # torch names these exactly, each build of it others: a pin of ours would tie every machine to one build
-TIED_TO_TORCH = re.compile(r"(nvidia|cuda|triton)\b(?!-ml-py)", re.IGNORECASE)
+TIED_TO_TORCH = re.compile(r"(nvidia|cuda|triton)\b(?!-ml-py)")
 
 LOCK_HEADER = """\
 # What `make setup` and `make test` install, exactly. Written by `make lock`; do not edit.
@@ -139,7 +139,11 @@ def resolve(root: Path, venv: Path) -> list[str]:
 def pinned(report: dict[str, Any]) -> list[str]:
     """``name==version`` of each package in pip's report, without the local tag (``+cpu``) of a build."""
     found = [(item["metadata"]["name"], item["metadata"]["version"]) for item in report["install"]]
-    return [f"{name}=={version.partition('+')[0]}" for name, version in found if not TIED_TO_TORCH.match(name)]
+    return [
+        f"{name}=={version.partition('+')[0]}"
+        for name, version in found
+        if not TIED_TO_TORCH.match(re.sub(r"[-_.]+", "-", name).lower())
+    ]
 
 
 def requirements(root: Path) -> tuple[list[str], list[str]]:
