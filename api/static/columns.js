@@ -1,0 +1,51 @@
+// The columns of the trial table: what is shown, and by which value a column is sorted.
+
+import { h, setText } from "./dom.js";
+import { batch, count, degree, duration, metric, mib, microBatch, paramsLine, ranks } from "./format.js";
+import { TRIAL_STATES, setState } from "./states.js";
+
+export function seconds(trial, now = Date.now() / 1000) {
+  return trial.started_at ? (trial.finished_at ?? now) - trial.started_at : null;
+}
+
+function text(value) {
+  return (cell, trial) => setText(cell, value(trial));
+}
+
+function titled(value) {
+  return (cell, trial) => {
+    const words = value(trial);
+    setText(cell, words);
+    cell.title = words;
+  };
+}
+
+function attempts(cell, trial) {
+  const short = [trial.num_oom && `${trial.num_oom} OOM`, trial.num_lost && `${trial.num_lost} lost`].filter(Boolean).join(", ");
+  setText(cell, `${count(trial.attempt)}${short ? ` · ${short}` : ""}`);
+  const healed = trial.state === "FAILED" ? "" : ", healed by a new plan";
+  cell.title = [trial.num_oom && `${trial.num_oom} × out of memory${healed}`, trial.num_lost && `${trial.num_lost} × lost and run again`].filter(Boolean).join("; ");
+}
+
+export function trialColumns(studyId) {
+  const link = (cell, trial) => {
+    if (!cell.firstChild) cell.append(h("a", { href: `/studies/${studyId}/trials/${trial.number}` }));
+    setText(cell.firstChild, trial.number);
+  };
+  return [
+    { key: "number", name: "#", width: 48, numeric: true, sort: (t) => t.number, cell: link },
+    { key: "state", name: "State", width: 112, sort: (t) => TRIAL_STATES.indexOf(t.state), cell: (cell, t) => setState(cell, t.state) },
+    { key: "value", name: "Value", width: 74, numeric: true, sort: (t) => t.value, cell: text((t) => metric(t.value)) },
+    { key: "params", name: "Parameters", least: 160, sort: (t) => paramsLine(t.params), cell: titled((t) => paramsLine(t.params)) },
+    { key: "degree", name: "Plan", width: 80, sort: (t) => ranks(t.plan) || null, cell: text((t) => degree(t.plan)) },
+    { key: "batch", name: "Batch", width: 60, numeric: true, title: "Effective batch: samples per optimizer step over all ranks", sort: (t) => batch(t.plan), cell: text((t) => (t.plan ? count(batch(t.plan)) : "–")) },
+    { key: "micro", name: "Micro", width: 64, numeric: true, title: "Micro-batches per step × samples in each, on one rank", sort: (t) => t.plan?.micro_batch, cell: text((t) => microBatch(t.plan)) },
+    { key: "recompute", name: "Recomp.", width: 76, title: "Activations are recomputed in the backward pass", sort: (t) => (t.plan ? Number(t.plan.recompute) : null), cell: text((t) => (t.plan ? (t.plan.recompute ? "yes" : "no") : "–")) },
+    { key: "predicted", name: "Pred. MiB", width: 80, numeric: true, title: "Predicted peak memory of one rank", sort: (t) => t.predicted_mib, cell: text((t) => mib(t.predicted_mib)) },
+    { key: "measured", name: "Meas. MiB", width: 82, numeric: true, title: "Measured peak memory of one rank", sort: (t) => t.measured_mib, cell: text((t) => mib(t.measured_mib)) },
+    { key: "reserved", name: "Resv. MiB", width: 80, numeric: true, title: "Memory reserved on a device for one rank", sort: (t) => t.reserved_mib || null, cell: text((t) => (t.reserved_mib ? count(t.reserved_mib) : "–")) },
+    { key: "attempts", name: "Attempts", width: 90, sort: (t) => t.attempt, cell: attempts },
+    { key: "duration", name: "Time", width: 78, numeric: true, title: "From the first launch to the end", sort: seconds, cell: text((t) => duration(seconds(t))) },
+    { key: "reason", name: "Reason", least: 130, sort: (t) => t.reason || null, cell: titled((t) => t.reason || "") },
+  ];
+}

@@ -1,0 +1,74 @@
+// Builds elements without ever parsing HTML: whatever a user named, reported or logged becomes text.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** `h("a", {class: "x", href: "/"}, "text", node)`; `on…` are listeners, null and false attributes are left out. */
+export function h(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+/** A one-path icon in a box from -1 to 1. */
+export function icon(path, name = "icon") {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "-1.25 -1.25 2.5 2.5");
+  svg.setAttribute("class", name);
+  svg.setAttribute("aria-hidden", "true");
+  const shape = document.createElementNS(SVG, "path");
+  shape.setAttribute("d", path);
+  svg.append(shape);
+  return svg;
+}
+
+/** Set text only when it differs, so that a live page does not disturb a selection. */
+export function setText(node, text) {
+  const next = String(text);
+  if (node.textContent !== next) node.textContent = next;
+  return node;
+}
+
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+const known = new WeakMap();
+
+/** Make `parent` hold one node per item, in order: kept by key, so that focus, hover and scrolling survive. */
+export function keyed(parent, items, keyOf, create, update) {
+  const before = known.get(parent) ?? new Map();
+  const after = new Map();
+  let cursor = parent.firstChild;
+  for (const item of items) {
+    const key = keyOf(item);
+    const node = before.get(key) ?? create(item);
+    update?.(node, item);
+    after.set(key, node);
+    if (node === cursor) cursor = cursor.nextSibling;
+    else parent.insertBefore(node, cursor);
+  }
+  while (cursor) {
+    const next = cursor.nextSibling;
+    cursor.remove();
+    cursor = next;
+  }
+  known.set(parent, after);
+}
+
+/** Run `draw` once in the next frame, however often it is asked for until then. */
+export function coalesced(draw) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      draw();
+    });
+  };
+}

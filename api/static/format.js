@@ -1,0 +1,117 @@
+// Numbers, times and plans as words. Bytes come in, MiB go out.
+
+const MIB = 2 ** 20;
+const NONE = "–";
+const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+/** Four significant digits, without trailing noise: 0.9531, 12.3, 3e-4. */
+export function num(value) {
+  if (value === null || value === undefined || value === "") return NONE;
+  const number = Number(value);
+  if (!Number.isFinite(number)) return String(value);
+  if (number === 0) return "0";
+  const size = Math.abs(number);
+  if (size < 1e-3 || size >= 1e6) return number.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
+  if (Number.isInteger(number)) return grouped.format(number);
+  return String(Number(number.toPrecision(4)));
+}
+
+/** An objective or metric value: always four decimals in the usual range, so that a column lines up. */
+export function metric(value) {
+  if (value === null || value === undefined) return NONE;
+  const size = Math.abs(value);
+  return size !== 0 && (size < 1e-3 || size >= 1e4) ? num(value) : value.toFixed(4);
+}
+
+export function count(value) {
+  return grouped.format(value);
+}
+
+export function toMib(bytes) {
+  return bytes ? bytes / MIB : null;
+}
+
+/** MiB without the unit: one decimal below 100. */
+export function mib(value) {
+  if (value === null || value === undefined || value === 0) return NONE;
+  return value < 100 ? value.toFixed(1) : grouped.format(value);
+}
+
+/** MiB with the unit; GiB from 10 GiB on. */
+export function mibWords(value) {
+  if (value === null || value === undefined) return NONE;
+  return value >= 10 * 1024 ? `${(value / 1024).toFixed(1)} GiB` : `${grouped.format(value)} MiB`;
+}
+
+export function plural(number, noun) {
+  return `${grouped.format(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return NONE;
+  if (seconds < 0) return "0 s";
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} m ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${String(Math.floor((seconds % 3600) / 60)).padStart(2, "0")} m`;
+  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+export function ago(time, now = Date.now() / 1000) {
+  if (!time) return NONE;
+  const seconds = Math.max(0, now - time);
+  if (seconds < 60) return "just now";
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
+  return `${Math.floor(seconds / 86400)} d ago`;
+}
+
+export function clock(time) {
+  return time ? new Date(time * 1000).toLocaleTimeString("en-GB") : NONE;
+}
+
+export function dateTime(time) {
+  if (!time) return NONE;
+  const at = new Date(time * 1000);
+  return `${at.toLocaleDateString("en-CA")} ${at.toLocaleTimeString("en-GB")}`;
+}
+
+export function ranks(plan) {
+  return plan ? (plan.dp_shard ?? 1) : 0;
+}
+
+export function degree(plan) {
+  if (!plan) return NONE;
+  return ranks(plan) > 1 ? `FSDP ×${ranks(plan)}` : "1 rank";
+}
+
+export function batch(plan) {
+  return plan ? ranks(plan) * plan.micro_batch * plan.num_micro_batches : null;
+}
+
+export function microBatch(plan) {
+  if (!plan) return NONE;
+  return plan.num_micro_batches > 1 ? `${plan.num_micro_batches} × ${plan.micro_batch}` : String(plan.micro_batch);
+}
+
+/** The plan in one sentence. */
+export function planWords(plan) {
+  if (!plan) return "No plan yet";
+  const spread = ranks(plan) > 1 ? `FSDP over ${ranks(plan)} ranks` : "1 rank";
+  const share = ranks(plan) > 1 ? " on each rank" : "";
+  const passes =
+    plan.num_micro_batches > 1
+      ? `${plan.num_micro_batches} micro-batches of ${plan.micro_batch}${share}`
+      : `one micro-batch of ${plan.micro_batch}${share}`;
+  return `${spread}, ${passes} for an effective batch of ${batch(plan)}${plan.recompute ? ", activations recomputed" : ""}.`;
+}
+
+export function paramValue(value) {
+  return typeof value === "number" ? num(value) : String(value);
+}
+
+export function paramsLine(params) {
+  return Object.entries(params ?? {})
+    .map(([name, value]) => `${name} ${paramValue(value)}`)
+    .join(" · ");
+}

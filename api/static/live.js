@@ -1,0 +1,153 @@
+// The one event stream of a page: the browser reconnects and replays by itself, this tells the reader how it stands.
+// Also the frame around every page: the connection indicator, the banner about the cluster, and toasts.
+
+import { byId, h, setText } from "./dom.js";
+import { duration } from "./format.js";
+import { request } from "./client.js";
+
+const KINDS = ["study", "trial", "attempt", "metrics", "cluster"];
+const CLUSTER_EVERY_MS = 5000;
+const RETRY_MS = 3000;
+const HIDDEN_MS = 30_000;
+const REFRESH_MS = 1000;
+
+/**
+ * Follow events after event `after`. `handlers` by kind get the event {study_id, trial_id, data}. A page that is hidden
+ * for long gives its connection back (a browser has six per host) and catches up by replay when it is looked at again.
+ */
+export function follow({ studyId = null, after, handlers }) {
+  let last = after;
+  let source = null;
+  let timer = null;
+
+  const open = () => {
+    clearTimeout(timer);
+    source?.close();
+    const query = new URLSearchParams({ after: last });
+    if (studyId !== null) query.set("study_id", studyId);
+    source = new EventSource(`/v1/events?${query}`);
+    source.onopen = () => setConnection("live", "Live");
+    source.onerror = () => {
+      setConnection("lost", "Reconnecting…");
+      // For good when the answer is no stream (a proxy's 502 while ScaMP restarts): begin again where it ended.
+      if (source.readyState === EventSource.CLOSED) timer = setTimeout(open, RETRY_MS);
+    };
+    for (const kind of KINDS) {
+      source.addEventListener(kind, (message) => {
+        last = Number(message.lastEventId) || last;
+        handlers[kind]?.(JSON.parse(message.data));
+      });
+    }
+  };
+  const close = () => {
+    clearTimeout(timer);
+    source?.close();
+    source = null;
+  };
+
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    if (document.hidden) timer = setTimeout(close, HIDDEN_MS);
+    else if (!source || source.readyState === EventSource.CLOSED) open();
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => event.persisted && open());
+  open();
+}
+
+/** Collects what must be fetched again, and has `fetch(keys)` do it at most once a second. Failures are tried again. */
+export function refresher(fetch) {
+  const dirty = new Set();
+  let running = false;
+  const run = async () => {
+    const keys = [...dirty];
+    dirty.clear();
+    try {
+      await fetch(keys);
+    } catch {
+      for (const key of keys) dirty.add(key); // the connection indicator tells; a toast each second would not help
+    }
+    setTimeout(() => (dirty.size ? run() : (running = false)), REFRESH_MS);
+  };
+  return (key) => {
+    dirty.add(key);
+    if (running) return;
+    running = true;
+    setTimeout(run, REFRESH_MS / 5);
+  };
+}
+
+function setConnection(kind, words) {
+  const indicator = byId("connection");
+  indicator.className = `connection ${kind}`;
+  setText(indicator.querySelector(".words"), words);
+}
+
+/** Say what went wrong and what to do; the same words are not stacked. */
+export function toast(message, kind = "error") {
+  const toasts = byId("toasts");
+  for (const old of toasts.children) if (old.dataset.message === message) old.remove();
+  const close = h("button", { class: "quiet", type: "button", "aria-label": "Dismiss", onclick: () => node.remove() }, "✕");
+  const node = h("div", { class: `toast ${kind}`, "data-message": message }, h("p", {}, message), close);
+  toasts.append(node);
+  if (kind !== "error") setTimeout(() => node.remove(), 5000);
+}
+
+/** Run `work`, and turn its failure into a toast. */
+export async function guarded(work) {
+  try {
+    return await work();
+  } catch (error) {
+    if (!error.status && error.status !== 0) console.error(error);
+    toast(error.message);
+    return undefined;
+  }
+}
+
+/** Keep the banner about a starting or silent controller true; `onCluster` gets every snapshot. */
+export function watchCluster(onCluster = () => {}) {
+  const look = async () => {
+    try {
+      const cluster = await request("/v1/cluster");
+      showBanner(cluster);
+      onCluster(cluster);
+    } catch {
+      // The connection indicator already tells that ScaMP cannot be reached.
+    }
+  };
+  look();
+  setInterval(look, CLUSTER_EVERY_MS);
+  return look;
+}
+
+function showBanner(cluster) {
+  const banner = byId("banner");
+  const words = trouble(cluster);
+  banner.hidden = !words;
+  banner.classList.toggle("down", !cluster.controller_alive);
+  setText(banner, words);
+}
+
+/** Why nothing new is started now, or an empty string. */
+function trouble(cluster) {
+  const detail = cluster.detail ? ` ${cluster.detail}` : "";
+  if (cluster.controller_alive) return cluster.status === "ready" ? "" : `The cluster is ${cluster.status}; trials are queued until its devices are ready.${detail}`;
+  const silent = cluster.controller_silent_seconds;
+  if (silent === null) return "The cluster is starting: no controller has reported yet. If this stays so, start one with “scamp serve”.";
+  return `The controller has been silent for ${duration(silent)}. What runs goes on, but nothing is started or stopped. Start it with “scamp serve”.`;
+}
+
+/** A button that copies the text which `text()` gives. */
+export function copyButton(text, name = "Copy") {
+  const button = h("button", { type: "button" }, name);
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      setText(button, "Copied");
+    } catch {
+      toast("The browser does not allow copying here. Select the text and copy it with the keyboard.");
+    }
+    setTimeout(() => setText(button, name), 1500);
+  });
+  return button;
+}

@@ -1,0 +1,45 @@
+// The end of a trial's log. It follows new lines while it is scrolled to its end, and stays where the reader scrolled.
+
+import { coalesced, h, setText } from "./dom.js";
+import { clock, plural } from "./format.js";
+
+const MOST_LINES = 2000;
+
+export class LogTail {
+  constructor(box, toEnd, aside) {
+    Object.assign(this, { box, toEnd, aside, pending: [], following: true, empty: true });
+    this.draw = coalesced(() => this.drawNow());
+    box.addEventListener("scroll", () => this.scrolled(), { passive: true });
+    toEnd.addEventListener("click", () => this.end());
+  }
+
+  /** `lines`: [{time, rank, attempt, text}], oldest first. */
+  add(lines) {
+    if (!lines.length) return;
+    this.pending.push(...lines);
+    this.draw();
+  }
+
+  drawNow() {
+    if (this.empty) this.box.replaceChildren();
+    this.empty = false;
+    this.box.append(...this.pending.splice(0).map((line) => this.line(line)));
+    while (this.box.childElementCount > MOST_LINES) this.box.firstChild.remove();
+    setText(this.aside, `last ${plural(this.box.childElementCount, "line")}`);
+    if (this.following) this.end();
+  }
+
+  line({ time, attempt, rank, text }) {
+    return h("li", {}, h("span", { class: "at", title: `attempt ${attempt}` }, `${clock(time)} r${rank}`), h("span", {}, text.trimEnd()));
+  }
+
+  scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.box;
+    this.following = scrollTop + clientHeight >= scrollHeight - 24;
+    this.toEnd.hidden = this.following;
+  }
+
+  end() {
+    this.box.scrollTop = this.box.scrollHeight;
+  }
+}

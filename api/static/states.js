@@ -1,0 +1,74 @@
+// The states of a trial: their order, label, colour variable and shape. A state is never told by colour alone.
+
+import { h, icon } from "./dom.js";
+
+const circle = (radius) => `M${radius} 0A${radius} ${radius} 0 1 1 ${-radius} 0A${radius} ${radius} 0 1 1 ${radius} 0Z`;
+const ring = (outer, inner) => `${circle(outer)}M${inner} 0A${inner} ${inner} 0 1 0 ${-inner} 0A${inner} ${inner} 0 1 0 ${inner} 0Z`;
+
+/** In the order of the stacked bar, settled states first. Paths fill a box from -1 to 1; the charts draw the same. */
+const SHAPES = {
+  COMPLETED: circle(0.95),
+  PRUNED: "M-1.05 -.8H1.05L0 1Z",
+  INFEASIBLE: "M0 -1.15L1.15 0L0 1.15L-1.15 0ZM0 -.65L-.65 0L0 .65L.65 0Z",
+  FAILED: "M-1 -.65L-.65 -1L0 -.35L.65 -1L1 -.65L.35 0L1 .65L.65 1L0 .35L-.65 1L-1 .65L-.35 0Z",
+  CANCELLED: "M-1 -.28H1V.28H-1Z",
+  RUNNING: "M-.75 -1L1.05 0L-.75 1Z",
+  PAUSED: "M-.8 -.9H-.2V.9H-.8ZM.2 -.9H.8V.9H.2Z",
+  QUEUED: `${ring(0.95, 0.65)}M0 -.45A.45 .45 0 0 1 0 .45Z`,
+  WAITING: ring(0.95, 0.65),
+};
+
+export const TRIAL_STATES = Object.keys(SHAPES);
+export const TERMINAL = new Set(["COMPLETED", "PRUNED", "INFEASIBLE", "FAILED", "CANCELLED"]);
+export const LIVE_STUDY = new Set(["RUNNING", "STOPPING"]);
+
+export function label(state) {
+  return state.charAt(0) + state.slice(1).toLowerCase();
+}
+
+export function shape(state) {
+  return SHAPES[state] ?? SHAPES.WAITING;
+}
+
+/** A state as icon and word. Studies and attempts use the trial's vocabulary where the meaning is the same. */
+const AS_TRIAL = {
+  STOPPING: "PAUSED", STOPPED: "CANCELLED", STARTING: "QUEUED", ENDED: "COMPLETED",
+  DONE: "COMPLETED", OUT_OF_MEMORY: "PRUNED", ERROR: "FAILED", LOST: "INFEASIBLE",
+};
+
+export function stateMark(state) {
+  const kind = AS_TRIAL[state] ?? state;
+  return h("span", { class: `state state-${kind.toLowerCase()}` }, icon(shape(kind)), h("span", {}, label(state).replaceAll("_", " ")));
+}
+
+/** Replace the mark in `parent` only when the state has changed. */
+export function setState(parent, state) {
+  if (parent.dataset.state === state) return;
+  parent.dataset.state = state;
+  parent.replaceChildren(stateMark(state));
+}
+
+/** The stacked bar of trials by state. `planned` is the budget: what has not been proposed yet stays empty. */
+export function progressBar() {
+  return h("div", { class: "progress", role: "img" });
+}
+
+export function setProgress(bar, counts, planned) {
+  const total = Math.max(planned ?? 0, Object.values(counts).reduce((sum, each) => sum + each, 0), 1);
+  const present = TRIAL_STATES.filter((state) => counts[state]);
+  const words = present.map((state) => `${counts[state]} ${label(state).toLowerCase()}`).join(", ");
+  bar.setAttribute("aria-label", `Of ${total} trials: ${words || "none started"}`);
+  bar.title = words || "No trials yet";
+  for (const state of TRIAL_STATES) {
+    let part = bar.querySelector(`.fill-${state.toLowerCase()}`);
+    if (!part && counts[state]) {
+      part = h("span", { class: `fill fill-${state.toLowerCase()}` });
+      const later = TRIAL_STATES.slice(TRIAL_STATES.indexOf(state) + 1).map((each) => `.fill-${each.toLowerCase()}`);
+      bar.insertBefore(part, later.length ? bar.querySelector(later.join(",")) : null);
+    }
+    if (part) {
+      part.style.width = `${(100 * (counts[state] ?? 0)) / total}%`;
+      part.hidden = !counts[state];
+    }
+  }
+}

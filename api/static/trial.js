@@ -1,0 +1,199 @@
+// One trial: why it is where it is, its plan in words, every attempt, its curves and the end of its log.
+
+import * as api from "./client.js";
+import { Curves } from "./charts.js";
+import { seconds } from "./columns.js";
+import { byId, coalesced, h, keyed, setText } from "./dom.js";
+import { clock, count, degree, duration, metric, mib, mibWords, paramValue, planWords, plural, toMib } from "./format.js";
+import { copyButton, follow, guarded, refresher, watchCluster } from "./live.js";
+import { LogTail } from "./logs.js";
+import { TERMINAL, setState, stateMark } from "./states.js";
+
+const LOGS_MS = 2000; // no event tells of log lines
+const page = byId("trial").dataset;
+const studyId = Number(page.studyId);
+const number = Number(page.number);
+let study = null;
+let trial = null;
+let attempts = [];
+const rows = new Map(); // step → {attempt, values}
+const charts = new Map(); // metric name → {figure, lines}
+const attemptsHead = byId("attempts-head");
+const log = new LogTail(byId("log"), byId("log-end"), byId("log-aside"));
+
+const draw = coalesced(() => {
+  if (!trial) return;
+  drawHead();
+  drawPlan();
+  drawAttempts();
+});
+const drawCurves = coalesced(drawCurvesNow);
+
+function drawHead() {
+  document.title = `Trial ${trial.number} · ${study.name} · ScaMP`;
+  setText(byId("study-link"), study.name);
+  setState(byId("state"), trial.state);
+  setText(byId("reason"), trial.reason);
+  const { metric: objective } = study.spec.objective;
+  setText(byId("value-label"), objective.charAt(0).toUpperCase() + objective.slice(1));
+  setText(byId("value"), metric(trial.value));
+  byId("steps").replaceChildren(count(Math.max(0, trial.step)), " ", h("small", {}, `of ${count(study.spec.budget.steps)}`));
+  const off = trial.measured_mib && trial.predicted_mib ? (100 * (trial.predicted_mib - trial.measured_mib)) / trial.measured_mib : null;
+  const words = off === null ? "" : `${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(1)} %`;
+  byId("predicted").replaceChildren(mibWords(trial.predicted_mib), " ", h("small", { title: "against the measured peak" }, words));
+  setText(byId("measured"), mibWords(trial.measured_mib));
+  byId("reserved").replaceChildren(trial.reserved_mib ? mibWords(trial.reserved_mib) : "–", " ", h("small", {}, trial.reserved_mib ? "on each rank" : ""));
+  drawTime();
+}
+
+function drawTime() {
+  if (trial) setText(byId("time"), duration(seconds(trial)));
+}
+
+function drawPlan() {
+  setText(byId("plan"), planWords(trial.plan));
+  keyed(
+    byId("params"),
+    Object.entries(trial.params).flatMap(([name, value]) => [{ tag: "dt", name, text: name }, { tag: "dd", name, text: paramValue(value) }]),
+    (item) => `${item.tag} ${item.name}`,
+    (item) => h(item.tag),
+    (node, item) => setText(node, item.text),
+  );
+}
+
+function drawAttempts() {
+  const noun = plural(attempts.length, "attempt");
+  const healed = trial.num_oom ? `, ${plural(trial.num_oom, "out-of-memory failure")} ${trial.state === "FAILED" ? "" : "healed by a new plan"}` : "";
+  setText(byId("attempts-aside"), attempts.length ? `${noun}${healed}` : "");
+  const newestFirst = [...attempts].sort((a, b) => b.attempt - a.attempt).map((attempt) => ({ key: JSON.stringify(attempt), node: () => attemptBody(attempt) }));
+  const parts = attempts.length ? [{ key: "head", node: () => attemptsHead }, ...newestFirst] : [{ key: trial.state, node: nothingRun }];
+  keyed(byId("attempts"), parts, (part) => part.key, (part) => part.node());
+}
+
+function nothingRun() {
+  const words = trial.state === "INFEASIBLE" ? "It was never launched, and has used no device: no plan fits." : "It has not been launched yet.";
+  return h("tbody", {}, h("tr", {}, h("td", { colspan: 10, class: "muted" }, words)));
+}
+
+function attemptBody(attempt) {
+  const peak = (bytes) => (bytes ? mib(toMib(bytes)) : "–");
+  const numbers = [count(attempt.mib_per_rank), peak(attempt.predicted_bytes), peak(attempt.measured_bytes)];
+  return h(
+    "tbody",
+    {},
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, attempt.attempt),
+      h("td", {}, stateMark(attempt.outcome ?? attempt.state)),
+      h("td", {}, degree(attempt.plan)),
+      h("td", {}, attempt.devices.join(", ")),
+      numbers.map((number) => h("td", { class: "num" }, number)),
+      h("td", { class: "num" }, attempt.checkpoint_step >= 0 ? count(attempt.checkpoint_step) : "–"),
+      h("td", {}, clock(attempt.created_at)),
+      h("td", { class: "num" }, attempt.ended_at ? duration(attempt.ended_at - attempt.created_at) : "–"),
+    ),
+    h("tr", {}, h("td"), h("td", { colspan: 9 }, h("div", { class: "told" }, attempt.placement_reason ? h("p", {}, `Placed: ${attempt.placement_reason}`) : null, detailNode(attempt)))),
+  );
+}
+
+function detailNode({ detail, outcome }) {
+  if (!detail) return null;
+  if (!detail.includes("\n")) return h("p", { class: "error" }, detail);
+  const lines = detail.trimEnd().split("\n");
+  return h("details", { open: outcome === "ERROR" }, h("summary", {}, lines.at(-1)), h("pre", { class: "trace", tabindex: "0" }, detail));
+}
+
+// --- curves --------------------------------------------------------------------------------------------------------
+
+function addMetrics(items) {
+  for (const row of items) {
+    const known = rows.get(row.step);
+    if (!known || row.attempt >= known.attempt) rows.set(row.step, row);
+  }
+}
+
+function drawCurvesNow() {
+  if (!trial || !rows.size) return;
+  const ordered = [...rows.values()].sort((a, b) => a.step - b.step);
+  const objective = study.spec.objective.metric;
+  const names = [...new Set(ordered.flatMap((row) => Object.keys(row.values)))].sort((a, b) => (b === objective) - (a === objective) || (a < b ? -1 : 1));
+  const marks = ordered.filter((row, at) => at && row.attempt !== ordered[at - 1].attempt).map((row) => row.step);
+  setText(byId("curves-aside"), marks.length ? "dashed: a later attempt took over" : "");
+  keyed(byId("curves"), names, (name) => name, figure);
+  for (const name of names) {
+    const points = ordered.filter((row) => Number.isFinite(row.values[name])).map((row) => [row.step, row.values[name]]);
+    charts.get(name).update([{ trial, points }], { name, marks });
+  }
+}
+
+function figure(name) {
+  const box = h("div", { class: "chart short", role: "img", "aria-label": `${name} by step` });
+  const node = h("figure", { class: "span-6" }, box);
+  charts.set(name, new Curves(box, { blank: `No finite value of ${name} yet.` }));
+  return node;
+}
+
+// --- loading and following -----------------------------------------------------------------------------------------
+
+let lastLine = -1; // -1: the end of what there is
+let lastStep = -1;
+
+const fetchers = {
+  async trial() {
+    trial = await api.trial(studyId, number);
+    attempts = trial.attempts;
+    draw();
+  },
+  async metrics() {
+    await api.metrics(studyId, number, lastStep, (items) => {
+      addMetrics(items);
+      if (items.length) lastStep = items.at(-1).step;
+    });
+    drawCurves();
+  },
+  async logs() {
+    for (let lines = null; lines === null || lines.length === 1000; ) {
+      lines = await api.logs(studyId, number, lastLine);
+      log.add(lines);
+      lastLine = lines.length ? lines.at(-1).id : Math.max(lastLine, 0);
+    }
+  },
+};
+const refresh = refresher((kinds) => Promise.all(kinds.map((kind) => fetchers[kind]())));
+
+/** Only events of this trial; the stream carries those of its study. */
+function mine(handle) {
+  return (event) => event.trial_id === trial.id && handle(event);
+}
+
+const handlers = {
+  trial: mine(({ data }) => {
+    trial = api.asTrial({ ...trial, ...data });
+    refresh("trial");
+    refresh("logs");
+    draw();
+  }),
+  attempt: mine(() => {
+    lastStep = -1; // a resumed attempt repeats steps: its rows replace the older ones
+    for (const kind of Object.keys(fetchers)) refresh(kind);
+  }),
+  metrics: mine(() => {
+    for (const kind of Object.keys(fetchers)) refresh(kind);
+  }),
+};
+
+byId("params-copy").append(copyButton(() => JSON.stringify(trial?.params ?? {}, null, 2)));
+setInterval(drawTime, 1000);
+setInterval(() => trial && !TERMINAL.has(trial.state) && refresh("logs"), LOGS_MS);
+watchCluster();
+await guarded(async () => {
+  study = await api.study(studyId);
+  await fetchers.trial();
+});
+if (trial) {
+  follow({ studyId, after: trial.last_event_id, handlers });
+  guarded(() => Promise.all([fetchers.metrics(), fetchers.logs()]));
+} else {
+  setText(byId("reason"), "This trial could not be loaded.");
+}
