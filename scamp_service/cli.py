@@ -129,7 +129,7 @@ def run(
 ) -> None:
     """Run one study to its end, without a server. Exit code 0 when it completes, 1 when it fails."""
     from scamp_service.local import ray_address_of_environment, run_study
-    from scamp_service.reads import study_summary
+    from scamp_service.summary import all_trials, device_fill, study_summary
 
     spec = parse_study(_read(study))
     code = _code(study, spec, working_dir)
@@ -137,11 +137,12 @@ def run(
     with _live(quiet=as_json or not out.is_terminal) as update:
 
         def watch(store: Any, study_id: int) -> None:
-            update(study_summary(store, study_id), spec.objective.metric, store.cluster()[0] if store.cluster() else {})
+            summary = study_summary(store, study_id, now=time.time())
+            update(summary.to_json(), spec.objective.metric, device_fill(store))
 
         store, study_id = run_study(settings, spec, code, watch)
-    summary = study_summary(store, study_id)
-    trials = [_as_row(trial) for trial in store.trials(study_id)]
+    summary = study_summary(store, study_id, now=time.time()).to_json()
+    trials = [_as_row(trial) for trial in all_trials(store, study_id)]
     reason = store.study(study_id).reason
     store.close()
     if not _conclude(summary, trials, spec, as_json, reason):

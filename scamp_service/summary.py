@@ -1,4 +1,7 @@
-"""A study in a few numbers: what ``scamp run --json`` prints, the API shows and the benchmarks compare. Pure."""
+"""A study in a few numbers: what ``scamp run --json`` prints, the API shows and the benchmarks compare.
+
+Pure, but for ``study_summary`` and ``device_fill``, which read the database for those who have no API at hand.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 from estimators.model import Plan
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Attempt, Json, Study, Trial
+from scamp_service.reads import Reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,31 @@ def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt]
         device_seconds=sum(len(a.devices) * ((a.ended_at or now) - a.created_at) for a in attempts),
         wall_seconds=(study.finished_at or now) - study.created_at,
     )
+
+
+def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
+    return summarize(store.study(study_id), all_trials(store, study_id), store.study_attempts(study_id), now=now)
+
+
+def all_trials(store: Reads, study_id: int) -> list[Trial]:
+    trials: list[Trial] = []
+    while page := store.trials(study_id, after=trials[-1].id if trials else 0):
+        trials += page
+    return trials
+
+
+def device_fill(store: Reads) -> dict[str, Any]:
+    """The cluster as last recorded, each device with the gangs that hold it."""
+    recorded = store.cluster()
+    cluster: dict[str, Any] = dict(recorded[0]) if recorded else {"status": "starting", "detail": "", "devices": []}
+    numbers = {trial.id: trial.number for trial in store.live_trials()}
+    gangs = [(attempt, {"number": numbers.get(attempt.trial_id, "?"), "mib_per_rank": attempt.mib_per_rank})
+             for attempt in store.open_attempts()]  # fmt: skip
+    cluster["devices"] = [
+        {**device, "gangs": [gang for attempt, gang in gangs if device["id"] in attempt.devices]}
+        for device in cluster["devices"]
+    ]
+    return cluster
 
 
 def prediction_errors_pct(trials: Iterable[Trial]) -> list[float]:
