@@ -62,6 +62,13 @@ class Reads:
             raise NotFound(f"there is no trial {trial_id}; `scamp trials STUDY` shows those of a study")
         return Trial(*rows[0])
 
+    def trial_by_number(self, study_id: int, number: int) -> Trial:
+        """Raises ``NotFound``."""
+        rows = self._rows(_NUMBERED_TRIAL, study_id=study_id, number=number)
+        if not rows:
+            raise NotFound(f"study {study_id} has no trial {number}; `scamp trials {study_id}` shows those it has")
+        return Trial(*rows[0])
+
     def trials(
         self, study_id: int, *, after: int = 0, limit: int = 1000, states: Iterable[TrialState] | None = None
     ) -> list[Trial]:
@@ -202,6 +209,9 @@ _ONE_STUDY = _select(schema.studies, Study).where(schema.studies.c.id == bindpar
 _STUDY_TOTALS = select(schema.studies.c.state, func.count()).group_by(schema.studies.c.state)
 
 _ONE_TRIAL = _select(_trials, Trial).where(_trials.c.id == bindparam("id"))
+_NUMBERED_TRIAL = _select(_trials, Trial).where(
+    _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number")
+)
 _LIVE_TRIALS = _select(_trials, Trial).where(_trials.c.state.in_(sorted(LIVE_TRIALS))).order_by(_trials.c.id)
 _TRIAL_TOTALS = select(_trials.c.state, func.count()).group_by(_trials.c.state)
 _TRIAL_COUNTS = _TRIAL_TOTALS.where(_trials.c.study_id == bindparam("study_id"))

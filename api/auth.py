@@ -1,0 +1,176 @@
+"""Who may talk to the API: anyone on this machine without a token, else whoever shows it as a bearer or a cookie.
+
+Browsers are kept from lending their reach to other sites: unknown ``Host`` names are refused (DNS rebinding), so are
+writes that come from another origin. There are no users or roles here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from html import escape
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, quote, urlsplit
+
+from fastapi import APIRouter, Request, Response
+from starlette.datastructures import Headers
+from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.problems import problem, read_body
+from scamp_service.errors import Refused
+from scamp_service.settings import Settings
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+MIN_TOKEN = 16
+COOKIE = "scamp_session"
+OPEN_PATHS = ("/healthz", "/readyz", "/login")
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+SECURITY_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'self'; base-uri 'none'; object-src 'none'; frame-ancestors 'none'; form-action 'self'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+def check_settings(settings: Settings) -> None:
+    """Raises ``Refused`` for an address that other machines reach without a token, and for a token easily guessed."""
+    token = settings.api_token
+    if settings.host not in LOOPBACK and not token:
+        raise Refused(
+            f"{settings.host} can be reached from other machines: set SCAMP_API_TOKEN to at least {MIN_TOKEN} "
+            "characters (`openssl rand -hex 16` makes one), or listen on 127.0.0.1"
+        )
+    if token and (len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
+        raise Refused(
+            f"SCAMP_API_TOKEN must be at least {MIN_TOKEN} printable ASCII characters without spaces; "
+            "`openssl rand -hex 16` makes one"
+        )
+
+
+class Guard:
+    """Refuses before anything is read: wrong ``Host``, a cross-origin write, a missing token. Adds security headers."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._hosts = LOOPBACK | {settings.host} if settings.host in LOOPBACK else None
+        self._token = _digest(settings.api_token) if settings.api_token else None
+        self._session = session_of(settings.api_token).encode() if settings.api_token else b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *((name, value) for name, value in SECURITY_HEADERS if name not in present),
+                ]
+            await send(message)
+
+        refusal = self._refusal(scope, Headers(scope=scope))
+        await (refusal or self._app)(scope, receive, with_headers)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        host = headers.get("host", "")
+        if self._hosts is not None and _host_name(host) not in self._hosts:
+            return problem(421, f"the host {host[:100]!r} is not served here; use 127.0.0.1 or localhost")
+        if scope["method"] not in SAFE_METHODS and _from_elsewhere(headers, host):
+            return problem(403, "a page of another origin may not write here; use the dashboard, the CLI or the SDK")
+        if self._token is None or _is_open(scope["path"]) or self._knows(headers):
+            return None
+        if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
+            return RedirectResponse(f"/login?next={quote(scope['path'])}", 303)
+        detail = "an API token is needed: send it as `Authorization: Bearer TOKEN` (scamp: SCAMP_API_TOKEN)"
+        return problem(401, detail, {"WWW-Authenticate": "Bearer"})
+
+    def _knows(self, headers: Headers) -> bool:
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return hmac.compare_digest(_digest(credentials.strip()), self._token or b"")
+        try:
+            morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return morsel is not None and hmac.compare_digest(morsel.value.encode(), self._session)
+
+
+def session_of(token: str) -> str:
+    """What the cookie holds: derived from the token, so that the token itself is not kept by the browser."""
+    return hmac.new(token.encode(), b"scamp session", hashlib.sha256).hexdigest()
+
+
+def login_router(settings: Settings) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/login")
+    def login_page(next: str = "/") -> HTMLResponse:
+        return _login_page(_local(next), "")
+
+    @router.post("/login")
+    async def login(request: Request) -> Response:
+        form = parse_qs((await read_body(request, 8192)).decode("utf-8", "replace"))
+        target = _local(form.get("next", ["/"])[0])
+        given = form.get("token", [""])[0].strip()
+        if not settings.api_token or not hmac.compare_digest(_digest(given), _digest(settings.api_token)):
+            return _login_page(target, "This is not the token. It is what SCAMP_API_TOKEN was when ScaMP was started.")
+        answer = RedirectResponse(target, 303)
+        secure = request.url.scheme == "https"
+        answer.set_cookie(COOKIE, session_of(given), httponly=True, samesite="strict", secure=secure, path="/")
+        return answer
+
+    return router
+
+
+def _login_page(target: str, wrong: str) -> HTMLResponse:
+    html = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Log in · ScaMP</title><link rel="stylesheet" href="/static/current/style.css"></head>
+<body class="login"><main><h1>ScaMP</h1>
+<form method="post" action="/login">
+<p><label for="token">API token</label> <input id="token" name="token" type="password" required autofocus
+autocomplete="current-password"></p>
+<input type="hidden" name="next" value="{escape(target)}">
+{f'<p role="alert">{escape(wrong)}</p>' if wrong else ""}
+<p><button type="submit">Log in</button></p>
+</form></main></body></html>
+"""
+    return HTMLResponse(html, 401 if wrong else 200, {"Cache-Control": "no-store"})
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_PATHS or path.startswith("/static/")
+
+
+def _host_name(host: str) -> str:
+    """Without the port, and without the brackets of an IPv6 address."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _from_elsewhere(headers: Headers, host: str) -> bool:
+    """Whether a browser says that the request comes from a page of another origin; programs say nothing."""
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return True
+    origin = headers.get("origin")
+    return origin is not None and origin.rpartition("://")[2].lower() != host.lower()
+
+
+def _local(target: str) -> str:
+    """A path of ours to go on to, never another site."""
+    return target if target.startswith("/") and not target.startswith(("//", "/\\")) else "/"

@@ -1,0 +1,92 @@
+"""Prometheus: what the database says at the moment of the scrape, and the requests of this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.store import Store
+
+__all__ = ["CONTENT_TYPE_LATEST", "Measure", "Metrics"]
+
+
+class Metrics:
+    """One registry for each app, so that two apps in a process do not count together."""
+
+    def __init__(self, store: Store) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_Database(store))
+        self.requests = Counter(
+            "scamp_api_requests", "HTTP requests answered", ["method", "route", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "scamp_api_request_seconds", "Time to the first byte of the answer", ["route"], registry=self.registry
+        )
+        self.event_clients = Gauge("scamp_api_event_clients", "Clients that follow events", registry=self.registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class Measure:
+    """Counts requests by the route's template, never by the address: labels must not grow with what is asked for."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+
+        async def count_start(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "none")
+                method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
+                self._metrics.requests.labels(method, route, str(message["status"])).inc()
+                self._metrics.seconds.labels(route).observe(time.monotonic() - began)
+            await send(message)
+
+        await self._app(scope, receive, count_start)
+
+
+class _Database(Collector):
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # registering must not read the database
+
+    def collect(self) -> Iterable[Metric]:
+        totals = self._store.study_totals()
+        yield _by_state("scamp_studies", "Studies", {state.value: totals.studies.get(state, 0) for state in StudyState})
+        yield _by_state("scamp_trials", "Trials", {state.value: totals.trials.get(state, 0) for state in TrialState})
+        yield GaugeMetricFamily("scamp_open_attempts", "Attempts that hold devices", value=totals.open_attempts)
+        capacity = GaugeMetricFamily("scamp_device_capacity_mib", "Memory of a device", labels=["device", "kind"])
+        reserved = GaugeMetricFamily(
+            "scamp_device_reserved_mib", "Memory reserved on a device", labels=["device", "kind"]
+        )
+        recorded = self._store.cluster()
+        attempts = self._store.open_attempts()
+        for device in recorded[0].get("devices", []) if recorded else []:
+            labels = [device["id"], device["kind"]]
+            capacity.add_metric(labels, device["capacity_mib"])
+            held = sum(attempt.mib_per_rank * attempt.devices.count(device["id"]) for attempt in attempts)
+            reserved.add_metric(labels, held)
+        yield capacity
+        yield reserved
+
+
+def _by_state(name: str, words: str, counts: dict[str, int]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, f"{words} by state", labels=["state"])
+    for state, count in counts.items():
+        family.add_metric([state], count)
+    return family

@@ -1,0 +1,101 @@
+"""Every error as RFC 9457 ``application/problem+json``: ours, the framework's, and the unexpected, which tells nothing
+of our insides. Also how a request's body is read within a bound.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from scamp_service.errors import ScampError
+
+log = logging.getLogger("scamp.api")
+
+MEDIA_TYPE = "application/problem+json"
+_DETAILS = {
+    404: "there is nothing at this address; GET /openapi.json lists what there is",
+    405: "this address does not answer that method; GET /openapi.json lists what it answers",
+}
+
+
+def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}
+    return Response(json.dumps(body), status, dict(headers or {}), MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every exception that reaches the framework with a problem."""
+    app.add_exception_handler(ScampError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid_parameter)
+    app.add_exception_handler(HTTPException, _http)
+
+
+def _ours(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ScampError)
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(error.status)
+    return problem(error.status, str(error), headers)
+
+
+def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = _DETAILS.get(error.status_code, error.detail)
+    return problem(error.status_code, detail, error.headers)
+
+
+def _invalid_parameter(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = [(str(found["loc"][-1]), found["loc"][0], found["msg"]) for found in error.errors()]
+    if any(where == "path" for _, where, _ in errors):
+        return problem(404, _DETAILS[404])
+    words = "; ".join(f"{where} parameter {name}: {message}" for name, where, message in errors)
+    fields = [{"field": name, "message": message} for name, _, message in errors]
+    return problem(422, words, errors=fields)
+
+
+class Unexpected:
+    """Answers 500 for what no handler knows; the log has the traceback, the client gets none of it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def note_start(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_start)
+        except Exception:
+            if scope["type"] != "http" or started:
+                raise
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            answer = problem(500, "ScaMP failed on this request; the reason is in the log of the API")
+            await answer(scope, receive, send)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body; 413 as soon as it is known to be larger than ``limit`` bytes."""
+    declared = request.headers.get("content-length", "0")
+    body = bytearray()
+    if declared.isdecimal() and int(declared) > limit:
+        raise _too_large(limit)
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise _too_large(limit)
+    return bytes(body)
+
+
+def _too_large(limit: int) -> HTTPException:
+    return HTTPException(413, f"the body is larger than {limit} bytes, which is the most that is accepted here")

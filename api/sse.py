@@ -1,0 +1,177 @@
+"""Server-sent events: one poller of the database for all clients, each event encoded once, ten rounds a second.
+
+A client is a position in the sequence of events. It is served from the events kept in memory, or, further behind, from
+the database page by page; nothing is buffered for it, and one that does not take what it asked for is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from bisect import bisect_right
+from collections.abc import AsyncGenerator
+from dataclasses import asdict, dataclass
+
+from fastapi.sse import EventSourceResponse, format_sse_event
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Message, Send
+
+from scamp_service.errors import Unavailable
+from scamp_service.model import Event
+from scamp_service.store import Store
+
+log = logging.getLogger("scamp.api")
+
+PERIOD_SECONDS = 0.1
+KEEPALIVE_SECONDS = 15.0
+STALLED_SECONDS = 30.0
+PAGE = 1000
+KEPT = 20_000
+RETRY_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    id: int
+    study_id: int | None
+    data: bytes
+
+
+class EventHub:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: list[Encoded] = []
+        self._kept_from = 0  # every event after this one, up to head, is in _kept
+        self._head = 0
+        self._news = asyncio.Event()
+        self._poller: asyncio.Task[None] | None = None
+        self._closed = False
+        self.num_clients = 0
+
+    async def follow(self, after: int | None, study_id: int | None) -> AsyncGenerator[bytes]:
+        """Chunks of the stream from event ``after`` on (None: from now), until the hub closes."""
+        self.num_clients += 1
+        try:
+            if self._poller is None:
+                await self._start()
+            position = self._head if after is None else await self._existing(after)
+            # An id without data moves the browser's Last-Event-ID, so that a reconnect loses nothing.
+            yield format_sse_event(id=str(position), retry=RETRY_MS, comment="ScaMP")
+            said = time.monotonic()
+            while self._poller is not None:
+                news = self._news
+                chunk, position = await self._read(position, study_id)
+                if chunk:
+                    yield chunk
+                elif time.monotonic() - said >= KEEPALIVE_SECONDS:
+                    yield format_sse_event(id=str(position), comment="keepalive")
+                else:
+                    if position >= self._head:
+                        await _wait(news, KEEPALIVE_SECONDS - (time.monotonic() - said))
+                    continue
+                said = time.monotonic()
+        finally:
+            self.num_clients -= 1
+            if not self.num_clients:
+                self._stop()
+
+    def close(self) -> None:
+        """End every stream; clients reconnect to whoever serves next."""
+        self._closed = True
+        self._stop()
+        self._tell()
+
+    async def _start(self) -> None:
+        head = await run_in_threadpool(self._store.last_event_id)
+        if self._poller is None and not self._closed:  # another client may have come first
+            self._kept, self._kept_from, self._head = [], head, head
+            self._poller = asyncio.create_task(self._poll())
+            self._poller.add_done_callback(self._poller_ended)
+
+    def _poller_ended(self, poller: asyncio.Task[None]) -> None:
+        """A bug has ended it: end the streams, so that the clients come again, and say it loudly."""
+        if not poller.cancelled() and self._poller is poller:
+            log.error("the poller of events failed", exc_info=poller.exception())
+            self._poller = None
+            self._tell()
+
+    async def _existing(self, after: int) -> int:
+        """A client that has seen more than there is comes from another database: it goes on from the end of this."""
+        if after <= self._head:
+            return after
+        return min(after, await run_in_threadpool(self._store.last_event_id))
+
+    def _stop(self) -> None:
+        if self._poller is not None:
+            self._poller.cancel()
+            self._poller = None
+
+    async def _poll(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                events = await run_in_threadpool(self._store.events, after=self._head, limit=PAGE)
+            except Unavailable as error:
+                log.warning("events are delayed: %s", error)
+                events = []
+            if events:
+                self._kept += [encode(event) for event in events]
+                self._head = events[-1].id
+                if len(self._kept) > KEPT:
+                    surplus = len(self._kept) - KEPT
+                    self._kept_from = self._kept[surplus - 1].id
+                    del self._kept[:surplus]
+                self._tell()
+            await asyncio.sleep(max(0.0, PERIOD_SECONDS - (time.monotonic() - began)))
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _read(self, position: int, study_id: int | None) -> tuple[bytes, int]:
+        """The next chunk after ``position`` and the position behind it; an empty chunk when there is none."""
+        if position >= self._kept_from:
+            start = bisect_right(self._kept, position, key=lambda event: event.id)
+            found = self._kept[start : start + PAGE]
+            chunk = b"".join(event.data for event in found if study_id in (None, event.study_id))
+            return chunk, found[-1].id if found else position
+        head = self._kept_from
+        events = await run_in_threadpool(self._store.events, after=position, limit=PAGE, study_id=study_id)
+        behind = [event for event in events if event.id <= head]
+        chunk = b"".join(encode(event).data for event in behind)
+        return chunk, head if len(behind) < PAGE else behind[-1].id
+
+
+class EventStream(EventSourceResponse):
+    """Ends a client that has not taken a chunk for ``STALLED_SECONDS``."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes]) -> None:
+        super().__init__(chunks, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._chunks = chunks
+
+    async def stream_response(self, send: Send) -> None:
+        async def in_time(message: Message) -> None:
+            async with asyncio.timeout(STALLED_SECONDS):
+                await send(message)
+
+        try:
+            await super().stream_response(in_time)
+        except TimeoutError:
+            log.warning("a client of the events took nothing for %g s and was dropped", STALLED_SECONDS)
+        finally:
+            await self._chunks.aclose()
+
+
+def encode(event: Event) -> Encoded:
+    data = json.dumps(asdict(event), separators=(",", ":"), allow_nan=False)
+    return Encoded(event.id, event.study_id, format_sse_event(data_str=data, event=event.kind, id=str(event.id)))
+
+
+async def _wait(news: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    except TimeoutError:
+        pass

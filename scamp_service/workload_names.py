@@ -1,0 +1,26 @@
+"""The built-in workloads by name, for whoever must not import torch. The classes are found by ``workloads.loading``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scamp_service.errors import InvalidInput
+
+BUILT_INS: Mapping[str, str] = {
+    "stdlib_gpt": "a character-level GPT on the source text of Python's standard library",
+    "vit_digits": "a vision transformer that classifies scikit-learn's 1,797 handwritten digits",
+}
+
+
+def is_file(workload: str) -> bool:
+    """Whether the workload is the user's own, ``FILE.py:Class``."""
+    return ":" in workload
+
+
+def check_built_in(workload: str) -> None:
+    """Raises ``InvalidInput`` for a name that is neither built in nor a file."""
+    if not is_file(workload) and workload not in BUILT_INS:
+        raise InvalidInput(
+            f"there is no built-in workload {workload!r}: choose {' or '.join(BUILT_INS)}, "
+            "or name your own as FILE.py:Class and send the file along"
+        )
