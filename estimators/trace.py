@@ -12,9 +12,9 @@ import gc
 import hashlib
 import json
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch
@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -40,15 +41,20 @@ Batch = Any
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One candidate's training as callables. ``make_batch`` gives real tensors of that many samples."""
+    """One candidate's training as callables.
+
+    ``make_batch`` gives real tensors of that many samples; ``begin_step`` takes the number of the step from 0;
+    ``train_step`` runs all micro-batches that it is given forward and backward, then ``step`` and ``zero_grad`` of
+    what it is given as the optimizer.
+    """
 
     build_model: Callable[[], nn.Module]
     make_batch: Callable[[int], Batch]
-    loss: Callable[[nn.Module, Batch], Tensor]
-    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     blocks: Callable[[nn.Module], Sequence[nn.Module]]
     apply_plan: Callable[[nn.Module, Sequence[nn.Module], Layout, DeviceMesh | None], nn.Module]
-    on_step: Callable[[int], None] = lambda step: None
+    optimizer: Callable[[nn.Module], Optimizer]
+    begin_step: Callable[[int, Optimizer], None]
+    train_step: Callable[[nn.Module, Optimizer, Iterable[Batch], int], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,34 +162,40 @@ class _Session:
         self._modes.close()
 
     def step(self, micro_batch: int, *, optimize: bool = True) -> _Step:
-        """What ``workloads.runtime`` does in a step; without ``optimize`` the gradients are dropped instead."""
+        """A step as ranks take it; without ``optimize`` its gradients are dropped at the end, and nothing changes."""
         with _disable_current_modes():
             samples = self._recipe.make_batch(micro_batch)
         gc.collect()
         recorder = self._recorder
         held_before = recorder.begin()
-        self._recipe.on_step(self._num_steps)
-        num_micro_batches = _NUM_ACCUMULATED if self._layout.accumulate else 1
-        for _ in range(num_micro_batches):
-            batch = tree_map_only(Tensor, _alike, samples)
-            recorder.hold(batch)
-            loss = self._recipe.loss(self._model, batch)
-            (loss / num_micro_batches).backward()  # type: ignore[no-untyped-call]
-            del batch, loss
-        passes, flops = tuple(recorder.log), recorder.flops / num_micro_batches
-        held_after = recorder.begin()
         if optimize:
-            self._optimizer.step()
+            self._recipe.begin_step(self._num_steps, self._optimizer)
             self._num_steps += 1
-        optimizer_peak = peak(recorder.log)
-        self._optimizer.zero_grad(set_to_none=True)
-        return _Step(passes, optimizer_peak, held_before, held_after, flops)
+        num = _NUM_ACCUMULATED if self._layout.accumulate else 1
+        batches = map(recorder.copied, [samples] * num)
+        watched = _WatchedOptimizer(self._optimizer, recorder, optimize)
+        self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
+        passes, flops = watched.before
+        return _Step(passes, watched.peak, held_before, watched.held_before, flops / num)
 
 
-def _alike(tensor: Tensor) -> Tensor:
-    """A fake tensor with memory of its own; also for a view of a data set, of which ranks hold a copy as well."""
-    fake = torch.empty_like(tensor, memory_format=torch.preserve_format)
-    return fake.requires_grad_(tensor.requires_grad)
+class _WatchedOptimizer:
+    """Stands for the optimizer in ``train_step``: parts the log where the passes end, and may leave the update out."""
+
+    def __init__(self, optimizer: Optimizer, recorder: _Recorder, optimize: bool) -> None:
+        self._optimizer, self._recorder, self._optimize = optimizer, recorder, optimize
+        self.before: tuple[EventLog, float] = ((), 0.0)
+        self.held_before = self.peak = 0
+
+    def step(self) -> None:
+        self.before = tuple(self._recorder.log), self._recorder.flops
+        self.held_before = self._recorder.begin()
+        if self._optimize:
+            self._optimizer.step()
+        self.peak = peak(self._recorder.log)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._optimizer.zero_grad(set_to_none)
 
 
 @contextlib.contextmanager
@@ -223,11 +235,11 @@ class _NoInit(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Logs the life of every storage of a fake tensor: allocated when first seen, freed when nothing refers to it."""
 
     def __init__(self, fake: FakeTensorMode) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.log: list[tuple[int, int]] = []
         self.live_bytes = 0
         self.flops = 0.0
@@ -250,11 +262,17 @@ class _Recorder(TorchDispatchMode):
         self._num_buffers = len(alive)
         return self.live_bytes
 
+    def copied(self, batch: Batch) -> Batch:
+        """Fake tensors like those of ``batch``, each with memory of its own, as views of a data set become on ranks."""
+        batch = tree_map_only(Tensor, torch.empty_like, batch)
+        self.hold(batch)
+        return batch
+
     def hold(self, tree: Any) -> None:
         """Count the storages of all tensors in ``tree`` from now on."""
         for leaf in tree_leaves(tree):
             if isinstance(leaf, DTensor):
-                leaf = leaf.to_local() if not leaf.requires_grad else leaf.detach().to_local()
+                leaf = leaf._local_tensor
             if isinstance(leaf, FakeTensor):
                 self._see(leaf)
 
@@ -265,11 +283,11 @@ class _Recorder(TorchDispatchMode):
         self._patches.enter_context(
             mock.patch.object(ShardingPropagator, name, self._unseen(getattr(ShardingPropagator, name)))
         )
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        super().__exit__(*exc_info)
+        super().__exit__(*exc_info)  # type: ignore[no-untyped-call]
         self._patches.close()
 
     def __torch_dispatch__(
@@ -347,10 +365,11 @@ class _Recorder(TorchDispatchMode):
 
 def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
     """FLOPs of matrix products, convolutions and attention, as ``torch.utils.flop_counter`` has them."""
+    shapes = [arg.shape for arg in args if isinstance(arg, Tensor)]
     # The counter's registry knows CUDA's attention kernels only.
     if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
-        return float(sdpa_flop_count(args[0].shape, args[1].shape, args[2].shape))
+        return float(sdpa_flop_count(*shapes[:3]))  # type: ignore[no-untyped-call]
     if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
-        return float(sdpa_backward_flop_count(args[0].shape, args[1].shape, args[2].shape, args[3].shape))
+        return float(sdpa_backward_flop_count(*shapes[:4]))  # type: ignore[no-untyped-call]
     count = flop_registry.get(func._overloadpacket)
     return float(count(*args, **kwargs, out_val=out)) if count is not None else 0.0
