@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Database:
         self._read_mutex = self._write_mutex if self.sqlite and not self.path else nullcontext()
         self.engine = self._open_sqlite() if self.sqlite else self._open_postgresql()
         self._reader = self.engine if self.sqlite else self.engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._writer = self.engine.execution_options(scamp_begin=True)
+        self._kept: sa.Connection | None = None  # SQLite's writer: there is one at a time, so it keeps its connection
         try:
             self._prepare_schema()
         except BaseException:
@@ -51,27 +51,48 @@ class Database:
             raise
 
     def close(self) -> None:
-        self.engine.dispose()
+        with self._write_mutex:
+            if self._kept is not None:
+                self._kept.close()
+                self._kept = None
+            self.engine.dispose()
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """One transaction: everything in the block is committed at its end, or nothing."""
-        with self._write_mutex:
-            try:
-                with self._writer.begin() as connection:
+        with self._write_mutex, self._explained():
+            if not self.sqlite:
+                with self.engine.begin() as connection:
                     yield connection
-            except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-                raise self._explain(error) from error
+                return
+            with self._keep() as connection, connection.begin():
+                # Python's own transaction control is off (see _configure_sqlite), so it is for us to begin.
+                driver: Any = connection.connection.driver_connection
+                driver.execute("BEGIN IMMEDIATE")
+                yield connection
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """Every statement in the block sees what is committed when it begins."""
-        with self._read_mutex:
-            try:
+        with self._read_mutex, self._explained():
+            if self.sqlite and not self.path:
+                with self._keep() as connection, connection.begin():
+                    yield connection
+            else:
                 with self._reader.connect() as connection:
                     yield connection
-            except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
-                raise self._explain(error) from error
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sa.exc.DBAPIError, sa.exc.TimeoutError, sqlite3.Error) as error:
+            raise self._explain(error) from error
+
+    def _keep(self) -> AbstractContextManager[sa.Connection]:
+        if self._kept is None:
+            self._kept = self.engine.connect()
+        return nullcontext(self._kept)
 
     def order_commits(self, connection: sa.Connection) -> None:
         """From here to its commit, this transaction is alone among those that call this: row ids grow in commit order.
@@ -90,7 +111,6 @@ class Database:
         else:
             engine = sa.create_engine(self.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
         event.listen(engine, "connect", _configure_sqlite)
-        event.listen(engine, "begin", _begin_immediate)
         return engine
 
     def _open_postgresql(self) -> sa.Engine:
@@ -164,7 +184,7 @@ class Database:
     def _name(self) -> str:
         return str(self.path) if self.path else self.url.render_as_string(hide_password=True)
 
-    def _explain(self, error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> Exception:
+    def _explain(self, error: Exception) -> Exception:
         """What went wrong outside of us, with what to do; our own mistakes as they are."""
         text = str(getattr(error, "orig", error) or error).strip()
         ours = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.ProgrammingError)
@@ -215,11 +235,6 @@ def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
-
-
-def _begin_immediate(connection: sa.Connection) -> None:
-    if connection.get_execution_options().get("scamp_begin"):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _configure_postgresql(connection: Any, _record: object) -> None:

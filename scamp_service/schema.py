@@ -24,19 +24,22 @@ REVISION = "0001"
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
 
 
-class Real(sa.types.TypeDecorator[float]):
+class Real(sa.Double[float]):
     """A double that keeps NaN. On SQLite NaN is the text 'nan', which like PostgreSQL's NaN sorts above all numbers."""
 
-    impl = sa.Double
-    cache_ok = True
+    def bind_processor(self, dialect: sa.Dialect) -> Any:
+        return _nan_to_text if dialect.name == "sqlite" else None
 
-    def process_bind_param(self, value: float | None, dialect: sa.Dialect) -> Any:
-        if value is not None and math.isnan(value) and dialect.name == "sqlite":
-            return "nan"
-        return value
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Any:
+        return _to_float if dialect.name == "sqlite" else None
 
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> float | None:
-        return None if value is None else float(value)
+
+def _nan_to_text(value: float | None) -> float | str | None:
+    return value if value is None or value == value else "nan"
+
+
+def _to_float(value: float | str | None) -> float | None:
+    return None if value is None else float(value)
 
 
 class Text(sa.types.TypeDecorator[str]):

@@ -97,13 +97,13 @@ class Store(Reads):
         self, study_id: int, expected: Iterable[StudyState], to: StudyState, *, reason: str = "", now: float
     ) -> bool:
         """Compare-and-set on the state: one of ``expected`` from which ``to`` can be reached."""
-        expected = _legal(STUDY_MOVES, expected, to)
+        legal = _legal(STUDY_MOVES, expected, to)
         changes: dict[str, Any] = {"_state": to, "_reason": reason}
         if to not in LIVE_STUDIES:
             changes["_finished_at"] = now
         with self._database.write() as connection:
-            statement = _move_study(to not in LIVE_STUDIES)
-            moved = connection.execute(statement, {"_id": study_id, "_expected": expected, **changes}).first()
+            statement = _move_study(legal, to not in LIVE_STUDIES)
+            moved = connection.execute(statement, {"_id": study_id, **changes}).first()
             if moved:
                 self._tell(connection, "study", {"id": study_id, "name": moved.name, "state": to}, now, study_id)
         return moved is not None
@@ -200,14 +200,14 @@ class Store(Reads):
 
         An outcome that the ranks have reported meanwhile stays, with its detail.
         """
-        expected = _legal(ATTEMPT_MOVES, expected, to)
+        legal = _legal(ATTEMPT_MOVES, expected, to)
         assert set(changes) <= _ATTEMPT_CHANGES, f"not for a move to change: {sorted(set(changes) - _ATTEMPT_CHANGES)}"
         changes["state"] = to
         if to not in OPEN_ATTEMPTS:
             changes["ended_at"] = now
-        given = {"_trial_id": trial_id, "_attempt": attempt, "_expected": expected, **_underscored(changes)}
+        given = {"_trial_id": trial_id, "_attempt": attempt, **_underscored(changes)}
         with self._database.write() as connection:
-            moved = connection.execute(_move_attempt(tuple(sorted(changes))), given).first()
+            moved = connection.execute(_move_attempt(legal, tuple(sorted(changes))), given).first()
             if moved:
                 self._tell_attempt(connection, trial_id, attempt, moved, now)
         return moved is not None
@@ -222,7 +222,7 @@ class Store(Reads):
             if started:
                 self._tell_attempt(connection, trial_id, attempt, started, now)
                 return True
-            return connection.execute(_FENCED, given).first() is not None
+            return connection.execute(_IS_REPORTING, given).first() is not None
 
     def report(
         self,
@@ -244,24 +244,21 @@ class Store(Reads):
         """
         rows: list[Metric | LogLine] = [*metrics, *logs]
         assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "a flush is of one attempt"
-        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         valued = max((row for row in metrics if objective in row.values), key=lambda row: row.seq, default=None)
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        learned = {
+            "_measured_bytes": measured_bytes,
+            "_checkpoint_step": checkpoint_step,
+            "_objective_seq": valued.seq if valued else -1,
+        }
         with self._database.write() as connection:
-            before = connection.execute(_FENCED, given).first()
-            if before is None:
+            fenced = connection.execute(_REPORT, {**given, **learned}).scalar()
+            if fenced is None:
                 return False
-            newest = valued if valued and valued.seq > before.objective_seq else None
-            after = {
-                "_measured_bytes": max(before.measured_bytes, measured_bytes),
-                "_checkpoint_step": max(before.checkpoint_step, checkpoint_step),
-                "_objective_seq": newest.seq if newest else before.objective_seq,
-            }
-            if tuple(after.values()) != tuple(before):
-                connection.execute(_UPDATE_REPORTED, {**given, **after})
-            if newest:
-                value = {"_id": trial_id, "_attempt": attempt, "_step": newest.step, "_value": newest.values[objective]}
-                connection.execute(_UPDATE_VALUE, value)
-            if measured_bytes > before.measured_bytes:
+            if valued and fenced == valued.seq:  # else a newer flush came first
+                value = {"_step": valued.step, "_value": valued.values[objective], "_measured_bytes": measured_bytes}
+                connection.execute(_UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
+            elif measured_bytes:
                 connection.execute(_UPDATE_MEASURED, {"_id": trial_id, "_measured_bytes": measured_bytes})
             is_new = bool(metrics) and self._insert_metrics(connection, metrics)
             if logs:
@@ -339,8 +336,8 @@ class Store(Reads):
 
     def _insert_metrics(self, connection: sa.Connection, rows: Sequence[Metric]) -> bool:
         """Whether any of them is new."""
-        insert = self._insert_new(schema.metrics, "trial_id", "attempt", "seq")
-        return connection.execute(insert, [_fields_of(row) for row in rows]).rowcount > 0
+        insert = self._insert_new(schema.metrics, "trial_id", "attempt", "seq", returns="seq")
+        return connection.execute(insert, [_fields_of(row) for row in rows]).first() is not None
 
     def _insert_logs(self, connection: sa.Connection, rows: Sequence[LogLine]) -> None:
         self._database.order_commits(connection)  # a reader follows logs by row id
@@ -395,10 +392,10 @@ class Store(Reads):
 _State = TypeVar("_State", bound=StrEnum)
 
 
-def _legal(moves: Mapping[_State, frozenset[_State]], expected: Iterable[_State], to: _State) -> list[_State]:
+def _legal(moves: Mapping[_State, frozenset[_State]], expected: Iterable[_State], to: _State) -> tuple[_State, ...]:
     """Those of ``expected`` that may become ``to``. To ask for a move that never exists is a bug."""
-    expected = list(expected)
-    legal = [state for state in expected if to in moves[state]]
+    expected = sorted(expected)
+    legal = tuple(state for state in expected if to in moves[state])
     assert legal, f"there is no move from {expected} to {to}"
     return legal
 
@@ -446,10 +443,21 @@ def _set(*names: str) -> dict[str, Any]:
     return {name: bindparam(f"_{name}") for name in names}
 
 
+def _one_of(column: sa.Column[Any], *states: StrEnum) -> sa.ColumnElement[bool]:
+    """IN, but compiled once: SQLAlchemy expands the list of an IN anew at every execution."""
+    return sa.or_(*(column == state for state in states))
+
+
+def _greatest(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """The larger of what is stored and what is given."""
+    given = bindparam(f"_{column.name}", type_=column.type)
+    return sa.case((column < given, given), else_=column)
+
+
 _of_trial = _T.c.id == bindparam("_id")
 _of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == bindparam("_attempt"))
 _by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
-_reporting = sa.and_(_by_token, _A.c.state.in_([AttemptState.STARTING, AttemptState.RUNNING]))
+_reporting = sa.and_(_by_token, _one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING))
 
 _told_of_trial = (_T.c.study_id, _T.c.number, _T.c.state, _T.c.attempt, _T.c.step, _T.c.value, _T.c.reason)
 _told_of_attempt = (_A.c.state, _A.c.devices, _A.c.mib_per_rank, _A.c.outcome, _A.c.detail)
@@ -475,18 +483,24 @@ _START = (
 )
 _END = (
     sa.update(_A)
-    .where(_by_token, _A.c.state.in_(sorted(OPEN_ATTEMPTS)), _A.c.outcome.is_(None))
+    .where(_by_token, _one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)), _A.c.outcome.is_(None))
     .values(_set("outcome", "detail"))
     .returning(*_told_of_attempt)
 )
 _KNOWN_OUTCOME = select(_A.c.state, _A.c.outcome).where(_by_token)
-# FOR UPDATE is PostgreSQL's; on SQLite the transaction is alone anyway.
-_FENCED = select(_A.c.measured_bytes, _A.c.checkpoint_step, _A.c.objective_seq).where(_reporting).with_for_update()
-_UPDATE_REPORTED = sa.update(_A).where(_of_attempt).values(_set("measured_bytes", "checkpoint_step", "objective_seq"))
-_UPDATE_VALUE = sa.update(_T).where(_of_trial, _T.c.attempt == bindparam("_attempt")).values(_set("step", "value"))
-_UPDATE_MEASURED = (
-    sa.update(_T).where(_of_trial, _T.c.measured_bytes < bindparam("_measured_bytes")).values(_set("measured_bytes"))
+_IS_REPORTING = select(sa.literal(1)).where(_reporting)
+_REPORT = (
+    sa.update(_A)
+    .where(_reporting)
+    .values({name: _greatest(_A.c[name]) for name in ("measured_bytes", "checkpoint_step", "objective_seq")})
+    .returning(_A.c.objective_seq)
 )
+_UPDATE_VALUE = (
+    sa.update(_T)
+    .where(_of_trial, _T.c.attempt == bindparam("_attempt"))
+    .values(measured_bytes=_greatest(_T.c.measured_bytes), **_set("step", "value"))
+)
+_UPDATE_MEASURED = sa.update(_T).where(_of_trial).values(measured_bytes=_greatest(_T.c.measured_bytes))
 
 _INSERT_EVENT = sa.insert(schema.events)
 _INSERT_TRIAL_EVENT = _INSERT_EVENT.values(
@@ -501,10 +515,10 @@ _RELEASE_LEASE = sa.delete(schema.leases).where(
 
 
 @cache
-def _move_study(finishes: bool) -> Any:
+def _move_study(legal: tuple[StudyState, ...], finishes: bool) -> Any:
     names = ["state", "reason", *(["finished_at"] if finishes else [])]
-    known = schema.studies.c.state.in_(bindparam("_expected", expanding=True))
-    statement = sa.update(schema.studies).where(schema.studies.c.id == bindparam("_id"), known)
+    statement = sa.update(schema.studies).where(schema.studies.c.id == bindparam("_id"))
+    statement = statement.where(_one_of(schema.studies.c.state, *legal))
     return statement.values(_set(*names)).returning(schema.studies.c.name)
 
 
@@ -515,12 +529,11 @@ def _move_trial(names: tuple[str, ...]) -> Any:
 
 
 @cache
-def _move_attempt(names: tuple[str, ...]) -> Any:
+def _move_attempt(legal: tuple[AttemptState, ...], names: tuple[str, ...]) -> Any:
     values = _set(*names)
     for name in _ATTEMPT_CHANGES & set(names):
         values[name] = sa.case((_A.c.outcome.is_(None), bindparam(f"_{name}", type_=_A.c[name].type)), else_=_A.c[name])
-    known = _A.c.state.in_(bindparam("_expected", expanding=True))
-    return sa.update(_A).where(_of_attempt, known).values(values).returning(*_told_of_attempt)
+    return sa.update(_A).where(_of_attempt, _one_of(_A.c.state, *legal)).values(values).returning(*_told_of_attempt)
 
 
 def _insert(is_sqlite: bool, table: sa.Table) -> Any:
