@@ -1,0 +1,484 @@
+"""The pages in a real browser, over the real API and a real database: what is shown, clicked, and seen to change."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from api.app import create_app
+from api.dashboard import STATIC, static_version
+from estimators.model import MIB, Plan
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.model import Json, LogLine, Metric, Study
+from scamp_service.settings import Settings
+from scamp_service.spec import StudySpec
+from scamp_service.store import Store
+from tests.conftest import find_chromium
+
+T = TrialState
+EVIL = "<img src=x onerror=\"document.title='owned'\">"
+TRACEBACK = 'Traceback (most recent call last):\n  File "model.py", line 8, in build_model\nValueError: ' + EVIL
+DEVICES = [
+    {"id": f"node-{node}/{i}", "node": f"node-{node}", "index": i, "kind": "virtual", "capacity_mib": 96}
+    for node in "ab"
+    for i in range(2)
+]
+
+
+def spec(name: str, trials: int = 12) -> Json:
+    return StudySpec.model_validate(
+        {
+            "name": name,
+            "workload": "vit_digits",
+            "objective": {"metric": "accuracy", "direction": "maximize"},
+            "space": {"depth": {"choice": [2, 4, 8]}, "lr": {"low": 1e-4, "high": 1e-2, "log": True}},
+            "budget": {"trials": trials, "steps": 120, "report_every": 10},
+        }
+    ).to_json()
+
+
+class Filler:
+    """Writes what a controller and ranks would have written, through the same methods."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.now = time.time() - 600
+
+    def tick(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def study(self, name: str, candidates: list[Json], trials: int = 12) -> Study:
+        study = self.store.create_study(spec(name, trials), now=self.tick())
+        self.store.create_trials(study.id, list(enumerate(candidates)), now=self.tick())
+        return study
+
+    def ids(self, study: Study) -> list[int]:
+        return [trial.id for trial in self.store.trials(study.id)]
+
+    def move(self, trial: int, state: TrialState, attempt: int, to: TrialState, **changes: object) -> None:
+        assert self.store.move_trial(trial, state, attempt, to, now=self.tick(), **changes)
+
+    def plan(self, trial: int, plan: Plan, mib: int, reason: str = "the smallest degree that fits") -> None:
+        sized = {"plan": plan.to_json(), "predicted_bytes": mib * MIB, "reserved_mib": mib + 3, "reason": reason}
+        self.move(trial, T.WAITING, 0, T.QUEUED, structure="vit", **sized)
+
+    def begin(
+        self, trial: int, attempt: int, devices: tuple[str, ...], reason: str = "best fit: 3 MiB stay free"
+    ) -> None:
+        row = self.store.trial(trial)
+        assert row.plan is not None
+        token, held, predicted = f"token {trial}/{attempt}", row.reserved_mib, row.predicted_bytes
+        begun = self.store.begin_attempt(
+            trial, attempt, token=token, plan=row.plan, devices=devices, mib_per_rank=held, predicted_bytes=predicted,
+            placement_reason=reason, now=self.tick(),
+        )  # fmt: skip
+        assert begun and self.store.report_started(trial, attempt, token, now=self.tick())
+
+    def report(self, trial: int, attempt: int, step: int, value: float, measured: float = 0.0) -> None:
+        values = {"accuracy": value, "loss": 2.3 * (1 - value)}
+        metric = Metric(trial, attempt, step, step, values, self.tick())
+        line = LogLine(trial, attempt, 0, step, self.now, f"step {step} accuracy {value:.4f}")
+        assert self.store.report(
+            trial, attempt, f"token {trial}/{attempt}", metrics=[metric], logs=[line], objective="accuracy",
+            measured_bytes=int(measured * MIB), checkpoint_step=step, now=self.now,
+        )  # fmt: skip
+
+    def train(self, trial: int, attempt: int, best: float, until: int, measured: float, start: int = 0) -> None:
+        for step in range(start + 10, until + 1, 10):
+            self.report(trial, attempt, step, best * (1 - math.exp(-step / 30)), measured)
+
+    def end(self, trial: int, attempt: int, outcome: Outcome, detail: str = "") -> None:
+        token, now = f"token {trial}/{attempt}", self.tick()
+        assert self.store.report_outcome(trial, attempt, token, outcome, detail, now=now)
+        assert self.store.move_attempt(trial, attempt, [AttemptState.RUNNING], AttemptState.ENDED, now=now)
+
+    def trained(self, trial: int, plan: Plan, mib: int, best: float, until: int = 120) -> None:
+        self.plan(trial, plan, mib)
+        self.begin(trial, 1, tuple(f"node-a/{i}" for i in range(plan.world_size)))
+        self.train(trial, 1, best, until, mib * 0.97)
+        self.end(trial, 1, Outcome.DONE if until == 120 else Outcome.STOPPED)
+        pruned = {"reason": f"accuracy at step {until} is not among the best third of 6 trials"}
+        done = {"reason": "trained all 120 steps"}
+        self.move(trial, T.RUNNING, 1, T.COMPLETED if until == 120 else T.PRUNED, **(done if until == 120 else pruned))
+
+
+def fill(store: Store) -> None:
+    """Study 1: every state a trial can be in. Study 2: one failed trial, and names that would like to be HTML."""
+    fill = Filler(store)
+    params = [{"depth": 2 + n % 3 * 2, "lr": 10 ** (-4 + n * 0.15)} for n in range(11)]
+    ids = fill.ids(fill.study("digits", params))
+    single, two = Plan(32), Plan(8, num_micro_batches=2, dp_shard=2, recompute=True)
+    fill.trained(ids[0], single, 20, 0.91)
+    fill.trained(ids[1], single, 31, 0.62, until=40)
+    fill.trained(ids[2], two, 70, 0.97)
+    fill.trained(ids[3], single, 24, 0.55, until=40)
+    reason = "needs 131.4 MiB on each of 2 ranks on the best plan; the largest device offers 96 MiB"
+    fill.move(ids[4], T.WAITING, 0, T.INFEASIBLE, reason=reason)
+    fill.plan(ids[5], single, 40)  # out of memory, healed on two ranks
+    fill.begin(ids[5], 1, ("node-b/0",))
+    fill.train(ids[5], 1, 0.94, 50, 43)
+    fill.end(ids[5], 1, Outcome.OUT_OF_MEMORY, "DefaultCPUAllocator: can't allocate memory: 8388608 bytes")
+    again = {
+        "plan": two.to_json(),
+        "predicted_bytes": 62 * MIB,
+        "extra_bytes": 9 * MIB,
+        "reserved_mib": 64,
+        "num_oom": 1,
+    }
+    fill.move(ids[5], T.RUNNING, 1, T.QUEUED, reason="planned anew after an out-of-memory", **again)
+    fill.begin(ids[5], 2, ("node-b/0", "node-b/1"))
+    fill.train(ids[5], 2, 0.94, 120, 60, start=40)
+    fill.end(ids[5], 2, Outcome.DONE)
+    fill.move(ids[5], T.RUNNING, 2, T.COMPLETED, reason="trained all 120 steps")
+    fill.plan(ids[6], single, 28)  # runs
+    fill.begin(ids[6], 1, ("node-a/0",))
+    fill.train(ids[6], 1, 0.96, 60, 27.5)
+    fill.plan(ids[7], two, 61)  # runs on both nodes
+    fill.begin(ids[7], 1, ("node-a/0", "node-b/1"), "no node has 64 MiB free on two devices: spread over two nodes")
+    fill.train(ids[7], 1, 0.93, 30, 60)
+    fill.plan(ids[8], two, 66, "waits for 69 MiB on 2 devices at once: node-a/1 has 96 free, node-b/0 comes next")
+    _fail(fill)
+    store.record_cluster({"status": "ready", "detail": "", "devices": DEVICES}, now=time.time())
+    assert store.acquire_lease("controller", "test", 3600.0, now=time.time())
+
+
+def _fail(fill: Filler) -> None:
+    (trial,) = fill.ids(fill.study(EVIL, [{"depth": EVIL, "lr": 0.001}], trials=1))
+    fill.plan(trial, Plan(32), 10, EVIL)
+    fill.begin(trial, 1, ("node-a/1",), EVIL)
+    fill.end(trial, 1, Outcome.ERROR, TRACEBACK)
+    fill.move(trial, T.RUNNING, 1, T.FAILED, reason=EVIL)
+
+
+@contextmanager
+def serving(settings: Settings, port: int = 0) -> Iterator[str]:
+    """The real application on a free port of this machine, in a thread."""
+    listener = socket.create_server(("127.0.0.1", port))
+    config = uvicorn.Config(create_app(settings), log_level="warning", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+        listener.close()
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(data_dir=tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def store(settings: Settings) -> Iterator[Store]:
+    store = Store(settings.url)
+    fill(store)
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def address(settings: Settings, store: Store) -> Iterator[str]:
+    with serving(settings) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
+    """Opens a page, and fails the test for any console message, script error, failed answer or foreign request."""
+    contexts, complaints = [], []
+
+    def watch(page: Page) -> None:
+        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+        page.on("request", lambda request: request.url.startswith(address) or complaints.append(request.url))
+        page.on("response", lambda answer: answer.ok or complaints.append(f"{answer.status} {answer.url}"))
+
+    def open_(path: str, width: int = 1280, height: int = 800, scheme: Any = "light") -> Page:
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        watch(page)
+        page.goto(address + path)
+        expect(page.locator("#connection")).to_have_text("Live")
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def trial_numbers(page: Page) -> list[int]:
+    return [int(number) for number in page.locator("#trials tr.row td:first-child").all_text_contents()]
+
+
+# --- without a browser ------------------------------------------------------------------------------------------
+
+
+def test_pages_keep_nothing_and_current_static_files_are_kept_forever(address: str) -> None:
+    with httpx.Client(base_url=address) as client:
+        page = client.get("/studies/1")
+        assert page.headers["cache-control"] == "no-store"
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+        assert "unsafe" not in page.headers["content-security-policy"]
+        kept = client.get(f"/static/{static_version()}/study.js")
+        assert kept.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert kept.headers["content-type"].startswith("text/javascript")
+        assert client.get("/static/0123456789ab/study.js").headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize("path", ["nothing.js", "..%2fdashboard.py", "vendor/..%2f..%2fapp.py", "/etc/passwd"])
+def test_only_files_of_the_front_end_are_served(address: str, path: str) -> None:
+    assert httpx.get(f"{address}/static/{static_version()}/{path}").status_code == 404
+
+
+def test_vendored_files_are_what_was_published() -> None:
+    vendor = STATIC / "vendor"
+    noted = re.findall(r"([0-9a-f]{64})  (uplot/\S+)", (vendor / "README.md").read_text())
+    assert {name for _, name in noted} == {f"uplot/{path.name}" for path in (vendor / "uplot").iterdir()}
+    for digest, name in noted:
+        assert hashlib.sha256((vendor / name).read_bytes()).hexdigest() == digest
+
+
+def test_no_module_can_turn_data_into_html() -> None:
+    ours = list(STATIC.glob("*.js"))
+    assert ours
+    for path in ours:
+        found = re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", path.read_text()
+        )
+        assert not found, path
+
+
+# --- in the browser ---------------------------------------------------------------------------------------------
+
+SIZES = [(1280, 800, "light"), (1280, 800, "dark"), (390, 844, "light"), (390, 844, "dark")]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "height", "scheme"), SIZES)
+def test_every_page_fits_the_window_in_both_themes(
+    open_page: Callable[..., Page], tmp_path: Path, width: int, height: int, scheme: str
+) -> None:
+    shown = {"/": "Studies", "/studies/1": "digits", "/studies/1/trials/5": "Trial 5", "/cluster": "Cluster"}
+    for path, heading in shown.items():
+        page = open_page(path, width, height, scheme)
+        expect(page.locator("h1")).to_have_text(heading)
+        page.screenshot(path=tmp_path / f"{path.strip('/').replace('/', '-') or 'studies'}.png", full_page=True)
+        assert page.locator("html").evaluate("e => e.scrollWidth") <= width, path
+
+
+@pytest.mark.browser
+def test_studies_are_listed_with_progress_best_and_devices(open_page: Callable[..., Page]) -> None:
+    page = open_page("/")
+    row = page.locator("#rows tr", has_text="digits").last
+    expect(row.locator(".c-state")).to_have_text("Running")
+    expect(row.locator(".c-best")).to_have_text("0.9522")
+    expect(row.locator(".c-devices")).to_have_text("2")
+    expect(row.locator(".progress")).to_have_attribute("aria-label", re.compile("^Of 12 trials: 3 completed,"))
+    row.get_by_role("link", name="digits").click()
+    expect(page.locator("h1")).to_have_text("digits")
+
+
+@pytest.mark.browser
+def test_names_that_look_like_html_stay_text(open_page: Callable[..., Page]) -> None:
+    for path in ("/", "/studies/2", "/studies/2/trials/0"):
+        page = open_page(path)
+        expect(page.get_by_text(EVIL).first).to_be_visible()
+        assert page.locator("img[src=x]").count() == 0
+        assert page.title() != "owned"
+    expect(page.locator(".trace")).to_have_text(TRACEBACK)
+
+
+@pytest.mark.browser
+def test_trials_are_sorted_by_a_click_and_filtered_by_state(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1")
+    expect(page.locator("#trials tr.row")).to_have_count(11)
+    assert trial_numbers(page) == list(range(11))
+    page.get_by_role("button", name="Meas. MiB").click()
+    page.get_by_role("button", name="Meas. MiB").click()
+    expect(page.get_by_role("columnheader", name="Meas. MiB")).to_have_attribute("aria-sort", "descending")
+    expect(page.locator("#trials tr.row td:first-child").first).to_have_text("2")
+    assert trial_numbers(page)[-4:] == [4, 8, 9, 10], "what was not measured comes last"
+    page.get_by_role("button", name="Pruned 2").click()
+    expect(page.locator("#trials tr.row")).to_have_count(2)
+    assert sorted(trial_numbers(page)) == [1, 3]
+    page.get_by_role("button", name="Pruned 2").click()
+    expect(page.locator("#trials tr.row")).to_have_count(11)
+    infeasible = page.locator("#trials tr.row", has_text="Infeasible")
+    expect(infeasible).to_contain_text("needs 131.4 MiB on each of 2 ranks")
+
+
+@pytest.mark.browser
+def test_the_best_trial_is_named_with_its_parameters(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1")
+    expect(page.locator("#best")).to_have_text("0.9522")
+    expect(page.locator("#best-box")).to_contain_text("trial 2")
+    expect(page.locator("#best-box")).to_contain_text("FSDP over 2 ranks")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy parameters").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert '"depth": 6' in page.evaluate("navigator.clipboard.readText()")
+
+
+@pytest.mark.browser
+def test_a_point_of_the_history_tells_its_trial_and_opens_it(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1")
+    expect(page.locator("#history canvas")).to_be_visible()
+    plot = page.locator("#history .u-over").bounding_box()
+    assert plot is not None
+    x = plot["x"] + plot["width"] * 4.5 / 11  # trial 4 of -0.5 … 10.5; infeasible: on the rail at the bottom
+    page.mouse.move(x, plot["y"] + plot["height"] - 9)
+    expect(page.locator("#history .tip")).to_contain_text("Trial 4 infeasible")
+    page.mouse.down()
+    page.mouse.up()
+    expect(page.locator("h1")).to_have_text("Trial 4")
+    expect(page.locator("#attempts")).to_contain_text("has used no device")
+
+
+@pytest.mark.browser
+def test_a_trial_tells_how_an_out_of_memory_was_healed(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1")
+    page.locator("#trials tr.row", has_text="1 OOM").click()
+    expect(page.locator("h1")).to_have_text("Trial 5")
+    expect(page.locator("#plan")).to_have_text(
+        "FSDP over 2 ranks, 2 micro-batches of 8 on each rank for an effective batch of 32, activations recomputed."
+    )
+    first = page.locator("#attempts tbody").last
+    expect(first).to_contain_text("Out of memory")
+    expect(first).to_contain_text("can't allocate memory")
+    expect(page.locator("#attempts-aside")).to_have_text("2 attempts, 1 out-of-memory failure healed by a new plan")
+    expect(page.locator("#curves figure")).to_have_count(2)
+    expect(page.locator("#log li").last).to_contain_text("step 120 accuracy")
+
+
+@pytest.mark.browser
+def test_the_cluster_shows_gangs_by_device_and_links_their_ranks(open_page: Callable[..., Page]) -> None:
+    page = open_page("/cluster")
+    expect(page.locator(".node")).to_have_count(2)
+    shared = page.locator(".device").first
+    expect(shared).to_contain_text("1 MiB free of 96 MiB")
+    expect(shared.locator(".gang")).to_have_count(2)
+    shared.locator(".gang", has_text="#7").hover()
+    expect(page.locator(".gang.linked")).to_have_count(2)
+    expect(page.locator("#waiting")).to_contain_text("waits for 69 MiB on 2 devices at once")
+    shared.locator(".gang", has_text="#7").click()
+    expect(page.locator("h1")).to_have_text("Trial 7")
+
+
+@pytest.mark.browser
+def test_what_ranks_report_is_seen_without_a_reload(open_page: Callable[..., Page], store: Store) -> None:
+    fill = Filler(store)
+    running = fill.ids(store.study(1))[6]
+    study, trial, cluster = open_page("/studies/1"), open_page("/studies/1/trials/6"), open_page("/cluster")
+    row = study.locator("#trials tr.row", has=study.get_by_role("link", name="6", exact=True))
+    expect(row).to_contain_text("0.8301")
+    expect(cluster.locator(".gang", has_text="#6")).to_have_count(1)
+    fill.report(running, 1, 70, 0.8765, 28.5)
+    expect(row).to_contain_text("0.8765")
+    expect(row).to_contain_text("28.5")
+    expect(trial.locator("#value")).to_have_text("0.8765")
+    expect(trial.locator("#log li").last).to_contain_text("step 70 accuracy 0.8765")
+    fill.end(running, 1, Outcome.DONE)
+    fill.move(running, T.RUNNING, 1, T.COMPLETED, reason="trained all 120 steps")
+    expect(row).to_contain_text("Completed")
+    expect(trial.locator("#state")).to_have_text("Completed")
+    expect(cluster.locator(".gang", has_text="#6")).to_have_count(0)
+
+
+@pytest.mark.browser
+def test_a_new_study_appears_and_is_stopped_only_when_confirmed(open_page: Callable[..., Page], store: Store) -> None:
+    page = open_page("/")
+    fill = Filler(store)
+    fill.now = time.time()
+    made = fill.study("to be stopped", [{"depth": 2, "lr": 0.001}])
+    page.get_by_role("link", name="to be stopped").click()
+    page.get_by_role("button", name="Stop study").click()
+    expect(page.get_by_role("dialog")).to_contain_text("1 trial of “to be stopped”")
+    page.get_by_role("button", name="Keep running").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    assert store.study(made.id).state == "RUNNING"
+    page.get_by_role("button", name="Stop study").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop study").click()
+    expect(page.locator("#state")).to_have_text("Stopping")
+    assert store.study(made.id).state == "STOPPING"
+
+
+@pytest.mark.browser
+def test_a_thousand_trials_scroll_while_only_the_visible_rows_exist(
+    open_page: Callable[..., Page], store: Store
+) -> None:
+    many = [{"depth": 2, "lr": 0.001 + n * 1e-6} for n in range(1000)]
+    study = Filler(store).study("many", many, trials=1000)
+    page = open_page(f"/studies/{study.id}")
+    expect(page.locator("#trials-aside")).to_have_text("1,000 trials")
+    assert page.locator("#trials tr.row").count() < 80
+    page.locator("#trials").focus()
+    page.keyboard.press("End")
+    expect(page.locator("#trials").get_by_role("link", name="999", exact=True)).to_be_visible()
+    assert page.locator("#trials tr.row").count() < 80
+
+
+@pytest.mark.browser
+def test_trouble_is_told_with_what_to_do(browser: Browser, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    store = Store(settings.url)
+    with serving(settings) as url:
+        page = browser.new_page()
+        page.goto(url)
+        expect(page.get_by_role("heading", name="No studies yet")).to_be_visible()
+        expect(page.locator("#cli")).to_have_text(f"scamp submit examples/digits.yaml --address {url}")
+        expect(page.locator("#banner")).to_contain_text("cluster is starting")
+        store.record_cluster({"status": "ready", "detail": "", "devices": DEVICES}, now=time.time() - 60)
+        page.goto(f"{url}/cluster")
+        expect(page.locator("#banner")).to_contain_text("The controller has been silent for 1 m 0")
+        page.goto(f"{url}/studies/77")
+        expect(page.locator("#toasts")).to_contain_text("there is no study 77")
+        page.goto(f"{url}/cluster")
+        expect(page.locator("#connection")).to_have_text("Live")
+    expect(page.locator("#connection")).to_have_text("Reconnecting…")
+    with serving(settings, port=int(url.rsplit(":", 1)[1])):
+        expect(page.locator("#connection")).to_have_text("Live", timeout=10_000)
+    page.close()
+    store.close()
+
+
+@pytest.mark.browser
+def test_the_submission_that_the_empty_page_shows_is_accepted(browser: Browser, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    with serving(settings) as url:
+        page = browser.new_page()
+        page.goto(url)
+        command = page.locator("#curl").text_content() or ""
+        body = command.partition("-d '")[2].removesuffix("'")
+        answer = page.request.post(f"{url}/v1/studies", data=body, headers={"Content-Type": "application/json"})
+        assert answer.status == 201, answer.text()
+        expect(page.get_by_role("link", name="first study")).to_be_visible()
+        page.close()
