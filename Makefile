@@ -10,8 +10,8 @@ export PIP_ARGS TORCH_INDEX_URL
 
 python := .venv/bin/python
 inputs := pyproject.toml constraints.txt deploy/environment.py
-# `wildcard` follows links: an environment whose Python has been removed counts as none
-broken := $(if $(wildcard $(python)),,.venv/.absent)
+# An environment whose Python is gone, or that was made in another place (a checkout that moved), counts as none
+broken := $(shell { [ -x $(python) ] && grep -qF -e "-m venv $$(pwd -P)/.venv" .venv/pyvenv.cfg; } || echo .venv/.absent)
 
 # The first Python on the PATH that is new enough; only asked for when there is something to set up
 find_python = for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \

@@ -159,7 +159,7 @@ def pins(root: Path) -> list[str]:
 
 def fingerprint(root: Path, wanted: Sequence[str]) -> str:
     """Changes when the environment has to: not with a file's time, which a checkout of another branch changes."""
-    inputs = [sys.version.split()[0], str(root), *sorted(wanted), *pins(root)]
+    inputs = [sys.version.split()[0], *sorted(wanted), *pins(root)]
     return hashlib.sha256("\n".join(inputs).encode()).hexdigest()
 
 
@@ -183,9 +183,12 @@ def locked(venv: Path) -> Iterator[None]:
 
 
 def usable(venv: Path) -> bool:
-    """A Python that is gone (upgraded, moved) leaves an environment that cannot run; an interrupt, one without pip."""
-    python = venv / "bin" / "python"
-    return python.exists() and subprocess.run([python, "-c", "import pip"], stderr=subprocess.DEVNULL).returncode == 0
+    """A Python that is gone leaves an environment that cannot run, a checkout that moved one whose scripts cannot, and
+    an interrupt one without pip."""
+    python, made = venv / "bin" / "python", venv / "pyvenv.cfg"
+    if not python.exists() or not made.exists() or f"-m venv {venv}\n" not in made.read_text():
+        return False
+    return subprocess.run([python, "-c", "import pip"], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def create(venv: Path) -> None:

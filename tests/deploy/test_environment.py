@@ -131,6 +131,13 @@ def test_an_environment_whose_python_is_gone_is_made_anew(checkout: Path, index:
     assert version_of(checkout, "alpha") == "1.0"
 
 
+def test_a_checkout_that_moved_needs_an_environment_of_its_own(checkout: Path, index: Path, tmp_path: Path) -> None:
+    moved = new_checkout(tmp_path / "moved")
+    (moved / ".venv").symlink_to(checkout / ".venv")
+    assert make(checkout, index, "-q", ".venv/.ready").returncode == 0
+    assert make(moved, index, "-q", ".venv/.ready").returncode == 1
+
+
 def test_after_an_interrupt_two_at_once_make_one_environment(checkout: Path, index: Path) -> None:
     shutil.rmtree(next((checkout / ".venv/lib").glob("python*/site-packages/pip")))
     (checkout / ".venv/.ready").unlink()
