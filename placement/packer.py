@@ -1,15 +1,15 @@
 """Decides which queued gangs start now, on which devices, and says why; or why they wait.
 
 Pure and deterministic: the ledger is only read, and reserving what was placed is the caller's. Gangs are taken in
-queue order; one that does not fit lets those behind it pass, a bounded number of times. It knows no run times.
+queue order; one that does not fit is passed over by others, a bounded number of times. It knows no run times.
 
 - A gang gets all its devices or none, on one node where that is possible.
 - Best fit: the fullest devices that still fit, so that whole devices stay free for large gangs.
-- Reservation: a gang that has been passed over ``PASSES_BEFORE_RESERVATION`` times, and would fit were the cluster
-  empty, gets the devices that need the fewest gangs to end, and no gang behind it may take those. Only the first such
-  gang in the queue has one. It ends the wait: a reserved device gets no gang from behind, and is given up only for one
-  where fewer gangs must end (or as few, and it comes first in the cluster). So the number of ends still needed never
-  rises by those behind, and it is zero at the latest when all gangs now on the reserved devices have ended.
+- Reservation: a gang that has been passed over ``PASSES_BEFORE_RESERVATION`` times goes to the front of the queue. The
+  first such gang that does not fit, but would were the cluster empty, gets the devices that need the fewest gangs to
+  end, and nobody behind may take those. It ends the wait: a reserved device gets no gang from behind, and is given up
+  only for one where fewer gangs must end (or as few, and it comes first in the cluster). So the number of ends still
+  needed never rises, and it is zero at the latest when all gangs now on the reserved devices have ended.
 """
 
 from __future__ import annotations
@@ -28,14 +28,19 @@ PASSES_BEFORE_RESERVATION = 8
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A gang that wants to start. ``passed_over`` counts gangs behind it that have started since it was queued."""
+    """A gang that wants to start.
+
+    ``passed_over`` counts the gangs that arrived later and have started since it was queued. ``arrival`` orders gangs
+    by age where the queue's order is another one; those that arrived together count by their place in the queue.
+    """
 
     gang: Gang
     passed_over: int = 0
+    arrival: int = 0
 
 
 def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list[Wait]]:
-    """What starts now and what waits, each in queue order (oldest first). ``ledger`` is not changed.
+    """What starts now and what waits, each in the order in which the gangs were tried. ``ledger`` is not changed.
 
     Every gang that fits is placed, but for those that only reserved devices could take.
     """
@@ -43,7 +48,7 @@ def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list
     placements: list[Placement] = []
     waiting: list[Queued] = []
     reserved: dict[str, Queued] = {}
-    for queued in queue:
+    for queued in _starved_first(queue):
         chosen = shelf.take(queued.gang)
         if chosen is not None:
             placements.append(Placement(queued.gang, tuple(spot.device.id for spot in chosen), _why(chosen)))
@@ -57,13 +62,20 @@ def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list
 def passed_over(queue: Sequence[Queued], placements: Iterable[Placement]) -> dict[str, int]:
     """Gang id → how often each waiting gang has been passed over, once ``placements`` have been carried out."""
     started = {placement.gang.id for placement in placements}
-    counts, behind = {}, 0
-    for queued in reversed(queue):
+    counts, later = {}, 0
+    for queued in reversed(sorted(queue, key=lambda queued: queued.arrival)):  # noqa: C413 (ties stay in queue order)
         if queued.gang.id in started:
-            behind += 1
+            later += 1
         else:
-            counts[queued.gang.id] = queued.passed_over + behind
+            counts[queued.gang.id] = queued.passed_over + later
     return counts
+
+
+def _starved_first(queue: Sequence[Queued]) -> list[Queued]:
+    """In queue order, but for those passed over too often: they go first, the oldest of them before all."""
+    starved = [queued for queued in queue if queued.passed_over >= PASSES_BEFORE_RESERVATION]
+    others = [queued for queued in queue if queued.passed_over < PASSES_BEFORE_RESERVATION]
+    return sorted(starved, key=lambda queued: queued.arrival) + others
 
 
 class _Spot:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from estimators.memory import footprint
 from estimators.model import MIB, Footprint, Layout, ModelProfile, Plan
@@ -81,10 +81,11 @@ class _Rejected:
     """The cheapest plan of one degree and recompute setting, which still does not fit."""
 
     words: str
+    traced: bool  # else its states alone are too large
     needs_mib: int
     peak_bytes: int
     offered_mib: int
-    at_least: bool  # the true need is higher: the traced part of it alone does not fit
+    at_least: bool  # a part of it alone does not fit, and the whole was not looked at
 
     def __str__(self) -> str:
         least = "at least " if self.at_least else ""
@@ -105,8 +106,9 @@ class _Search:
         # Parameters, buffers and optimizer states are always there, and sharding at best divides them evenly.
         least_bytes = math.ceil(self.profile.state_bytes / degree) + self.extra_bytes
         if least_bytes > capacity_mib * MIB:
-            words = f"{_ranks(degree)}, states alone"
-            self._reject(words, _mib(least_bytes), least_bytes, capacity_mib, at_least=True)
+            ranks = f"FSDP over {degree} ranks" if degree > 1 else "1 rank"
+            least_mib = math.ceil(least_bytes / MIB)
+            self.rejected.append(_Rejected(f"{ranks}, states alone", False, least_mib, least_bytes, capacity_mib, True))
             return None
         for recompute in (False, True):
             found = self._with_recompute(degree, recompute, capacity_mib)
@@ -116,41 +118,46 @@ class _Search:
 
     def _with_recompute(self, degree: int, recompute: bool, capacity_mib: int) -> Choice | Untraced | None:
         share = self.batch // degree
-        whole = Layout(degree, recompute, accumulate=False)
+        whole, parts = (Layout(degree, recompute, accumulate) for accumulate in (False, True))
         if whole not in self.profile.curves:
             return Untraced(whole)
-        plan = Plan(share, 1, degree, recompute)
-        cost = footprint(self.profile, plan, self.extra_bytes)
-        if cost.reserved_mib <= capacity_mib:
-            return self._chosen(plan, cost, capacity_mib)
+        sizes = [size for size in _divisors(share) if size <= self._bound(whole, capacity_mib)]
+        if share in sizes and self._fits(Plan(share, 1, degree, recompute), capacity_mib):
+            return self._chosen(Plan(share, 1, degree, recompute), capacity_mib)
         # Accumulation keeps gradients through the next forward pass, so it never needs less than one micro-batch of
-        # the same size without it: when a single sample is too much already, the second trace can tell nothing new.
-        single = footprint(self.profile, Plan(1, 1, degree, recompute), self.extra_bytes)
-        if single.reserved_mib > capacity_mib:
-            words = f"{_ranks(degree)}, micro-batch 1{', recompute' * recompute}"
-            self._reject(words, single.reserved_mib, single.peak_bytes, capacity_mib, at_least=share > 1)
+        # the same size without it: when no such micro-batch fits, the second trace can tell nothing new.
+        if not any(self._fits(Plan(size, 1, degree, recompute), capacity_mib) for size in sizes):
+            self._reject(Plan(1, 1, degree, recompute), capacity_mib, at_least=share > 1)
             return None
-        if Layout(degree, recompute, accumulate=True) not in self.profile.curves:
-            return Untraced(Layout(degree, recompute, accumulate=True))
-        for micro_batch in _divisors_below(share):
-            plan = Plan(micro_batch, share // micro_batch, degree, recompute)
-            cost = footprint(self.profile, plan, self.extra_bytes)
-            if cost.reserved_mib <= capacity_mib:
-                return self._chosen(plan, cost, capacity_mib)
-        self._reject(str(plan), cost.reserved_mib, cost.peak_bytes, capacity_mib, at_least=False)
+        if parts not in self.profile.curves:
+            return Untraced(parts)
+        for size in (size for size in _divisors(share)[1:] if size <= self._bound(parts, capacity_mib)):
+            plan = Plan(size, share // size, degree, recompute)
+            if self._fits(plan, capacity_mib):
+                return self._chosen(plan, capacity_mib)
+        self._reject(Plan(1, share, degree, recompute), capacity_mib, at_least=False)
         return None
 
-    def _chosen(self, plan: Plan, cost: Footprint, capacity_mib: int) -> Choice:
-        fits = f"{plan}: one rank needs {cost.reserved_mib} MiB, devices offer {capacity_mib}"
-        # The last refusal says the most: all before it were preferred, and needed more.
-        before = f" ({self.rejected[-1]})" if self.rejected else ""
-        return Choice(plan, cost, fits + before)
+    def _bound(self, layout: Layout, capacity_mib: int) -> int:
+        """No larger micro-batch can fit, before any margin; nor does every curve know what it would need."""
+        return self.profile.curves[layout].largest_batch(capacity_mib * MIB)
 
-    def _reject(self, words: str, needs_mib: int, peak_bytes: int, offered_mib: int, *, at_least: bool) -> None:
-        self.rejected.append(_Rejected(words, needs_mib, peak_bytes, offered_mib, at_least))
+    def _fits(self, plan: Plan, capacity_mib: int) -> bool:
+        return footprint(self.profile, plan, self.extra_bytes).reserved_mib <= capacity_mib
+
+    def _chosen(self, plan: Plan, capacity_mib: int) -> Choice:
+        cost = footprint(self.profile, plan, self.extra_bytes)
+        fits = f"{plan}: one rank needs {cost.reserved_mib} MiB, devices offer {capacity_mib}"
+        # The last refusal says the most: those before it were preferred to it.
+        return Choice(plan, cost, f"{fits} ({self.rejected[-1]})" if self.rejected else fits)
+
+    def _reject(self, plan: Plan, capacity_mib: int, *, at_least: bool) -> None:
+        cost = footprint(self.profile, plan, self.extra_bytes)
+        words = str(replace(plan, num_micro_batches=1))
+        self.rejected.append(_Rejected(words, True, cost.reserved_mib, cost.peak_bytes, capacity_mib, at_least))
 
     def nothing_fits(self, cluster: Cluster) -> NoPlan:
-        best = min(self.rejected, key=lambda plan: plan.needs_mib - plan.offered_mib)
+        best = min(self.rejected, key=lambda plan: (not plan.traced, plan.needs_mib - plan.offered_mib))
         least = "at least " if best.at_least else ""
         reason = f"needs {least}{best.needs_mib} MiB per device on its best plan ({best.words})"
         reason += f"; the devices offer {best.offered_mib} MiB"
@@ -159,15 +166,7 @@ class _Search:
         return NoPlan(reason, best.peak_bytes)
 
 
-def _ranks(degree: int) -> str:
-    return f"FSDP over {degree} ranks" if degree > 1 else "1 rank"
-
-
-def _mib(num_bytes: int) -> int:
-    return -(-num_bytes // MIB)
-
-
-def _divisors_below(number: int) -> list[int]:
-    """Divisors of ``number`` other than itself, largest first."""
+def _divisors(number: int) -> list[int]:
+    """Largest first: ``number`` itself, …, 1."""
     small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)} - {number}, reverse=True)
+    return sorted({*small, *(number // divisor for divisor in small)}, reverse=True)

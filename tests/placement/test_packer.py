@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -36,7 +37,7 @@ def carry_out(ledger: Ledger, queued: list[Queued]) -> list[Queued]:
     for placement in placements:
         ledger.place(placement.gang, placement.devices)
     counts = passed_over(queued, placements)
-    return [Queued(q.gang, counts[q.gang.id]) for q in queued if q.gang.id in counts]
+    return [replace(q, passed_over=counts[q.gang.id]) for q in queued if q.gang.id in counts]
 
 
 def test_small_gangs_share_the_fullest_device_that_fits() -> None:
@@ -115,6 +116,21 @@ def test_later_gangs_pass_a_blocked_one_and_each_pass_is_counted() -> None:
     assert passed_over(queued, placements) == {"0/1": 2, "2/1": 1}
 
 
+def test_age_counts_and_not_the_place_in_the_queue_when_it_is_given() -> None:
+    ledger = ledger_with(2, ("d0", 80), ("d1", 80))
+    young, old = Queued(Gang("young", 1, 10), arrival=7), Queued(Gang("old", 2, 40), 3, arrival=2)
+    placements, _ = pack([young, old], ledger)
+    assert [p.gang.id for p in placements] == ["young"]
+    assert passed_over([young, old], placements) == {"old": 4}
+    assert passed_over([Queued(young.gang, arrival=1), old], placements) == {"old": 3}, "an older one may go first"
+
+
+def test_of_two_starved_gangs_the_older_one_goes_first() -> None:
+    many = PASSES_BEFORE_RESERVATION
+    queued = [Queued(Gang("a", 1, 60), many + 5, arrival=9), Queued(Gang("b", 1, 60), many, arrival=4)]
+    assert [p.gang.id for p in pack(queued, ledger_with(1))[0]] == ["b"]
+
+
 def test_a_gang_passed_over_too_often_keeps_devices_for_itself() -> None:
     ledger = ledger_with(3, ("d0", 80), ("d1", 80), ("d2", 20), ("d2", 70))
     patient = Queued(Gang("old/1", 2, 50), PASSES_BEFORE_RESERVATION - 1)
@@ -128,7 +144,7 @@ def test_a_gang_passed_over_too_often_keeps_devices_for_itself() -> None:
         "needs 10 MiB on 1 device at once; 2 have that free (d0: 16 MiB, d1: 16 MiB), "
         "but d0, d1 are kept for gang old/1"
     )
-    assert [p.gang.id for p in pack([small, starved], ledger)[0]] == ["new/1"], "those ahead are not held back"
+    assert not pack([small, starved], ledger)[0], "wherever it stands in the queue"
     ledger.release("held0")
     ledger.release("held1")
     assert [p.gang.id for p in pack([starved, small], ledger)[0]] == ["old/1", "new/1"]
@@ -218,11 +234,11 @@ def test_no_history_over_subscribes_splits_a_gang_or_leaves_waiting_what_fits(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.randoms(use_true_random=False), st.integers(1, 6), st.integers(1, 5), st.integers(1, 3))
+@given(st.randoms(use_true_random=False), st.integers(1, 6), st.integers(1, 5), st.integers(1, 3), st.booleans())
 def test_no_gang_that_the_empty_cluster_could_take_waits_for_ever(
-    random: Random, longest: int, num_devices: int, max_gangs: int
+    random: Random, longest: int, num_devices: int, max_gangs: int, unfair: bool
 ) -> None:
-    """Gangs end within ``longest`` rounds, and in every round new small ones arrive behind the patient gang."""
+    """Gangs end within ``longest`` rounds, and in every round new small ones arrive, ``unfair``: ahead in the queue."""
     ledger = Ledger(cluster(num_devices), max_gangs)
     ends: dict[str, int] = {}
     waiting = [Queued(Gang(f"first{n}", 1, random.randint(1, 60))) for n in range(2 * num_devices)]
@@ -232,7 +248,9 @@ def test_no_gang_that_the_empty_cluster_could_take_waits_for_ever(
         for gang_id in [gang_id for gang_id, end in ends.items() if end <= rounds]:
             ledger.release(gang_id)
             del ends[gang_id]
-        waiting += [Queued(Gang(f"{rounds}.{n}", 1, random.randint(1, 30))) for n in range(num_devices * max_gangs)]
+        new = [Gang(f"{rounds}.{n}", 1, random.randint(1, 30)) for n in range(num_devices * max_gangs)]
+        arrived = [Queued(gang, arrival=rounds + 1) for gang in new]
+        waiting = arrived + waiting if unfair else waiting + arrived
         waiting = carry_out(ledger, waiting)
         if ledger.devices_of("patient"):
             return
