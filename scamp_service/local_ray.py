@@ -207,7 +207,7 @@ def _is_ours(address: str, data_dir: Path) -> bool:
 def _refresh(ray: Any, ours: bool) -> None:
     """Make a Ray that was imported before see the environment of now."""
     import ray._private.ray_constants as constants
-    from ray._raylet import AuthenticationTokenLoader, Config
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
     constants.ENABLE_RAY_CLUSTER = not ours
     Config.initialize("")

@@ -1,0 +1,517 @@
+"""Gangs on Ray: pools of device bundles, warm ranks in them, and what exists of every attempt now.
+
+One detached placement group per node holds one bundle per device, for good; how many MiB of a device are free is
+not Ray's business but the ledger's. A rank is a detached actor, so it outlives this process, and another executor
+finds it again by its name. Nothing here decides what to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from estimators.model import MIB
+from placement.model import Cluster, Device
+from scamp_service.executor import GangState, GangStatus, Order
+from scamp_service.lifecycle import Outcome
+from scamp_service.local_ray import NAMESPACE, connect
+from scamp_service.rank import Ended, Rank, RankStatus, host_id
+from scamp_service.settings import Settings
+from scamp_service.sink import ensure_sink
+
+log = logging.getLogger("scamp.ray")
+
+SHARE = 0.01  # of a bundle, for one rank: at most 100 ranks on a device
+HOLD_SECONDS = 60.0
+STOP_GRACE_SECONDS = 5.0
+PROBE_SECONDS = 5.0
+GONE_SECONDS = 15.0  # after Ray's word that a process of another host is dead (it may be only out of reach)
+REFRESH_SECONDS = 1.0
+SPARE_RANKS = 2
+SPARE_SECONDS = 20.0
+MAX_ATTEMPTS = 200
+GPU_CONTEXT_MIB = 512
+"""Per rank and GPU: CUDA context (about 300 MiB) and cuBLAS workspaces, which no budget of ours counts."""
+
+
+class Phase(StrEnum):
+    STARTING = "STARTING"
+    READY = "READY"
+    ENDING = "ENDING"  # killed or dead; its process may still hold memory
+
+
+@dataclass(eq=False)
+class RankHandle:
+    """A rank process as seen from here. ``key`` is the attempt that it is given to, empty when it is idle."""
+
+    name: str
+    device: str
+    actor: Any
+    phase: Phase = Phase.STARTING
+    status: RankStatus | None = None
+    key: str = ""
+    since: float = field(default_factory=time.monotonic)  # it is idle; ENDING: it was killed, or known to be dead
+    dead: bool = False  # Ray's word
+
+
+@dataclass(eq=False)
+class GangRecord:
+    """What is not in the ranks themselves; a gang exists as long as ranks are given to it."""
+
+    broken: str = ""
+    stopping_since: float | None = None
+
+
+@dataclass(eq=False)
+class Pool:
+    """The devices of one node, and their bundles in the same order."""
+
+    node_ip: str
+    group: PlacementGroup
+    devices: tuple[Device, ...]
+    ready: bool = False
+
+
+class RayExecutor:
+    """Implements ``executor.Executor``; one background thread hears of ends and deaths, no method waits for a rank."""
+
+    def __init__(
+        self, settings: Settings, store_url: str, checkpoint_root: Path, *, lease_seconds: float = 60.0
+    ) -> None:
+        """Connect to ``settings.ray_address`` and find the living ranks. Raises ``Unavailable`` or ``Refused``."""
+        self._settings, self._store_url, self._lease_seconds = settings, store_url, lease_seconds
+        self._checkpoint_root = checkpoint_root.absolute()
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._ranks: dict[str, RankHandle] = {}
+        self._gangs: defaultdict[str, GangRecord] = defaultdict(GangRecord)
+        self._pools: dict[str, Pool] = {}
+        self._pending: dict[Any, tuple[str, RankHandle | None]] = {}
+        self._capacities: dict[str, tuple[str, int]] = {}
+        self._refreshed = 0.0
+        self._saw_nodes = False
+        connect(settings.ray_address, settings.data_dir)
+        self._node_id = ray.get_runtime_context().get_node_id()
+        self._rank_class: Any = ray.remote(Rank)
+        self._sink = ensure_sink(store_url, self._node_id)
+        self._expect("sink", None, self._sink.ping.remote())
+        self._adopt()
+        self._refresh_pools()
+        self._thread = threading.Thread(target=self._watch, name="ray-executor", daemon=True)
+        self._thread.start()
+
+    # --- what exists now --------------------------------------------------------------------------------------------
+
+    def cluster(self) -> Cluster:
+        with self._lock:
+            pools = [self._pools[node] for node in sorted(self._pools)]
+            return Cluster(tuple(device for pool in pools if pool.ready for device in pool.devices))
+
+    @property
+    def status(self) -> str:
+        """``ready``, ``starting``, or why there is no device."""
+        with self._lock:
+            if any(pool.ready for pool in self._pools.values()):
+                return "ready"
+            if self._pools or not self._saw_nodes:
+                return "starting"
+            return "no devices: start nodes with GPUs, or with --resources='{\"virtual_device\": 4}'"
+
+    def describe(self) -> dict[str, Any]:
+        """For ``Store.record_cluster``."""
+        status, _, detail = self.status.partition(": ")
+        return {"status": status, "detail": detail, "devices": [asdict(device) for device in self.cluster().devices]}
+
+    def gangs(self) -> Mapping[str, GangStatus]:
+        with self._lock:
+            return {key: self._gang_status(key) for key in sorted({r.key for r in self._ranks.values() if r.key})}
+
+    def _gang_status(self, key: str) -> GangStatus:
+        gang = self._gangs[key]
+        if gang.stopping_since is not None:
+            return GangStatus(GangState.STOPPING, gang.broken)
+        return GangStatus(GangState.BROKEN if gang.broken else GangState.ALIVE, gang.broken)
+
+    # --- what is asked for -------------------------------------------------------------------------------------------
+
+    def launch(self, order: Order) -> None:
+        with self._lock:
+            if any(rank.key == order.key for rank in self._ranks.values()):
+                return
+            places = {device.id: pool for pool in self._pools.values() if pool.ready for device in pool.devices}
+            if missing := [device for device in order.devices if device not in places]:
+                log.warning("attempt %s is not launched: %s has left the cluster", order.key, ", ".join(missing))
+                return
+            self._gangs[order.key] = GangRecord()
+            ranks = [self._rank_for(device) for device in order.devices]
+            for rank in ranks:
+                rank.key = order.key
+            rendezvous = None
+            if len(ranks) > 1:
+                ips = [places[device].node_ip for device in order.devices]
+                host = "127.0.0.1" if len(set(ips)) == 1 else ips[0]
+                rendezvous = ranks[0].actor.rendezvous.remote(order.key, len(ranks), host)
+            for number, rank in enumerate(ranks):  # none of these waits: Ray queues calls to a rank that is starting
+                self._expect("run", rank, rank.actor.run.remote(order, number, rendezvous))
+
+    def stop(self, key: str) -> None:
+        with self._lock:
+            gang = self._gangs[key]
+            if gang.stopping_since is not None:
+                return
+            gang.stopping_since = time.monotonic()
+            for rank in self._members(key):
+                if gang.broken:  # the others hang in a collective
+                    self._end(rank)
+                else:
+                    rank.actor.stop.remote(key)
+
+    def close(self) -> None:
+        """Disconnect; ranks and gangs live on."""
+        self._closed.set()
+        self._thread.join()
+        ray.shutdown()
+
+    def shutdown(self, seconds: float = 20.0) -> None:
+        """End every rank, the sink and the pools, then disconnect."""
+        self._closed.set()
+        self._thread.join()
+        with self._lock:
+            for rank in self._ranks.values():
+                self._end(rank)
+            deadline = time.monotonic() + seconds
+            while self._ranks and time.monotonic() < deadline:
+                self._bury()
+                time.sleep(0.02)
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.kill(self._sink)
+                for pool in self._pools.values():
+                    remove_placement_group(pool.group)
+        ray.shutdown()
+
+    # --- ranks -------------------------------------------------------------------------------------------------------
+
+    def _members(self, key: str) -> list[RankHandle]:
+        return [rank for rank in self._ranks.values() if rank.key == key]
+
+    def _rank_for(self, device: str) -> RankHandle:
+        """An idle rank of the device, else one that is starting, else a new one."""
+        free = [r for r in self._ranks.values() if r.device == device and not r.key and r.phase is not Phase.ENDING]
+        ready = [rank for rank in free if rank.phase is Phase.READY]
+        return next(iter(ready or free), None) or self._create(device)
+
+    def _create(self, device: str) -> RankHandle:
+        pool, bundle = next(
+            (pool, bundle) for pool in self._pools.values() for bundle, d in enumerate(pool.devices) if d.id == device
+        )
+        name = f"rank/{device}/{secrets.token_hex(4)}"
+        share = {"resources": {"virtual_device": SHARE}} if _is_virtual(pool.devices[bundle]) else {"num_gpus": SHARE}
+        actor = self._rank_class.options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=0,
+            max_restarts=0,
+            max_concurrency=16,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(pool.group, placement_group_bundle_index=bundle),
+            **share,
+        ).remote(
+            str(self._settings.data_dir.absolute() / "code"),
+            str(self._checkpoint_root),
+            self._lease_seconds,
+            MAX_ATTEMPTS,
+        )
+        rank = self._ranks[name] = RankHandle(name, device, actor)
+        self._expect("status", rank, actor.status.remote())
+        return rank
+
+    def _end(self, rank: RankHandle) -> None:
+        """Kill the process; the rank stays listed until it is gone."""
+        if rank.phase is not Phase.ENDING:
+            rank.phase, rank.since = Phase.ENDING, time.monotonic()
+        ray.kill(rank.actor, no_restart=True)
+        if rank.status is not None and rank.status.host == host_id():
+            _kill_process(rank.status.pid)  # Ray asks the process to end, which a stuck one does not
+
+    def _bury(self) -> None:
+        """Forget the ranks whose processes are known to be gone."""
+        for rank in [rank for rank in self._ranks.values() if rank.phase is Phase.ENDING]:
+            if rank.status is not None and rank.status.host == host_id():
+                gone = not _process_exists(rank.status.pid)
+            else:
+                gone = rank.dead and time.monotonic() - rank.since > GONE_SECONDS
+            if gone:
+                del self._ranks[rank.name]
+                if not self._members(rank.key):
+                    self._gangs.pop(rank.key, None)
+
+    def _break(self, key: str, detail: str) -> None:
+        if key and not self._gangs[key].broken:
+            self._gangs[key].broken = detail
+
+    # --- the background thread -----------------------------------------------------------------------------------
+
+    def _expect(self, kind: str, rank: RankHandle | None, ref: Any) -> None:
+        self._pending[ref] = (kind, rank)
+
+    def _watch(self) -> None:
+        while not self._closed.is_set():
+            try:
+                with self._lock:
+                    refs = list(self._pending)
+                ready, _ = ray.wait(refs, num_returns=1, timeout=0.05, fetch_local=False) if refs else ([], [])
+                if not refs:
+                    self._closed.wait(0.05)
+                with self._lock:
+                    for ref in ready:
+                        self._hear(ref, *self._pending.pop(ref))
+                    self._tend()
+                if time.monotonic() - self._refreshed > REFRESH_SECONDS:
+                    self._refreshed = time.monotonic()
+                    self._refresh()
+            except Exception:
+                log.exception("the Ray executor goes on after an error")
+                self._closed.wait(0.5)
+
+    def _hear(self, ref: Any, kind: str, rank: RankHandle | None) -> None:
+        try:
+            answer = ray.get(ref)
+        except ray.exceptions.ActorUnavailableError:  # out of reach for now, not known to be dead
+            self._ask_again(kind, rank)
+        except ray.exceptions.RayError as error:
+            if rank is None:
+                self._ask_again(kind, rank)
+            elif rank.name in self._ranks:
+                self._break(rank.key, f"a rank on {rank.device} died: {_first_line(error)}")
+                self._end(rank)
+                if kind != "run" and not rank.dead:  # the error of a run may be that of the rank it was to meet
+                    rank.dead, rank.since = True, time.monotonic()
+        else:
+            self._understand(kind, rank, answer)
+
+    def _understand(self, kind: str, rank: RankHandle | None, answer: Any) -> None:
+        if rank is None:
+            self._capacities.update(answer or {})
+        elif kind == "run":
+            if rank.phase is not Phase.ENDING:
+                self._attempt_ended(rank, answer)
+        else:
+            if kind == "status":
+                rank.status = answer
+                rank.phase = Phase.READY if rank.phase is Phase.STARTING else rank.phase
+            self._expect("hold", rank, rank.actor.hold.remote(HOLD_SECONDS))
+
+    def _attempt_ended(self, rank: RankHandle, ended: Ended) -> None:
+        if ended.outcome not in (Outcome.DONE, Outcome.STOPPED) and not ended.reusable:
+            self._break(rank.key, f"a rank on {rank.device} ended: {_first_line(ended.outcome or ended.detail)}")
+        if not ended.reusable:
+            self._end(rank)
+            return
+        key, rank.key, rank.since = rank.key, "", time.monotonic()
+        if not self._members(key):
+            self._gangs.pop(key, None)
+
+    def _ask_again(self, kind: str, rank: RankHandle | None) -> None:
+        if rank is None:
+            if kind == "sink":
+                self._sink = ensure_sink(self._store_url, self._node_id)
+        elif kind == "run":
+            self._expect("run", rank, rank.actor.join.remote(rank.key))
+        else:
+            self._expect("status", rank, rank.actor.status.remote())
+
+    def _tend(self) -> None:
+        now = time.monotonic()
+        for key, gang in list(self._gangs.items()):
+            if gang.stopping_since is not None and (gang.broken or now - gang.stopping_since > STOP_GRACE_SECONDS):
+                for rank in self._members(key):
+                    if rank.phase is not Phase.ENDING:
+                        self._end(rank)
+        self._bury()
+        self._keep_warm(now)
+
+    def _keep_warm(self, now: float) -> None:
+        """One idle rank ready on each device that has room for a further gang, and no more than a few."""
+        starting = sum(rank.phase is Phase.STARTING for rank in self._ranks.values())
+        for pool in self._pools.values():
+            for device in pool.devices if pool.ready else ():
+                ranks = [r for r in self._ranks.values() if r.device == device.id and r.phase is not Phase.ENDING]
+                idle = [rank for rank in ranks if not rank.key]
+                for rank in idle[SPARE_RANKS:]:
+                    if rank.phase is Phase.READY and now - rank.since > SPARE_SECONDS:
+                        self._end(rank)
+                room = len(ranks) < self._settings.max_gangs_per_device
+                if not idle and room and starting < max(2, (os.cpu_count() or 1) // 2):
+                    self._create(device.id)
+                    starting += 1
+
+    # --- finding ranks and devices -------------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """Take over the ranks of an earlier controller; those that do not answer are ended before anything else."""
+        probes: dict[Any, RankHandle] = {}
+        for name in ray.util.list_named_actors():
+            if name.startswith("rank/"):
+                rank = RankHandle(name, name.split("/", 1)[1].rpartition("/")[0], ray.get_actor(name, NAMESPACE))
+                probes[rank.actor.status.remote()] = rank
+        if not probes:
+            return
+        answered, silent = ray.wait(list(probes), num_returns=len(probes), timeout=PROBE_SECONDS)
+        worlds: dict[str, int] = {}
+        for ref in answered:
+            rank = probes[ref]
+            with contextlib.suppress(ray.exceptions.RayError):  # it has died since it was listed
+                rank.status = status = ray.get(ref)
+                self._ranks[rank.name] = rank
+                rank.phase, rank.key = Phase.READY, status.key
+                self._expect("hold", rank, rank.actor.hold.remote(HOLD_SECONDS))
+                if status.key:
+                    worlds[status.key] = status.world
+                    self._expect("run", rank, rank.actor.join.remote(status.key))
+                elif not status.reusable:
+                    self._end(rank)
+        for key, world in worlds.items():
+            if len(self._members(key)) < world:
+                self._break(key, f"{world - len(self._members(key))} of its {world} ranks are missing")
+        if silent:
+            self._end_silent([probes[ref] for ref in silent])
+
+    def _end_silent(self, ranks: list[RankHandle]) -> None:
+        """Nobody knows which attempts these belong to, so their memory must be free before any is reported missing."""
+        import ray._private.state as state
+
+        nodes = _nodes()
+        here = next(node["NodeManagerAddress"] for node in nodes if node["NodeID"] == self._node_id)
+        ours = {node["NodeID"] for node in nodes if node["NodeManagerAddress"] == here}
+        for rank in ranks:
+            known = state.actors(rank.actor._actor_id.hex())
+            if known.get("Pid") and known["Address"]["NodeID"] in ours:
+                rank.status = RankStatus(host_id(), known["Pid"], "", 0, 0, False)
+            self._ranks[rank.name] = rank
+            self._end(rank)
+        while any(rank.name in self._ranks for rank in ranks):
+            time.sleep(0.05)
+            self._bury()
+
+    def _refresh(self) -> None:
+        with self._lock:
+            for rank in self._ranks.values():
+                if rank.phase is Phase.ENDING:
+                    self._end(rank)  # again: the message may have been lost
+            if not any(kind == "sink" for kind, _ in self._pending.values()):
+                self._expect("sink", None, self._sink.ping.remote())
+        self._refresh_pools()
+
+    def _refresh_pools(self) -> None:
+        """Follow the nodes of the cluster: a pool for each that is new, none for those that have left."""
+        nodes = {node["NodeID"]: node for node in _nodes() if node["Alive"]}
+        with self._lock:
+            for node_id in set(self._pools) - set(nodes):
+                pool = self._pools.pop(node_id)
+                log.warning("node %s has left with devices %s", node_id[:8], ", ".join(d.id for d in pool.devices))
+                for rank in [r for r in self._ranks.values() if r.device in {d.id for d in pool.devices}]:
+                    self._break(rank.key, f"node {node_id[:8]} has left the cluster")
+                    self._end(rank)
+                remove_placement_group(pool.group)
+            for node_id, node in nodes.items():
+                if node_id not in self._pools and (devices := self._devices(node_id, node["Resources"])):
+                    group = _pool_group(node_id, devices)
+                    self._pools[node_id] = Pool(node["NodeManagerAddress"], group, devices)
+            self._saw_nodes = True
+            for pool in self._pools.values():
+                pool.ready = pool.ready or pool.group.wait(0.2)
+
+    def _devices(self, node_id: str, resources: Mapping[str, float]) -> tuple[Device, ...]:
+        node = node_id[:8]
+        if num_gpus := int(resources.get("GPU", 0)):
+            if node_id not in self._capacities:
+                self._measure(node_id)
+                return ()
+            kind, mib = self._capacities[node_id]
+            usable = mib - GPU_CONTEXT_MIB * self._settings.max_gangs_per_device
+            return tuple(Device(f"{node}/{i}", node, i, kind, usable) for i in range(num_gpus)) if usable > 0 else ()
+        count = min(int(resources.get("virtual_device", 0)), self._settings.virtual_devices)
+        return tuple(Device(f"{node}/{i}", node, i, VIRTUAL, self._settings.device_mib) for i in range(count))
+
+    def _measure(self, node_id: str) -> None:
+        kind = f"gpus {node_id}"
+        if any(known == kind for known, _ in self._pending.values()):
+            return
+        strategy: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        task = ray.remote(measure_gpus).options(num_cpus=0, scheduling_strategy=strategy)
+        self._expect(kind, None, task.remote(node_id))
+
+
+VIRTUAL = "virtual"
+
+
+def measure_gpus(node_id: str) -> dict[str, tuple[str, int]]:
+    """The kind of a node's GPUs and what each offers in MiB; where they differ, the smallest: Ray does not let one
+    choose which GPU a bundle gets."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        kinds = sorted({str(pynvml.nvmlDeviceGetName(handle)) for handle in handles})
+        return {node_id: (" / ".join(kinds), min(pynvml.nvmlDeviceGetMemoryInfo(h).total for h in handles) // MIB)}
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _is_virtual(device: Device) -> bool:
+    return device.kind == VIRTUAL
+
+
+def _nodes() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return found
+
+
+def _pool_group(node_id: str, devices: tuple[Device, ...]) -> PlacementGroup:
+    name = f"pool/{node_id[:8]}"
+    try:
+        group: PlacementGroup = ray.util.get_placement_group(name)
+    except ValueError:
+        resource = "virtual_device" if _is_virtual(devices[0]) else "GPU"
+        group = placement_group(
+            [{resource: 1.0} for _ in devices],
+            name=name,
+            lifetime="detached",
+            bundle_label_selector=[{"ray.io/node-id": node_id} for _ in devices],
+        )
+    return group
+
+
+def _process_exists(pid: int) -> bool:
+    """A zombie does not count: it holds no memory, and its parent may take long to collect it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _kill_process(pid: int) -> None:
+    """SIGKILL, if the process is still one of Ray's: its number may have been given to another."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+
+
+def _first_line(text: object) -> str:
+    return next(iter(str(text).strip().splitlines()), "")[:300]
