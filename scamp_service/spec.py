@@ -80,10 +80,16 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, str) and not _EXPONENT.fullmatch(value):
         if len(value) > 1000:
             raise ValueError("must not be longer than 1000 characters")
+        if "\0" in value or not _encodable(value):  # no database stores these
+            raise ValueError("must be text without NUL and lone surrogates")
         return value
     if not isinstance(value, int | float | str):
         raise ValueError("must be true, false, a number or a text")
     return _number(value)
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _name(value: str) -> str:
@@ -403,7 +409,8 @@ def _words(error: ValidationError, most: int = 5) -> str:
     details = error.errors(include_url=False)
     said = list(dict.fromkeys(_complaint(detail) for detail in details))
     more = f"; and {len(said) - most} more" if len(said) > most else ""
-    return "; ".join(said[:most]) + more
+    # What the user wrote is quoted, and may hold what no terminal or response can.
+    return ("; ".join(said[:most]) + more).encode(errors="backslashreplace").decode()
 
 
 def _complaint(detail: ErrorDetails) -> str:
