@@ -36,8 +36,8 @@ class Block(nn.Module):
         q, k, v = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         x = x + self.dropout(self.out(attended.transpose(1, 2).reshape(n, length, width)))
-        x = x + self.dropout(self.down(functional.gelu(self.up(self.norm2(x)))))
-        return x
+        fed: Tensor = self.dropout(self.down(functional.gelu(self.up(self.norm2(x)))))
+        return x + fed
 
 
 def warmup_cosine(step: int, steps: int, warmup: float) -> float:

@@ -1,0 +1,238 @@
+"""A memory budget that the operating system enforces on this process, and what an overrun looks like.
+
+On Linux without a GPU the limit is RLIMIT_DATA over a warm baseline, so an overrunning step gets torch's true
+allocation error; on CUDA it is the caching allocator's share of the device. The process lives on after either.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.profiler import ProfilerActivity, profile
+
+from estimators.model import MIB, Layout
+from workloads.parallel import apply_plan
+from workloads.transformer import Block
+
+THREAD_STACK_BYTES = MIB
+# Tensors above it are mapped and unmapped one by one, so that what the system counts is what torch has allocated, to
+# the page. Left to itself, malloc raises the threshold up to 32 MiB and keeps freed tensors: up to 20 % over.
+# Price: the page faults of fresh memory, 1.8 × the CPU time of a step of a 6 × 128 transformer.
+MMAP_THRESHOLD_BYTES = 128 * 1024
+
+
+class OutOfMemory(Exception):
+    """``measured_bytes`` is what the process would have held over its baseline, had the request been granted;
+    ``requested_bytes`` is 0 where the failed request does not say its size."""
+
+    def __init__(self, requested_bytes: int, measured_bytes: int, budget_bytes: int | None) -> None:
+        self.requested_bytes, self.measured_bytes, self.budget_bytes = requested_bytes, measured_bytes, budget_bytes
+        limit = f"of {budget_bytes / MIB:.1f} MiB" if budget_bytes is not None else "(none set)"
+        super().__init__(
+            f"needed {measured_bytes / MIB:.1f} MiB, budget {limit}; last request {requested_bytes / MIB:.1f} MiB"
+        )
+
+    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int, int, int | None]]:
+        return OutOfMemory, (self.requested_bytes, self.measured_bytes, self.budget_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A budget in force: ``budget_bytes`` (None: unlimited) over ``baseline_bytes`` on ``device``."""
+
+    device: torch.device
+    baseline_bytes: int
+    budget_bytes: int | None
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Work that a GPU machine does in host memory, such as writing a checkpoint, is not counted."""
+        self._set_limit(resource.RLIM_INFINITY)
+        try:
+            yield
+        finally:
+            _give_back_free_memory()
+            self.restore()
+
+    def restore(self) -> None:
+        if self.budget_bytes is not None:
+            self._set_limit(self.baseline_bytes + self.budget_bytes)
+
+    def _set_limit(self, limit_bytes: int) -> None:
+        if self.device.type == "cpu" and self.budget_bytes is not None:
+            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+
+    def used_bytes(self) -> int:
+        """Held now over the baseline."""
+        if self.device.type == "cuda":
+            return torch.cuda.memory_allocated(self.device) - self.baseline_bytes
+        return _data_bytes() - self.baseline_bytes
+
+
+def baseline_bytes(device: torch.device) -> int:
+    """What the process holds before any of the candidate's memory: take it when warm, with all threads running."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    _give_back_free_memory()
+    return _data_bytes()
+
+
+@contextmanager
+def enforce(device: torch.device, baseline: int, budget_bytes: int | None) -> Iterator[Budget]:
+    """Limit this process to ``budget_bytes`` over ``baseline``; raises ``OutOfMemory`` for any failure at the limit."""
+    budget = Budget(device, baseline, budget_bytes)
+    if budget_bytes is not None and device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (baseline + budget_bytes) / total), device)
+    try:
+        budget.restore()
+        yield budget
+    except Exception as error:
+        overrun = classify(error, budget)
+        if overrun is None:
+            raise
+        raise overrun from error
+    finally:
+        budget._set_limit(resource.RLIM_INFINITY)
+        if budget_bytes is not None and device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
+    """The overrun behind ``error``, or None when it is another failure. Call it before the failed step's frames go."""
+    used = budget.used_bytes()
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OutOfMemory):
+            return seen
+        if isinstance(seen, torch.OutOfMemoryError):
+            used = torch.cuda.max_memory_allocated(budget.device) - budget.baseline_bytes
+            return OutOfMemory(
+                _cuda_request_bytes(str(seen)), used + _cuda_request_bytes(str(seen)), budget.budget_bytes
+            )
+        if request := re.search(r"DefaultCPUAllocator: .*tried to allocate (\d+) bytes", str(seen)):
+            return OutOfMemory(int(request[1]), used + int(request[1]), budget.budget_bytes)
+        # Others may have other causes: they count as an overrun only where memory is all but used up.
+        exhausted = budget.budget_bytes is not None and used > budget.budget_bytes - _near(budget.budget_bytes)
+        if exhausted and (isinstance(seen, MemoryError) or re.search(_OTHER_FAILURES, str(seen))):
+            return OutOfMemory(0, max(used, budget.budget_bytes or 0), budget.budget_bytes)
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+_OTHER_FAILURES = (
+    r"bad_alloc|start (new )?thread|Cannot allocate memory|could not (create|execute) a|Resource temporarily"
+)
+
+
+def _near(budget_bytes: int) -> int:
+    """Temporaries of the failed operation are freed before it can be asked how much was held."""
+    return max(4 * MIB, budget_bytes // 8)
+
+
+def _cuda_request_bytes(message: str) -> int:
+    units = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    request = re.search(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)", message)
+    return int(float(request[1]) * units[request[2]]) if request else 0
+
+
+def warm_up(device: torch.device, mesh: DeviceMesh | None) -> None:
+    """Make torch allocate what it keeps for good, before a baseline is taken: threads, lazy imports, caches.
+
+    Cheap when repeated. With a process group it must come after it, whose threads and buffers then exist.
+    """
+    if device.type == "cpu":
+        _configure_malloc()
+    model: nn.Module = Block(64, 2, 4.0, 0.1, 1.0, causal=True).to(device)
+    model = apply_plan(model, [], Layout(mesh.size() if mesh else 1), mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    sample = torch.randn(4, 16, 64, device=device)
+
+    def step() -> None:
+        model(sample).flatten(0, 1).logsumexp(-1).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    step()
+    measure_peak(device, model, optimizer, step)
+
+
+def measure_peak(
+    device: torch.device, model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], object]
+) -> int:
+    """Run ``step`` and return the most bytes of tensors that were alive at once in it, states included."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device)
+    live = state_bytes(model, optimizer)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+        step()
+    # The raw events: building the profiler's Python tree would take seconds and tens of MiB.
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), i, e.nbytes()) for i, e in enumerate(events) if e.name() == "[memory]")
+    change = highest = 0
+    for _, _, num_bytes in changes:
+        change += num_bytes
+        highest = max(highest, change)
+    return live + highest
+
+
+def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of this rank's parameters, buffers, gradients and optimizer states; a shared storage counts once."""
+    tensors: list[Tensor] = [*model.parameters(), *model.buffers()]
+    tensors += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    tensors += [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in local)}
+    return sum(storages.values())
+
+
+def _data_bytes() -> int:
+    """Private writable memory of this process, as RLIMIT_DATA counts it."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmData: a memory budget without a GPU needs Linux")
+
+
+def _give_back_free_memory() -> None:
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@cache
+def _configure_malloc() -> None:
+    """Allocator and threads such that memory counted is memory used; glibc only, once per process."""
+    if sys.platform != "linux":
+        raise OSError("a memory budget without a GPU needs Linux")
+    libc = ctypes.CDLL(None)
+    for option, value in (
+        (-3, MMAP_THRESHOLD_BYTES),  # M_MMAP_THRESHOLD; setting it also ends its automatic growth
+        (-8, 1),  # M_ARENA_MAX: an arena per thread would set apart memory for each
+        (-1, 256 * 1024),  # M_TRIM_THRESHOLD
+        (-2, 64 * 1024),  # M_TOP_PAD
+    ):
+        if libc.mallopt(option, value) != 1:
+            raise OSError(f"mallopt({option}, {value}) was refused: a memory budget without a GPU needs glibc")
+    attributes = ctypes.create_string_buffer(64)  # pthread_attr_t is 56 bytes on x86-64, 64 on arm64
+    libc.pthread_attr_init(attributes)
+    libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(THREAD_STACK_BYTES))  # the default counts 8 MiB each
+    if libc.pthread_setattr_default_np(attributes) != 0:
+        raise OSError("the default stack size of threads cannot be set: a memory budget without a GPU needs glibc")

@@ -1,0 +1,207 @@
+"""Checkpoints of model, optimizer and step that a gang of any size and plan can resume from.
+
+Tensors are written by torch.distributed.checkpoint, each rank its shards, and read in place; everything else is JSON.
+A checkpoint exists once its folder ``step-N`` does: it is written beside it and renamed when whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import time
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+KEEP = 2
+STALE_SECONDS = 3600.0
+
+
+def save(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
+    """Write ``directory/step-N`` and drop all but the last two up to N; all ranks call it, at the same step.
+
+    Attempts of a trial train the same curve, so a ``step-N`` that is there already is as good, and is kept.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    target = directory / f"step-{step}"
+    staged = directory / _from_rank_0(f".step-{step}-{uuid.uuid4().hex}.tmp")
+    tensors, scalars = _optimizer_state(model, optimizer)
+    state = {**_model_state(model), **tensors}
+    with _quiet():
+        writer = FileSystemWriter(staged, sync_files=True)
+        dcp_save(state, storage_writer=writer, no_dist=not dist.is_initialized())
+    if _rank() == 0:
+        _write_json(staged / "scalars.json", {"step": step, "groups": _group_values(optimizer), "state": scalars})
+        if target.exists():
+            shutil.rmtree(staged)
+        else:
+            staged.rename(target)
+            _sync(directory)
+        _remove_old(directory, step)
+    _barrier()
+    return target
+
+
+def latest(directory: Path, at_most: int) -> int | None:
+    """The newest committed step that is not after ``at_most``; None when there is none."""
+    return max((step for step in _steps(directory) if step <= at_most), default=None)
+
+
+def load(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Read ``step-N`` into ``model`` and ``optimizer``, whatever the plan that wrote it; all ranks call it.
+
+    Every rank reads its shards straight into its parameters; optimizer states are made where there are none yet.
+    """
+    reader = _SafeReader(directory / f"step-{step}")
+    stored = reader.read_metadata().state_dict_metadata
+    scalars = json.loads((directory / f"step-{step}" / "scalars.json").read_text())
+    names = dict(model.named_parameters())
+    for key, entry in stored.items():
+        if key.startswith("optimizer/") and isinstance(entry, TensorStorageMetadata):
+            _, name, field = key.split("/")
+            optimizer.state[names[name]][field] = _empty_state(names[name], entry)
+    tensors, _ = _optimizer_state(model, optimizer)
+    with _quiet():
+        dcp_load({**_model_state(model), **tensors}, storage_reader=reader, no_dist=not dist.is_initialized())
+    for name, fields in scalars["state"].items():
+        optimizer.state[names[name]].update(fields)
+    for group, values in zip(optimizer.param_groups, scalars["groups"], strict=True):
+        for key, value in values.items():
+            group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+
+
+def _model_state(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, also those that ``state_dict`` leaves out; they share memory with the model."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {f"model/{name}": tensor.detach() for name, tensor in named}
+
+
+def _optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    """State tensors by ``optimizer/parameter name/field``, and other values by parameter name and field."""
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        for field, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer/{name}/{field}"] = value
+            elif value is None or isinstance(value, bool | int | float | str):
+                scalars.setdefault(name, {})[field] = value
+            else:
+                raise TypeError(f"optimizer state {field!r} is a {type(value).__name__}: it cannot be checkpointed")
+    return tensors, scalars
+
+
+def _empty_state(parameter: nn.Parameter, entry: TensorStorageMetadata) -> Tensor:
+    """Memory for a state tensor: sharded like its parameter when it has its shape, else whole (Adam's step count)."""
+    if entry.size == parameter.shape:
+        return torch.empty_like(parameter.detach(), dtype=entry.properties.dtype)
+    return torch.empty(entry.size, dtype=entry.properties.dtype)
+
+
+def _group_values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    plain = (bool, int, float, str, tuple, list, type(None))
+    return [
+        {key: value for key, value in group.items() if key != "params" and isinstance(value, plain)}
+        for group in optimizer.param_groups
+    ]
+
+
+class _SafeReader(FileSystemReader):
+    """Refuses everything in a checkpoint's index but torch's own descriptions; tensors are read ``weights_only``."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with open(Path(self.path) / ".metadata", "rb") as file:
+            metadata: Metadata = _SafeUnpickler(file).load()
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        metadata.storage_meta.load_id = self.load_id
+        return metadata
+
+
+class _SafeUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = module in ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
+        if not (allowed and re.fullmatch(r"_?[A-Z]\w*", name)):
+            value = getattr(torch, name, None) if module == "torch" else None
+            if (module, name) not in _ALLOWED and not isinstance(value, torch.dtype):
+                raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
+        return super().find_class(module, name)
+
+
+_ALLOWED = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "PurePosixPath"),
+    ("collections", "OrderedDict"),
+}
+
+
+def _steps(directory: Path) -> list[int]:
+    matches = [re.fullmatch(r"step-(\d+)", path.name) for path in directory.glob("step-*")]
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def _remove_old(directory: Path, step: int) -> None:
+    """Later steps may be there, of an attempt whose reports were lost: they are left alone."""
+    for old in [s for s in _steps(directory) if s <= step][:-KEEP]:
+        shutil.rmtree(directory / f"step-{old}", ignore_errors=True)
+    for unfinished in directory.glob(".step-*.tmp"):  # of a rank that was killed while writing
+        if time.time() - unfinished.stat().st_mtime > STALE_SECONDS:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with open(path, "w") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    """A rename survives a crash once its folder is on disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _barrier() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def _from_rank_0(text: str) -> str:
+    if not dist.is_initialized():
+        return text
+    message = torch.tensor(bytearray(text.encode()), dtype=torch.uint8)
+    dist.broadcast(message, src=0)
+    return bytes(message.tolist()).decode()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch warns of its own deprecated calls inside DCP."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
