@@ -22,16 +22,22 @@ def main() -> int:
     parser.add_argument("--host", help="address to listen on (SCAMP_HOST, 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (SCAMP_PORT, 8100)")
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
-        settings = Settings(**given)
-        if not settings.database_url:
-            settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        app = create_app(settings)
+        server = server_for(Settings(**given))
     except ScampError as error:
         print(f"scamp: {error}", file=sys.stderr)
         return 2
+    server.run()
+    return 0
+
+
+def server_for(settings: Settings) -> uvicorn.Server:
+    """Raises what ``create_app`` raises; nothing listens before ``run``."""
+    if not settings.database_url:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    app = create_app(settings)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -39,11 +45,10 @@ def main() -> int:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         proxy_headers=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    _Server(config, app.state.hub).run()
-    return 0
+    return _Server(config, app.state.hub)
 
 
 class _Server(uvicorn.Server):

@@ -72,6 +72,11 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             routes=app.routes,
         )
         components = schema["components"]["schemas"]
+        for operation in (operation for path in schema["paths"].values() for operation in path.values()):
+            if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+                del operation["responses"]["422"]  # the framework's for a wrong path, which here is a 404
+        for name in ("HTTPValidationError", "ValidationError"):
+            components.pop(name, None)
         for model in (NewStudy, EventView, Problem):
             own = model.model_json_schema(ref_template=REFERENCE)
             components.update(own.pop("$defs", {}))

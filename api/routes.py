@@ -16,12 +16,12 @@ from api import views
 from api.problems import MEDIA_TYPE, read_body
 from api.sse import EventHub, EventStream
 from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key, parse_submission
-from scamp_service.errors import InvalidInput
+from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Study, Trial
 from scamp_service.settings import Settings
 from scamp_service.store import Store
-from scamp_service.summary import summarize
+from scamp_service.summary import study_summary
 
 LARGEST_ID = 2**63 - 1
 CONTROLLER_LEASE = "controller"
@@ -147,15 +147,7 @@ def _view(store: Store, study: Study, now: float) -> views.StudyView:
 
 def _detail(store: Store, study: Study) -> views.StudyDetail:
     event_id = store.last_event_id()  # first: what happens while the rest is read is told once more, not missed
-    summary = summarize(study, _all_trials(store, study.id), store.study_attempts(study.id), now=time.time())
-    return views.study_detail(study, summary, event_id)
-
-
-def _all_trials(store: Store, study_id: int) -> list[Trial]:
-    trials: list[Trial] = []
-    while page := store.trials(study_id, after=trials[-1].id if trials else 0, limit=10_000):
-        trials += page
-    return trials
+    return views.study_detail(study, study_summary(store, study.id, now=time.time()), event_id)
 
 
 # --- trials ----------------------------------------------------------------------------------------------------------
@@ -335,13 +327,16 @@ def is_alive() -> views.Health:
 )
 def is_ready(response: Response, store: TheStore, settings: TheSettings) -> views.Readiness:
     """The database can be reached, and a controller is at work."""
-    age = store.lease_age(CONTROLLER_LEASE, now=time.time())
+    try:
+        age = store.lease_age(CONTROLLER_LEASE, now=time.time())
+    except Unavailable as error:
+        response.status_code = 503
+        return views.Readiness(status="not ready", database=str(error), controller="unknown")
     if age is None:
         controller = "no controller holds the lease"
     elif age > settings.lease_seconds:
         controller = f"silent for {age:.0f} s"
     else:
-        controller = "ok"
-    ready = controller == "ok"
-    response.status_code = 200 if ready else 503
-    return views.Readiness(status="ready" if ready else "not ready", database="ok", controller=controller)
+        return views.Readiness(status="ready", database="ok", controller="ok")
+    response.status_code = 503
+    return views.Readiness(status="not ready", database="ok", controller=controller)

@@ -1,0 +1,243 @@
+"""The SDK: the REST API in Python, with retries that cannot submit twice and an event stream that reconnects by itself.
+
+Answers are the documented JSON of the API as dictionaries (see ``docs/api.md``). Refusals are raised as the error of
+``scamp_service.errors`` that the service answered; a service that cannot be reached is ``Unavailable``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import urlsplit
+
+import httpx
+
+from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
+from scamp_service.spec import parse_study
+from scamp_service.user_code import bundle_code as bundle_code
+from scamp_service.workload_names import is_file
+
+DEFAULT_ADDRESS = "http://127.0.0.1:8100"
+PAGE = 500
+RETRY_SECONDS = 0.3
+PATIENCE_SECONDS = 30.0
+"""How long a service that has answered before may be away: it is being restarted, or the network is."""
+SILENCE_SECONDS = 40.0
+"""The service sends a comment every 15 s; a stream that is silent for longer is dead."""
+
+Json = dict[str, Any]
+_BY_STATUS: Mapping[int, type[ScampError]] = {
+    401: Refused,
+    403: Refused,
+    404: NotFound,
+    409: Conflict,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+}
+
+
+class Client:
+    """Close it, or use it as a context manager. Trials are addressed by their number in the study."""
+
+    def __init__(self, address: str = DEFAULT_ADDRESS, token: str | None = None, *, timeout: float = 60.0) -> None:
+        self.address = address.rstrip("/")
+        parts = urlsplit(self.address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInput(f"the address {address!r} is not one of a service; it looks like {DEFAULT_ADDRESS}")
+        headers = {"Accept": "application/json", "User-Agent": "scamp"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        self._heard_at: float | None = None
+        # A proxy from the environment cannot reach this machine's own loopback.
+        local = parts.hostname in ("127.0.0.1", "localhost", "::1")
+        self._http = httpx.Client(base_url=self.address, headers=headers, timeout=timeout, trust_env=not local)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # --- studies -------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        spec: Mapping[str, Any] | Path,
+        *,
+        code: bytes | None = None,
+        working_dir: Path | None = None,
+        idempotency_key: str | None = None,
+    ) -> Json:
+        """Create a study from a mapping, or from a YAML file, whose own workload file is sent along.
+
+        ``code`` is a zip from ``bundle_code``. Repeated attempts at the same call create one study. Raises
+        ``InvalidInput``, ``Conflict`` for a key that was used for another study, ``Unavailable``.
+        """
+        if isinstance(spec, Path):
+            study = parse_study(_read(spec))
+            if code is None and is_file(study.workload):
+                code = bundle_code(spec, study.workload, working_dir)
+            spec = study.to_json()
+        body: Json = {"spec": spec}
+        if code is not None:
+            body["code_zip"] = base64.b64encode(code).decode()
+        key = idempotency_key or str(uuid.uuid4())
+        try:
+            content = json.dumps(body, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"the study is not JSON: {error}") from None
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+        return self._request("POST", "/v1/studies", content=content, headers=headers)
+
+    def study(self, study_id: int) -> Json:
+        return self._request("GET", f"/v1/studies/{study_id}")
+
+    def studies(self, *, live: bool = False) -> Iterator[Json]:
+        """All studies, page by page, by ascending id."""
+        return self._pages("/v1/studies", {"live": "true"} if live else {})
+
+    def stop(self, study_id: int) -> Json:
+        """Ask for the end of a study; no effect when it has ended."""
+        return self._request("POST", f"/v1/studies/{study_id}:stop")
+
+    def wait(self, study_id: int, *, timeout: float | None = None, poll_seconds: float = 0.5) -> Json:
+        """The study once it has ended. Raises ``Unavailable`` when that takes longer than ``timeout`` seconds."""
+        began = time.monotonic()
+        while (study := self.study(study_id))["finished_at"] is None:
+            if timeout is not None and time.monotonic() - began > timeout:
+                raise Unavailable(f"study {study_id} is still {study['state']} after {timeout:g} s; wait longer")
+            time.sleep(poll_seconds)
+        return study
+
+    # --- trials --------------------------------------------------------------------------------------------------
+
+    def trials(self, study_id: int, *, states: tuple[str, ...] = ()) -> Iterator[Json]:
+        """The trials of a study, page by page, by number."""
+        return self._pages(f"/v1/studies/{study_id}/trials", {"state": list(states)})
+
+    def trial(self, study_id: int, number: int) -> Json:
+        """One trial with its attempts."""
+        return self._request("GET", f"/v1/studies/{study_id}/trials/{number}")
+
+    def metrics(self, study_id: int, number: int, *, after: int = -1) -> Iterator[Json]:
+        """The learning curve from the step behind ``after`` on."""
+        return self._pages(f"/v1/studies/{study_id}/trials/{number}/metrics", {"after": after})
+
+    def logs(self, study_id: int, number: int, *, after: int = 0, limit: int = 1000) -> list[Json]:
+        """At most ``limit`` lines behind line ``after``; with -1 the last ones."""
+        path = f"/v1/studies/{study_id}/trials/{number}/logs"
+        return cast(list[Json], self._request("GET", path, params={"after": after, "limit": limit})["items"])
+
+    # --- cluster and events --------------------------------------------------------------------------------------
+
+    def cluster(self) -> Json:
+        return self._request("GET", "/v1/cluster")
+
+    def events(self, after: int | None = None, *, study_id: int | None = None) -> Iterator[Json]:
+        """Follow what happens, without end: every event once, in order, across restarts of the service.
+
+        ``after`` replays what came after that event; None begins now. Raises ``Unavailable`` when the service cannot
+        be reached at first, or is away for more than half a minute.
+        """
+        params = {} if study_id is None else {"study_id": study_id}
+        while True:
+            headers = {"Accept": "text/event-stream"} | ({} if after is None else {"Last-Event-ID": str(after)})
+            timeout = httpx.Timeout(10.0, read=SILENCE_SECONDS)
+            try:
+                with self._http.stream("GET", "/v1/events", params=params, headers=headers, timeout=timeout) as answer:
+                    if not answer.is_success:
+                        answer.read()
+                        raise _error_of(answer)
+                    for event_id, data in _parse(answer.iter_lines()):
+                        self._heard_at = time.monotonic()
+                        after = after if event_id is None else event_id
+                        if data is not None:
+                            yield data
+            except (httpx.TransportError, Unavailable) as error:
+                if not self._may_come_back():
+                    raise self._unavailable(error) from error
+            time.sleep(RETRY_SECONDS)
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def _pages(self, path: str, params: Mapping[str, Any]) -> Iterator[Json]:
+        params = {**params, "limit": PAGE}
+        while True:
+            page = self._request("GET", path, params=params)
+            yield from page["items"]
+            if page["next"] is None:
+                return
+            params["after"] = page["next"]
+
+    def _request(self, method: str, path: str, **given: Any) -> Json:
+        """Every call is safe to repeat, and is while a service that has answered before is away for a moment."""
+        while True:
+            try:
+                answer = self._http.request(method, path, **given)
+                break
+            except httpx.TransportError as error:
+                if isinstance(error, httpx.TimeoutException) or not self._may_come_back():
+                    raise self._unavailable(error) from error
+                time.sleep(RETRY_SECONDS)
+        self._heard_at = time.monotonic()
+        if not answer.is_success:
+            raise _error_of(answer)
+        try:
+            return cast(Json, answer.json())
+        except ValueError:
+            raise Unavailable(f"{self.address} does not answer like ScaMP; check the address") from None
+
+    def _may_come_back(self) -> bool:
+        return self._heard_at is not None and time.monotonic() - self._heard_at < PATIENCE_SECONDS
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        if isinstance(error, Unavailable):
+            return error
+        why = str(error) or type(error).__name__
+        return Unavailable(f"ScaMP cannot be reached at {self.address} ({why}); start it with `scamp serve`")
+
+
+def _error_of(answer: httpx.Response) -> ScampError:
+    """The problem that the service answered, as our error of the same kind."""
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = f"the service answered {answer.status_code} {answer.reason_phrase}; check the address"
+    kind = _BY_STATUS.get(answer.status_code)
+    if kind is None:
+        kind = InvalidInput if 400 <= answer.status_code < 500 else Unavailable
+    return kind(detail)
+
+
+def _parse(lines: Iterator[str]) -> Iterator[tuple[int | None, Json | None]]:
+    """(id, data) of each block of a stream; a block without data moves the id, or only says that the service lives."""
+    event_id, data = None, ""
+    for line in lines:
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "id" and value.isdecimal():
+            event_id = int(value)
+        elif field == "data":
+            data += value
+        elif not line:
+            yield event_id, json.loads(data) if data else None
+            event_id, data = None, ""
+
+
+def _read(study: Path) -> str:
+    try:
+        return study.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read the study {study}: {error}") from None

@@ -1,0 +1,102 @@
+"""The API as a process and as a document."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import ROOT
+from tests.serving import InProcess, free_port
+
+HEAVY = ("torch", "ray", "optuna", "sklearn", "workloads")
+
+
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    given = {**os.environ, "SCAMP_DATA_DIR": str(folder), **environment}
+    command = [sys.executable, "-m", "api", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_the_process_answers_soon_and_ends_when_told(tmp_path: Path) -> None:
+    port = free_port()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = start(tmp_path / "new", "--port", str(port))
+    try:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+                break
+            except httpx.TransportError:
+                assert process.poll() is None, process.communicate()[0]
+                time.sleep(0.02)
+        else:
+            pytest.fail("the API does not answer")
+        with httpx.stream("GET", f"http://127.0.0.1:{port}/v1/events") as events:
+            assert next(events.iter_bytes())
+            process.send_signal(signal.SIGTERM)  # an open stream must not hold it up
+            output, _ = process.communicate(timeout=10)
+    finally:
+        process.kill()
+        process.communicate()
+    assert "Traceback" not in output and "Cancel" not in output
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Processor time: the machine that tests run on may be busy. The promise is 3 s on an idle one.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3.0
+
+
+def test_an_unsafe_address_is_refused_at_once_in_one_line(tmp_path: Path) -> None:
+    process = start(tmp_path, "--host", "0.0.0.0", SCAMP_API_TOKEN="")
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert output.startswith("scamp: 0.0.0.0 can be reached from other machines: set SCAMP_API_TOKEN")
+    assert len(output.splitlines()) == 1
+
+
+def test_the_api_loads_nothing_heavy() -> None:
+    code = f"import sys, api.__main__; print([name for name in {HEAVY} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
+
+
+def test_the_document_names_every_operation_and_all_that_it_refers_to(api: InProcess) -> None:
+    document = api.get("/openapi.json").json()
+    operations = {
+        operation["operationId"]: operation for path in document["paths"].values() for operation in path.values()
+    }
+    assert set(operations) == {
+        "create_study", "list_studies", "get_study", "stop_study", "list_trials", "get_trial", "list_metrics",
+        "list_logs", "get_cluster", "follow_events", "is_alive", "is_ready",
+    }  # fmt: skip
+    assert all(operation["description"] for operation in operations.values())
+    assert set(references(document)) <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    created = operations["create_study"]
+    assert created["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/NewStudy"}
+    for operation in operations.values():
+        for status, answer in operation["responses"].items():
+            if status.startswith("4"):
+                assert list(answer["content"]) == ["application/problem+json"], (operation["operationId"], status)
+
+
+def references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["$ref"]] if "$ref" in value else []
+        return own + [found for item in value.values() for found in references(item)]
+    return [found for item in value for found in references(item)] if isinstance(value, list) else []
+
+
+def test_answers_have_the_documented_fields(api: InProcess) -> None:
+    schemas = api.get("/openapi.json").json()["components"]["schemas"]
+    study = api.submit().json()
+    assert set(study) == set(schemas["StudyDetail"]["properties"])
+    assert set(api.get("/v1/cluster").json()) == set(schemas["ClusterView"]["properties"])
+    assert json.dumps(schemas["NewStudy"])

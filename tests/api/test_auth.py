@@ -1,0 +1,163 @@
+"""Safe by default: who is let in, from which page, under which name."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from api.auth import check_settings, session_of
+from scamp_service.errors import Refused
+from scamp_service.settings import Settings
+from tests.serving import SPEC, InProcess, settings_in
+
+TOKEN = "0123456789abcdef-token"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[InProcess]:
+    api = InProcess(settings_in(tmp_path, api_token=TOKEN))
+    yield api
+    api.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "127.0.0.2"])
+def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
+    with pytest.raises(Refused, match="SCAMP_API_TOKEN"):
+        check_settings(Settings(host=host))
+    check_settings(Settings(host=host, api_token=TOKEN))
+
+
+@pytest.mark.parametrize("token", ["short", "x" * 15, "with a space 12345678", "umläute-umläute-umläute"])
+def test_a_token_that_is_easily_guessed_or_cannot_be_sent_is_refused(token: str) -> None:
+    with pytest.raises(Refused, match="at least 16"):
+        check_settings(Settings(api_token=token))
+
+
+def test_the_loopback_needs_no_token(api: InProcess) -> None:
+    assert api.get("/v1/studies").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1/studies", "/v1/events", "/metrics", "/openapi.json", "/v1/nothing", "/healthz/"]
+)
+def test_with_a_token_nothing_but_health_and_the_login_is_open(guarded: InProcess, path: str) -> None:
+    answer = guarded.get(path)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert guarded.get("/healthz").status_code == 200
+    assert guarded.get("/readyz").status_code == 503
+    assert guarded.get("/login").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "header", ["Bearer wrong-wrong-wrong-wrong", f"Basic {TOKEN}", TOKEN, "Bearer", f"Bearer {TOKEN}x"]
+)
+def test_a_wrong_token_is_refused(guarded: InProcess, header: str) -> None:
+    assert guarded.get("/v1/studies", headers={"Authorization": header}).status_code == 401
+    assert guarded.post("/v1/studies", json={"spec": SPEC}, headers={"Authorization": header}).status_code == 401
+    assert guarded.store.studies() == []
+
+
+def test_the_right_token_is_let_in(guarded: InProcess) -> None:
+    assert guarded.get("/v1/studies", headers=BEARER).status_code == 200
+
+
+def test_a_browser_logs_in_by_a_form_and_keeps_a_cookie_that_is_not_the_token(guarded: InProcess) -> None:
+    away = guarded.get("/studies/3", headers={"Accept": "text/html"})
+    assert (away.status_code, away.headers["location"]) == (303, "/login?next=/studies/3")
+    page = guarded.get(away.headers["location"])
+    assert 'name="next" value="/studies/3"' in page.text
+    answer = guarded.post("/login", data={"token": TOKEN, "next": "/studies/3"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/studies/3")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and TOKEN not in cookie
+    assert guarded.get("/v1/studies").status_code == 200  # by the cookie
+
+
+def test_a_wrong_token_in_the_form_says_so_and_sets_no_cookie(guarded: InProcess) -> None:
+    answer = guarded.post("/login", data={"token": "wrong", "next": "/"})
+    assert answer.status_code == 401
+    assert "This is not the token" in answer.text and "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "cookie", ["scamp_session=", "scamp_session=wrong", "scamp_session=\xff", "=;;;", "scamp_session"]
+)
+def test_a_wrong_cookie_is_refused(guarded: InProcess, cookie: str) -> None:
+    assert guarded.get("/v1/studies", headers=[(b"Cookie", cookie.encode("latin-1"))]).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "target", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", ""]
+)
+def test_the_login_goes_on_to_our_own_pages_only(guarded: InProcess, target: str) -> None:
+    assert guarded.post("/login", data={"token": TOKEN, "next": target}).headers["location"] == "/"
+
+
+def test_the_login_page_does_not_run_what_its_address_says(guarded: InProcess) -> None:
+    assert "<script>" not in guarded.get('/login?next=/"><script>alert(1)</script>').text
+
+
+def test_no_login_without_a_token_to_log_in_with(api: InProcess) -> None:
+    assert "set-cookie" not in api.post("/login", data={"token": ""}).headers
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "evil.example:8100", "0.0.0.0", "[::1", "@127.0.0.1x"]
+)
+def test_another_host_name_is_not_served_on_the_loopback(api: InProcess, host: str) -> None:
+    answer = api.get("/v1/studies", headers={"Host": host})
+    assert answer.status_code == 421
+    assert "127.0.0.1 or localhost" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:8100"])
+def test_the_loopback_is_served_by_all_its_names(api: InProcess, host: str) -> None:
+    assert api.get("/v1/studies", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:9999"},
+        {"Origin": "http://[evil"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1:8100"},
+    ],
+)
+def test_a_page_of_another_origin_cannot_write(api: InProcess, headers: dict[str, str]) -> None:
+    study_id = api.submit().json()["id"]
+    assert api.post("/v1/studies", json={"spec": SPEC}, headers=headers).status_code == 403
+    assert api.post(f"/v1/studies/{study_id}:stop", headers=headers).status_code == 403
+    assert [study.state for study in api.store.studies()] == ["RUNNING"]
+
+
+def test_our_own_page_can_write(api: InProcess) -> None:
+    headers = {"Origin": "http://127.0.0.1:8100", "Sec-Fetch-Site": "same-origin"}
+    assert api.post("/v1/studies", json={"spec": SPEC}, headers=headers).status_code == 201
+
+
+def test_every_answer_has_a_strict_policy(api: InProcess) -> None:
+    for path in ("/", "/v1/studies", "/nothing", "/login"):
+        headers = api.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'self'")
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert "access-control-allow-origin" not in headers
+
+
+def test_no_secret_is_logged(guarded: InProcess, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    guarded.get("/v1/studies", headers=BEARER)
+    guarded.post("/login", data={"token": TOKEN})
+    guarded.get("/v1/nothing", headers=BEARER)
+    assert TOKEN not in caplog.text and session_of(TOKEN) not in caplog.text

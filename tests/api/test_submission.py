@@ -1,0 +1,207 @@
+"""Whatever is sent, the answer is one clear problem and nothing is stored, or a study."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scamp_service.user_code import MAX_CODE_BYTES
+from tests.serving import SPEC, InProcess
+
+JSON = {"Content-Type": "application/json"}
+MODEL = b"from workloads.protocol import Workload\nclass Mine(Workload): ...\n"
+
+
+def zipped(**files: bytes) -> str:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name.replace("__", "/").replace("_py", ".py"), content)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def refused(api: InProcess, status: int, **given: Any) -> str:
+    """The detail of the problem, after a look that nothing was stored."""
+    answer = api.post("/v1/studies", **given)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert api.store.studies() == [] and api.store.last_event_id() == 0
+    detail: str = answer.json()["detail"]
+    return detail
+
+
+def spec_with(**changes: Any) -> dict[str, Any]:
+    return {"spec": {**SPEC, **changes}}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "not JSON"),
+        (b"{", "line 1, column 2"),
+        (b"\xff\xfe", "not UTF-8: byte 0"),
+        (b"[" * 100_000, "nested more than 32"),
+        (b'{"spec":' + b'{"a":' * 500 + b"1" + b"}" * 501, "nested more than 32"),
+        (b'{"spec": {"space": NaN}}', "NaN is not a number in JSON"),
+        (b'{"spec": {"space": -Infinity}}', "-Infinity is not a number in JSON"),
+        (b"1" * 5000, "not JSON that can be read"),
+        (b'{"spec": {}, "spec": {}}', "'spec' is there twice"),
+        (b'{"spec": {"name": "\\ud800"}}', "half a character"),
+        (b'{"spec": {"\\udfff": 1}}', "half a character"),
+        (b"null", 'the body must be an object {"spec"'),
+        (b'{"spec": []}', 'the body must be an object {"spec"'),
+        (json.dumps(SPEC).encode(), 'the body must be an object {"spec"'),
+        (json.dumps({**spec_with(), "sepc": 1}).encode(), "unknown key 'sepc'"),
+    ],
+)
+def test_what_is_not_a_submission_is_refused_with_the_reason(api: InProcess, body: bytes, words: str) -> None:
+    assert words in refused(api, 422, content=body, headers=JSON)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"space": {}}, "space is empty"),
+        ({"space": {"lr": {"low": 0, "high": 1, "log": True}}}, "a log range needs low > 0"),
+        ({"space": {"lr": {"low": 1e-3, "high": 1e999}}}, "finite"),
+        ({"space": 5}, "space"),
+        ({"workload": "vit_digit"}, "choose stdlib_gpt or vit_digits, or name your own as FILE.py:Class"),
+        ({"workload": "../x.py:A"}, "workload"),
+        ({"objective": {}}, "objective.metric is missing"),
+        ({"budget": {"trials": -1}}, "budget.trials"),
+        ({"budget": {"trails": 3}}, "did you mean trials"),
+        ({"name": ""}, "name"),
+        ({"name": "a\x00b"}, "name"),
+    ],
+)
+def test_a_study_that_is_wrong_is_refused_with_field_and_rule(
+    api: InProcess, changes: dict[str, Any], words: str
+) -> None:
+    body = json.dumps(spec_with(**changes)).replace("Infinity", "1e999").encode()
+    assert words in refused(api, 422, content=body, headers=JSON)
+
+
+def test_only_json_is_taken_so_that_no_form_of_another_site_can_submit(api: InProcess) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+        assert "application/json" in refused(api, 415, content=b"{}", headers={"Content-Type": kind})
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256, "k\tk", "k\xe9y"])
+def test_an_idempotency_key_is_short_and_printable(api: InProcess, key: str) -> None:
+    headers = [(b"Content-Type", b"application/json"), (b"Idempotency-Key", key.encode("latin-1"))]
+    assert "Idempotency-Key" in refused(api, 422, content=json.dumps(spec_with()).encode(), headers=headers)
+
+
+# --- size ------------------------------------------------------------------------------------------------------
+
+
+def test_a_body_without_code_is_bounded_at_one_mib(api: InProcess) -> None:
+    body = json.dumps(spec_with(name="x" * 2**20)).encode()
+    assert "larger than 1048576 bytes" in refused(api, 413, content=body, headers=JSON)
+
+
+def test_code_zip_does_not_lend_its_bound_to_other_strings(api: InProcess) -> None:
+    body = json.dumps({**spec_with(name="x" * 2**20), "code_zip": "A" * 2**20}).encode()
+    assert "without code_zip" in refused(api, 413, content=body, headers=JSON)
+
+
+def test_a_length_beyond_the_bound_is_refused_before_the_body_is_read(api: InProcess) -> None:
+    read = []
+
+    async def body() -> Any:
+        read.append(1)
+        yield b""
+
+    refused(api, 413, content=body(), headers={**JSON, "Content-Length": str(200 * 2**20)})
+    assert not read
+
+
+def test_a_body_that_hides_its_length_is_cut_off_at_the_bound(api: InProcess) -> None:
+    async def body() -> Any:
+        for _ in range(200):
+            yield b" " * 2**20
+
+    refused(api, 413, content=body(), headers=JSON)
+
+
+# --- the user's files --------------------------------------------------------------------------------------------
+
+
+def test_a_workload_of_the_users_is_stored_with_its_files(api: InProcess) -> None:
+    code = zipped(models__net_py=MODEL)
+    answer = api.post("/v1/studies", json={**spec_with(workload="models/net.py:Mine"), "code_zip": code})
+    assert answer.status_code == 201
+    study = api.store.study(answer.json()["id"])
+    assert study.code is not None and api.store.blob(study.code) == base64.b64decode(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, "send it along"),
+        (5, "as a string"),
+        ("no base64!", "not base64"),
+        (base64.b64encode(b"no zip").decode(), "not a zip"),
+        (zipped(other_py=MODEL), "has no net.py"),
+        (zipped(net_py=b"class Mine(:"), "net.py is not valid Python: line 1"),
+        (zipped(net_py=b"\xff\xfe"), "net.py is not valid Python"),
+        (zipped(net_py=b"x = 1\0"), "net.py is not valid Python"),
+        (zipped(net_py=b"(" * 10_000), "net.py is not valid Python"),
+        (zipped(net_py=b"-" * 500_000 + b"1"), "net.py is not valid Python"),
+        (zipped(net_py=b"class Other: ...\ndef f():\n  class Mine: ..."), "defines no class Mine"),
+        (zipped(net_py=b"#" * (2**20 + 1)), "larger than 1 MiB"),
+        (zipped(net_py=MODEL, **{"..__x_py": b""}), "outside its folder"),
+        (zipped(net_py=MODEL, zeros=bytes(MAX_CODE_BYTES + 1)), "unpacks to more than 64 MiB"),
+    ],
+)
+def test_files_that_cannot_be_the_workload_are_refused(api: InProcess, code: Any, words: str) -> None:
+    assert words in refused(api, 422, json={**spec_with(workload="net.py:Mine"), "code_zip": code})
+
+
+def test_the_users_code_is_not_run(api: InProcess, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    source = f"open({str(mark)!r}, 'w')\nclass Mine: ...\n".encode()
+    answer = api.post("/v1/studies", json={**spec_with(workload="net.py:Mine"), "code_zip": zipped(net_py=source)})
+    assert answer.status_code == 201
+    assert not mark.exists()
+
+
+def test_a_built_in_workload_takes_no_files(api: InProcess) -> None:
+    assert "takes no files" in refused(api, 422, json={**spec_with(), "code_zip": zipped(net_py=MODEL)})
+
+
+# --- anything ----------------------------------------------------------------------------------------------------
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=15,
+)
+mutations = st.dictionaries(st.sampled_from([*SPEC, "fixed", "start_with", "search", "stopping", "budget"]), values)
+bodies = (
+    st.binary(max_size=200)
+    | values.map(lambda value: json.dumps(value).encode())
+    | mutations.map(lambda changes: json.dumps({"spec": {**SPEC, **changes}}).encode())
+    | st.tuples(values, values).map(lambda two: json.dumps({"spec": two[0], "code_zip": two[1]}).encode())
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=bodies)
+def test_any_body_is_a_study_or_a_client_error_that_stores_nothing(api: InProcess, body: bytes) -> None:
+    before = api.store.last_event_id()
+    answer = api.post("/v1/studies", content=body, headers=JSON)
+    if answer.status_code == 201:
+        assert api.get(answer.headers["location"]).status_code == 200
+        return
+    assert 400 <= answer.status_code < 500, answer.text
+    assert answer.json()["detail"]
+    assert api.store.last_event_id() == before

@@ -1,0 +1,130 @@
+"""The real API for tests: in this process without a socket, or served by uvicorn on a free port of the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from api.__main__ import server_for
+from api.app import create_app
+from estimators.model import Plan
+from scamp_service.lifecycle import TrialState
+from scamp_service.model import Json, Metric, Study
+from scamp_service.settings import Settings
+from scamp_service.store import Store
+
+SPEC: Json = {
+    "name": "a study",
+    "workload": "vit_digits",
+    "objective": {"metric": "accuracy"},
+    "space": {"lr": {"low": 0.001, "high": 0.1, "log": True}},
+}
+DEVICE: Json = {"id": "n/0", "node": "n", "index": 0, "kind": "virtual", "capacity_mib": 96}
+SECRET = "attempt-token-that-nobody-may-read"
+
+
+class InProcess:
+    """Requests that the app answers directly; each is complete when it returns."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.app = create_app(settings)
+        self.store: Store = self.app.state.store
+        self._runner = asyncio.Runner()
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8100")
+
+    def request(self, method: str, path: str, **given: Any) -> httpx.Response:
+        return self._runner.run(self._http.request(method, path, **given))
+
+    def get(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("GET", path, **given)
+
+    def post(self, path: str, **given: Any) -> httpx.Response:
+        return self.request("POST", path, **given)
+
+    def submit(self, spec: Any = SPEC, **headers: str) -> httpx.Response:
+        return self.post("/v1/studies", json={"spec": spec}, headers=headers)
+
+    def close(self) -> None:
+        self._runner.run(self._http.aclose())
+        self._runner.close()
+        self.store.close()
+
+
+def settings_in(folder: Path, **given: Any) -> Settings:
+    return Settings(data_dir=folder, **given)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def served(settings: Settings) -> Iterator[tuple[str, Store]]:
+    """A uvicorn in a thread; yields its address and the store that it uses."""
+    server = server_for(settings)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not server.started:
+        assert thread.is_alive() and time.monotonic() < deadline, "the API did not start"
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{settings.port}", server.config.app.state.store  # type: ignore[union-attr]
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive(), "the API did not stop"
+
+
+def fill(store: Store, num_trials: int = 3) -> Study:
+    """A study whose trial 0 has completed, trial 1 runs on a device, and the rest wait."""
+    study = store.create_study(full_spec(), now=time.time())
+    store.create_trials(
+        study.id, [(number, {"lr": 0.01 * (number + 1)}) for number in range(num_trials)], now=time.time()
+    )
+    first, second, *_ = store.trials(study.id)
+    for trial in (first, second):
+        plan = Plan(micro_batch=8).to_json()
+        queued = {"plan": plan, "predicted_bytes": 3 * 2**20, "reserved_mib": 4, "reason": "fits"}
+        assert store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time(), **queued)
+        assert store.begin_attempt(
+            trial.id, 1, token=SECRET, plan=plan, devices=("n/0",), mib_per_rank=4, predicted_bytes=3 * 2**20,
+            placement_reason="first free device", now=time.time(),
+        )  # fmt: skip
+        assert store.report_started(trial.id, 1, SECRET, now=time.time())
+    report(store, first.id, steps=[10, 20, 30])
+    end(store, first.id)
+    return study
+
+
+def report(store: Store, trial_id: int, steps: list[int], value: float = 0.5) -> None:
+    rows = [Metric(trial_id, 1, step, step, {"accuracy": value + step / 1000}, time.time()) for step in steps]
+    assert store.report(
+        trial_id, 1, SECRET, metrics=rows, objective="accuracy", measured_bytes=2 * 2**20, now=time.time()
+    )
+
+
+def end(store: Store, trial_id: int) -> None:
+    from scamp_service.lifecycle import AttemptState, Outcome
+
+    assert store.report_outcome(trial_id, 1, SECRET, Outcome.DONE, "", now=time.time())
+    assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=time.time())
+    assert store.move_trial(trial_id, TrialState.RUNNING, 1, TrialState.COMPLETED, now=time.time())
+
+
+def full_spec() -> Json:
+    from scamp_service.spec import parse_study
+
+    return parse_study(SPEC).to_json()
