@@ -282,6 +282,11 @@ export class Memory extends Points {
   }
 }
 
+/** A line counts at the step nearest to the pointer when it has a value there, or about there: not where it has ended. */
+function nearStep(plot, _line, row) {
+  return Math.abs(plot.cursor.left - plot.valToPos(plot.data[0][row], "x")) + REACH;
+}
+
 /** One line per trial over steps. `update` takes [{trial, points: [[step, value], …]}], ordered so that the best is last. */
 export class Curves extends Chart {
   constructor(box, { open = null, onHover = null, blank = "Curves are drawn here as the trials report." } = {}) {
@@ -346,7 +351,7 @@ export class Curves extends Chart {
       legend: { show: false },
       focus: { alpha: 0.22 },
       padding: [8, 12, 0, 0],
-      cursor: { y: false, drag: { x: false, y: false }, focus: { prox: REACH }, points: { size: 7 } },
+      cursor: { y: false, drag: { x: false, y: false }, focus: { prox: REACH }, hover: { prox: nearStep, skip: [undefined, null] }, points: { one: true, size: 7 } },
       scales: { x: { time: false, range: (_, low, high) => [low, high > low ? high : low + 1] }, y: { range: (_, low, high) => range(low, high) } },
       axes: [this.axis("step", { values: (_, splits) => splits.map((at) => (Number.isInteger(at) ? count(at) : "")) }), this.axis(this.name, { size: 48, values: (_, splits) => splits.map(num) })],
       series: [{}, ...series],
@@ -383,8 +388,8 @@ export class Curves extends Chart {
   }
 
   describe() {
-    const row = this.plot?.cursor.idx;
-    const value = this.lit === null || row === null || row === undefined ? undefined : this.plot.data[this.lit + 1][row];
+    const row = this.lit === null ? null : this.plot?.cursor.idxs?.[this.lit + 1]; // where this line itself has a value
+    const value = row === null || row === undefined ? undefined : this.plot.data[this.lit + 1][row];
     if (value === undefined || value === null) return this.point(null);
     const step = this.plot.data[0][row];
     const text = h("div", {}, `${this.name} ${metric(value)} at step ${count(step)}`);

@@ -139,7 +139,7 @@ function updateWaiting(row, item) {
   setState(row.children[2], item.state);
   setText(row.children[3], item.plan ? count(ranks(item.plan)) : "–");
   setText(row.children[4], item.reserved_mib ? count(item.reserved_mib) : "–");
-  setText(row.children[5], item.reason || (item.state === "WAITING" ? "its memory is being estimated" : "it is next in line"));
+  setText(row.children[5], item.reason || (item.state === "WAITING" ? "it has no plan yet: its memory is still to be estimated" : "it is in line for devices"));
 }
 
 function show(snapshot) {

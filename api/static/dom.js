@@ -60,15 +60,20 @@ export function keyed(parent, items, keyOf, create, update) {
   known.set(parent, after);
 }
 
-/** Run `draw` once in the next frame, however often it is asked for until then. */
-export function coalesced(draw) {
+/** Run `draw` once in the next frame, however often it is asked for until then; and not more often than `restMs`. */
+export function coalesced(draw, restMs = 0) {
   let asked = false;
+  let last = -Infinity;
+  const run = () => {
+    asked = false;
+    last = performance.now();
+    draw();
+  };
   return () => {
     if (asked) return;
     asked = true;
-    requestAnimationFrame(() => {
-      asked = false;
-      draw();
-    });
+    const rest = last + restMs - performance.now();
+    if (rest > 0) setTimeout(() => requestAnimationFrame(run), rest);
+    else requestAnimationFrame(run);
   };
 }

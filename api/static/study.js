@@ -49,7 +49,7 @@ const draw = coalesced(() => {
   memory.update(all);
   setText(byId("memory-aside"), errorWords(all));
 });
-const drawCurves = coalesced(drawCurvesNow);
+const drawCurves = coalesced(drawCurvesNow, 300);
 
 function bestTrial() {
   return api.bestOf([...trials.values()], study.spec.objective.direction);
@@ -101,7 +101,7 @@ function drawBest() {
   if (!best) return;
   const { spec } = study;
   const running = best.state === "COMPLETED" ? "" : ", still running";
-  const params = Object.entries(best.params).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, paramValue(value))]);
+  const params = Object.entries(best.params).flatMap(([name, value]) => [h("dt", {}, name), h("dd", { title: value }, paramValue(value))]);
   const where = h("a", { href: `/studies/${studyId}/trials/${best.number}` }, `trial ${best.number}`);
   byId("best-box").replaceChildren(
     h("p", { class: "big" }, metric(best.value)),

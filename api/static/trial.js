@@ -27,7 +27,7 @@ const draw = coalesced(() => {
   drawPlan();
   drawAttempts();
 });
-const drawCurves = coalesced(drawCurvesNow);
+const drawCurves = coalesced(drawCurvesNow, 300);
 
 function drawHead() {
   document.title = `Trial ${trial.number} · ${study.name} · ScaMP`;

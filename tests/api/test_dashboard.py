@@ -8,15 +8,14 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from api.app import create_app
 from api.dashboard import STATIC, static_version
@@ -61,7 +60,7 @@ class Filler:
         self.now += 1.0
         return self.now
 
-    def study(self, name: str, candidates: list[Json], trials: int = 12) -> Study:
+    def study(self, name: str, candidates: Sequence[Json], trials: int = 12) -> Study:
         study = self.store.create_study(spec(name, trials), now=self.tick())
         self.store.create_trials(study.id, list(enumerate(candidates)), now=self.tick())
         return study
@@ -211,16 +210,21 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def open_page(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
     """Opens a page, and fails the test for any console message, script error, failed answer or foreign request."""
-    contexts, complaints = [], []
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def check(good: bool, complaint: str) -> None:
+        if not good:
+            complaints.append(complaint)
 
     def watch(page: Page) -> None:
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("request", lambda request: request.url.startswith(address) or complaints.append(request.url))
-        page.on("response", lambda answer: answer.ok or complaints.append(f"{answer.status} {answer.url}"))
+        page.on("console", lambda message: check(False, f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: check(False, f"error: {error}"))
+        page.on("request", lambda request: check(request.url.startswith(address), f"foreign: {request.url}"))
+        page.on("response", lambda answer: check(answer.ok, f"{answer.status} {answer.url}"))
 
-    def open_(path: str, width: int = 1280, height: int = 800, scheme: Any = "light") -> Page:
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    def open_(path: str) -> Page:
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(10_000)
@@ -279,20 +283,26 @@ def test_no_module_can_turn_data_into_html() -> None:
 
 # --- in the browser ---------------------------------------------------------------------------------------------
 
-SIZES = [(1280, 800, "light"), (1280, 800, "dark"), (390, 844, "light"), (390, 844, "dark")]
-
 
 @pytest.mark.browser
-@pytest.mark.parametrize(("width", "height", "scheme"), SIZES)
+@pytest.mark.parametrize(
+    ("path", "heading"),
+    [("/", "Studies"), ("/studies/1", "digits"), ("/studies/1/trials/5", "Trial 5"), ("/cluster", "Cluster")],
+)
 def test_every_page_fits_the_window_in_both_themes(
-    open_page: Callable[..., Page], tmp_path: Path, width: int, height: int, scheme: str
+    open_page: Callable[..., Page], tmp_path: Path, path: str, heading: str
 ) -> None:
-    shown = {"/": "Studies", "/studies/1": "digits", "/studies/1/trials/5": "Trial 5", "/cluster": "Cluster"}
-    for path, heading in shown.items():
-        page = open_page(path, width, height, scheme)
-        expect(page.locator("h1")).to_have_text(heading)
-        page.screenshot(path=tmp_path / f"{path.strip('/').replace('/', '-') or 'studies'}.png", full_page=True)
-        assert page.locator("html").evaluate("e => e.scrollWidth") <= width, path
+    page = open_page(path)
+    expect(page.locator("h1")).to_have_text(heading)
+    colours = set()
+    for width, height in [(1280, 800), (390, 844)]:
+        page.set_viewport_size({"width": width, "height": height})
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            page.screenshot(path=tmp_path / f"{width}-{scheme}.png", full_page=True)
+            assert page.locator("html").evaluate("e => e.scrollWidth") <= width, path
+            colours.add(page.locator("body").evaluate("e => getComputedStyle(e).backgroundColor"))
+    assert len(colours) == 2, "light and dark differ"
 
 
 @pytest.mark.browser
@@ -361,6 +371,22 @@ def test_a_point_of_the_history_tells_its_trial_and_opens_it(open_page: Callable
     page.mouse.up()
     expect(page.locator("h1")).to_have_text("Trial 4")
     expect(page.locator("#attempts")).to_contain_text("has used no device")
+
+
+@pytest.mark.browser
+def test_a_curve_under_the_pointer_is_named_and_its_row_marked(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1")
+    page.locator("#curves").scroll_into_view_if_needed()
+    expect(page.locator("#curves canvas")).to_be_visible()
+    plot = page.locator("#curves .u-over").bounding_box()
+    assert plot is not None
+    page.mouse.move(plot["x"] + plot["width"] - 2, plot["y"] + plot["height"] * 0.06)  # the best, at the last step
+    expect(page.locator("#curves .tip")).to_contain_text("Trial 2 completed")
+    expect(page.locator("#curves .tip")).to_contain_text("accuracy 0.9522 at step 120")
+    expect(page.locator("#trials tr.lit td:first-child")).to_have_text("2")
+    page.select_option("#metric", "loss")
+    page.mouse.move(plot["x"] + plot["width"] - 2, plot["y"] + plot["height"] * 0.94)
+    expect(page.locator("#curves .tip")).to_contain_text("loss 0.1099 at step 120")
 
 
 @pytest.mark.browser
