@@ -130,13 +130,12 @@ class Database:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except FileExistsError:
-            if not path.is_file():
-                raise Unavailable(f"{path} is no file; name another one in SCAMP_DATABASE_URL") from None
         except OSError as error:
+            if os.path.isfile(path):
+                return
             raise Unavailable(
-                f"the study database {path} cannot be created ({error.strerror}); make its directory writable, "
-                "or set SCAMP_DATA_DIR to another one"
+                f"the study database {path} cannot be created ({error.strerror}); make its directory writable for this "
+                "user, or name another one in SCAMP_DATA_DIR"
             ) from error
 
     # --- schema ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,126 @@
+"""What the API and the dashboard ask of the study database, on each kind of database."""
+
+from __future__ import annotations
+
+import math
+
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.model import Metric, PeakPair, Totals
+from scamp_service.store import Store
+
+
+def new_study(store: Store, num_trials: int) -> list[int]:
+    """A study's queued trials."""
+    study = store.create_study({"name": "digits"}, now=0.0)
+    store.create_trials(study.id, [(number, {}) for number in range(num_trials)], now=0.0)
+    ids = [trial.id for trial in store.trials(study.id)]
+    for trial_id in ids:
+        assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0)
+    return ids
+
+
+def hold(store: Store, trial_id: int, devices: str, began: float, ended: float | None = None, attempt: int = 1) -> None:
+    """An attempt on the devices (one letter each) from ``began`` to ``ended``; an ended one queues the trial again."""
+    assert store.begin_attempt(
+        trial_id,
+        attempt,
+        token="t",
+        plan={},
+        devices=tuple(devices),
+        mib_per_rank=1,
+        predicted_bytes=100,
+        placement_reason="",
+        now=began,
+    )
+    if ended is not None:
+        assert store.move_trial(trial_id, TrialState.RUNNING, attempt, TrialState.QUEUED, now=ended)
+        assert store.move_attempt(trial_id, attempt, [AttemptState.STARTING], AttemptState.ENDED, now=ended)
+
+
+def value(store: Store, trial_id: int, acc: float, state: TrialState = TrialState.COMPLETED) -> None:
+    hold(store, trial_id, "a", 1.0)
+    rows = [Metric(trial_id, 1, 1, 10, {"acc": acc}, 2.0)]
+    assert store.report(trial_id, 1, "t", metrics=rows, objective="acc", now=2.0)
+    assert store.move_trial(trial_id, TrialState.RUNNING, 1, state, now=3.0)
+
+
+def best(store: Store, direction: str) -> int | None:
+    trial = store.best_trial(1, direction)  # type: ignore[arg-type]
+    return trial.number if trial else None
+
+
+def test_the_best_trial_is_a_completed_one(store: Store) -> None:
+    ids = new_study(store, 6)
+    assert best(store, "maximize") is None
+    value(store, ids[0], 0.9, TrialState.RUNNING)
+    value(store, ids[1], 0.2, TrialState.RUNNING)
+    value(store, ids[2], 0.99, TrialState.PRUNED)
+    assert (best(store, "maximize"), best(store, "minimize")) == (0, 1)
+    value(store, ids[3], 0.5)
+    value(store, ids[4], 0.5)
+    assert (best(store, "maximize"), best(store, "minimize")) == (3, 3)
+    value(store, ids[5], 0.4)
+    assert (best(store, "maximize"), best(store, "minimize")) == (3, 5)
+
+
+def test_a_diverged_trial_is_never_the_best(store: Store) -> None:
+    ids = new_study(store, 2)
+    value(store, ids[0], math.nan)
+    assert best(store, "maximize") is best(store, "minimize") is None
+    value(store, ids[1], -1e300)
+    assert best(store, "maximize") == best(store, "minimize") == 1
+
+
+def test_totals_count_all_studies(store: Store) -> None:
+    assert store.study_totals() == Totals({}, {}, 0)
+    first, second = new_study(store, 2), new_study(store, 1)
+    hold(store, first[0], "a", 1.0)
+    hold(store, second[0], "a", 1.0, ended=2.0)
+    assert store.move_study(2, [StudyState.RUNNING], StudyState.COMPLETED, now=3.0)
+    states = {StudyState.RUNNING: 1, StudyState.COMPLETED: 1}
+    assert store.study_totals() == Totals(states, {TrialState.RUNNING: 1, TrialState.QUEUED: 2}, 1)
+
+
+def test_device_seconds_are_held_devices_times_time(store: Store) -> None:
+    first, second = new_study(store, 2)
+    other = new_study(store, 1)[0]
+    assert store.device_seconds(1, now=100.0) == 0.0
+    hold(store, first, "ab", 10.0, 15.0)
+    hold(store, first, "abcd", 20.0, attempt=2)
+    hold(store, second, "c", 20.0, 21.5)
+    hold(store, other, "a", 0.0, 1000.0)
+    assert store.device_seconds(1, now=22.0) == 2 * 5.0 + 4 * 2.0 + 1.5
+
+
+def test_colocated_counts_gangs_that_were_on_one_device_at_once(store: Store) -> None:
+    ids = new_study(store, 5)
+    assert store.colocated(1) == 0
+    hold(store, ids[0], "a", 1.0, 2.0)
+    hold(store, ids[1], "a", 2.0, 3.0)
+    assert store.colocated(1) == 1, "one ended as the other began"
+    hold(store, ids[2], "bc", 1.0, 5.0)
+    hold(store, ids[3], "cd", 4.0)
+    assert store.colocated(1) == 2
+    hold(store, ids[4], "dc", 4.5)
+    assert store.colocated(1) == 3
+    other = new_study(store, 1)[0]
+    hold(store, other, "c", 4.5)
+    assert (store.colocated(1), store.colocated(2)) == (3, 1)
+
+
+def test_peaks_are_paired_by_attempt_where_one_was_measured(store: Store) -> None:
+    first, second = new_study(store, 2)
+    hold(store, first, "a", 1.0)
+    hold(store, second, "a", 1.0)
+    assert store.report(first, 1, "t", measured_bytes=110, now=2.0)
+    assert store.report_outcome(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=2.0)
+    assert store.peak_pairs(1) == [PeakPair(first, 1, Outcome.OUT_OF_MEMORY, 100, 110)]
+
+
+def test_all_attempts_of_a_study_are_listed(store: Store) -> None:
+    first, second = new_study(store, 2)
+    hold(store, second, "a", 1.0)
+    hold(store, first, "a", 1.0, 2.0)
+    hold(store, first, "a", 3.0, attempt=2)
+    hold(store, new_study(store, 1)[0], "a", 1.0)
+    assert [a.key for a in store.study_attempts(1)] == [f"{first}/1", f"{first}/2", f"{second}/1"]
