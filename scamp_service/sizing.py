@@ -1,0 +1,185 @@
+"""Sizes candidates away from the controller's thread: traces what the planner asks for, until it has chosen.
+
+Implements the ``Sizer`` of ``executor``. What is traced is ``tracing``'s business, and what fits is the planner's.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from estimators.model import Layout, ModelProfile
+from placement.model import Cluster
+from placement.planner import Choice, NoPlan, Untraced, choose
+from scamp_service.executor import Sized, Unsized
+from scamp_service.model import Json
+from scamp_service.tracing import Trace, TraceCache, TraceFailed, TraceProcess, write_atomically
+
+log = logging.getLogger("scamp.sizing")
+
+
+class Blobs(Protocol):
+    """The part of the store that is needed here."""
+
+    def blob(self, sha256: str) -> bytes: ...
+
+
+@dataclass(slots=True)
+class _Job:
+    trial_id: int
+    workload: str
+    code: str | None
+    params: Json
+    extra_bytes: int
+    cluster: Cluster
+    num_traces: int = 0
+    batch: int = 0
+    profile: ModelProfile | None = field(default=None, repr=False)
+
+
+class ProcessSizer:
+    """``workers`` threads, each with a child process that traces; a trace has ``seconds`` of processor time.
+
+    Candidates take turns, one trace each, those with the fewest first: a small one that fits as it is does not wait
+    for all the layouts of a large one.
+    """
+
+    def __init__(self, store: Blobs, cache_dir: Path, workers: int = 1, *, seconds: int = 60) -> None:
+        self._store, self._cache_dir, self._seconds = store, cache_dir, seconds
+        self._cache = TraceCache(cache_dir / "traces")
+        self._changed = threading.Condition()
+        self._order = itertools.count()
+        self._waiting: list[tuple[int, int, _Job]] = []
+        self._open: dict[int, _Job] = {}
+        self._results: dict[int, Sized | Unsized] = {}
+        self._closed = False
+        self._processes = [TraceProcess() for _ in range(workers)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(process,), name="sizer", daemon=True)
+            for process in self._processes
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def request(
+        self, trial_id: int, workload: str, code: str | None, params: Json, extra_bytes: int, cluster: Cluster
+    ) -> None:
+        """No effect while the trial is being sized, while its result is not forgotten, or without any device."""
+        with self._changed:
+            if trial_id in self._open or trial_id in self._results or not cluster.devices or self._closed:
+                return
+            job = _Job(trial_id, workload, code, params, extra_bytes, cluster)
+            self._open[trial_id] = job
+            self._enqueue(job)
+
+    def results(self) -> Mapping[int, Sized | Unsized]:
+        with self._changed:
+            return dict(self._results)
+
+    def forget(self, trial_ids: Sequence[int]) -> None:
+        """Drop results, and what is still being sized."""
+        with self._changed:
+            for trial_id in trial_ids:
+                self._results.pop(trial_id, None)
+                self._open.pop(trial_id, None)
+
+    def close(self) -> None:
+        """End the children; what is being sized is dropped."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for process in self._processes:
+            process.kill()
+        for thread in self._threads:
+            thread.join()
+
+    def _enqueue(self, job: _Job) -> None:
+        heapq.heappush(self._waiting, (job.num_traces, next(self._order), job))
+        self._changed.notify()
+
+    def _work(self, process: TraceProcess) -> None:
+        process.start()
+        while (job := self._next()) is not None:
+            try:
+                result = self._advance(job, process)
+            except TraceFailed as failed:
+                result = Unsized(failed.reason, failed.infeasible, job.profile.structure if job.profile else "")
+            except Exception as error:  # a fault of ours: this trial fails, the thread goes on for the others
+                log.exception("sizing of trial %s failed", job.trial_id)
+                result = Unsized(f"sizing failed: {type(error).__name__}: {error}", infeasible=False)
+            with self._changed:
+                if self._open.get(job.trial_id) is not job:
+                    continue  # forgotten meanwhile
+                if result is None:
+                    self._enqueue(job)
+                else:
+                    del self._open[job.trial_id]
+                    self._results[job.trial_id] = result
+        process.end()
+
+    def _next(self) -> _Job | None:
+        with self._changed:
+            while not self._closed:
+                while self._waiting:
+                    job = heapq.heappop(self._waiting)[2]
+                    if self._open.get(job.trial_id) is job:
+                        return job
+                self._changed.wait()
+            return None
+
+    def _advance(self, job: _Job, process: TraceProcess) -> Sized | Unsized | None:
+        """Plan with what is known; where a trace is missing make one, and leave the rest (None) for another turn."""
+        wanted = Layout() if job.profile is None else self._plan(job, job.profile)
+        while isinstance(wanted, Layout):
+            trace = self._cache.get(self._cache.key(job.workload, job.code, job.params, wanted))
+            fresh = trace is None
+            trace = trace or self._trace(job, wanted, process)
+            job.num_traces += 1
+            job.batch = trace.batch
+            if job.profile is None:
+                job.profile = trace.profile(wanted)
+            else:
+                job.profile = job.profile.with_curve(wanted, trace.curve)
+            wanted = self._plan(job, job.profile)
+            if fresh and isinstance(wanted, Layout):
+                return None
+        return wanted
+
+    def _plan(self, job: _Job, profile: ModelProfile) -> Sized | Unsized | Layout:
+        match choose(profile, batch=job.batch, cluster=job.cluster, extra_bytes=job.extra_bytes):
+            case Untraced(layout):
+                return layout
+            case NoPlan(reason=reason):
+                return Unsized(reason, infeasible=True, structure=profile.structure)
+            case Choice(plan=plan, footprint=cost, reason=reason):
+                return Sized(profile.structure, plan, cost.peak_bytes, cost.reserved_mib, reason)
+
+    def _trace(self, job: _Job, layout: Layout, process: TraceProcess) -> Trace:
+        request = {
+            "workload": job.workload,
+            "code_zip": None,
+            "code_dir": None,
+            "params": dict(job.params),
+            "layout": {
+                "dp_shard": layout.dp_shard,
+                "recompute": layout.recompute,
+                "accumulate": layout.accumulate,
+            },
+        }
+        if job.code is not None:
+            request["code_zip"] = str(self._code_zip(job.code))
+            request["code_dir"] = str((self._cache_dir / "code" / job.code).resolve())
+        answer = process.ask(request, self._seconds)
+        return self._cache.put(self._cache.key(job.workload, job.code, job.params, layout), answer)
+
+    def _code_zip(self, sha256: str) -> Path:
+        file = (self._cache_dir / "code" / f"{sha256}.zip").resolve()
+        if not file.is_file():
+            write_atomically(file, self._store.blob(sha256))
+        return file
