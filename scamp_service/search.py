@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as Told
+from optuna.trial import create_trial
 
 from scamp_service.lifecycle import LIVE_TRIALS, TrialState
 from scamp_service.spec import Choice, Range, Scalar, StudySpec
@@ -161,9 +161,9 @@ def _values(axis: _Axis) -> Iterable[Scalar]:
 class _Memory:
     """Optuna's in-memory study, kept in step with the history; begun anew when the history has taken another course.
 
-    A trial is told once it is over. What did not fit or diverged is told as pruned with a violated constraint: TPE
-    ranks it behind all that worked, and so steers away without a value having to be invented. Where the objective
-    pulls towards models that do not fit, half of the later candidates fit; ignored, next to none do. A failure or a
+    A trial is told once it is over. What did not fit or diverged is told as pruned before its first report: TPE ranks
+    that behind all that worked, and so steers away without a value having to be invented. Where the objective pulls
+    towards models that do not fit, half of the later candidates fit; ignored, next to none do. A failure or a
     cancellation says nothing of the parameters, and is ignored.
     """
 
@@ -215,31 +215,22 @@ class _Memory:
         self._last = number
 
     def _tell(self, past: Past) -> None:
-        trial_id, params = self._running.pop(past.number)
+        trial_id, _ = self._running.pop(past.number)
         self._over.add(past.number)
-        told = _told(past, params, self._distributions)
-        for key, value in told.system_attrs.items():
-            self._storage.set_trial_system_attr(trial_id, key, value)
-        for step, value in told.intermediate_values.items():
-            self._storage.set_trial_intermediate_value(trial_id, step, value)
-        self._storage.set_trial_state_values(trial_id, told.state, told.values)
+        state, value, reported = _told(past)
+        for step, intermediate in reported.items():
+            self._storage.set_trial_intermediate_value(trial_id, step, intermediate)
+        self._storage.set_trial_state_values(trial_id, state, value)
 
 
-def _told(past: Past, params: dict[str, Any], distributions: dict[str, BaseDistribution]) -> FrozenTrial:
-    """A finished trial in Optuna's words."""
+def _told(past: Past) -> tuple[Told, list[float] | None, dict[int, float]]:
+    """A finished trial in Optuna's words: state, final value, intermediate values."""
     value = past.value if past.value is not None and math.isfinite(past.value) else None
     match past.state:
         case TrialState.COMPLETED if value is not None:
-            return create_trial(state=Told.COMPLETE, params=params, distributions=distributions, value=value)
+            return Told.COMPLETE, [value], {}
         case TrialState.PRUNED if value is not None:
-            reported = {past.step: value}
-            return create_trial(
-                state=Told.PRUNED, params=params, distributions=distributions, intermediate_values=reported
-            )
-        case TrialState.COMPLETED | TrialState.PRUNED:
-            broken = {"finite objective": 1.0}
-            return create_trial(state=Told.PRUNED, params=params, distributions=distributions, constraints=broken)
-        case TrialState.INFEASIBLE:
-            broken = {"memory": 1.0}
-            return create_trial(state=Told.PRUNED, params=params, distributions=distributions, constraints=broken)
-    return create_trial(state=Told.FAIL, params=params, distributions=distributions)
+            return Told.PRUNED, None, {past.step: value}
+        case TrialState.COMPLETED | TrialState.PRUNED | TrialState.INFEASIBLE:
+            return Told.PRUNED, None, {}
+    return Told.FAIL, None, {}

@@ -120,7 +120,38 @@ def test_asking_for_several_is_asking_one_after_another() -> None:
     for number in (20, 21, 22):
         grown.append(Trial(number, one.propose(grown, number, 1)[0]))
     assert [trial.params for trial in grown[20:]] == several
-    assert len({str(params) for params in several}) == 3, "trials that still run are taken into account"
+    assert len({str(params) for params in several}) == 3
+
+
+def test_tpe_stays_away_from_where_trials_still_run() -> None:
+    spec = study({"x": {"low": 0.0, "high": 1.0}})
+    trials = live(Search(spec), lambda t: replace(t, state=S.COMPLETED, value=abs(float(t.params["x"]) - 0.5)), 30)
+    crowd = [Trial(number, {"x": 0.5}) for number in range(30, 50)]
+
+    def distance_from_crowd(history: list[Trial]) -> float:
+        return sum(abs(float(params["x"]) - 0.5) for params in Search(spec).propose(history, 50, 10))
+
+    gone = [replace(trial, state=S.CANCELLED) for trial in crowd]
+    assert distance_from_crowd([*trials, *crowd]) > 1.1 * distance_from_crowd([*trials, *gone])
+
+
+def test_tpe_learns_from_what_was_pruned() -> None:
+    def distance_from_best(trial: Trial) -> float:
+        return abs(float(trial.params["x"]) - 0.7)
+
+    def pruned(trial: Trial) -> Trial:
+        return replace(trial, state=S.PRUNED, step=10, value=distance_from_best(trial))
+
+    late: list[Trial] = []
+    for seed in range(3):
+        spec = study({"x": {"low": 0.0, "high": 1.0}}, search={"seed": seed})
+        late += live(Search(spec), pruned, 40)[25:]
+    assert sum(map(distance_from_best, late)) / len(late) < 0.18, "chance would be 0.29"
+
+
+def test_the_first_candidates_of_tpe_are_spread_at_random() -> None:
+    proposed = Search(study()).propose([], 0, 10)
+    assert len({params["lr"] for params in proposed}) == 10
 
 
 def test_a_proposal_that_was_never_stored_is_made_again() -> None:
