@@ -10,6 +10,7 @@ import gc
 import math
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from workloads.parallel import apply_plan
 from workloads.protocol import Workload
 from workloads.step import to_device, train_step
 
+CHECKPOINT_SHARE = 0.1  # of the time since the last one may go into the next
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 MEASURED_STEP = 2  # after the start: optimizer states and lazily made buffers exist by then
 
@@ -133,6 +135,8 @@ class _Run:
     held: budget.Budget
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    checkpoint_seconds: float = 0.0  # what the last one took, and
+    checkpoint_at: float = -math.inf  # when it was done, by the monotonic clock
 
     def train(self) -> Literal["done", "stopped"]:
         job = self.job
@@ -202,8 +206,21 @@ class _Run:
             raise WorkloadError(f"the workload reports {', '.join(values)}, but the objective is {self.job.metric!r}")
         if self.rank == 0:
             self.reporter.metrics(step, values)
+        if step == self.job.steps or self._checkpoint_is_due():
+            self._checkpoint(step)
+
+    def _checkpoint_is_due(self) -> bool:
+        """At the first evaluation, then where it takes a small share of the time; rank 0's clock decides for all."""
+        passed = time.monotonic() - self.checkpoint_at
+        due = self.rank == 0 and self.checkpoint_seconds <= passed * CHECKPOINT_SHARE
+        return bool(self._sum(torch.tensor(float(due))))
+
+    def _checkpoint(self, step: int) -> None:
+        began = time.monotonic()
         with self.held.lifted():
             checkpoint.save(self.job.checkpoint_dir, step, self.model, self.optimizer)
+        self.checkpoint_at = time.monotonic()
+        self.checkpoint_seconds = self.checkpoint_at - began
         if self.rank == 0:
             self.reporter.checkpoint(step)
 

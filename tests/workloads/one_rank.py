@@ -1,0 +1,79 @@
+"""A warm rank for tests: one JSON job a line on stdin, one JSON result a line on stdout. Not a test module."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import FileStore
+
+from estimators.model import Plan
+from workloads.runtime import Job, train
+
+
+class Collected:
+    def __init__(self, stop_after: int | None) -> None:
+        self.stop_after, self.asked = stop_after, 0
+        self.reports: list[tuple[int, Mapping[str, float]]] = []
+        self.checkpoints: list[int] = []
+        self.peak = 0
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self.reports.append((step, values))
+
+    def measured(self, peak_bytes: int) -> None:
+        self.peak = peak_bytes
+
+    def checkpoint(self, step: int) -> None:
+        self.checkpoints.append(step)
+
+    def should_stop(self) -> bool:
+        self.asked += 1
+        return self.stop_after is not None and self.asked >= self.stop_after
+
+
+def run(order: dict[str, Any]) -> dict[str, Any]:
+    rank, plan = order["rank"], Plan.from_json(order["plan"])
+    job = Job(
+        workload=order["workload"],
+        code_dir=Path(order["code_dir"]) if order["code_dir"] else None,
+        params=order["params"],
+        plan=plan,
+        seed=order["seed"],
+        steps=order["steps"],
+        report_every=order["report_every"],
+        budget_bytes=order["budget_bytes"],
+        checkpoint_dir=Path(order["checkpoint_dir"]),
+        resume_step=order["resume_step"],
+        metric=order["metric"],
+    )
+    store = FileStore(order["store"], plan.world_size) if plan.world_size > 1 else None
+    reporter = Collected(order["stop_after"] if rank == order["stopped_rank"] else None)
+    error: BaseException | None = None
+    ended = ""
+    try:
+        ended = train(job, rank, plan.world_size, store, reporter)
+    except Exception as caught:
+        error = caught
+    return {
+        "ended": ended,
+        "error": type(error).__name__ if error else "",
+        "message": str(error or ""),
+        "traceback": "".join(traceback.format_exception(error)) if error else "",
+        "measured_bytes": getattr(error, "measured_bytes", 0),
+        "reports": reporter.reports,
+        "checkpoints": reporter.checkpoints,
+        "peak": reporter.peak,
+        "asked": reporter.asked,
+    }
+
+
+if __name__ == "__main__":
+    answers = sys.stdout
+    sys.stdout = sys.stderr
+    for line in sys.stdin:
+        print(json.dumps(run(json.loads(line))), file=answers, flush=True)
