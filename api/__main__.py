@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import logging
+import socket
 import sys
-from socket import socket
 
 import uvicorn
 
+from api import sse
 from api.app import create_app
-from api.sse import EventHub
-from scamp_service.errors import ScampError
+from scamp_service.errors import ScampError, Unavailable
 from scamp_service.settings import Settings
 
 SHUTDOWN_SECONDS = 3
@@ -34,31 +34,53 @@ def main() -> int:
 
 
 def server_for(settings: Settings) -> uvicorn.Server:
-    """Raises what ``create_app`` raises; nothing listens before ``run``."""
+    """The port is taken from now on, and answers once ``run`` is called. Raises what ``create_app`` raises, and
+    ``Unavailable`` for a port that cannot be had."""
     if not settings.database_url:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    app = create_app(settings)
+    listener = _bind(settings.host, settings.port)
+    try:
+        app = create_app(settings)
+    except BaseException:
+        listener.close()
+        raise
     config = uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    return _Server(config, app.state.hub)
+    return _Server(config, app.state.hub, listener)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # the system forgets a peer that takes nothing; connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * sse.STALLED_SECONDS))
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise Unavailable(
+            f"cannot listen on {host} port {port} ({error.strerror}); choose another with --host or --port"
+        ) from None
+    return listener
 
 
 class _Server(uvicorn.Server):
     """Ends the event streams when it is told to stop: uvicorn would wait for them as for any other answer."""
 
-    def __init__(self, config: uvicorn.Config, hub: EventHub) -> None:
+    def __init__(self, config: uvicorn.Config, hub: sse.EventHub, listener: socket.socket) -> None:
         super().__init__(config)
-        self._hub = hub
+        self._hub, self._listener = hub, listener
 
-    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        super().run(sockets or [self._listener])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._hub.close()
         await super().shutdown(sockets)
 

@@ -28,6 +28,7 @@ PERIOD_SECONDS = 0.1
 KEEPALIVE_SECONDS = 15.0
 STALLED_SECONDS = 30.0
 PAGE = 1000
+CHUNK_BYTES = 2**18
 KEPT = 20_000
 RETRY_MS = 1000
 
@@ -134,14 +135,15 @@ class EventHub:
         """The next chunk after ``position`` and the position behind it; an empty chunk when there is none."""
         if position >= self._kept_from:
             start = bisect_right(self._kept, position, key=lambda event: event.id)
-            found = self._kept[start : start + PAGE]
+            found = _within_a_chunk(self._kept[start : start + PAGE])
             chunk = b"".join(event.data for event in found if study_id in (None, event.study_id))
             return chunk, found[-1].id if found else position
         head = self._kept_from
         events = await run_in_threadpool(self._store.events, after=position, limit=PAGE, study_id=study_id)
-        behind = [event for event in events if event.id <= head]
-        chunk = b"".join(encode(event).data for event in behind)
-        return chunk, head if len(behind) < PAGE else behind[-1].id
+        behind = [encode(event) for event in events if event.id <= head]
+        found = _within_a_chunk(behind)
+        is_last = len(behind) < PAGE and len(found) == len(behind)
+        return b"".join(event.data for event in found), head if is_last else found[-1].id
 
 
 class EventStream(EventSourceResponse):
@@ -167,6 +169,16 @@ class EventStream(EventSourceResponse):
 def encode(event: Event) -> Encoded:
     data = json.dumps(asdict(event), separators=(",", ":"), allow_nan=False)
     return Encoded(event.id, event.study_id, format_sse_event(data_str=data, event=event.kind, id=str(event.id)))
+
+
+def _within_a_chunk(events: list[Encoded]) -> list[Encoded]:
+    """As many as ``CHUNK_BYTES`` allow, at least one: what is handed over at once is in memory until it is taken."""
+    left = CHUNK_BYTES
+    for count, event in enumerate(events):
+        left -= len(event.data)
+        if left < 0:
+            return events[: max(1, count)]
+    return events
 
 
 async def _wait(news: asyncio.Event, seconds: float) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -61,6 +62,17 @@ def test_an_unsafe_address_is_refused_at_once_in_one_line(tmp_path: Path) -> Non
     assert process.returncode == 2
     assert output.startswith("scamp: 0.0.0.0 can be reached from other machines: set SCAMP_API_TOKEN")
     assert len(output.splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = start(tmp_path, "--port", str(taken.getsockname()[1]))
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert output.startswith("scamp: cannot listen on 127.0.0.1 port") and len(output.splitlines()) == 1
+    assert not (tmp_path / "scamp.db").exists()
 
 
 def test_the_api_loads_nothing_heavy() -> None:

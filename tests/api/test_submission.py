@@ -194,7 +194,7 @@ bodies = (
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=bodies)
 def test_any_body_is_a_study_or_a_client_error_that_stores_nothing(api: InProcess, body: bytes) -> None:
     before = api.store.last_event_id()

@@ -1,0 +1,197 @@
+"""The SDK against a real service."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scamp_service.client import Client
+from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, Unavailable
+from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.model import LogLine
+from scamp_service.settings import Settings
+from scamp_service.store import Store
+from tests.serving import DEVICE, SECRET, SPEC, end, fill, free_port, served, settings_in
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[tuple[Client, Store]]:
+    settings = settings_in(tmp_path / "data", port=free_port())
+    with served(settings) as (url, store), Client(url) as client:
+        yield client, store
+
+
+def test_a_study_is_submitted_and_read_back(service: tuple[Client, Store]) -> None:
+    client, store = service
+    created = client.submit(SPEC)
+    assert client.study(created["id"])["spec"] == created["spec"]
+    assert [study["id"] for study in client.studies()] == [created["id"]]
+    assert client.stop(created["id"])["state"] == "STOPPING"
+    assert store.study(created["id"]).state is StudyState.STOPPING
+
+
+def test_a_study_file_is_submitted_with_its_own_workload(service: tuple[Client, Store], tmp_path: Path) -> None:
+    client, store = service
+    study = tmp_path / "study.yaml"
+    study.write_text("name: mine\nworkload: net.py:Mine\nobjective: {metric: loss}\nspace: {lr: {low: 0, high: 1}}\n")
+    (tmp_path / "net.py").write_text("class Mine: ...")
+    code = store.study(client.submit(study)["id"]).code
+    assert code is not None and store.blob(code).startswith(b"PK")
+
+
+def test_each_call_is_a_study_of_its_own_and_a_key_makes_one_of_many(service: tuple[Client, Store]) -> None:
+    client, _ = service
+    assert client.submit(SPEC)["id"] != client.submit(SPEC)["id"]
+    assert client.submit(SPEC, idempotency_key="k")["id"] == client.submit(SPEC, idempotency_key="k")["id"]
+    with pytest.raises(Conflict, match="take a new key"):
+        client.submit({**SPEC, "name": "another"}, idempotency_key="k")
+
+
+def test_refusals_are_our_errors(service: tuple[Client, Store], tmp_path: Path) -> None:
+    client, _ = service
+    with pytest.raises(InvalidInput, match="space is empty"):
+        client.submit({**SPEC, "space": {}})
+    with pytest.raises(InvalidInput, match="not JSON"):
+        client.submit({**SPEC, "name": float("nan")})
+    with pytest.raises(InvalidInput, match="cannot read the study"):
+        client.submit(tmp_path / "none.yaml")
+    with pytest.raises(InvalidInput, match="send it along"):
+        client.submit({**SPEC, "workload": "net.py:Mine"})
+    for call in (client.study, client.stop, lambda study: list(client.trials(study)), lambda s: client.trial(s, 0)):
+        with pytest.raises(NotFound, match=r"there is no study 7|study 7 has no trial"):
+            call(7)
+    assert list(client.studies()) == []
+
+
+def test_lists_come_whole_whatever_the_page(service: tuple[Client, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    client, store = service
+    monkeypatch.setattr("scamp_service.client.PAGE", 2)
+    study = fill(store, num_trials=5)
+    assert [trial["number"] for trial in client.trials(study.id)] == [0, 1, 2, 3, 4]
+    assert [trial["number"] for trial in client.trials(study.id, states=("WAITING",))] == [2, 3, 4]
+    assert [row["step"] for row in client.metrics(study.id, 0)] == [10, 20, 30]
+    assert client.trial(study.id, 0)["attempts"][0]["outcome"] == "DONE"
+    running = store.trials(study.id)[1].id
+    lines = [LogLine(running, 1, 0, seq, 1.0, f"line {seq}") for seq in range(3)]
+    assert store.report(running, 1, SECRET, logs=lines, now=1.0)
+    first = client.logs(study.id, 1, limit=2)
+    assert [line["text"] for line in first + client.logs(study.id, 1, after=first[-1]["id"])] == [
+        "line 0", "line 1", "line 2"
+    ]  # fmt: skip
+
+
+def test_the_cluster_is_read(service: tuple[Client, Store]) -> None:
+    client, store = service
+    store.record_cluster({"status": "ready", "detail": "", "devices": [DEVICE]}, now=time.time())
+    assert client.cluster()["devices"][0]["id"] == "n/0"
+
+
+def test_waiting_ends_with_the_study_or_with_patience(service: tuple[Client, Store]) -> None:
+    client, store = service
+    study = client.submit(SPEC)["id"]
+    with pytest.raises(Unavailable, match="still RUNNING"):
+        client.wait(study, timeout=0.1, poll_seconds=0.05)
+    ends = threading.Timer(
+        0.3, lambda: store.move_study(study, [StudyState.RUNNING], StudyState.COMPLETED, now=time.time())
+    )
+    ends.start()
+    assert client.wait(study, timeout=10, poll_seconds=0.05)["state"] == "COMPLETED"
+    ends.join()
+
+
+# --- a service that is away ----------------------------------------------------------------------------------------
+
+
+def test_a_service_that_is_not_there_is_told_with_what_to_do() -> None:
+    with Client(f"http://127.0.0.1:{free_port()}") as client:
+        with pytest.raises(Unavailable, match="start it with `scamp serve`"):
+            client.study(1)
+        with pytest.raises(Unavailable, match="start it with `scamp serve`"):
+            next(client.events())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8100", "ftp://host", "", "http://"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(InvalidInput, match=r"it looks like http://127\.0\.0\.1:8100"):
+        Client(address)
+
+
+def test_another_server_is_not_taken_for_ours() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+            with pytest.raises(Unavailable, match="does not answer like ScaMP"):
+                client.study(1)
+        thread.join(10)
+
+
+def test_a_token_is_sent_and_its_absence_is_refused(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, port=free_port(), api_token="0123456789abcdef")
+    with served(settings) as (url, _):
+        with Client(url, token="0123456789abcdef") as client:
+            assert list(client.studies()) == []
+            assert client.address == url
+        for wrong in (None, "another-token-of-16"):
+            with Client(url, token=wrong) as client:
+                with pytest.raises(Refused, match="API token"):
+                    list(client.studies())
+                with pytest.raises(Refused, match="API token"):
+                    next(client.events())
+
+
+def test_events_and_calls_go_on_over_a_restart_and_none_is_lost_or_told_twice(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, port=free_port())
+    writer = Store(settings.url)
+    found: list[int] = []
+    with Client(f"http://127.0.0.1:{settings.port}") as client:
+        with served(settings):
+            study = fill(writer)
+            listener = threading.Thread(target=collect, args=(settings, found, writer.last_event_id() + 2))
+            listener.start()
+            assert client.study(study.id)["id"] == study.id
+            wait_for(lambda: len(found) == writer.last_event_id())
+        end(writer, writer.trials(study.id)[1].id)  # three events that nobody serves
+        restart = threading.Thread(target=hold, args=(settings, listener))
+        restart.start()
+        assert client.trial(study.id, 1)["state"] == TrialState.COMPLETED  # waits for the service to be back
+        restart.join(30)
+    assert found == list(range(1, len(found) + 1))
+    assert len(found) >= writer.last_event_id() - 1
+    writer.close()
+
+
+def collect(settings: Settings, found: list[int], last: int) -> None:
+    with Client(f"http://127.0.0.1:{settings.port}") as client:
+        for event in client.events(after=0):
+            found.append(event["id"])
+            if event["id"] >= last:
+                return
+
+
+def hold(settings: Settings, listener: threading.Thread) -> None:
+    time.sleep(0.5)
+    with served(settings):
+        listener.join(20)
+        assert not listener.is_alive()
+
+
+def wait_for(true: object, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
