@@ -378,7 +378,7 @@ class LineWriter(io.TextIOBase):
 
 def lost_its_peers(error: BaseException) -> bool:
     """Whether the error only says that another rank is gone: its own word is the cause then."""
-    from torch.distributed import DistError  # type: ignore[attr-defined]
+    from torch.distributed import DistError
 
     from workloads.runtime import PeerLost
 
