@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import io
+import stat
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import workloads
+from workloads import loading
+from workloads.loading import BUILT_INS, WorkloadError, load_workload, unpack_code
+from workloads.protocol import Workload
+
+VALID = """
+from workloads.protocol import Workload
+
+class Mine(Workload):
+    num_train = num_eval = 1
+    def build_model(self): ...
+    def train_batch(self, indices): ...
+    def eval_batch(self, indices): ...
+    def loss(self, model, batch): ...
+    def evaluate(self, model, batch): ...
+"""
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def refused(name: str, code_dir: Path | None) -> str:
+    with pytest.raises(WorkloadError) as caught:
+        load_workload(name, code_dir)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", BUILT_INS)
+def test_every_built_in_is_a_workload(name: str) -> None:
+    assert issubclass(load_workload(name, None), Workload)
+
+
+def test_a_class_in_a_folder_of_the_study_is_loaded_once(tmp_path: Path) -> None:
+    write(tmp_path, {"deep/my-model.py": VALID})
+    assert load_workload("deep/my-model.py:Mine", tmp_path) is load_workload("deep/my-model.py:Mine", tmp_path)
+
+
+def test_two_studies_may_have_files_of_the_same_name(tmp_path: Path) -> None:
+    first = write(tmp_path / "a", {"model.py": VALID + "    default_batch = 1"})
+    second = write(tmp_path / "b", {"model.py": VALID + "    default_batch = 2"})
+    assert load_workload("model.py:Mine", first).default_batch == 1
+    assert load_workload("model.py:Mine", second).default_batch == 2
+
+
+def test_user_folders_named_like_ours_neither_hide_ours_nor_are_hidden(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "workloads/nets.py": "WHOSE = 'the user\\'s'",
+            "api/__init__.py": "from workloads import nets\nWHOSE = nets.WHOSE",
+            "random.py": "WHOSE = 'the user\\'s random'",
+            "model.py": VALID
+            + "    import api, random, workloads.nets as nets\n    seen = api.WHOSE, nets.WHOSE, random.WHOSE\n",
+        },
+    )
+    found = load_workload("model.py:Mine", tmp_path)
+    assert found.seen == ("the user's", "the user's", "the user's random")  # type: ignore[attr-defined]
+    assert sys.modules["workloads"] is workloads
+    assert "nets" not in vars(workloads)
+    import random
+
+    assert random.random() < 1
+
+
+def test_siblings_can_be_imported_from_inside_functions_and_relative_to_the_file(tmp_path: Path) -> None:
+    code = VALID + (
+        "    def build_model(self):\n"
+        "        import beside, pkg.deep\n        from .beside import VALUE\n        from pkg import deep as also\n"
+        "        return beside.VALUE, VALUE, pkg.deep.VALUE, also.VALUE\n"
+    )
+    files = {"models/model.py": code, "models/beside.py": "VALUE = 1", "pkg/deep.py": "from .up import VALUE"}
+    write(tmp_path, {**files, "pkg/up.py": "VALUE = 2"})
+    assert load_workload("models/model.py:Mine", tmp_path)({}).build_model() == (1, 1, 2, 2)  # type: ignore[comparison-overlap]
+
+
+def test_nothing_is_written_into_the_folder_of_the_study(tmp_path: Path) -> None:
+    load_workload("model.py:Mine", write(tmp_path, {"model.py": VALID}))
+    assert [path.name for path in tmp_path.iterdir()] == ["model.py"]
+
+
+def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:
+    files = {
+        "raises.py": "def f():\n    return 1 / 0\nf()\n",
+        "syntax.py": "def f(:\n",
+        "exits.py": "import sys; sys.exit(3)",
+        "needs.py": "import not_installed_anywhere",
+        "ok.py": VALID + "class Half(Workload):\n    num_eval = 1\nOther = int\n",
+    }
+    write(tmp_path, files)
+    assert "choose from stdlib_gpt, vit_digits" in refused("resnet", None)
+    assert "no code was sent" in refused("ok.py:Mine", None)
+    assert "not among the files" in refused("missing.py:Mine", tmp_path)
+    assert "inside the folder" in refused("../ok.py:Mine", tmp_path)
+    assert "inside the folder" in refused("/etc/passwd:Mine", tmp_path)
+    assert "no class 'Yours'" in refused("ok.py:Yours", tmp_path)
+    assert "not a subclass" in refused("ok.py:Other", tmp_path)
+    assert "does not define build_model, eval_batch, evaluate, loss" in refused("ok.py:Half", tmp_path)
+    assert "No module named 'not_installed_anywhere'" in refused("needs.py:Mine", tmp_path)
+    assert "SyntaxError" in refused("syntax.py:Mine", tmp_path)
+    assert "SystemExit: 3" in refused("exits.py:Mine", tmp_path)
+    raised = refused("raises.py:Mine", tmp_path)
+    assert "ZeroDivisionError" in raised and "return 1 / 0" in raised
+    assert "importlib" not in raised, "the import machinery's frames help nobody"
+
+
+def test_a_file_that_failed_to_load_leaves_no_half_of_itself(tmp_path: Path) -> None:
+    write(tmp_path, {"model.py": VALID + "raise ValueError('not yet')"})
+    refused("model.py:Mine", tmp_path)
+    assert "not yet" in refused("model.py:Mine", tmp_path)
+
+
+def zipped(files: dict[str, bytes | str], mode: int = stat.S_IFREG | 0o644) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def test_code_is_unpacked_whole_and_only_once(tmp_path: Path) -> None:
+    target = tmp_path / "code" / "abc"
+    assert unpack_code(zipped({"model.py": VALID, "pkg/deep.py": "X = 1"}), target) == target
+    assert (target / "pkg/deep.py").read_text() == "X = 1"
+    unpack_code(zipped({"other.py": ""}), target)
+    assert not (target / "other.py").exists()
+    assert [path.name for path in target.parent.iterdir()] == ["abc"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (zipped({"../evil.py": ""}), "outside"),
+        (zipped({"/etc/evil.py": ""}), "outside"),
+        (zipped({"a/../../evil.py": ""}), "outside"),
+        (zipped({"a\\..\\evil.py": ""}), "outside"),
+        (zipped({"link": "/etc/passwd"}, stat.S_IFLNK | 0o777), "link"),
+        (zipped({"pipe": ""}, stat.S_IFIFO | 0o644), "link or special"),
+        (zipped({"bomb": bytes(loading.MAX_CODE_BYTES), "more": b"1"}), "more than 64 MiB"),
+        (b"not a zip", "not a zip"),
+        (zipped({"model.py": VALID})[:-30], "not a zip"),
+        (zipped({"a": "", "a/b": ""}), "not a zip"),
+    ],
+)
+def test_a_zip_that_is_broken_or_reaches_outside_leaves_nothing(tmp_path: Path, data: bytes, reason: str) -> None:
+    with pytest.raises(WorkloadError, match=reason):
+        unpack_code(data, tmp_path / "code")
+    assert list(tmp_path.iterdir()) == []
