@@ -1,1 +1,1 @@
-"""One module per published figure: ``python -m benchmarks.NAME [--quick]`` prints a table and ends with a line of JSON."""
+"""One module per published figure: ``python -m benchmarks.NAME [--quick]`` prints a table, then one line of JSON."""

@@ -14,13 +14,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
+from placement.planner import choose
 from scamp_service.controller import Controller
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import LIVE_STUDIES, StudyState
 from scamp_service.local_ray import LocalRay
 from scamp_service.ray_executor import RayExecutor
 from scamp_service.settings import Settings
-from scamp_service.sizing import ProcessSizer
+from scamp_service.sizing import Planner, ProcessSizer
 from scamp_service.spec import StudySpec
 from scamp_service.store import Store
 from scamp_service.supervise import lock_data_dir, ray_address_file
@@ -50,6 +51,7 @@ def run_study(
     code: bytes | None,
     watch: Callable[[Store, int], None],
     *,
+    planner: Planner = choose,
     redraw_seconds: float = 0.25,
 ) -> tuple[Store, int]:
     """Run one study to its end in this process, on an existing Ray (``settings.ray_address``) or one of its own.
@@ -67,7 +69,7 @@ def run_study(
             ray = LocalRay(settings, settings.data_dir)
             stack.callback(ray.stop)
             threading.Thread(target=ray.start, daemon=True).start()
-        tick = stack.enter_context(controlling(settings, store))
+        tick = stack.enter_context(controlling(settings, store, planner))
         interrupted = threading.Event()
         _on_signal(interrupted.set)
         redrawn = 0.0
@@ -87,9 +89,9 @@ def run_study(
 
 
 @contextmanager
-def controlling(settings: Settings, store: Store) -> Iterator[Callable[[], None]]:
+def controlling(settings: Settings, store: Store, planner: Planner = choose) -> Iterator[Callable[[], None]]:
     """Connect to Ray, once it is there, and yield the controller's tick. On leaving, ranks are ended."""
-    sizer = ProcessSizer(store, settings.data_dir / "profiles")  # first: it warms up while Ray starts
+    sizer = ProcessSizer(store, settings.data_dir / "profiles", planner=planner)  # first: it warms up while Ray starts
     if not settings.ray_address:
         settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir)})
     executor = RayExecutor(settings, settings.url, settings.data_dir / "checkpoints")

@@ -30,6 +30,14 @@ class Blobs(Protocol):
     def blob(self, sha256: str) -> bytes: ...
 
 
+class Planner(Protocol):
+    """The policy that turns a profile into a plan; ``placement.planner.choose`` is one."""
+
+    def __call__(
+        self, profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0
+    ) -> Choice | Untraced | NoPlan: ...
+
+
 @dataclass(slots=True)
 class _Job:
     trial_id: int
@@ -50,7 +58,10 @@ class ProcessSizer:
     for all the layouts of a large one.
     """
 
-    def __init__(self, store: Blobs, cache_dir: Path, workers: int = 1, *, seconds: int = 60) -> None:
+    def __init__(
+        self, store: Blobs, cache_dir: Path, workers: int = 1, *, seconds: int = 60, planner: Planner = choose
+    ) -> None:
+        self._planner = planner
         self._store, self._cache_dir, self._seconds = store, cache_dir, seconds
         self._cache = TraceCache(cache_dir / "traces")
         self._changed = threading.Condition()
@@ -152,7 +163,7 @@ class ProcessSizer:
         return wanted
 
     def _plan(self, job: _Job, profile: ModelProfile) -> Sized | Unsized | Layout:
-        match choose(profile, batch=job.batch, cluster=job.cluster, extra_bytes=job.extra_bytes):
+        match self._planner(profile, batch=job.batch, cluster=job.cluster, extra_bytes=job.extra_bytes):
             case Untraced(layout):
                 return layout
             case NoPlan(reason=reason):

@@ -1,0 +1,72 @@
+"""Predicted against measured peak memory of every trial of a real study, the bad cases first.
+
+Runs the demo study's candidates for a few steps, or (``--study``) reads a study that a service has run. The error is
+signed: negative is an under-estimate. Trials with an injected fault are listed and not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from benchmarks.static_baseline import study
+from estimators.model import MIB, Plan
+from scamp_service.local import run_study
+from scamp_service.model import Trial
+from scamp_service.settings import Settings
+from scamp_service.store import Store
+from scamp_service.summary import all_trials, prediction_errors_pct
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer trials")
+    parser.add_argument("--study", type=int, help="number of a study in the database of SCAMP_DATA_DIR")
+    options = parser.parse_args()
+    if options.study:
+        store = Store(Settings().url)
+        trials = all_trials(store, options.study)
+        store.close()
+    else:
+        trials = run(*((8, 12) if options.quick else (24, 12)))
+    report([trial for trial in trials if trial.measured_bytes])
+
+
+def run(num_trials: int, steps: int) -> list[Trial]:
+    spec = study(num_trials, steps)
+    with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
+        settings = Settings(data_dir=Path(directory))
+        store, study_id = run_study(settings, spec, None, lambda store, study_id: None)
+        trials = all_trials(store, study_id)
+        store.close()
+    return trials
+
+
+def report(trials: list[Trial]) -> None:
+    honest = [trial for trial in trials if not trial.params.get("spike_mib")]
+    errors = prediction_errors_pct(honest)
+    print(f"{'trial':>5} {'predicted':>10} {'measured':>10} {'error':>8}  plan")
+    for trial in sorted(trials, key=lambda trial: -abs(prediction_errors_pct([trial])[0])):
+        plan = Plan.from_json(trial.plan or {})
+        fault = "  (injected fault, not counted)" if trial not in honest else ""
+        predicted = (trial.predicted_bytes - trial.extra_bytes) / MIB
+        print(f"{trial.number:>5} {predicted:>6.1f} MiB {trial.measured_bytes / MIB:>6.1f} MiB "
+              f"{prediction_errors_pct([trial])[0]:>+7.2f}%  {plan}{fault}")  # fmt: skip
+    by_degree: dict[int, list[float]] = {}
+    for trial, error in zip(honest, errors, strict=True):
+        by_degree.setdefault(Plan.from_json(trial.plan or {}).world_size, []).append(abs(error))
+    figures = {
+        "trials": len(honest),
+        "median_pct": median(map(abs, errors)),
+        "max_pct": max(map(abs, errors)),
+        "min_signed_pct": min(errors),
+        "median_pct_by_degree": {str(degree): median(values) for degree, values in sorted(by_degree.items())},
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Seconds from ``make run`` to: the environment is ready, the API answers, the first trial trains; cold and warm.
+
+Cold clones the checkout into a temporary folder and makes its environment from nothing; warm starts again there.
+Each start is ended by Ctrl-C, and whatever process is left then is counted: there must be none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="warm start only, in this checkout")
+    options = parser.parse_args()
+    figures: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
+        data, checkout = Path(directory, "data"), Path(directory, "scamp")
+        if options.quick:
+            checkout = ROOT
+        else:
+            subprocess.run(["git", "clone", "-q", str(ROOT), str(checkout)], check=True)
+            figures["cold"] = start(checkout, data)
+        figures["warm"] = start(checkout, data)
+    print(f"{'':6}{'ready':>8}{'API':>8}{'trial':>8}{'left behind':>13}   (seconds since make run; processes)")
+    for name, row in figures.items():
+        print(f"{name:6}{row['ready']:>8.1f}{row['api']:>8.1f}{row['trial']:>8.1f}{row['left_behind']:>13.0f}")
+    print(json.dumps(figures))
+
+
+def start(checkout: Path, data: Path) -> dict[str, float]:
+    """``ready``: the environment is there; ``api``: it answers; ``trial``: one trains; seconds since ``make run``."""
+    began = time.monotonic()
+    environment = {**os.environ, "SCAMP_DATA_DIR": str(data), "PYTHONUNBUFFERED": "1"}
+    environment.pop("MAKEFLAGS", None)
+    process = subprocess.Popen(
+        ["make", "run"], cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    url, ready = "", 0.0
+    for line in process.stdout:
+        if found := re.search(r"ScaMP is at (http://\S+)\s+\((\d+\.\d) s\)", line):
+            url = found[1]
+            ready = time.monotonic() - began - float(found[2])
+            break
+    api = time.monotonic() - began
+    trial = wait_for_trial(url, began)
+    os.killpg(process.pid, signal.SIGINT)
+    process.stdout.read()
+    process.wait(60)
+    return {"ready": ready, "api": api, "trial": trial, "left_behind": float(count_processes(data))}
+
+
+def wait_for_trial(url: str, began: float, patience_seconds: float = 300.0) -> float:
+    """Seconds from ``began`` until a rank of the newest study has reported that it trains."""
+    while time.monotonic() - began < patience_seconds:
+        studies = httpx.get(f"{url}/v1/studies", params={"limit": 100}).json()["items"]
+        newest = max((study["id"] for study in studies), default=0)
+        for trial in httpx.get(f"{url}/v1/studies/{newest}/trials").json()["items"] if studies else ():
+            detail = httpx.get(f"{url}/v1/studies/{newest}/trials/{trial['number']}").json()
+            if any(attempt["started_at"] for attempt in detail["attempts"]):
+                return time.monotonic() - began
+        time.sleep(0.1)
+    raise TimeoutError(f"no trial ran within {patience_seconds:.0f} s")
+
+
+def count_processes(data: Path) -> int:
+    """Living processes that belong to this data directory, by their command line or environment."""
+    mark, left = str(data).encode(), 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            left += mark in (process / "cmdline").read_bytes() or mark in (process / "environ").read_bytes()
+        except OSError:
+            continue
+    return left - (mark in Path("/proc/self/environ").read_bytes())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Wall time of a study under ScaMP against the static baseline: every trial gets all devices, one trial after another.
+
+Both run the demo study's space with the same candidates (random search, same seed) and the same stopping rule, one
+after the other on the same machine. The baseline is what a launch script with a fixed degree does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from estimators.memory import footprint
+from estimators.model import ModelProfile, Plan
+from placement.model import Cluster
+from placement.planner import Choice, NoPlan, Untraced, choose
+from scamp_service.local import run_study
+from scamp_service.settings import Settings
+from scamp_service.sizing import Planner
+from scamp_service.spec import StudySpec, parse_study
+from scamp_service.summary import Summary, study_summary
+
+DEMO = Path(__file__).resolve().parent.parent / "examples" / "digits.yaml"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer trials and steps")
+    options = parser.parse_args()
+    trials, steps = (6, 30) if options.quick else (14, 90)
+    spec = study(trials, steps)
+    packed = run(spec, choose)
+    static = run(spec.model_copy(update={"budget": spec.budget.model_copy(update={"max_concurrent": 1})}), all_devices)
+    print(f"{'':10}{'wall s':>8}{'device s':>10}{'best':>8}  trials")
+    for name, result in (("ScaMP", packed), ("static", static)):
+        best = f"{result.best.value:.4f}" if result.best else "–"
+        print(f"{name:10}{result.wall_seconds:>8.1f}{result.device_seconds:>10.1f}{best:>8}  {dict(result.trials)}")
+    figures = {
+        "scamp_seconds": packed.wall_seconds,
+        "static_seconds": static.wall_seconds,
+        "ratio": packed.wall_seconds / static.wall_seconds,
+        "scamp_device_seconds": packed.device_seconds,
+        "static_device_seconds": static.device_seconds,
+        "trials": trials,
+        "steps": steps,
+    }
+    print(json.dumps(figures))
+
+
+def study(trials: int, steps: int) -> StudySpec:
+    demo = parse_study(DEMO.read_text()).to_json()
+    demo["search"]["sampler"] = "random"
+    demo["start_with"] = demo["start_with"][: trials // 2]
+    demo["stopping"]["min_steps"] = None
+    demo["budget"] |= {"trials": trials, "steps": steps, "report_every": max(1, steps // 3)}
+    return StudySpec.model_validate(demo)
+
+
+def run(spec: StudySpec, planner: Planner) -> Summary:
+    with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
+        settings = Settings(data_dir=Path(directory))
+        store, study_id = run_study(settings, spec, None, lambda store, study_id: None, planner=planner)
+        summary = study_summary(store, study_id, now=time.time())
+        store.close()
+    return summary
+
+
+def all_devices(
+    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0
+) -> Choice | Untraced | NoPlan:
+    """The static rule: every device for every trial, without recompute if that fits, the largest micro-batch."""
+    degree = len(cluster.devices)
+    capacity_mib = min(device.capacity_mib for device in cluster.devices)
+    per_rank = batch // degree
+    for recompute in (False, True):
+        for micro_batch in (size for size in range(per_rank, 0, -1) if per_rank % size == 0):
+            plan = Plan(micro_batch, per_rank // micro_batch, degree, recompute)
+            if plan.layout not in profile.curves:
+                return Untraced(plan.layout)
+            cost = footprint(profile, plan, extra_bytes)
+            if cost.reserved_mib <= capacity_mib:
+                return Choice(plan, cost, f"static: all {degree} devices for every trial")
+    return NoPlan(f"needs {cost.reserved_mib} MiB on every one of {degree} devices", cost.peak_bytes)
+
+
+if __name__ == "__main__":
+    main()
