@@ -204,7 +204,7 @@ def test_several_mistakes_are_told_at_once() -> None:
         ("name: !!python/object/apply:os.system [id]", "not valid YAML in line 1, column 7"),
         ("name: 2024-13-45", "not valid YAML"),
         ("? [a]\n: 1", "not valid YAML"),
-        ("[" * 50_000, "nested too deeply"),
+        ("[" * 600, "nested too deeply"),
         ("a: \x00", "not valid YAML"),
         (b"\xff\xfe\xfa", "not valid YAML"),
         ("9" * 5000, "not valid YAML"),
