@@ -297,8 +297,25 @@ export class Curves extends Chart {
     this.lit = null;
     this.bestId = null;
     this.signature = "";
+    this.pointer = null; // where it is in the box, so that a chart rebuilt under it names the same line again
     box.addEventListener("click", () => this.lit !== null && open?.(this.lines[this.lit].trial));
-    box.addEventListener("mouseleave", () => this.light(null));
+    box.addEventListener("mousemove", (event) => (this.pointer = event));
+    box.addEventListener("mouseleave", () => {
+      this.pointer = null;
+      this.light(null);
+    });
+  }
+
+  rebuild() {
+    super.rebuild();
+    // uPlot fits its scales after this task; before that, a cursor would look in the wrong place.
+    if (this.pointer) requestAnimationFrame(() => this.restoreCursor());
+  }
+
+  restoreCursor() {
+    if (!this.plot || !this.pointer) return;
+    const inside = this.plot.over.getBoundingClientRect();
+    this.plot.setCursor({ left: this.pointer.clientX - inside.left, top: this.pointer.clientY - inside.top });
   }
 
   update(lines, { name, bestId = null, marks = [] }) {

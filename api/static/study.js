@@ -19,6 +19,7 @@ const curves = new Map(); // trial id → Map(step → values)
 const chosenStates = new Set();
 let study = null;
 let chosenMetric = null;
+let loaded = false; // all trials are here
 
 const open = (trial) => location.assign(`/studies/${studyId}/trials/${trial.number}`);
 const history = new History(byId("history"), open);
@@ -72,7 +73,7 @@ function drawHead() {
   byId("reason").hidden = !study.reason;
   setText(byId("reason"), study.reason);
   byId("stop").hidden = !LIVE_STUDY.has(study.state);
-  byId("stop").disabled = study.state !== "RUNNING";
+  byId("stop").disabled = study.state !== "RUNNING" || !loaded; // the question names how many trials it would cancel
   setText(byId("stop"), study.state === "STOPPING" ? "Stopping…" : "Stop study");
 
   const done = all.filter((trial) => TERMINAL.has(trial.state)).length;
@@ -228,7 +229,7 @@ async function load() {
   study = await api.study(studyId);
   draw();
   await api.trials(studyId, keep);
-  byId("trials-aside").dataset.loaded = "true";
+  loaded = true;
   draw();
 }
 

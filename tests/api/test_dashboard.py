@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, expect, sync_playwright
 
 from api.app import create_app
 from api.dashboard import STATIC, static_version
@@ -200,6 +200,7 @@ def address(settings: Settings, store: Store) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=15_000)
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=arguments)
@@ -227,7 +228,7 @@ def open_page(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(15_000)
         watch(page)
         page.goto(address + path)
         expect(page.locator("#connection")).to_have_text("Live")
@@ -373,14 +374,20 @@ def test_a_point_of_the_history_tells_its_trial_and_opens_it(open_page: Callable
     expect(page.locator("#attempts")).to_contain_text("has used no device")
 
 
-@pytest.mark.browser
-def test_a_curve_under_the_pointer_is_named_and_its_row_marked(open_page: Callable[..., Page]) -> None:
-    page = open_page("/studies/1")
+def hover_best_curve(page: Page) -> FloatRect:
+    """Point at the last step of study 1's best curve; returns where the plot is."""
     page.locator("#curves").scroll_into_view_if_needed()
     expect(page.locator("#curves canvas")).to_be_visible()
     plot = page.locator("#curves .u-over").bounding_box()
     assert plot is not None
-    page.mouse.move(plot["x"] + plot["width"] - 2, plot["y"] + plot["height"] * 0.06)  # the best, at the last step
+    page.mouse.move(plot["x"] + plot["width"] - 2, plot["y"] + plot["height"] * 0.06)
+    return plot
+
+
+@pytest.mark.browser
+def test_a_curve_under_the_pointer_is_named_and_its_row_marked(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1")
+    plot = hover_best_curve(page)
     expect(page.locator("#curves .tip")).to_contain_text("Trial 2 completed")
     expect(page.locator("#curves .tip")).to_contain_text("accuracy 0.9522 at step 120")
     expect(page.locator("#trials tr.lit td:first-child")).to_have_text("2")
@@ -432,11 +439,13 @@ def test_what_ranks_report_is_seen_without_a_reload(open_page: Callable[..., Pag
     expect(row).to_contain_text("28.5")
     expect(trial.locator("#value")).to_have_text("0.8765")
     expect(trial.locator("#log li").last).to_contain_text("step 70 accuracy 0.8765")
+    hover_best_curve(study)
     fill.end(running, 1, Outcome.DONE)
     fill.move(running, T.RUNNING, 1, T.COMPLETED, reason="trained all 120 steps")
     expect(row).to_contain_text("Completed")
     expect(trial.locator("#state")).to_have_text("Completed")
     expect(cluster.locator(".gang", has_text="#6")).to_have_count(0)
+    expect(study.locator("#curves .tip")).to_contain_text("Trial 2")  # the chart was drawn anew under the pointer
 
 
 @pytest.mark.browser
@@ -484,14 +493,14 @@ def test_trouble_is_told_with_what_to_do(browser: Browser, tmp_path: Path) -> No
         expect(page.locator("#banner")).to_contain_text("cluster is starting")
         store.record_cluster({"status": "ready", "detail": "", "devices": DEVICES}, now=time.time() - 60)
         page.goto(f"{url}/cluster")
-        expect(page.locator("#banner")).to_contain_text("The controller has been silent for 1 m 0")
+        expect(page.locator("#banner")).to_contain_text("The controller has been silent for 1 m ")
         page.goto(f"{url}/studies/77")
         expect(page.locator("#toasts")).to_contain_text("there is no study 77")
         page.goto(f"{url}/cluster")
         expect(page.locator("#connection")).to_have_text("Live")
     expect(page.locator("#connection")).to_have_text("Reconnecting…")
     with serving(settings, port=int(url.rsplit(":", 1)[1])):
-        expect(page.locator("#connection")).to_have_text("Live", timeout=10_000)
+        expect(page.locator("#connection")).to_have_text("Live")
     page.close()
     store.close()
 
