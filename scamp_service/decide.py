@@ -311,7 +311,7 @@ def _place_queued(s: Snapshot) -> Iterator[Effect]:
         return
     by_gang = {str(trial.id): trial for trial in _fair_order(s, queued)}
     ledger = ledger_of(s.cluster, s.attempts, s.max_gangs_per_device)
-    queue = [Queued(_gang(trial), s.passed_over.get(gang, 0)) for gang, trial in by_gang.items()]
+    queue = [Queued(_gang(trial), s.passed_over.get(gang, 0), arrival=trial.id) for gang, trial in by_gang.items()]
     placements, waits = pack(queue, ledger)
     yield PassedOver(passed_over(queue, placements))
     for placement in placements:
