@@ -162,7 +162,8 @@ class Database:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold a lock file: changing to the write-ahead log fails at once when another process does the same."""
+        """Hold a lock file: to change to the write-ahead log fails at once, whatever the busy timeout, when another
+        process does the same (measured: 3 of 200 files that 4 processes opened at once)."""
         if not self.path:
             yield
             return

@@ -87,7 +87,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One evaluation, reported by rank 0. (trial, attempt, seq) is unique, so a report that arrives twice counts once."""
+    """One evaluation, reported by rank 0. (trial, attempt, seq) is unique, so a repeated report counts once."""
 
     trial_id: int
     attempt: int

@@ -18,6 +18,7 @@ from scamp_service.database import Database
 from scamp_service.errors import NotFound
 from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, TrialState
 from scamp_service.model import Attempt, Event, Json, LogLine, Metric, PeakPair, Study, Totals, Trial
+from scamp_service.schema import one_of
 
 _trials, _attempts, _metrics = schema.trials, schema.attempts, schema.metrics
 
@@ -212,11 +213,11 @@ _ONE_TRIAL = _select(_trials, Trial).where(_trials.c.id == bindparam("id"))
 _NUMBERED_TRIAL = _select(_trials, Trial).where(
     _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number")
 )
-_LIVE_TRIALS = _select(_trials, Trial).where(_trials.c.state.in_(sorted(LIVE_TRIALS))).order_by(_trials.c.id)
+_LIVE_TRIALS = _select(_trials, Trial).where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
 _TRIAL_TOTALS = select(_trials.c.state, func.count()).group_by(_trials.c.state)
 _TRIAL_COUNTS = _TRIAL_TOTALS.where(_trials.c.study_id == bindparam("study_id"))
 
-_is_open = _attempts.c.state.in_(sorted(OPEN_ATTEMPTS))
+_is_open = one_of(_attempts.c.state, *sorted(OPEN_ATTEMPTS))
 _ATTEMPT_TOTALS = select(func.count()).where(_is_open)
 _OPEN_ATTEMPTS = _select(_attempts, Attempt).where(_is_open).order_by(_attempts.c.created_at, _attempts.c.trial_id)
 _TRIAL_ATTEMPTS = (
@@ -270,7 +271,7 @@ def _studies(live: bool, newest_first: bool, bounded: bool) -> sa.Select[Any]:
     column = schema.studies.c.id
     statement = _select(schema.studies, Study).limit(bindparam("limit"))
     if live:
-        statement = statement.where(schema.studies.c.state.in_(sorted(LIVE_STUDIES)))
+        statement = statement.where(one_of(schema.studies.c.state, *sorted(LIVE_STUDIES)))
     if bounded:
         statement = statement.where(column < bindparam("after") if newest_first else column > bindparam("after"))
     return statement.order_by(column.desc() if newest_first else column)
@@ -289,7 +290,7 @@ def _best_trial(direction: Literal["maximize", "minimize"]) -> sa.Select[Any]:
     counted = (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED)
     return (
         _select(_trials, Trial)
-        .where(_trials.c.study_id == bindparam("study_id"), _trials.c.state.in_(counted))
+        .where(_trials.c.study_id == bindparam("study_id"), one_of(_trials.c.state, *counted))
         .where(value <= float("inf"))  # NaN is above infinity, see schema.Real
         .order_by(
             sa.case((_trials.c.state == TrialState.COMPLETED, 0), else_=1),

@@ -114,6 +114,11 @@ def dump_json(value: Any) -> str:
     return _encoder.encode(value)
 
 
+def one_of(column: sa.Column[Any], *words: StrEnum) -> sa.ColumnElement[bool]:
+    """IN for a fixed list, compiled once: SQLAlchemy expands the list of an IN anew at every execution."""
+    return sa.or_(*(column == word for word in words))
+
+
 metadata = sa.MetaData()
 
 blobs = Table(

@@ -36,6 +36,7 @@ from scamp_service.lifecycle import (
 )
 from scamp_service.model import Json, LogLine, Metric, Study, Trial
 from scamp_service.reads import Reads
+from scamp_service.schema import one_of
 
 MAX_BLOB_BYTES = 64 * 2**20
 
@@ -433,7 +434,7 @@ def _underscored(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields_of(row: Metric | LogLine) -> dict[str, Any]:
-    return {field.name: getattr(row, field.name) for field in fields(row)}
+    return {name: getattr(row, name) for name in row.__slots__}
 
 
 # --- statements: built once, so that SQLAlchemy compiles each once ------------------------------------------------
@@ -441,11 +442,6 @@ def _fields_of(row: Metric | LogLine) -> dict[str, Any]:
 
 def _set(*names: str) -> dict[str, Any]:
     return {name: bindparam(f"_{name}") for name in names}
-
-
-def _one_of(column: sa.Column[Any], *states: StrEnum) -> sa.ColumnElement[bool]:
-    """IN, but compiled once: SQLAlchemy expands the list of an IN anew at every execution."""
-    return sa.or_(*(column == state for state in states))
 
 
 def _greatest(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
@@ -457,7 +453,7 @@ def _greatest(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
 _of_trial = _T.c.id == bindparam("_id")
 _of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == bindparam("_attempt"))
 _by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
-_reporting = sa.and_(_by_token, _one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING))
+_reporting = sa.and_(_by_token, one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING))
 
 _told_of_trial = (_T.c.study_id, _T.c.number, _T.c.state, _T.c.attempt, _T.c.step, _T.c.value, _T.c.reason)
 _told_of_attempt = (_A.c.state, _A.c.devices, _A.c.mib_per_rank, _A.c.outcome, _A.c.detail)
@@ -483,7 +479,7 @@ _START = (
 )
 _END = (
     sa.update(_A)
-    .where(_by_token, _one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)), _A.c.outcome.is_(None))
+    .where(_by_token, one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)), _A.c.outcome.is_(None))
     .values(_set("outcome", "detail"))
     .returning(*_told_of_attempt)
 )
@@ -518,7 +514,7 @@ _RELEASE_LEASE = sa.delete(schema.leases).where(
 def _move_study(legal: tuple[StudyState, ...], finishes: bool) -> Any:
     names = ["state", "reason", *(["finished_at"] if finishes else [])]
     statement = sa.update(schema.studies).where(schema.studies.c.id == bindparam("_id"))
-    statement = statement.where(_one_of(schema.studies.c.state, *legal))
+    statement = statement.where(one_of(schema.studies.c.state, *legal))
     return statement.values(_set(*names)).returning(schema.studies.c.name)
 
 
@@ -533,7 +529,7 @@ def _move_attempt(legal: tuple[AttemptState, ...], names: tuple[str, ...]) -> An
     values = _set(*names)
     for name in _ATTEMPT_CHANGES & set(names):
         values[name] = sa.case((_A.c.outcome.is_(None), bindparam(f"_{name}", type_=_A.c[name].type)), else_=_A.c[name])
-    return sa.update(_A).where(_of_attempt, _one_of(_A.c.state, *legal)).values(values).returning(*_told_of_attempt)
+    return sa.update(_A).where(_of_attempt, one_of(_A.c.state, *legal)).values(values).returning(*_told_of_attempt)
 
 
 def _insert(is_sqlite: bool, table: sa.Table) -> Any:
