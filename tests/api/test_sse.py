@@ -226,6 +226,24 @@ def test_a_client_that_leaves_is_forgotten(service: tuple[str, Store], monkeypat
     wait_until(lambda: num_clients() == 0)
 
 
+def test_a_chunk_that_is_not_taken_in_time_ends_the_stream(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sse, "STALLED_SECONDS", 0.1)
+
+    async def never(_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        hub = EventHub(store)
+        async with asyncio.timeout(10):
+            await sse.EventStream(hub.follow(None, None)).stream_response(never)
+        assert hub.num_clients == 0
+
+    asyncio.run(run())
+    assert "took nothing for 0.1 s and was dropped" in caplog.text
+
+
 # --- the hub alone -----------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from api.submission import MAX_BODY_BYTES
 from scamp_service.user_code import MAX_CODE_BYTES
 from tests.serving import SPEC, InProcess
 
@@ -125,11 +126,16 @@ def test_a_length_beyond_the_bound_is_refused_before_the_body_is_read(api: InPro
 
 
 def test_a_body_that_hides_its_length_is_cut_off_at_the_bound(api: InProcess) -> None:
+    read = 0
+
     async def body() -> Any:
+        nonlocal read
         for _ in range(200):
+            read += 2**20
             yield b" " * 2**20
 
     refused(api, 413, content=body(), headers=JSON)
+    assert read <= MAX_BODY_BYTES + 2**20
 
 
 # --- the user's files --------------------------------------------------------------------------------------------
