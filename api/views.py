@@ -110,6 +110,7 @@ class TrialView(View):
     reason: Annotated[str, Field(description="of its state: why it waits, was placed there, failed, is infeasible")]
     plan: dict[str, Any] | None
     plan_text: Annotated[str, Field(description="the plan in words; empty while there is none")]
+    plan_reason: Annotated[str, Field(description="why this plan, and no more preferred one")]
     num_ranks: Annotated[int, Field(description="devices that the plan spreads it over; 0 while there is no plan")]
     predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, with extra_bytes")]
     extra_bytes: Annotated[int, Field(description="what out-of-memory failures have taught")]

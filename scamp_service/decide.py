@@ -282,6 +282,7 @@ def _size_waiting(s: Snapshot) -> Iterator[Effect]:
                     {
                         "structure": sized.structure,
                         "plan": sized.plan.to_json(),
+                        "plan_reason": sized.reason,
                         "predicted_bytes": sized.predicted_bytes,
                         "reserved_mib": sized.reserved_mib,
                         "reason": sized.reason,

@@ -28,10 +28,10 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """``attempt`` counts the attempts begun (0 = none yet). ``plan``, ``predicted_bytes`` and ``reserved_mib`` are
-    of the newest plan. ``extra_bytes`` is what out-of-memory failures have taught: it is added to every later
-    prediction. ``judged_step`` is the last rung at which stopping has decided. ``value`` is the objective at
-    ``step``: the newest while it runs, the final one afterwards.
+    """``attempt`` counts the attempts begun (0 = none yet). ``plan``, ``plan_reason`` (why no more preferred plan was
+    taken), ``predicted_bytes`` and ``reserved_mib`` are of the newest plan. ``extra_bytes`` is what out-of-memory
+    failures have taught: it is added to every later prediction. ``judged_step`` is the last rung at which stopping has
+    decided. ``value`` is the objective at ``step``: the newest while it runs, the final one afterwards.
     """
 
     id: int
@@ -43,6 +43,7 @@ class Trial:
     reason: str
     structure: str
     plan: Json | None
+    plan_reason: str
     predicted_bytes: int
     reserved_mib: int
     measured_bytes: int

@@ -154,6 +154,7 @@ trials = Table(
     Column("params", JsonText, nullable=False),
     Column("reason", Text, nullable=False, default=""),
     Column("structure", Text, nullable=False, default=""),
+    Column("plan_reason", Text, nullable=False, default=""),
     Column("plan", JsonText),
     Column("predicted_bytes", sa.BigInteger, nullable=False, default=0),
     Column("reserved_mib", sa.BigInteger, nullable=False, default=0),

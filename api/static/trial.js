@@ -52,6 +52,7 @@ function drawTime() {
 
 function drawPlan() {
   setText(byId("plan"), planWords(trial.plan));
+  setText(byId("plan-reason"), trial.plan_reason);
   keyed(
     byId("params"),
     Object.entries(trial.params).flatMap(([name, value]) => [{ tag: "dt", name, text: name }, { tag: "dd", name, text: paramValue(value) }]),

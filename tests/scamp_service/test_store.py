@@ -199,6 +199,7 @@ def test_a_new_trial_has_nothing_yet(store: Store) -> None:
         reason="",
         structure="",
         plan=None,
+        plan_reason="",
         predicted_bytes=0,
         reserved_mib=0,
         measured_bytes=0,

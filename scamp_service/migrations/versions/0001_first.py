@@ -42,6 +42,7 @@ def upgrade() -> None:
         sa.Column("params", sa.Text(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("structure", sa.Text(), nullable=False),
+        sa.Column("plan_reason", sa.Text(), nullable=False),
         sa.Column("plan", sa.Text()),
         sa.Column("predicted_bytes", sa.BigInteger(), nullable=False),
         sa.Column("reserved_mib", sa.BigInteger(), nullable=False),
