@@ -157,7 +157,7 @@ def _nodes(settings: Settings) -> list[dict[str, Any]]:
     common = {"object_store_memory": OBJECT_STORE_BYTES, "include_log_monitor": False, "resources": devices}
     # Ranks ask for no CPU; Ray keeps as many processes ready as there are CPUs, for the first ranks to start in.
     head = {**common, "num_cpus": min(4, os.cpu_count() or 1), "num_gpus": gpus}
-    head |= {"include_dashboard": False, "no_monitor": True}
+    head |= {"include_dashboard": False, "no_monitor": True, "dashboard_agent_listen_port": 0}
     return [head] + [{**common, "num_cpus": 1, "num_gpus": 0} for _ in range(1, settings.virtual_nodes)]
 
 
