@@ -74,7 +74,9 @@ class LocalRay:
         if not self._address:
             self.stop()
             raise Unavailable(f"the local Ray did not start; see {logs / 'ray.log'}")
-        (self._data_dir / "ray-address").write_text(self._address)
+        written = self._data_dir / "ray-address.new"
+        written.write_text(self._address)
+        written.replace(self._data_dir / "ray-address")  # at once: the controller waits for it to appear
 
     def alive(self) -> bool:
         return self._guardian is not None and self._guardian.poll() is None
