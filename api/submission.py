@@ -14,9 +14,10 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
+from scamp_service.admission import admit
 from scamp_service.errors import InvalidInput
 from scamp_service.spec import StudySpec, parse_study
-from scamp_service.user_code import MAX_CODE_BYTES, check_code
+from scamp_service.user_code import MAX_CODE_BYTES
 
 MAX_SPEC_BYTES = 2**20
 MAX_BODY_BYTES = MAX_SPEC_BYTES + 4 * -(-MAX_CODE_BYTES // 3)
@@ -35,7 +36,7 @@ def parse_submission(body: bytes) -> tuple[StudySpec, bytes | None]:
         raise InvalidInput(f"unknown key {unknown[0]!r} beside spec; the body is {SHAPE}")
     spec = parse_study(data["spec"])
     code = _decode(data.get("code_zip"))
-    check_code(spec.workload, code)
+    admit(spec, code)
     return spec, code
 
 

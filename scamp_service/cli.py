@@ -128,11 +128,13 @@ def run(
     ray_address: Annotated[str | None, typer.Option(help="an existing Ray cluster; default: start a local one")] = None,
 ) -> None:
     """Run one study to its end, without a server. Exit code 0 when it completes, 1 when it fails."""
+    from scamp_service.admission import admit
     from scamp_service.local import ray_address_of_environment, run_study
     from scamp_service.summary import all_trials, device_fill, study_summary
 
     spec = parse_study(_read(study))
     code = _code(study, spec, working_dir)
+    admit(spec, code)
     settings = _settings(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
     with _live(quiet=as_json or not out.is_terminal) as update:
 

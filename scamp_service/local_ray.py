@@ -26,6 +26,8 @@ from typing import Any
 from scamp_service.errors import Refused, Unavailable
 from scamp_service.settings import Settings
 
+log = logging.getLogger("scamp.ray")
+
 NAMESPACE = "scamp"
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60.0
@@ -124,6 +126,7 @@ def connect(address: str, data_dir: Path) -> None:
     from ray.exceptions import RaySystemError
 
     _refresh(ray, ours)
+    _to_our_log()
     in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     code = {} if ours or in_job else {"working_dir": str(ROOT), "excludes": NOT_SENT}
     try:
@@ -138,6 +141,13 @@ def connect(address: str, data_dir: Path) -> None:
         raise Refused(f"the Ray cluster at {address} refused the token: set RAY_AUTH_TOKEN_PATH ({error})") from error
     except (ConnectionError, RuntimeError, RaySystemError) as error:
         raise Unavailable(f"the Ray cluster at {address} cannot be reached: {error}") from error
+
+
+def _to_our_log() -> None:
+    """Ray prints an alarm into the driver's standard output for each process that ends; ranks are ended on purpose."""
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda data, ignore_prefix: log.info("Ray: %s", "\n".join(data["lines"]))
 
 
 def write_token(path: Path) -> None:

@@ -60,6 +60,8 @@ def main() -> None:
 def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     """Trace the layout of a request in this process; returns the answer, or an error, of kind params or workload.
 
+    Without a layout (null) the workload is only loaded, and the answer is empty.
+
     User files come as a zip, ``code_zip``, and the folder to unpack it into, ``code_dir``; both are null for a
     built-in workload. Parameters that the workload refuses (``ValueError`` in its constructor) are ``params``: the
     candidate makes no sense. Whatever else goes wrong is the ``workload``'s fault.
@@ -69,6 +71,8 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
         if code_dir is not None:
             unpack_code(Path(request["code_zip"]).read_bytes(), code_dir)
         kind = load_workload(request["workload"], code_dir)
+        if request["layout"] is None:
+            return {}
         try:
             workload = kind(dict(request["params"]))
         except ValueError as error:
