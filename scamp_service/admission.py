@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from pathlib import Path
+from typing import Any
 
 from scamp_service.errors import InvalidInput
 from scamp_service.spec import StudySpec
@@ -27,7 +28,7 @@ def admit(spec: StudySpec, code: bytes | None) -> None:
     with _one_at_a_time, tempfile.TemporaryDirectory(prefix="scamp-") as directory:
         code_zip = Path(directory, "code.zip")
         code_zip.write_bytes(code)
-        request = {
+        request: dict[str, Any] = {
             "workload": spec.workload,
             "code_zip": str(code_zip),
             "code_dir": str(Path(directory, "code")),

@@ -1,4 +1,4 @@
-"""Shared by all tests: what needs Ray, PostgreSQL, a browser or a GPU is marked, and on CI only the GPU may be missing."""
+"""Shared by all tests. What needs Ray, PostgreSQL, a browser or a GPU is marked; on CI only the GPU may be missing."""
 
 from __future__ import annotations
 
