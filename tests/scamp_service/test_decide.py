@@ -26,9 +26,9 @@ def study(**changes: Any) -> d.StudyRules:
 def trial(**changes: Any) -> Trial:
     row = Trial(
         id=1, study_id=1, number=0, state=TrialState.RUNNING, attempt=1, params={}, reason="", structure="",
-        plan=Plan(8).to_json(), plan_reason="", predicted_bytes=20 * MIB, reserved_mib=24, measured_bytes=0, extra_bytes=0,
-        num_lost=0,
-        num_oom=0, judged_step=0, step=0, value=None, created_at=0.0, started_at=None, finished_at=None,
+        plan=Plan(8).to_json(), plan_reason="", predicted_bytes=20 * MIB, reserved_mib=24, measured_bytes=0,
+        extra_bytes=0, num_lost=0, num_oom=0, judged_step=0, step=0, value=None, created_at=0.0, started_at=None,
+        finished_at=None,
     )  # fmt: skip
     return replace(row, **changes)
 
