@@ -80,7 +80,8 @@ def test_every_plan_gives_the_curve_of_one_process(ranks: Any, single: list[Any]
 
 
 def test_shared_parameters_and_unsaved_buffers_train_alike_when_sharded(ranks: Any, tied: dict[str, Any]) -> None:
-    assert_same(ranks.curve(Plan(4, dp_shard=2), **tied), ranks.curve(Plan(8), **tied))
+    # One sample at a time leaves no padding in the evaluation of the 13: the sharded one pads, and must not count it.
+    assert_same(ranks.curve(Plan(4, dp_shard=2), **tied), ranks.curve(Plan(1, 8), **tied))
 
 
 @pytest.mark.parametrize(
