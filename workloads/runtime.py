@@ -11,7 +11,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -176,7 +176,7 @@ class _Run:
             nonlocal loss
             loss = self._train_step(step)
 
-        with self.held.lifted():  # the profiler's records are not the candidate's memory
+        with self.held.uncounted():  # the profiler's records are not the candidate's memory
             own_peak = budget.measure_peak(self.device, self.model, self.optimizer, run)
         limit = self.job.budget_bytes
         if limit is not None and own_peak > limit:
@@ -217,7 +217,7 @@ class _Run:
 
     def _checkpoint(self, step: int) -> None:
         began = time.monotonic()
-        with self.held.lifted():
+        with self.held.uncounted():
             checkpoint.save(self.job.checkpoint_dir, step, self.model, self.optimizer)
         self.checkpoint_at = time.monotonic()
         self.checkpoint_seconds = self.checkpoint_at - began
@@ -297,6 +297,11 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
         model = workload.build_model()
     shared = _shared_parameters(model)
     apply_plan(model, workload.blocks(model), plan.layout, mesh)
+    if device.type == "cpu":
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_custom_all_gather(_AllGather())  # type: ignore[arg-type]
+                module.set_custom_reduce_scatter(_ReduceScatter())  # type: ignore[arg-type]
     model.to_empty(device=device)
     for name, first in shared.items():  # to_empty gives each name a parameter of its own
         owner, _, attribute = name.rpartition(".")
@@ -312,6 +317,50 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
             else:
                 tensor.copy_(whole)
     return model
+
+
+class _Collective:
+    """FSDP2's collective on gloo, over only when gloo's threads have let go of the tensors as well.
+
+    They do so at leisure: memory of a step would depend on the scheduler, and the profiler, which knows this thread
+    alone, would miss whatever is freed on theirs.
+    """
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    @contextmanager
+    def released(self, *tensors: Tensor) -> Iterator[None]:
+        storages = [tensor.untyped_storage()._cdata for tensor in tensors]
+        before = [torch._C._storage_Use_Count(storage) for storage in storages]
+        yield
+        deadline = time.monotonic() + 1.0
+        while [torch._C._storage_Use_Count(storage) for storage in storages] > before and time.monotonic() < deadline:
+            time.sleep(20e-6)
+
+
+class _AllGather(_Collective):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> None:
+        with self.released(output_tensor, input_tensor):
+            dist.all_gather_single(output_tensor, input_tensor, group)
+
+
+class _ReduceScatter(_Collective):
+    """Reduces its input in place, which FSDP2 gives up with the call; gloo's own does the same on a copy of it."""
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: dist.ReduceOp,
+        async_op: bool = False,
+    ) -> None:
+        with self.released(input_tensor):
+            dist.all_reduce(input_tensor, op=op, group=group)
+        output_tensor.copy_(input_tensor.view(group.size(), -1)[group.rank()].view_as(output_tensor))
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
