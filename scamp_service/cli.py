@@ -104,7 +104,8 @@ def controller() -> None:
 def _service(settings: Settings) -> Iterator[Service]:
     import signal
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background jobs begin with it ignored
+        signal.signal(number, signal.default_int_handler)
     began = time.monotonic()
     with Service(settings) as service:
         if service.settings.port != settings.port:
