@@ -5,7 +5,6 @@ Implements the ``Sizer`` of ``executor``. What is traced is ``tracing``'s busine
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import logging
 import threading
@@ -38,7 +37,7 @@ class Planner(Protocol):
     ) -> Choice | Untraced | NoPlan: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
     trial_id: int
     workload: str
@@ -54,26 +53,27 @@ class _Job:
 class ProcessSizer:
     """``workers`` threads, each with a child process that traces; a trace has ``seconds`` of processor time.
 
-    Candidates take turns, one trace each, those with the fewest first: a small one that fits as it is does not wait
-    for all the layouts of a large one.
+    Candidates take turns, one trace each. Every other turn is for those with the fewest traces, so that a small one
+    that fits as it is does not wait for all the layouts of a large one; the others are for the oldest, so that a large
+    one does not wait for all the small ones that keep coming.
     """
 
     def __init__(
-        self, store: Blobs, cache_dir: Path, workers: int = 1, *, seconds: int = 60, planner: Planner = choose
+        self, store: Blobs, cache_dir: Path, workers: int = 2, *, seconds: int = 60, planner: Planner = choose
     ) -> None:
         self._planner = planner
         self._store, self._cache_dir, self._seconds = store, cache_dir, seconds
         self._cache = TraceCache(cache_dir / "traces")
         self._changed = threading.Condition()
-        self._order = itertools.count()
-        self._waiting: list[tuple[int, int, _Job]] = []
+        self._turns = itertools.count()
+        self._waiting: list[_Job] = []
         self._open: dict[int, _Job] = {}
         self._results: dict[int, Sized | Unsized] = {}
         self._closed = False
         self._processes = [TraceProcess() for _ in range(workers)]
         self._threads = [
-            threading.Thread(target=self._work, args=(process,), name="sizer", daemon=True)
-            for process in self._processes
+            threading.Thread(target=self._work, args=(process, number == 0), name="sizer", daemon=True)
+            for number, process in enumerate(self._processes)
         ]
         for thread in self._threads:
             thread.start()
@@ -87,7 +87,8 @@ class ProcessSizer:
                 return
             job = _Job(trial_id, workload, code, params, extra_bytes, cluster)
             self._open[trial_id] = job
-            self._enqueue(job)
+            self._waiting.append(job)
+            self._changed.notify()
 
     def results(self) -> Mapping[int, Sized | Unsized]:
         with self._changed:
@@ -110,12 +111,9 @@ class ProcessSizer:
         for thread in self._threads:
             thread.join()
 
-    def _enqueue(self, job: _Job) -> None:
-        heapq.heappush(self._waiting, (job.num_traces, next(self._order), job))
-        self._changed.notify()
-
-    def _work(self, process: TraceProcess) -> None:
-        process.start()
+    def _work(self, process: TraceProcess, warm_up: bool) -> None:
+        if warm_up:  # the others may never be needed
+            process.start()
         while (job := self._next()) is not None:
             try:
                 result = self._advance(job, process)
@@ -128,19 +126,23 @@ class ProcessSizer:
                 if self._open.get(job.trial_id) is not job:
                     continue  # forgotten meanwhile
                 if result is None:
-                    self._enqueue(job)
+                    self._waiting.append(job)
+                    self._changed.notify()
                 else:
                     del self._open[job.trial_id]
                     self._results[job.trial_id] = result
         process.end()
 
     def _next(self) -> _Job | None:
+        """The job whose turn it is; None once this is closed."""
         with self._changed:
             while not self._closed:
-                while self._waiting:
-                    job = heapq.heappop(self._waiting)[2]
-                    if self._open.get(job.trial_id) is job:
-                        return job
+                self._waiting = [job for job in self._waiting if self._open.get(job.trial_id) is job]
+                if self._waiting:
+                    fewest_first = next(self._turns) % 2 == 0
+                    job = min(self._waiting, key=lambda job: (job.num_traces if fewest_first else 0, job.trial_id))
+                    self._waiting.remove(job)
+                    return job
                 self._changed.wait()
             return None
 
