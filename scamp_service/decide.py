@@ -23,7 +23,7 @@ LAUNCH_PATIENCE_SECONDS = 120.0
 """A gang that has not reported after this long is lost; before, an absent one is launched again (same token)."""
 
 OOM_GROWTH = 0.25
-"""Least growth of a prediction after an out-of-memory, so that healing ends after a few attempts."""
+"""How far the next prediction goes beyond what is known to be too little, as a share of the traced peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +231,13 @@ def _retry(study: StudyRules, trial: Trial, why: str) -> Effect:
 def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
     """Out of memory is a wrong prediction, not a failure: correct it by what was measured, and plan again.
 
-    ``measured_bytes`` is what the rank held plus what it asked for, a lower bound of the true peak; predictions grow
-    by at least ``OOM_GROWTH`` so that a peak that shows itself only bit by bit is reached in a few attempts.
+    The true peak is above what was reserved, and above what the rank held plus what it asked for. It may show itself
+    only bit by bit, so the next prediction is that bound and ``OOM_GROWTH`` of the traced peak.
     """
     num_oom = trial.num_oom + 1
     traced_bytes = attempt.predicted_bytes - trial.extra_bytes
-    missed_bytes = attempt.measured_bytes - traced_bytes
-    extra_bytes = max(missed_bytes, trial.extra_bytes + int(OOM_GROWTH * traced_bytes))
+    bound_bytes = max(attempt.measured_bytes, attempt.mib_per_rank * MIB)
+    extra_bytes = bound_bytes - traced_bytes + int(OOM_GROWTH * traced_bytes)
     if num_oom > study.max_oom:
         reason = f"out of memory {num_oom} times ({attempt.detail}); raise budget.max_oom or lower the batch"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_oom": num_oom})

@@ -77,13 +77,13 @@ def test_a_trial_that_never_reports_its_objective_fails_with_what_to_do() -> Non
 def test_out_of_memory_is_planned_again_with_what_was_measured() -> None:
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, measured_bytes=50 * MIB)
     move = only_move(effects(trials=[trial()], attempts=[oom]))
-    assert move.to is TrialState.WAITING and move.changes["extra_bytes"] == 30 * MIB and move.changes["num_oom"] == 1
+    assert move.to is TrialState.WAITING and move.changes["extra_bytes"] == 35 * MIB and move.changes["num_oom"] == 1
 
 
 def test_predictions_grow_after_out_of_memory_even_when_nothing_was_measured() -> None:
     again = trial(predicted_bytes=25 * MIB, extra_bytes=5 * MIB, num_oom=1)
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=25 * MIB)
-    assert only_move(effects(trials=[again], attempts=[oom])).changes["extra_bytes"] == 10 * MIB
+    assert only_move(effects(trials=[again], attempts=[oom])).changes["extra_bytes"] == (24 - 20 + 5) * MIB
 
 
 def test_healing_gives_up_after_the_budget() -> None:
