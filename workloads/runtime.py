@@ -331,12 +331,18 @@ class _Collective:
 
     @contextmanager
     def released(self, *tensors: Tensor) -> Iterator[None]:
-        storages = [tensor.untyped_storage()._cdata for tensor in tensors]
-        before = [torch._C._storage_Use_Count(storage) for storage in storages]
+        held = [_holders(tensor) for tensor in tensors]
         yield
         deadline = time.monotonic() + 1.0
-        while [torch._C._storage_Use_Count(storage) for storage in storages] > before and time.monotonic() < deadline:
+        while (
+            any(_holders(t) > before for t, before in zip(tensors, held, strict=True)) and time.monotonic() < deadline
+        ):
             time.sleep(20e-6)
+
+
+def _holders(tensor: Tensor) -> int:
+    """References to the tensor, from C++ too, and to its memory: gloo's threads have some of the one or the other."""
+    return int(tensor._use_count() + torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # type: ignore[attr-defined]
 
 
 class _AllGather(_Collective):
