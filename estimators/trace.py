@@ -84,14 +84,18 @@ def trace(recipe: Recipe, layout: Layout, batch: int) -> Traced:
         first, second = session.step(2), session.step(2)
         state_bytes = session.live_bytes
         steps = {2: second, **{size: session.step(size, optimize=False) for size in (largest, 3)}}
-        single = session.step(1, optimize=False)
+        single = _single(session)
     curve: PeakCurve | None = None
     # The optimizer does the same after every micro-batch if it begins with the same gradients, and nothing else.
     if len({(step.held_before, step.held_after) for step in steps.values()}) == 1:
         floor = max(first.optimizer_peak, second.optimizer_peak)
-        # A sum over a dimension of size 1 is a view: the gradient of a single sample may keep a larger buffer alive.
-        single_peak = max(peak(single.passes), floor + max(0, single.held_after - second.held_after))
-        curve = fit({size: step.passes for size, step in steps.items()}, floor, single_peak)
+        passes = {size: step.passes for size, step in steps.items()}
+        if single is not None:
+            # A sum over a dimension of size 1 is a view: gradients of a single sample may keep larger buffers alive.
+            single_peak = max(peak(single.passes), floor + max(0, single.held_after - second.held_after))
+        else:
+            single_peak = max(peak(second.passes), floor)
+        curve = fit(passes, floor, single_peak)
     if curve is None or max(peak(first.passes), first.optimizer_peak) > curve.peak_bytes(2):
         curve = _table(recipe, layout, batch)
     flops_per_sample = (steps[largest].flops - steps[2].flops) / (largest - 2)
@@ -99,13 +103,29 @@ def trace(recipe: Recipe, layout: Layout, batch: int) -> Traced:
     return Traced(curve, structure, session.num_params, state_bytes, flops_per_sample)
 
 
+def _single(session: _Session) -> _Step | None:
+    """The passes of one sample; None where the model refuses it, as batch normalisation does. Last in its session."""
+    try:
+        return session.step(1, optimize=False)
+    except Exception:
+        return None
+
+
 def _table(recipe: Recipe, layout: Layout, batch: int) -> PeakTable:
-    points = []
-    for size in sorted({1 << power for power in range(batch.bit_length())} | {batch}):
-        with _Session(recipe, layout) as session:
-            steps = [session.step(size), session.step(size)]
-        points.append((size, max(max(peak(step.passes), step.optimizer_peak) for step in steps)))
-    return PeakTable(tuple(points))
+    """A single sample counts as two when the model refuses it, so that it fits wherever two do and is not preferred."""
+    sizes = sorted({1 << power for power in range(1, batch.bit_length())} | {max(batch, 2)})
+    points = [(size, _whole_peak(recipe, layout, size)) for size in sizes]
+    try:
+        single_peak = _whole_peak(recipe, layout, 1)
+    except Exception:
+        single_peak = points[0][1]
+    return PeakTable(((1, single_peak), *points))
+
+
+def _whole_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> int:
+    with _Session(recipe, layout) as session:
+        steps = [session.step(micro_batch), session.step(micro_batch)]
+    return max(max(peak(step.passes), step.optimizer_peak) for step in steps)
 
 
 def _structure(log: EventLog, curve: PeakCurve) -> str:

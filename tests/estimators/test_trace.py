@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from estimators.envelope import Envelope, PeakTable
+from estimators.model import MIB, Layout
+from estimators.trace import Recipe, trace
+from workloads.budget import measure_peak
+from workloads.parallel import apply_plan
+
+CPU = torch.device("cpu")
+WIDTH = 64
+# Against torch's own record of a real step. Each recomputed block keeps the random state, which is no fake tensor.
+RNG_STATE_BYTES = 5056
+TOLERANCE_BYTES = 1024 + 2 * RNG_STATE_BYTES
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
+            for _ in range(2)
+        )
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.norm(x)
+
+
+class Similarities(Mlp):
+    """Compares every sample with every other: memory grows with the square of the micro-batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = super().forward(x)
+        return (x @ x.T).softmax(-1) @ x
+
+
+class Hoarder(Mlp):
+    """Keeps an activation of every step: nothing bounds its memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept.append(x.detach() * 2)
+        return super().forward(x)
+
+
+class Positions(Mlp):
+    """The gradient of ``positions`` of one sample is a view of the sample's: no sum over the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(100, WIDTH))
+        self.norm = nn.Identity()  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, None] + self.positions).mean(1)
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any], num: int) -> None:
+    for x, y in batches:
+        (functional.mse_loss(model(x), y) / num).backward()
+        del x, y
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def make_batch(size: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, WIDTH), torch.randn(size, WIDTH)
+
+
+def recipe(build: Callable[[], nn.Module] = Mlp, lr: float = 1e-3) -> Recipe:
+    return Recipe(
+        build_model=build,
+        make_batch=make_batch,
+        blocks=lambda model: list(model.layers),  # type: ignore[arg-type]
+        apply_plan=apply_plan,
+        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=lr),
+        begin_step=lambda step, optimizer: None,
+        train_step=train_step,
+    )
+
+
+def measured(build: Callable[[], nn.Module], layout: Layout, micro_batch: int) -> int:
+    """The peak of the third of three real steps."""
+    wanted = recipe(build)
+    model = wanted.build_model()
+    model = apply_plan(model, wanted.blocks(model), layout, None)
+    optimizer = wanted.optimizer(model)
+    num = 2 if layout.accumulate else 1
+
+    def step() -> None:
+        wanted.train_step(model, optimizer, (make_batch(micro_batch) for _ in range(num)), num)
+
+    step()
+    step()
+    gc.collect()
+    return measure_peak(CPU, model, optimizer, step)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(recompute=True), Layout(accumulate=True)], ids=str)
+def test_the_traced_peak_is_that_of_a_real_step(layout: Layout) -> None:
+    curve = trace(recipe(), layout, 64).curve
+    assert isinstance(curve, Envelope)
+    for micro_batch in (2, 7, 200):
+        assert curve.peak_bytes(micro_batch) == pytest.approx(measured(Mlp, layout, micro_batch), abs=TOLERANCE_BYTES)
+
+
+def test_a_single_sample_that_the_model_refuses_counts_as_two() -> None:
+    curve = trace(recipe(), Layout(), 8).curve  # batch normalisation needs two
+    assert curve.peak_bytes(1) == curve.peak_bytes(2)
+
+
+def test_a_single_sample_is_traced_by_itself() -> None:
+    curve = trace(recipe(Positions), Layout(), 16).curve
+    assert isinstance(curve, Envelope)
+    assert curve.peak_bytes(1) == pytest.approx(measured(Positions, Layout(), 1), abs=TOLERANCE_BYTES)
+
+
+def test_a_model_that_is_not_affine_gets_a_table_of_traced_points() -> None:
+    curve = trace(recipe(Similarities), Layout(), 50).curve
+    assert isinstance(curve, PeakTable)
+    assert [size for size, _ in curve.points] == [1, 2, 4, 8, 16, 32, 50]
+    assert curve.peak_bytes(50) == pytest.approx(measured(Similarities, Layout(), 50), abs=TOLERANCE_BYTES)
+
+
+def test_a_model_that_keeps_activations_is_not_believed_to_be_affine() -> None:
+    assert isinstance(trace(recipe(Hoarder), Layout(), 4).curve, PeakTable)
+
+
+def test_states_are_divided_by_sharding() -> None:
+    traced = {ranks: trace(recipe(), Layout(ranks), 8) for ranks in (1, 2, 4)}
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in Mlp().buffers())
+    steps = 4 * len(list(Mlp().parameters()))  # AdamW counts the steps of every parameter
+    for ranks, one in traced.items():
+        assert one.num_params == sum(parameter.numel() for parameter in Mlp().parameters())
+        assert one.state_bytes == 3 * 4 * one.num_params // ranks + buffers + steps
+
+
+def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
+    """DTensor infers shapes on fake tensors of the global shape; counted, these are larger than all that is there."""
+
+    traced = trace(recipe(), Layout(64), 4)
+    parameters = 4 * traced.num_params
+    # States are next to nothing here: of parameters and gradients, one block and its neighbour are whole at a time.
+    assert traced.curve.peak_bytes(2) < 2.5 * parameters
+
+
+@pytest.mark.parametrize("layout", [Layout(2), Layout(2, accumulate=True), Layout(4, recompute=True)], ids=str)
+def test_sharded_layouts_are_affine_too(layout: Layout) -> None:
+    curve = trace(recipe(), layout, 32).curve
+    assert isinstance(curve, Envelope)
+    other = trace(recipe(), layout, 9).curve
+    assert [curve.peak_bytes(size) for size in (1, 2, 9, 32)] == [other.peak_bytes(size) for size in (1, 2, 9, 32)]
+
+
+def test_recompute_trades_activations_for_flops() -> None:
+    plain, recompute = (trace(recipe(), Layout(recompute=on), 512) for on in (False, True))
+    assert recompute.curve.peak_bytes(512) < 0.75 * plain.curve.peak_bytes(512)
+    assert recompute.flops_per_sample > plain.flops_per_sample
+
+
+def test_flops_are_those_of_the_matrix_products() -> None:
+    products = 2 * 2 * WIDTH * 4 * WIDTH
+    # 2 FLOPs for each weight forward, 4 backward; the first layer's input needs no gradient.
+    assert trace(recipe(), Layout(), 8).flops_per_sample == 6 * products - 2 * WIDTH * 4 * WIDTH
+
+
+def test_the_structure_is_that_of_the_memory_not_of_the_learning_rate() -> None:
+    one, same = trace(recipe(), Layout(), 8), trace(recipe(lr=0.5), Layout(), 8)
+    other = trace(recipe(Positions), Layout(), 8)
+    assert one.structure == same.structure != other.structure
+
+
+def test_a_trace_allocates_no_memory_for_the_model() -> None:
+    class Huge(Mlp):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(WIDTH, 2**30, bias=False)  # 256 GiB, and as much again for gradients
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + functional.linear(self.up(x), self.up.weight.T)
+
+    traced = trace(recipe(Huge), Layout(), 4)
+    assert traced.curve.peak_bytes(1) > 2**40
+    assert traced.curve.largest_batch(96 * MIB) == 0
+
+
+def test_tracing_leaves_no_process_group_and_garbage_collection_on() -> None:
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        trace(recipe(lambda: failing("out of ideas")), Layout(2), 4)
+    assert not torch.distributed.is_initialized()
+    assert gc.isenabled()
+
+
+def failing(message: str) -> nn.Module:
+    raise RuntimeError(message)
