@@ -117,6 +117,10 @@ class TraceProcess:
         self._num_asked = 0
         self._unread = b""
 
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
     def start(self) -> None:
         """Begin to warm up, where that has not happened yet; returns at once."""
         with self._lock:

@@ -182,7 +182,7 @@ def _in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) 
     os.close(output_write)
     wall_seconds = WALL_FACTOR * request["seconds"]
     answer, output = _collect(result_read, output_read, time.monotonic() + wall_seconds)
-    ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    ended = None if answer else _exit_of(child)
     _end_group(child)
     os.close(result_read)
     os.close(output_read)
@@ -236,6 +236,16 @@ def _collect(result: int, output: int, deadline: float) -> tuple[bytes, bytes]:
     return (line if line.endswith(b"\n") else b""), tail
 
 
+def _exit_of(child: int) -> os.waitid_result | None:
+    """How the process ended; None if it runs on. Its pipes close a moment before it is gone."""
+    for _ in range(20):
+        ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if ended is not None:
+            return ended
+        time.sleep(0.05)
+    return None
+
+
 def _end_group(leader: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
@@ -244,7 +254,7 @@ def _end_group(leader: int) -> None:
 
 def _limit(seconds: int) -> None:
     """Of processor time, not to fail a candidate because the machine is busy."""
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # SIGXCPU, then SIGKILL
     match = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
     held = int(match[1]) * 1024 if match else 0
     resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY_BYTES, held + MEMORY_BYTES))
