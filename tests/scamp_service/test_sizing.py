@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.model import Layout
+from placement.model import Cluster, Device
+from scamp_service.executor import Sized, Unsized
+from scamp_service.sizing import ProcessSizer
+from scamp_service.tracing import TraceCache
+
+FOUR_DEVICES = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(4)))
+
+USER = """
+import torch
+from torch import nn
+from workloads.protocol import Workload
+
+class Mine(Workload):
+    num_train = num_eval = 9
+    default_batch = 6
+    def __init__(self, params):
+        super().__init__(params)
+        if params.get("width", 8) % 2:
+            raise ValueError("width must be even")
+    def build_model(self):
+        if self.params.get("broken"):
+            raise KeyError("no such model")
+        return nn.Linear(self.params.get("width", 8), 4)
+    def train_batch(self, indices): return torch.zeros(len(indices), self.params.get("width", 8))
+    eval_batch = train_batch
+    def loss(self, model, batch): return model(batch).square().mean()
+    def evaluate(self, model, batch): return {}
+"""
+
+
+class MemoryBlobs:
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+
+    def put(self, data: bytes) -> str:
+        sha = hashlib.sha256(data).hexdigest()
+        self.data[sha] = data
+        return sha
+
+    def blob(self, sha256: str) -> bytes:
+        return self.data[sha256]
+
+
+class Sizing:
+    """A sizer and its candidates by name."""
+
+    def __init__(self, sizer: ProcessSizer) -> None:
+        self.sizer, self.num = sizer, 0
+
+    def begin(
+        self,
+        params: dict[str, Any],
+        *,
+        workload: str = "vit_digits",
+        code: str | None = None,
+        extra: int = 0,
+        cluster: Cluster = FOUR_DEVICES,
+    ) -> int:
+        self.num += 1
+        self.sizer.request(self.num, workload, code, params, extra, cluster)
+        return self.num
+
+    def end(self, trial: int, seconds: float = 240) -> Sized | Unsized:
+        deadline = time.monotonic() + seconds
+        while trial not in self.sizer.results():
+            assert time.monotonic() < deadline, f"no result for {trial}"
+            time.sleep(0.01)
+        result = self.sizer.results()[trial]
+        self.sizer.forget([trial])
+        return result
+
+    def size(self, params: dict[str, Any], **options: Any) -> Sized | Unsized:
+        return self.end(self.begin(params, **options))
+
+
+def traces(folder: Path) -> dict[str, int]:
+    """What is remembered on disk, and when each was written."""
+    return {file.name: file.stat().st_mtime_ns for file in folder.glob("traces/*/*.json")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+@pytest.fixture(scope="module")
+def blobs() -> MemoryBlobs:
+    return MemoryBlobs()
+
+
+@pytest.fixture(scope="module")
+def sizing(folder: Path, blobs: MemoryBlobs) -> Iterator[Sizing]:
+    sizer = ProcessSizer(blobs, folder)
+    yield Sizing(sizer)
+    sizer.close()
+
+
+@pytest.fixture(scope="module")
+def code(blobs: MemoryBlobs) -> str:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("mine.py", USER)
+    return blobs.put(data.getvalue())
+
+
+def test_a_small_candidate_takes_a_part_of_one_device(sizing: Sizing) -> None:
+    sized = sizing.size({"depth": 4, "width": 64, "batch": 64})
+    assert isinstance(sized, Sized)
+    assert (sized.plan.world_size, sized.plan.micro_batch, sized.plan.recompute) == (1, 64, False)
+    assert sized.predicted_bytes < sized.reserved_mib * 2**20 and sized.reserved_mib <= 48
+    assert "1 rank" in sized.reason
+
+
+def test_a_candidate_too_large_for_a_device_is_sharded_with_the_same_batch(sizing: Sizing) -> None:
+    sized = sizing.size({"depth": 1, "width": 768, "heads": 8, "batch": 32})
+    assert isinstance(sized, Sized)
+    assert sized.plan.dp_shard > 1
+    assert sized.plan.batch == 32
+    assert sized.reserved_mib <= 96
+
+
+def test_a_candidate_that_fits_on_no_plan_is_infeasible_with_the_reason(sizing: Sizing) -> None:
+    unsized = sizing.size({"depth": 3, "width": 1536, "heads": 8, "batch": 8})
+    assert isinstance(unsized, Unsized)
+    assert unsized.infeasible and unsized.structure
+    assert "MiB" in unsized.reason and "offer 96 MiB" in unsized.reason
+
+
+def test_what_failures_have_taught_changes_the_plan(sizing: Sizing) -> None:
+    first = sizing.size({"depth": 4, "width": 64, "batch": 64})
+    second = sizing.size({"depth": 4, "width": 64, "batch": 64}, extra=80 * 2**20)
+    assert isinstance(first, Sized) and isinstance(second, Sized)
+    assert first.plan != second.plan
+    assert second.predicted_bytes > 80 * 2**20
+
+
+def test_the_learning_rate_alone_needs_no_new_trace(sizing: Sizing, folder: Path) -> None:
+    first = sizing.size({"depth": 2, "width": 32, "lr": 1e-3})
+    before = traces(folder)
+    assert sizing.size({"depth": 2, "width": 32, "lr": 7e-4}) == first
+    assert traces(folder) == before
+
+
+def test_parameters_that_make_no_sense_are_infeasible(sizing: Sizing, code: str) -> None:
+    assert sizing.size({"patch": 3}) == Unsized("patch must be 1, 2 or 4, got 3", infeasible=True)
+    mine = {"workload": "mine.py:Mine", "code": code}
+    assert sizing.size({"width": 7}, **mine) == Unsized("width must be even", infeasible=True)
+
+
+def test_the_users_own_file_is_unpacked_and_traced(sizing: Sizing, code: str) -> None:
+    sized = sizing.size({}, workload="mine.py:Mine", code=code)
+    assert isinstance(sized, Sized)
+    assert sized.plan.batch == 6
+
+
+@pytest.mark.parametrize(
+    ("params", "workload", "message"),
+    [({"broken": True}, "mine.py:Mine", "no such model"), ({}, "mine.py:Yours", "Yours"), ({}, "none.py:Mine", "none")],
+)
+def test_a_workload_that_does_not_work_fails_and_is_not_infeasible(
+    sizing: Sizing, code: str, params: dict[str, Any], workload: str, message: str
+) -> None:
+    unsized = sizing.size(params, workload=workload, code=code)
+    assert isinstance(unsized, Unsized)
+    assert not unsized.infeasible
+    assert message in unsized.reason
+
+
+@pytest.mark.parametrize("code_sha", ["unknown", "no zip"])
+def test_code_that_cannot_be_had_fails_its_own_trial_only(sizing: Sizing, blobs: MemoryBlobs, code_sha: str) -> None:
+    sha = blobs.put(b"this is no zip file") if code_sha == "no zip" else "0" * 64
+    unsized = sizing.size({}, workload="mine.py:Mine", code=sha)
+    assert isinstance(unsized, Unsized) and not unsized.infeasible
+    assert isinstance(sizing.size({"depth": 4, "width": 64, "batch": 64}), Sized)
+
+
+def test_a_small_candidate_does_not_wait_for_all_layouts_of_a_large_one(sizing: Sizing) -> None:
+    large = sizing.begin({"depth": 1, "width": 768, "heads": 4, "batch": 16})  # more than one trace
+    small = sizing.begin({"depth": 1, "width": 16})
+    sizing.end(small)
+    assert large not in sizing.sizer.results()
+    assert isinstance(sizing.end(large), Sized)
+
+
+def test_a_request_is_served_once_and_a_forgotten_one_not_at_all(sizing: Sizing) -> None:
+    trial = sizing.begin({"depth": 1, "width": 24})
+    sizing.sizer.request(trial, "vit_digits", None, {"patch": 3}, 0, FOUR_DEVICES)  # no effect: it is being sized
+    forgotten = sizing.begin({"depth": 1, "width": 40})
+    sizing.sizer.forget([forgotten])
+    assert isinstance(sizing.end(trial), Sized)
+    assert isinstance(sizing.size({"depth": 1, "width": 48}), Sized)
+    assert forgotten not in sizing.sizer.results()
+
+
+def test_no_candidate_is_sized_for_a_cluster_that_is_not_there_yet(sizing: Sizing) -> None:
+    trial = sizing.begin({"depth": 1, "width": 24}, cluster=Cluster())
+    assert isinstance(sizing.size({"depth": 1, "width": 24}), Sized)
+    assert trial not in sizing.sizer.results()
+
+
+def test_a_restart_remembers_every_trace_and_mends_a_damaged_file(
+    sizing: Sizing, folder: Path, blobs: MemoryBlobs
+) -> None:
+    wanted = sizing.size({"depth": 4, "width": 64, "batch": 64})
+    before = traces(folder)
+    cache = TraceCache(folder / "traces")
+    file = cache._file(cache.key("vit_digits", None, {"depth": 4, "width": 64, "batch": 64}, Layout()))
+    whole = file.read_bytes()
+    again = Sizing(ProcessSizer(blobs, folder))
+    try:
+        assert again.size({"depth": 4, "width": 64, "batch": 64}) == wanted
+        assert traces(folder) == before, "the trace was made again"
+    finally:
+        again.sizer.close()
+    for damaged in (whole[:-9], b"", b"null", b'{"batch": 64}'):
+        file.write_bytes(damaged)
+        assert TraceCache(folder / "traces").get(file.stem) is None
+    mended = Sizing(ProcessSizer(blobs, folder))
+    try:
+        assert mended.size({"depth": 4, "width": 64, "batch": 64}) == wanted
+    finally:
+        mended.sizer.close()
+    assert file.read_bytes() == whole
+
+
+def test_a_key_tells_apart_all_that_changes_a_trace(tmp_path: Path) -> None:
+    cache = TraceCache(tmp_path)
+    params = {"lr": 0.1, "weight_decay": 0.1, "width": 8}
+    keys = {
+        cache.key("a", None, params, Layout()),
+        cache.key("b", None, params, Layout()),
+        cache.key("a", "code", params, Layout()),
+        cache.key("a", None, {**params, "width": 9}, Layout()),
+        cache.key("a", None, {**params, "weight_decay": 0.0}, Layout()),
+        cache.key("a", None, params, Layout(2)),
+        cache.key("a", None, params, Layout(recompute=True)),
+    }
+    assert len(keys) == 7
+    assert cache.key("a", None, {**params, "lr": 0.2, "weight_decay": 0.3}, Layout()) in keys
+
+
+def test_closing_ends_the_child_at_once(tmp_path: Path, blobs: MemoryBlobs) -> None:
+    sizer = ProcessSizer(blobs, tmp_path)
+    sizer.request(1, "vit_digits", None, {}, 0, FOUR_DEVICES)
+    while (child := sizer._processes[0].pid) is None:
+        time.sleep(0.01)
+    began = time.monotonic()
+    sizer.close()
+    assert time.monotonic() - began < 5
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
