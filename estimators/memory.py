@@ -11,7 +11,8 @@ from estimators.model import MIB, Footprint, ModelProfile, Plan
 # Measured with real steps under RLIMIT_DATA (torch 2.13, one thread): the smallest budget that a rank survived was at
 # most 0.15 MiB over the traced peak without a gang (7 ViT and GPT plans of 20 to 125 MiB, also with recompute and
 # accumulation; the peak itself within 0.02 %), and 1 to 2 MiB over it with FSDP2 on 2 gloo ranks (4 plans of 10 to
-# 74 MiB): there gloo copies what it reduces (up to 1.7 % of the peak), and allocates for its threads.
+# 74 MiB): there gloo copies what it reduces (up to 1.7 % of the peak), and allocates for its threads. Records of the
+# collectives add up to 2 MiB in the first 50 steps, and no more in the next 350.
 # One gang of four ranks of 83 MiB, in Ray workers, was seen to need more than 10 MiB over it.
 # The rest is for what those runs had not: the other threads of a Ray worker, which share the limit, and operations
 # with scratch memory of their own, such as large convolutions.
