@@ -128,3 +128,13 @@ def full_spec() -> Json:
     from scamp_service.spec import parse_study
 
     return parse_study(SPEC).to_json()
+
+
+WORKLOAD = """
+from workloads.protocol import Workload
+
+class Mine(Workload):
+    num_train = num_eval = 1
+    build_model = train_batch = eval_batch = loss = evaluate = None
+"""
+"""A file of a user's that loads; nothing in it trains."""

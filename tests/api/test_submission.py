@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 
 from api.submission import MAX_BODY_BYTES
 from scamp_service.user_code import MAX_CODE_BYTES
-from tests.serving import SPEC, InProcess
+from tests.serving import SPEC, WORKLOAD, InProcess
 
 JSON = {"Content-Type": "application/json"}
-MODEL = b"from workloads.protocol import Workload\nclass Mine(Workload): ...\n"
+MODEL = WORKLOAD.encode()
 
 
 def zipped(**files: bytes) -> str:
@@ -172,12 +173,12 @@ def test_files_that_cannot_be_the_workload_are_refused(api: InProcess, code: Any
     assert words in refused(api, 422, json={**spec_with(workload="net.py:Mine"), "code_zip": code})
 
 
-def test_the_users_code_is_not_run(api: InProcess, tmp_path: Path) -> None:
+def test_the_users_code_is_imported_in_a_process_of_its_own(api: InProcess, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
-    source = f"open({str(mark)!r}, 'w')\nclass Mine: ...\n".encode()
+    source = f"import os; open({str(mark)!r}, 'w').write(str(os.getpid()))\n{WORKLOAD}".encode()
     answer = api.post("/v1/studies", json={**spec_with(workload="net.py:Mine"), "code_zip": zipped(net_py=source)})
     assert answer.status_code == 201
-    assert not mark.exists()
+    assert int(mark.read_text()) != os.getpid()
 
 
 def test_a_built_in_workload_takes_no_files(api: InProcess) -> None:

@@ -16,7 +16,7 @@ from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import LogLine
 from scamp_service.settings import Settings
 from scamp_service.store import Store
-from tests.serving import DEVICE, SECRET, SPEC, end, fill, free_port, served, settings_in
+from tests.serving import DEVICE, SECRET, SPEC, WORKLOAD, end, fill, free_port, served, settings_in
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_study_file_is_submitted_with_its_own_workload(service: tuple[Client, 
     client, store = service
     study = tmp_path / "study.yaml"
     study.write_text("name: mine\nworkload: net.py:Mine\nobjective: {metric: loss}\nspace: {lr: {low: 0, high: 1}}\n")
-    (tmp_path / "net.py").write_text("class Mine: ...")
+    (tmp_path / "net.py").write_text(WORKLOAD)
     code = store.study(client.submit(study)["id"]).code
     assert code is not None and store.blob(code).startswith(b"PK")
 

@@ -188,7 +188,7 @@ def test_an_overrun_is_told_as_such_and_harms_no_neighbour_on_the_device(world: 
 def test_an_overrun_of_a_gang_wins_over_the_errors_that_it_causes(world: World) -> None:
     order = world.order(world.devices(), steps=20, params={"spike_mib": 400, "spike_step": 8})
     world.executor.launch(order)
-    world.until(lambda: world.executor.gangs()[order.key].state is GangState.BROKEN, "broken")
+    world.until(lambda: world.attempt(order).outcome, "an outcome")
     assert world.attempt(order).outcome is Outcome.OUT_OF_MEMORY
     world.executor.stop(order.key)
     world.ended(order, 5.0)
