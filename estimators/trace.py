@@ -61,7 +61,7 @@ class Recipe:
 class Traced:
     """What traces of one layout say of one rank.
 
-    ``structure`` identifies the sequence of operations and all sizes; ``state_bytes`` are alive between two steps;
+    ``structure`` identifies the sequence of operations and all sizes; ``state_bytes`` are alive when the optimizer begins;
     ``flops_per_sample`` are of a forward and a backward pass.
     """
 
@@ -82,7 +82,6 @@ def trace(recipe: Recipe, layout: Layout, batch: int) -> Traced:
     largest = max(batch, 4)
     with _Session(recipe, layout) as session:
         first, second = session.step(2), session.step(2)
-        state_bytes = session.live_bytes
         steps = {2: second, **{size: session.step(size, optimize=False) for size in (largest, 3)}}
         single = _single(session)
     curve: PeakCurve | None = None
@@ -100,7 +99,7 @@ def trace(recipe: Recipe, layout: Layout, batch: int) -> Traced:
         curve = _table(recipe, layout, batch)
     flops_per_sample = (steps[largest].flops - steps[2].flops) / (largest - 2)
     structure = _structure(second.passes, curve)
-    return Traced(curve, structure, session.num_params, state_bytes, flops_per_sample)
+    return Traced(curve, structure, session.num_params, second.held_after, flops_per_sample)
 
 
 def _single(session: _Session) -> _Step | None:
@@ -156,10 +155,6 @@ class _Session:
         self._layout = layout
         self._modes = contextlib.ExitStack()
         self._num_steps = 0
-
-    @property
-    def live_bytes(self) -> int:
-        return self._recorder.live_bytes
 
     def __enter__(self) -> _Session:
         with contextlib.ExitStack() as modes:

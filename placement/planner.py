@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from estimators.memory import footprint
+from estimators.memory import footprint, least_footprint
 from estimators.model import MIB, Footprint, Layout, ModelProfile, Plan
 from placement.model import Cluster
 
@@ -103,12 +103,12 @@ class _Search:
     def within(self, degree: int, capacity_mib: int) -> Choice | Untraced | None:
         """The best plan of this degree; None when none of them fits."""
         self.widest = degree
-        # Parameters, buffers and optimizer states are always there, and sharding at best divides them evenly.
-        least_bytes = math.ceil(self.profile.state_bytes / degree) + self.extra_bytes
-        if least_bytes > capacity_mib * MIB:
-            ranks = f"FSDP over {degree} ranks" if degree > 1 else "1 rank"
-            least_mib = math.ceil(least_bytes / MIB)
-            self.rejected.append(_Rejected(f"{ranks}, states alone", False, least_mib, least_bytes, capacity_mib, True))
+        least = least_footprint(self.profile, degree, self.extra_bytes)
+        if least.reserved_mib > capacity_mib:
+            words = f"FSDP over {degree} ranks, states alone" if degree > 1 else "1 rank, states alone"
+            self.rejected.append(
+                _Rejected(words, False, least.reserved_mib, least.peak_bytes, capacity_mib, at_least=True)
+            )
             return None
         for recompute in (False, True):
             found = self._with_recompute(degree, recompute, capacity_mib)

@@ -97,6 +97,7 @@ def controller() -> None:
     from scamp_service.local import serve_controller
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     serve_controller(Settings())
 
 

@@ -31,16 +31,25 @@ log = logging.getLogger("scamp.local")
 TICK_SECONDS = 0.1
 CLUSTER_SECONDS = 1.0
 """How often the state of the cluster is written for the API to read."""
+END_SECONDS = 8.0
+"""What a controller process may take to end: a Ray that has died before it would keep it for a minute."""
 
 
 def serve_controller(settings: Settings) -> None:
     """The controller process: ticks until SIGTERM or SIGINT, then ends every rank."""
     stop = threading.Event()
+
+    def end() -> None:
+        stop.set()
+        last_resort = threading.Timer(END_SECONDS, os._exit, [1])
+        last_resort.daemon = True
+        last_resort.start()
+
     with ExitStack() as stack:
         store = Store(settings.url)
         stack.callback(store.close)
         tick = stack.enter_context(controlling(settings, store))
-        _on_signal(stop.set)
+        _on_signal(end)
         while not stop.wait(TICK_SECONDS):
             tick()
 

@@ -346,11 +346,16 @@ def _holders(tensor: Tensor) -> int:
 
 
 class _AllGather(_Collective):
+    """A broadcast from each rank; gloo's own gather needs memory for all it gathers a second time."""
+
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
-        with self.released(output_tensor, input_tensor):
-            dist.all_gather_single(output_tensor, input_tensor, group)
+        parts = output_tensor.view(group.size(), -1)
+        parts[group.rank()].copy_(input_tensor.view(-1))
+        for rank, part in enumerate(parts):
+            with self.released(part):
+                dist.broadcast(part, group=group, group_src=rank)
 
 
 class _ReduceScatter(_Collective):
@@ -397,6 +402,8 @@ def _process_group(
     if rendezvous is None:
         raise ValueError(f"{world_size} ranks need a rendezvous store")
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cpu":
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")  # records of the collectives grow by 0.1 MiB with each step
     with _gloo_interface(rendezvous):
         dist.init_process_group(backend, store=rendezvous, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
     try:

@@ -93,7 +93,9 @@ class VitDigits(Workload):
         }
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(model.parameters(), lr=self.lr, betas=(0.9, 0.95), weight_decay=self.weight_decay)
+        return torch.optim.AdamW(
+            model.parameters(), lr=self.lr, betas=(0.9, 0.95), weight_decay=self.weight_decay, fused=True
+        )
 
     def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
         self._step = step

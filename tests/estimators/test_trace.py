@@ -147,7 +147,7 @@ def test_states_are_divided_by_sharding() -> None:
     steps = 4 * len(list(Mlp().parameters()))  # AdamW counts the steps of every parameter
     for ranks, one in traced.items():
         assert one.num_params == sum(parameter.numel() for parameter in Mlp().parameters())
-        assert one.state_bytes == 3 * 4 * one.num_params // ranks + buffers + steps
+        assert one.state_bytes == 4 * 4 * one.num_params // ranks + buffers + steps
 
 
 def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
