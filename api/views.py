@@ -60,6 +60,9 @@ class BestView(View):
     value: float | None
     params: dict[str, Any]
     plan: Annotated[str, Field(description="the plan in words", examples=["FSDP over 2 ranks, micro-batch 2 × 16"])]
+    metrics: Annotated[
+        dict[str, float | None], Field(description="its last evaluation; in the list of studies empty")
+    ] = Field(default_factory=dict)
 
 
 class StudyView(View):

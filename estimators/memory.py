@@ -13,9 +13,9 @@ from estimators.model import MIB, Footprint, ModelProfile, Plan
 # accumulation; the peak itself within 0.02 %). With FSDP2 the peak of tensors is as exact, and a rank needs 4 MiB (2
 # ranks of 63 MiB) to 7 MiB (4 ranks of 80 MiB) beyond it: buffers too small to be mapped one by one leave malloc's heap
 # in pieces, and gloo's threads have memory of their own.
-# In Ray workers one rank of 87 MiB that took 32 micro-batches of 2 samples needed over 7 MiB. The rest is for what those
-# runs had not: the other threads of a Ray worker, which share the limit, and operations with scratch memory of their own,
-# such as large convolutions.
+# In Ray workers one rank of 87 MiB that took 32 micro-batches of 2 samples needed over 7 MiB. The rest is for what
+# those runs had not: the other threads of a Ray worker, which share the limit, and operations with scratch memory of
+# their own, such as large convolutions.
 MARGIN_SHARE = 0.06
 MARGIN_BYTES = 4 * MIB
 GANG_MARGIN_BYTES = 6 * MIB

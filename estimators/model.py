@@ -102,8 +102,8 @@ class ModelProfile:
     """What fake traces say of one model structure; grows by one peak curve per traced layout.
 
     ``state_bytes`` are the model states in the sense of ZeRO, held by one process when its optimizer begins:
-    parameters, buffers, gradients and optimizer states. ``flops_per_sample`` counts forward and backward. ``structure`` identifies the traced structure: two candidates
-    that differ in learning rate alone share it.
+    parameters, buffers, gradients and optimizer states. ``flops_per_sample`` counts forward and backward.
+    ``structure`` identifies the traced structure: two candidates that differ in learning rate alone share it.
     """
 
     structure: str

@@ -61,8 +61,8 @@ class Recipe:
 class Traced:
     """What traces of one layout say of one rank.
 
-    ``structure`` identifies the sequence of operations and all sizes; ``state_bytes`` are alive when the optimizer begins;
-    ``flops_per_sample`` are of a forward and a backward pass.
+    ``structure`` identifies the sequence of operations and all sizes; ``state_bytes`` are alive when the
+    optimizer begins; ``flops_per_sample`` are of a forward and a backward pass.
     """
 
     curve: PeakCurve

@@ -5,6 +5,7 @@ Every mistake ends as one line on stderr and exit code 2; a study that fails, as
 
 from __future__ import annotations
 
+import atexit
 import json
 import sys
 import time
@@ -42,9 +43,7 @@ DataDir = Annotated[Path | None, typer.Option(help="database, checkpoints and lo
 
 def main() -> None:
     try:
-        app(standalone_mode=False)
-    except typer.Exit as ended:
-        sys.exit(ended.exit_code)
+        sys.exit(app(standalone_mode=False))  # what a command has ended with by typer.Exit; None: success
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except ScampError as error:
@@ -308,7 +307,9 @@ def _settings(**given: Any) -> Settings:
 
 def _client(address: str, token: str) -> Client:
     url = address or running_server(_settings().data_dir) or f"http://127.0.0.1:{_settings().port}"
-    return Client(url, token=token or None)
+    client = Client(url, token=token or None)
+    atexit.register(client.close)
+    return client
 
 
 def _read(study: Path) -> str:

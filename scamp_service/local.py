@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -45,6 +46,7 @@ def serve_controller(settings: Settings) -> None:
         last_resort.daemon = True
         last_resort.start()
 
+    _on_signal(sys.exit)  # until there is something to end
     with ExitStack() as stack:
         store = Store(settings.url)
         stack.callback(store.close)
@@ -100,35 +102,35 @@ def run_study(
 @contextmanager
 def controlling(settings: Settings, store: Store, planner: Planner = choose) -> Iterator[Callable[[], None]]:
     """Connect to Ray, once it is there, and yield the controller's tick. On leaving, ranks are ended."""
-    sizer = ProcessSizer(store, settings.data_dir / "profiles", planner=planner)  # first: it warms up while Ray starts
-    if not settings.ray_address:
-        settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir)})
-    executor = RayExecutor(settings, settings.url, settings.data_dir / "checkpoints")
-    controller = Controller(
-        store,
-        executor,
-        sizer,
-        max_gangs_per_device=settings.max_gangs_per_device,
-        lease_seconds=settings.lease_seconds,
-    )
-    recorded = 0.0
+    with ExitStack() as stack:
+        # First: it warms up while Ray starts.
+        sizer = ProcessSizer(store, settings.data_dir / "profiles", planner=planner)
+        stack.callback(sizer.close)
+        if not settings.ray_address:
+            settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir)})
+        executor = RayExecutor(settings, settings.url, settings.data_dir / "checkpoints")
+        controller = Controller(
+            store,
+            executor,
+            sizer,
+            max_gangs_per_device=settings.max_gangs_per_device,
+            lease_seconds=settings.lease_seconds,
+        )
+        stack.callback(controller.resign)
+        stack.callback(executor.shutdown)
+        recorded = 0.0
 
-    def tick() -> None:
-        nonlocal recorded
-        try:
-            controller.tick()
-            if time.monotonic() - recorded > CLUSTER_SECONDS:
-                recorded = time.monotonic()
-                store.record_cluster(executor.describe(), now=time.time())
-        except Unavailable as error:
-            log.warning("%s; trying again", error)
+        def tick() -> None:
+            nonlocal recorded
+            try:
+                controller.tick()
+                if time.monotonic() - recorded > CLUSTER_SECONDS:
+                    recorded = time.monotonic()
+                    store.record_cluster(executor.describe(), now=time.time())
+            except Unavailable as error:
+                log.warning("%s; trying again", error)
 
-    try:
         yield tick
-    finally:
-        sizer.close()
-        executor.shutdown()
-        controller.resign()
 
 
 def _wait_for_ray(data_dir: Path, seconds: float = 120.0) -> str:

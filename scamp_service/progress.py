@@ -73,6 +73,9 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     words.append(f"up to {summary['colocated']} gangs on one device; {summary['healed']} healed after out-of-memory")
     if error["median"] is not None:
         words.append(f"peak memory predicted within {error['median']:.1f} % (median), {error['max']:.1f} % (worst)")
+    if best := summary["best"]:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in best["metrics"].items() if value is not None)
+        words.append(f"best trial {best['trial']}: {values}")
     return "; ".join(words)
 
 

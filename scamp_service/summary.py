@@ -6,7 +6,7 @@ Pure, but for ``study_summary`` and ``device_fill``, which read the database for
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -18,12 +18,13 @@ from scamp_service.reads import Reads
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The leading trial: the best completed one, or else the best that still runs."""
+    """The leading trial: the best completed one, or else the best that still runs. ``metrics``: its last evaluation."""
 
     trial: int
     value: float
     params: Json
     plan: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,13 @@ def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt]
 
 
 def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
-    return summarize(store.study(study_id), all_trials(store, study_id), store.study_attempts(study_id), now=now)
+    trials = all_trials(store, study_id)
+    summary = summarize(store.study(study_id), trials, store.study_attempts(study_id), now=now)
+    if summary.best is None:
+        return summary
+    best = next(trial for trial in trials if trial.number == summary.best.trial)
+    evaluations = store.metrics(best.id, after=best.step - 1)
+    return replace(summary, best=replace(summary.best, metrics=evaluations[-1].values if evaluations else {}))
 
 
 def all_trials(store: Reads, study_id: int) -> list[Trial]:

@@ -1,0 +1,178 @@
+"""The command line against a running service and without one: real processes, real Ray, real trainings."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import Served, scamp
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+
+CLUSTER = {"SCAMP_VIRTUAL_DEVICES": "2", "SCAMP_DEVICE_MIB": "88"}
+
+# A model that ScaMP has never seen, in a folder: the study, the workload, and a module that the workload imports.
+STUDY = """
+name: reversal
+workload: reverse.py:Reverse
+objective: {metric: accuracy}
+space: {lr: {low: 1e-3, high: 2e-3, log: true}, width: {choice: [32, 256]}}
+start_with: [{width: 32}, {width: 256}]
+fixed: {batch: 16}
+stopping: {rule: none}
+budget: {trials: 2, steps: 20, report_every: 10}
+"""
+WORKLOAD = """
+import torch
+from torch.nn import functional
+from workloads.protocol import Workload
+from reverse_net import Net
+
+class Reverse(Workload):
+    num_train, num_eval = 512, 64
+
+    def __init__(self, params):
+        super().__init__(params)
+        print("a model of width", params["width"])
+        self.words = torch.randint(0, 8, (576, 6), generator=torch.Generator().manual_seed(0))
+
+    def build_model(self):
+        return Net(self.params["width"])
+
+    def blocks(self, model):
+        return list(model.layers)
+
+    def train_batch(self, indices):
+        return self.words[indices]
+
+    def eval_batch(self, indices):
+        return self.words[512 + indices]
+
+    def loss(self, model, words):
+        return functional.cross_entropy(model(words).flatten(0, 1), words.flip(1).flatten())
+
+    def evaluate(self, model, words):
+        return {"accuracy": (model(words).argmax(-1) == words.flip(1)).float().mean(1)}
+"""
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.embedding = nn.Embedding(8, width)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(6 * width, 2 * width), nn.GELU(), nn.Linear(2 * width, 6 * width)) for _ in range(4)
+        )
+        self.head = nn.Linear(width, 8)
+
+    def forward(self, words):
+        x = self.embedding(words)
+        for layer in self.layers:
+            x = x + layer(x.flatten(1)).view_as(x)
+        return self.head(x)
+"""
+
+
+def folder_of(where: Path, workload: str = WORKLOAD) -> Path:
+    where.mkdir()
+    for name, text in (("study.yaml", STUDY), ("reverse.py", workload), ("reverse_net.py", NET)):
+        (where / name).write_text(text)
+    return where
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    service = Served(tmp_path_factory.mktemp("cli") / "data", **CLUSTER)
+    yield service
+    service.abandon()
+
+
+def as_json(service: Served, *arguments: str) -> Any:
+    done = scamp(service.data_dir, *arguments, "--json", SCAMP_ADDRESS=service.url)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_model_never_seen_before_is_tuned_through_a_service(service: Served, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "mine")
+    done = scamp(service.data_dir, "submit", folder / "study.yaml", "--working-dir", folder, SCAMP_ADDRESS=service.url)
+    assert done.returncode == 0, done.stderr
+    assert "study 1: http" in done.stdout and "2 completed" in done.stdout
+    small, large = sorted(as_json(service, "trials", "1"), key=lambda trial: trial["number"])
+    assert (small["num_ranks"], large["num_ranks"]) == (1, 2), "the larger one does not fit on one device"
+    assert {small["state"], large["state"]} == {"COMPLETED"}
+    view = as_json(service, "status", "1")
+    assert view["summary"]["trials"] == {"COMPLETED": 2} and view["summary"]["best"]["metrics"]["accuracy"] > 0
+    assert [study["name"] for study in as_json(service, "list")] == ["reversal"]
+    logs = scamp(service.data_dir, "logs", "1", "1", SCAMP_ADDRESS=service.url)
+    assert "a model of width 256" in logs.stdout
+
+
+def test_mistakes_are_one_line_and_store_nothing(service: Served, tmp_path: Path) -> None:
+    studies = as_json(service, "list")
+    (tmp_path / "not-yaml.yaml").write_text("{")
+    (tmp_path / "typo.yaml").write_text(STUDY.replace("budget:", "budgets:"))
+    broken = folder_of(tmp_path / "broken", f"raise ImportError('no such thing')\n{WORKLOAD}")
+    for arguments, words in [
+        (["submit", tmp_path / "no-such.yaml"], "no-such.yaml"),
+        (["submit", tmp_path / "not-yaml.yaml"], "YAML"),
+        (["submit", tmp_path / "typo.yaml"], "budgets"),
+        (["submit", broken / "study.yaml"], "no such thing"),
+        (["run", broken / "study.yaml", "--data-dir", tmp_path / "data"], "no such thing"),
+        (["run", folder_of(tmp_path / "fine") / "study.yaml", "--working-dir", tmp_path / "fine"], "already"),
+        (["status", "99"], "99"),
+        (["trials", "one"], "valid integer"),
+        (["serve", "--host", "0.0.0.0", "--data-dir", tmp_path / "data"], "token"),
+        (["list", "--address", "http://127.0.0.1:9"], "127.0.0.1:9"),
+    ]:
+        done = scamp(service.data_dir, *arguments, SCAMP_ADDRESS=service.url)
+        assert done.returncode == 2, f"{arguments}: {done.stdout}{done.stderr}"
+        assert words in done.stderr and done.stderr.startswith("scamp: ") and done.stdout == ""
+    assert as_json(service, "list") == studies
+
+
+def test_a_study_of_which_no_trial_succeeds_has_exit_code_1(service: Served, tmp_path: Path) -> None:
+    fails = WORKLOAD.replace("        return self.words[512", "        1 / 0\n        return self.words[512")
+    folder = folder_of(tmp_path / "ends", fails)
+    arguments = ["submit", folder / "study.yaml", "--working-dir", folder, "--json"]
+    done = scamp(service.data_dir, *arguments, SCAMP_ADDRESS=service.url)
+    assert done.returncode == 1
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["trials"] == {"FAILED": 2} and summary["best"] is None
+    assert all("ZeroDivisionError" in trial["reason"] for trial in as_json(service, "trials", str(summary["study"])))
+
+
+def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        service = Served(tmp_path / "data", SCAMP_PORT=str(port))
+        try:
+            assert f"port {port} is taken" in service.output.read_text()
+            assert service.url != f"http://127.0.0.1:{port}"
+        finally:
+            assert service.stop() == 0
+    assert service.pids() == []
+
+
+def test_a_language_model_is_better_than_one_who_knows_letters_alone(tmp_path: Path) -> None:
+    study = tmp_path / "gpt.yaml"
+    study.write_text(
+        "name: gpt\nworkload: stdlib_gpt\nobjective: {metric: loss, direction: minimize}\n"
+        "space: {lr: {low: 3e-3, high: 6e-3}}\nfixed: {depth: 2, width: 64, heads: 4, context: 64, batch: 32}\n"
+        "budget: {trials: 1, steps: 120, report_every: 60}\n"
+    )
+    done = scamp(tmp_path / "data", "run", study, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    told = {"trials", "best", "degrees", "colocated", "healed", "prediction_error_pct", "wall_seconds"}
+    assert told <= summary.keys() and summary["trials"] == {"COMPLETED": 1} and summary["degrees"] == {"1": 1}
+    assert summary["best"]["metrics"]["loss"] < 0.85 * summary["best"]["metrics"]["unigram_entropy"]
+    assert abs(summary["prediction_error_pct"]["max"]) < 1

@@ -1,0 +1,227 @@
+"""The promises of a running service, on the real thing: its processes are killed at moments drawn from a seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.processes import Served, pids_of, trains, until
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+
+# Two devices for one gang each, so that there are two ranks in all, and a gang of two fills the cluster.
+CLUSTER = {"SCAMP_VIRTUAL_DEVICES": "2", "SCAMP_DEVICE_MIB": "29", "SCAMP_MAX_GANGS_PER_DEVICE": "1"}
+REPORT_EVERY = 10
+STUDY: dict[str, Any] = {
+    "workload": "vit_digits",
+    "objective": {"metric": "accuracy"},
+    "space": {"lr": {"low": 1e-3, "high": 1e-2, "log": True}},
+    "search": {"sampler": "random"},
+    "stopping": {"rule": "none"},
+}
+SMALL = STUDY | {"name": "one rank each", "fixed": {"depth": 2, "width": 32, "patch": 4}}
+LARGE = STUDY | {"name": "two ranks each", "fixed": {"depth": 8, "width": 128, "patch": 4, "batch": 8}}
+
+
+def study(of: dict[str, Any], trials: int, steps: int) -> dict[str, Any]:
+    return of | {"budget": {"trials": trials, "steps": steps, "report_every": REPORT_EVERY, "max_lost": 5}}
+
+
+class Watched:
+    """Studies of a service, and everything that it has ever acknowledged about them."""
+
+    def __init__(self, service: Served, *specs: dict[str, Any]) -> None:
+        self.service = service
+        self.specs: dict[int, dict[str, Any]] = {}
+        self.metrics: dict[tuple[int, int, int, int], dict[str, float]] = {}  # study, trial, step, attempt → values
+        for spec in specs:
+            self.submit(spec)
+
+    def submit(self, spec: dict[str, Any]) -> None:
+        self.specs[self.service.client.submit(spec)["id"]] = spec
+
+    def trials(self) -> list[dict[str, Any]]:
+        """As they are now; their metrics are remembered."""
+        client, found = self.service.client, []
+        for study_id in self.specs:
+            for trial in client.trials(study_id):
+                found.append(trial)
+                for row in client.metrics(study_id, trial["number"]):
+                    self.metrics[study_id, trial["number"], row["step"], row["attempt"]] = row["values"]
+        return found
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """The newest one of each running trial."""
+        running = [trial for trial in self.trials() if trial["state"] == "RUNNING"]
+        details = [self.service.client.trial(trial["study_id"], trial["number"]) for trial in running]
+        return [detail["attempts"][-1] for detail in details]
+
+    def trains_on(self, num_ranks: int) -> bool:
+        return any(
+            trial["state"] == "RUNNING" and trial["num_ranks"] == num_ranks and trial["step"] for trial in self.trials()
+        )
+
+    def finished(self) -> bool:
+        self.trials()
+        return all(self.service.client.study(study_id)["finished_at"] for study_id in self.specs)
+
+    def check(self) -> list[dict[str, Any]]:
+        """What must hold once all have ended, whatever has happened; returns the trials with their attempts."""
+        client, store, checked = self.service.client, self.service.store(), []
+        trials = self.trials()
+        assert [(trial["study_id"], trial["number"]) for trial in trials] == [
+            (study_id, number) for study_id, spec in self.specs.items() for number in range(spec["budget"]["trials"])
+        ], "every trial is there once"
+        told = Counter(event.trial_id for event in _events(store) if event.data.get("state") == "COMPLETED")
+        for trial in trials:
+            spec = self.specs[trial["study_id"]]
+            where = f"trial {trial['number']} of {spec['name']}"
+            assert trial["state"] == "COMPLETED", f"{where}: {trial['reason']}"
+            assert told[trial["id"]] == 1, f"{where} completed once"
+            attempts = client.trial(trial["study_id"], trial["number"])["attempts"]
+            outcomes = [attempt["outcome"] for attempt in attempts]
+            assert outcomes.count("DONE") == 1 and outcomes[-1] == "DONE", f"{where}: {outcomes}"
+            assert [attempt["attempt"] for attempt in attempts] == list(range(1, trial["num_lost"] + 2)), where
+            rows = list(client.metrics(trial["study_id"], trial["number"]))
+            expected = list(range(REPORT_EVERY, spec["budget"]["steps"] + 1, REPORT_EVERY))
+            assert [row["step"] for row in rows] == expected, f"{where}: each evaluation is there once"
+            for row in rows:
+                seen = self.metrics[trial["study_id"], trial["number"], row["step"], row["attempt"]]
+                assert seen == row["values"], f"{where}: an acknowledged metric has changed"
+            checked.append(trial | {"attempts": attempts, "metrics": rows})
+        kept = {(trial["study_id"], trial["number"], row["step"]) for trial in checked for row in trial["metrics"]}
+        assert {key[:3] for key in self.metrics} <= kept, "an acknowledged metric is missing"
+        assert store.open_attempts() == []
+        assert [(device["reserved_mib"], device["gangs"]) for device in client.cluster()["devices"]] == [(0, [])] * 2
+        store.close()
+        return checked
+
+
+def _events(store: Any) -> Iterator[Any]:
+    after = 0
+    while page := store.events(after=after):
+        yield from page
+        after = page[-1].id
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all tests here: a service must find its way in the data of those before."""
+    return tmp_path_factory.mktemp("service") / "data"
+
+
+def test_two_studies_that_fill_the_cluster_live_through_kills_at_any_moment(data_dir: Path) -> None:
+    rng = random.Random(2023)
+    service = Served(data_dir, **CLUSTER)
+    try:
+        watched = Watched(service, study(LARGE, trials=2, steps=40))
+        until(lambda: any(trial["num_ranks"] for trial in watched.trials()), "a plan for two ranks")
+        watched.submit(study(SMALL, trials=4, steps=200))  # what runs now leaves no device free
+        num_ranks = 0
+        for gang, victims in [(2, ["controller", "api", "rank"]), (1, ["controller", "rank"])]:
+            until(lambda gang=gang: watched.trains_on(gang), f"a gang of {gang} that reports")
+            for victim in rng.sample(victims, len(victims)):
+                time.sleep(rng.uniform(0.0, 1.5))
+                if victim == "rank":
+                    num_ranks += kill_a_rank(service, watched, rng)
+                else:
+                    kill(service, {"controller": "scamp_service controller", "api": "-m api"}[victim])
+                watched.trials()  # the API may be away for a moment: the client waits
+        until(watched.finished, "the end of both studies")
+        trials = watched.check()
+        assert {trial["num_ranks"] for trial in trials} == {1, 2}
+        lost = sum(trial["num_lost"] for trial in trials)
+        assert 0 < lost <= num_ranks, "only a killed rank costs an attempt: a new controller finds living gangs again"
+        resumed = [trial for trial in trials if trial["num_lost"] and trial["attempts"][0]["checkpoint_step"] > 0]
+        for trial in resumed:
+            first = trial["attempts"][0]["checkpoint_step"]
+            assert min(row["step"] for row in trial["metrics"] if row["attempt"] > 1) > first, "it began anew"
+        assert resumed, "no killed rank had a checkpoint: the test shows nothing"
+        ranks = service.pids("ray::Rank")
+        assert service.stop() == 0
+        assert ranks and service.pids() == [], "something is left behind"
+    finally:
+        service.abandon()
+
+
+def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(data_dir: Path) -> None:
+    first = Served(data_dir, **CLUSTER)
+    second = None
+    try:
+        before = {view["id"]: view["summary"]["trials"] for view in map(_detail(first), _ids(first))}
+        watched = Watched(first, study(SMALL, trials=1, steps=150))
+        check_bad_input_changes_nothing(first)
+        until(lambda: any(a["checkpoint_step"] > 0 for a in watched.attempts()), "a first checkpoint")
+        first.kill()
+        until(lambda: not pids_of(data_dir), "the end of every process", 60)
+        second = watched.service = Served(data_dir, **CLUSTER)
+        after = {view["id"]: view["summary"]["trials"] for view in map(_detail(second), before)}
+        assert after == before, "earlier studies are kept"
+        until(watched.finished, "the end of the interrupted study")
+        (trial,) = watched.check()
+        assert trial["num_lost"] == 1 and trial["attempts"][0]["checkpoint_step"] > 0
+        again = [row["step"] for row in trial["metrics"] if row["attempt"] == 2]
+        assert again[0] > trial["attempts"][0]["checkpoint_step"], "it resumes from its checkpoint"
+    finally:
+        first.abandon()
+        if second is not None:
+            second.abandon()
+
+
+def kill(service: Served, words: str) -> None:
+    """SIGKILL; what the supervisor starts instead has another pid."""
+    pid = until(lambda: next(iter(service.pids(words)), None), f"a process {words!r}")
+    os.kill(pid, signal.SIGKILL)
+
+
+def kill_a_rank(service: Served, watched: Watched, rng: random.Random) -> bool:
+    """SIGKILL one of the ranks that train, once every running trial has a checkpoint; whether there was one."""
+    began = time.monotonic()
+    while not (attempts := watched.attempts()) or any(attempt["checkpoint_step"] <= 0 for attempt in attempts):
+        if watched.finished():
+            return False
+        assert time.monotonic() < began + 120, f"no checkpoint: {attempts}"
+    victims = [pid for pid in service.pids("ray::Rank") if trains(pid)]
+    if victims:
+        os.kill(rng.choice(victims), signal.SIGKILL)
+    return bool(victims)
+
+
+def check_bad_input_changes_nothing(service: Served) -> None:
+    studies = _ids(service)
+    url, as_json = f"{service.url}/v1/studies", {"Content-Type": "application/json"}
+    for content, status, words in [
+        (b"{", 422, "not JSON"),
+        (b'{"spec": {"name": "' + b"x" * 2**21 + b'"}}', 413, "larger than"),
+        (_body(STUDY | {"name": "wrong types", "budget": {"trials": "many"}}), 422, "budget.trials"),
+        (_body(STUDY | {"name": "unknown workload", "workload": "resnet"}), 422, "workload"),
+        (_body(STUDY | {"name": "nothing to tune", "space": {}}), 422, "space"),
+        (_body(STUDY | {"name": "log of 0", "space": {"lr": {"low": 0, "high": 1, "log": True}}}), 422, "space.lr"),
+    ]:
+        answer = httpx.post(url, content=content, headers=as_json, timeout=30)
+        assert answer.status_code == status and answer.headers["content-type"] == "application/problem+json"
+        assert words in answer.json()["detail"]
+    assert _ids(service) == studies
+    assert httpx.get(f"{service.url}/healthz").is_success
+
+
+def _body(spec: dict[str, Any]) -> bytes:
+    return json.dumps({"spec": spec}).encode()
+
+
+def _ids(service: Served) -> list[int]:
+    return [view["id"] for view in service.client.studies()]
+
+
+def _detail(service: Served) -> Any:
+    return service.client.study
