@@ -128,7 +128,7 @@ def test_mistakes_are_one_line_and_store_nothing(service: Served, tmp_path: Path
         (["run", folder_of(tmp_path / "fine") / "study.yaml", "--working-dir", tmp_path / "fine"], "already"),
         (["status", "99"], "99"),
         (["trials", "one"], "valid integer"),
-        (["serve", "--host", "0.0.0.0", "--data-dir", tmp_path / "data"], "token"),
+        (["serve", "--host", "0.0.0.0", "--data-dir", tmp_path / "data"], "SCAMP_API_TOKEN"),
         (["list", "--address", "http://127.0.0.1:9"], "127.0.0.1:9"),
     ]:
         done = scamp(service.data_dir, *arguments, SCAMP_ADDRESS=service.url)
