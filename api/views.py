@@ -60,9 +60,6 @@ class BestView(View):
     value: float | None
     params: dict[str, Any]
     plan: Annotated[str, Field(description="the plan in words", examples=["FSDP over 2 ranks, micro-batch 2 × 16"])]
-    metrics: Annotated[
-        dict[str, float | None], Field(description="its last evaluation; in the list of studies empty")
-    ] = Field(default_factory=dict)
 
 
 class StudyView(View):
@@ -96,6 +93,7 @@ class SummaryView(View):
     ]
     device_seconds: float
     wall_seconds: float
+    best_metrics: Annotated[dict[str, float | None], Field(description="the last evaluation of the best trial")]
 
 
 class StudyDetail(StudyView):

@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer trials and steps")
     options = parser.parse_args()
-    trials, steps = (6, 30) if options.quick else (14, 90)
+    trials, steps = (6, 20) if options.quick else (12, 40)
     spec = study(trials, steps)
     packed = run(spec, choose)
     static = run(spec.model_copy(update={"budget": spec.budget.model_copy(update={"max_concurrent": 1})}), all_devices)

@@ -74,7 +74,9 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     if error["median"] is not None:
         words.append(f"peak memory predicted within {error['median']:.1f} % (median), {error['max']:.1f} % (worst)")
     if best := summary["best"]:
-        values = ", ".join(f"{name} {value:.4g}" for name, value in best["metrics"].items() if value is not None)
+        values = ", ".join(
+            f"{name} {value:.4g}" for name, value in summary["best_metrics"].items() if value is not None
+        )
         words.append(f"best trial {best['trial']}: {values}")
     return "; ".join(words)
 

@@ -18,13 +18,12 @@ from scamp_service.reads import Reads
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The leading trial: the best completed one, or else the best that still runs. ``metrics``: its last evaluation."""
+    """The leading trial: the best completed one, or else the best that still runs."""
 
     trial: int
     value: float
     params: Json
     plan: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,7 @@ class Summary:
     """``degrees``: ranks of a gang → trials that ran so. ``colocated``: most gangs at once on one device. ``healed``:
     trials that completed or were pruned after an out-of-memory. ``prediction_error_pct``: (predicted − measured) /
     measured peak of one rank over the trials that were measured, by absolute value. Seconds are wall clock.
+    ``best_metrics``: the last evaluation of the best trial.
     """
 
     study: int
@@ -45,6 +45,7 @@ class Summary:
     prediction_error_pct: Mapping[str, float | None]
     device_seconds: float
     wall_seconds: float
+    best_metrics: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,7 +82,7 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
         return summary
     best = next(trial for trial in trials if trial.number == summary.best.trial)
     evaluations = store.metrics(best.id, after=best.step - 1)
-    return replace(summary, best=replace(summary.best, metrics=evaluations[-1].values if evaluations else {}))
+    return replace(summary, best_metrics=evaluations[-1].values if evaluations else {})
 
 
 def all_trials(store: Reads, study_id: int) -> list[Trial]:

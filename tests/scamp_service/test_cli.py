@@ -108,7 +108,7 @@ def test_a_model_never_seen_before_is_tuned_through_a_service(service: Served, t
     assert (small["num_ranks"], large["num_ranks"]) == (1, 2), "the larger one does not fit on one device"
     assert {small["state"], large["state"]} == {"COMPLETED"}
     view = as_json(service, "status", "1")
-    assert view["summary"]["trials"] == {"COMPLETED": 2} and view["summary"]["best"]["metrics"]["accuracy"] > 0
+    assert view["summary"]["trials"] == {"COMPLETED": 2} and view["summary"]["best_metrics"]["accuracy"] > 0
     assert [study["name"] for study in as_json(service, "list")] == ["reversal"]
     logs = scamp(service.data_dir, "logs", "1", "1", SCAMP_ADDRESS=service.url)
     assert "a model of width 256" in logs.stdout
@@ -174,5 +174,5 @@ def test_a_language_model_is_better_than_one_who_knows_letters_alone(tmp_path: P
     summary = json.loads(done.stdout.splitlines()[-1])
     told = {"trials", "best", "degrees", "colocated", "healed", "prediction_error_pct", "wall_seconds"}
     assert told <= summary.keys() and summary["trials"] == {"COMPLETED": 1} and summary["degrees"] == {"1": 1}
-    assert summary["best"]["metrics"]["loss"] < 0.85 * summary["best"]["metrics"]["unigram_entropy"]
+    assert summary["best_metrics"]["loss"] < 0.85 * summary["best_metrics"]["unigram_entropy"]
     assert abs(summary["prediction_error_pct"]["max"]) < 1
