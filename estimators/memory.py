@@ -26,7 +26,7 @@ def footprint(profile: ModelProfile, plan: Plan, extra_bytes: int = 0) -> Footpr
 
     Raises KeyError when the plan's layout has not been traced.
     """
-    return with_margin(profile.curves[plan.layout].peak_bytes(plan.micro_batch) + extra_bytes, plan.dp_shard)
+    return _with_margin(profile.curves[plan.layout].peak_bytes(plan.micro_batch) + extra_bytes, plan.dp_shard)
 
 
 def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0) -> Footprint:
@@ -34,9 +34,9 @@ def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0) 
 
     The states are there when the optimizer begins, and sharding at best divides them evenly.
     """
-    return with_margin(-(-profile.state_bytes // dp_shard) + extra_bytes, dp_shard)
+    return _with_margin(-(-profile.state_bytes // dp_shard) + extra_bytes, dp_shard)
 
 
-def with_margin(peak_bytes: int, num_ranks: int) -> Footprint:
+def _with_margin(peak_bytes: int, num_ranks: int) -> Footprint:
     gang_bytes = GANG_MARGIN_BYTES if num_ranks > 1 else 0
     return Footprint(peak_bytes, MARGIN_BYTES + int(MARGIN_SHARE * peak_bytes) + gang_bytes)

@@ -5,6 +5,7 @@ Pure, but for ``study_summary`` and ``device_fill``, which read the database for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
@@ -31,7 +32,8 @@ class Summary:
     """``degrees``: ranks of a gang → trials that ran so. ``colocated``: most gangs at once on one device. ``healed``:
     trials that completed or were pruned after an out-of-memory. ``prediction_error_pct``: (predicted − measured) /
     measured peak of one rank over the trials that were measured, by absolute value. Seconds are wall clock.
-    ``best_metrics``: the last evaluation of the best trial.
+    ``best_metrics``: the last evaluation of the best trial, None where
+    it is not a finite number (JSON has no other word for it).
     """
 
     study: int
@@ -45,7 +47,7 @@ class Summary:
     prediction_error_pct: Mapping[str, float | None]
     device_seconds: float
     wall_seconds: float
-    best_metrics: Mapping[str, float] = field(default_factory=dict)
+    best_metrics: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,7 +84,10 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
         return summary
     best = next(trial for trial in trials if trial.number == summary.best.trial)
     evaluations = store.metrics(best.id, after=best.step - 1)
-    return replace(summary, best_metrics=evaluations[-1].values if evaluations else {})
+    last = evaluations[-1].values if evaluations else {}
+    return replace(
+        summary, best_metrics={name: value if math.isfinite(value) else None for name, value in last.items()}
+    )
 
 
 def all_trials(store: Reads, study_id: int) -> list[Trial]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scamp_service.model import LogLine, Metric
-from tests.serving import DEVICE, SECRET, SPEC, InProcess, fill
+from tests.serving import DEVICE, SECRET, SPEC, InProcess, end, fill
 
 
 def test_a_study_is_created_at_its_location_with_all_defaults(api: InProcess) -> None:
@@ -45,8 +45,18 @@ def test_a_study_tells_its_trials_by_state_its_best_and_its_summary(api: InProce
     }  # fmt: skip
     assert view["device_seconds"] > 0
     assert view["summary"]["degrees"] == {"1": 2}
+    assert view["summary"]["best_metrics"] == {"accuracy": pytest.approx(0.53)}
     listed = api.get("/v1/studies").json()["items"][0]
     assert {key: listed[key] for key in ("trials", "best")} == {key: view[key] for key in ("trials", "best")}
+
+
+def test_an_evaluation_that_is_not_a_number_is_null_in_the_summary(api: InProcess) -> None:
+    study = fill(api.store)
+    running = api.store.trials(study.id)[1]
+    row = Metric(running.id, 1, 0, 99, {"accuracy": 0.9, "loss": float("nan")}, 1.0)
+    assert api.store.report(running.id, 1, SECRET, metrics=[row], objective="accuracy", now=3.0)
+    end(api.store, running.id)
+    assert api.get(f"/v1/studies/{study.id}").json()["summary"]["best_metrics"] == {"accuracy": 0.9, "loss": None}
 
 
 def test_pages_follow_each_other_without_a_gap_or_a_repeat(api: InProcess) -> None:
