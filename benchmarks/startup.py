@@ -65,14 +65,15 @@ def start(checkout: Path, data: Path) -> dict[str, float]:
 
 def wait_for_trial(url: str, began: float, patience_seconds: float = 300.0) -> float:
     """Seconds from ``began`` until a rank of the newest study has reported that it trains."""
-    while time.monotonic() - began < patience_seconds:
-        studies = httpx.get(f"{url}/v1/studies", params={"limit": 100}).json()["items"]
-        newest = max((study["id"] for study in studies), default=0)
-        for trial in httpx.get(f"{url}/v1/studies/{newest}/trials").json()["items"] if studies else ():
-            detail = httpx.get(f"{url}/v1/studies/{newest}/trials/{trial['number']}").json()
-            if any(attempt["started_at"] for attempt in detail["attempts"]):
-                return time.monotonic() - began
-        time.sleep(0.1)
+    with httpx.Client(base_url=f"{url}/v1") as client:  # one, and asked seldom: what it takes, ScaMP has not
+        while time.monotonic() - began < patience_seconds:
+            studies = client.get("/studies", params={"limit": 100}).json()["items"]
+            path = f"/studies/{max((study['id'] for study in studies), default=0)}/trials"
+            for trial in client.get(path, params={"state": "RUNNING"}).json()["items"] if studies else ():
+                detail = client.get(f"{path}/{trial['number']}").json()
+                if any(attempt["started_at"] for attempt in detail["attempts"]):
+                    return time.monotonic() - began
+            time.sleep(0.25)
     raise TimeoutError(f"no trial ran within {patience_seconds:.0f} s")
 
 

@@ -63,7 +63,10 @@ class Executor(Protocol):
         ...
 
     def launch(self, order: Order) -> None:
-        """Begin the attempt on ``order.devices``, one rank on each; no effect when it is already there."""
+        """Begin the attempt on ``order.devices``, one rank on each, or put it off: repeat it until ``gangs`` lists it.
+
+        No effect when it is already there.
+        """
         ...
 
     def stop(self, key: str) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from estimators.model import MIB
@@ -82,6 +82,7 @@ class Pool:
     """The devices of one node, and their bundles in the same order."""
 
     node_ip: str
+    num_cpus: int
     group: PlacementGroup
     devices: tuple[Device, ...]
     ready: bool = False
@@ -104,6 +105,7 @@ class RayExecutor:
         self._pending: dict[Any, tuple[str, RankHandle | None]] = {}
         self._capacities: dict[str, tuple[str, int]] = {}
         self._refreshed = 0.0
+        self._put_off = -REFRESH_SECONDS
         self._saw_nodes = False
         connect(settings.ray_address, settings.data_dir)
         self._node_id = ray.get_runtime_context().get_node_id()
@@ -157,8 +159,11 @@ class RayExecutor:
             if missing := [device for device in order.devices if device not in places]:
                 log.warning("attempt %s is not launched: %s has left the cluster", order.key, ", ".join(missing))
                 return
+            if not all(self._free(device) or self._may_start(places[device]) for device in order.devices):
+                self._put_off = time.monotonic()
+                return
             self._gangs[order.key] = GangRecord()
-            ranks = [self._rank_for(device) for device in order.devices]
+            ranks = [next(iter(self._free(device)), None) or self._create(device) for device in order.devices]
             for rank in ranks:
                 rank.key = order.key
             rendezvous = None
@@ -209,11 +214,16 @@ class RayExecutor:
     def _members(self, key: str) -> list[RankHandle]:
         return [rank for rank in self._ranks.values() if rank.key == key]
 
-    def _rank_for(self, device: str) -> RankHandle:
-        """An idle rank of the device, else one that is starting, else a new one."""
+    def _free(self, device: str) -> list[RankHandle]:
+        """Ranks of the device that no attempt has, those that are ready first."""
         free = [r for r in self._ranks.values() if r.device == device and not r.key and r.phase is not Phase.ENDING]
-        ready = [rank for rank in free if rank.phase is Phase.READY]
-        return next(iter(ready or free), None) or self._create(device)
+        return sorted(free, key=lambda rank: rank.phase is not Phase.READY)
+
+    def _may_start(self, pool: Pool) -> bool:
+        """A rank starts on one core; more of them at once would all be late."""
+        devices = {device.id for device in pool.devices}
+        starting = sum(r.phase is Phase.STARTING and r.device in devices for r in self._ranks.values())
+        return starting < pool.num_cpus
 
     def _create(self, device: str) -> RankHandle:
         pool, bundle = next(
@@ -346,8 +356,10 @@ class RayExecutor:
         self._keep_warm(now)
 
     def _keep_warm(self, now: float) -> None:
-        """One idle rank ready on each device that has room for a further gang, and no more than a few."""
-        starting = sum(rank.phase is Phase.STARTING for rank in self._ranks.values())
+        """One idle rank ready on each device that has room for a further gang, and no more than a few.
+
+        An order that was put off comes first.
+        """
         for pool in self._pools.values():
             for device in pool.devices if pool.ready else ():
                 ranks = [r for r in self._ranks.values() if r.device == device.id and r.phase is not Phase.ENDING]
@@ -356,9 +368,8 @@ class RayExecutor:
                     if rank.phase is Phase.READY and now - rank.since > SPARE_SECONDS:
                         self._end(rank)
                 room = len(ranks) < self._settings.max_gangs_per_device
-                if not idle and room and starting < max(2, (os.cpu_count() or 1) // 2):
+                if not idle and room and now - self._put_off > REFRESH_SECONDS and self._may_start(pool):
                     self._create(device.id)
-                    starting += 1
 
     # --- finding ranks and devices -------------------------------------------------------------------------------
 
@@ -431,10 +442,11 @@ class RayExecutor:
             for node_id, node in nodes.items():
                 if node_id not in self._pools and (devices := self._devices(node_id, node["Resources"])):
                     group = _pool_group(node_id, devices)
-                    self._pools[node_id] = Pool(node["NodeManagerAddress"], group, devices)
+                    num_cpus = max(1, int(node["Resources"].get("CPU", 1)))
+                    self._pools[node_id] = Pool(node["NodeManagerAddress"], num_cpus, group, devices)
             self._saw_nodes = True
             for pool in self._pools.values():
-                pool.ready = pool.ready or pool.group.wait(0.2)
+                pool.ready = pool.ready or _is_created(pool.group)
 
     def _devices(self, node_id: str, resources: Mapping[str, float]) -> tuple[Device, ...]:
         node = node_id[:8]
@@ -495,7 +507,14 @@ def _pool_group(node_id: str, devices: tuple[Device, ...]) -> PlacementGroup:
             lifetime="detached",
             bundle_label_selector=[{"ray.io/node-id": node_id} for _ in devices],
         )
+        group.wait(1)  # milliseconds, as a rule
     return group
+
+
+def _is_created(group: PlacementGroup) -> bool:
+    """``PlacementGroup.wait`` rounds its seconds down to whole ones, and at 0 answers by chance."""
+    table: dict[str, Any] = placement_group_table(group)
+    return table.get("state") == "CREATED"
 
 
 def _process_exists(pid: int) -> bool:

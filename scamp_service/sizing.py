@@ -112,7 +112,7 @@ class ProcessSizer:
             thread.join()
 
     def _work(self, process: TraceProcess, warm_up: bool) -> None:
-        if warm_up:  # the others may never be needed
+        if warm_up and not self._cache.has_any():  # what is remembered may do for the first candidates
             process.start()
         while (job := self._next()) is not None:
             try:

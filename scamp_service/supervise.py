@@ -63,8 +63,8 @@ class Service:
             if not settings.ray_address:
                 self._ray = LocalRay(settings, settings.data_dir)
                 self._start_ray()
-            self._spawn("controller")
             self._wait_healthy()
+            self._spawn("controller")  # it has to wait for Ray anyhow
             write_server_file(settings.data_dir, self.url)
         except BaseException:
             self.stop()

@@ -89,6 +89,9 @@ class TraceCache:
         asked = [self._sources, workload, code, {**params, **numbers}, str(layout)]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
+    def has_any(self) -> bool:
+        return self._folder.is_dir()
+
     def get(self, key: str) -> Trace | None:
         if key not in self._known:
             try:

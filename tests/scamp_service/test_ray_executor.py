@@ -20,7 +20,7 @@ from scamp_service.executor import GangState, Order
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.local_ray import NAMESPACE, LocalRay
 from scamp_service.model import Attempt
-from scamp_service.ray_executor import RayExecutor
+from scamp_service.ray_executor import Phase, RayExecutor
 from scamp_service.settings import Settings
 from scamp_service.sink import CONTROLLER_LEASE
 from scamp_service.sink import NAME as SINK
@@ -94,6 +94,15 @@ class World:
         )
         return replace(order, **changes)
 
+    def launch(self, order: Order) -> None:
+        """As the controller does: again, while it is put off."""
+
+        def listed() -> bool:
+            self.executor.launch(order)
+            return not self.gone(order)
+
+        self.until(listed, f"the launch of {order.key}")
+
     def attempt(self, order: Order) -> Attempt:
         return self.store.attempts(order.trial_id)[0]
 
@@ -130,7 +139,7 @@ def test_ranks_ask_for_the_lease_that_controllers_hold() -> None:
 
 def test_a_gang_of_one_trains_and_reports_in_order(world: World) -> None:
     order = world.order(world.devices()[:1], steps=30)
-    world.executor.launch(order)
+    world.launch(order)
     assert world.executor.gangs()[order.key].state is GangState.ALIVE
     attempt = world.ended(order)
     assert (attempt.outcome, attempt.detail) == (Outcome.DONE, "")
@@ -142,7 +151,7 @@ def test_a_gang_of_one_trains_and_reports_in_order(world: World) -> None:
 def test_a_gang_of_two_trains_the_same_curve_as_one_rank(world: World) -> None:
     both, one = world.order(world.devices()), world.order(world.devices()[:1])
     for order in (both, one):
-        world.executor.launch(order)
+        world.launch(order)
         assert world.ended(order).outcome is Outcome.DONE
     curves = [[m.values["train_loss"] for m in world.store.metrics(order.trial_id)] for order in (both, one)]
     assert curves[0] == pytest.approx(curves[1], rel=1e-4)
@@ -151,7 +160,7 @@ def test_a_gang_of_two_trains_the_same_curve_as_one_rank(world: World) -> None:
 def test_launching_twice_starts_once(world: World) -> None:
     order = world.order(world.devices()[:1])
     for _ in range(3):
-        world.executor.launch(order)
+        world.launch(order)
     assert len(world.executor._members(order.key)) == 1
     assert world.ended(order).outcome is Outcome.DONE
     assert [metric.seq for metric in world.store.metrics(order.trial_id)] == [1, 2]
@@ -159,7 +168,7 @@ def test_launching_twice_starts_once(world: World) -> None:
 
 def test_a_killed_rank_breaks_its_gang_at_once_and_stopping_frees_every_process(world: World) -> None:
     order = world.order(world.devices(), steps=LONG)
-    world.executor.launch(order)
+    world.launch(order)
     world.training(order)
     victim, sibling = world.pids(order)
     os.kill(victim, signal.SIGKILL)
@@ -177,8 +186,8 @@ def test_an_overrun_is_told_as_such_and_harms_no_neighbour_on_the_device(world: 
     device = world.devices()[:1]
     neighbour = world.order(device, steps=60)
     spiking = world.order(device, steps=20, params={"spike_mib": 400, "spike_step": 8})
-    world.executor.launch(neighbour)
-    world.executor.launch(spiking)
+    world.launch(neighbour)
+    world.launch(spiking)
     attempt = world.ended(spiking)
     assert attempt.outcome is Outcome.OUT_OF_MEMORY
     assert attempt.measured_bytes > 400 * 2**20
@@ -187,30 +196,48 @@ def test_an_overrun_is_told_as_such_and_harms_no_neighbour_on_the_device(world: 
 
 def test_an_overrun_of_a_gang_wins_over_the_errors_that_it_causes(world: World) -> None:
     order = world.order(world.devices(), steps=20, params={"spike_mib": 400, "spike_step": 8})
-    world.executor.launch(order)
+    world.launch(order)
     world.until(lambda: world.attempt(order).outcome, "an outcome")
     assert world.attempt(order).outcome is Outcome.OUT_OF_MEMORY
     world.executor.stop(order.key)
     world.ended(order, 5.0)
 
 
+def test_no_more_ranks_start_at_once_than_there_are_cores(world: World) -> None:
+    orders = [world.order(world.devices()[:1], steps=LONG) for _ in range(5)]
+    ranks, starting = world.executor._ranks, []
+
+    def all_launched() -> bool:
+        for order in orders:
+            world.executor.launch(order)
+            starting.append(sum(rank.phase is Phase.STARTING for rank in list(ranks.values())))
+        return not any(world.gone(order) for order in orders)
+
+    world.until(all_launched, "five gangs")
+    assert 0 < max(starting) <= len(os.sched_getaffinity(0))
+    for order in orders:
+        world.executor.stop(order.key)
+    for order in orders:
+        world.ended(order)
+
+
 def test_another_executor_finds_a_living_gang_and_lets_it_finish(world: World) -> None:
     order = world.order(world.devices(), steps=150)
-    world.executor.launch(order)
+    world.launch(order)
     world.training(order)
     pids = world.pids(order)
     world.executor.close()
     world.executor = world.new_executor()
     assert world.executor.gangs()[order.key].state is GangState.ALIVE
     assert sorted(world.pids(order)) == sorted(pids)
-    world.executor.launch(order)  # a repeat, from a controller that does not know better
+    world.launch(order)  # a repeat, from a controller that does not know better
     assert world.ended(order).outcome is Outcome.DONE
     assert [metric.seq for metric in world.store.metrics(order.trial_id)] == list(range(1, 16))
 
 
 def test_another_executor_finds_a_gang_broken_when_one_of_its_ranks_is_missing(world: World) -> None:
     order = world.order(world.devices(), steps=LONG)
-    world.executor.launch(order)
+    world.launch(order)
     world.training(order)
     victim, sibling = world.pids(order)
     world.executor.close()
@@ -225,7 +252,7 @@ def test_another_executor_finds_a_gang_broken_when_one_of_its_ranks_is_missing(w
 
 def test_another_executor_ends_a_rank_that_does_not_answer_before_it_looks_away(world: World) -> None:
     order = world.order(world.devices()[:1], steps=LONG)
-    world.executor.launch(order)
+    world.launch(order)
     world.training(order)
     (stuck,) = world.pids(order)
     world.executor.close()
@@ -237,7 +264,7 @@ def test_another_executor_ends_a_rank_that_does_not_answer_before_it_looks_away(
 
 def test_a_stopped_gang_leaves_warm_ranks_behind(world: World) -> None:
     order = world.order(world.devices(), steps=LONG)
-    world.executor.launch(order)
+    world.launch(order)
     world.training(order)
     pids = world.pids(order)
     world.executor.stop(order.key)
@@ -248,7 +275,7 @@ def test_a_stopped_gang_leaves_warm_ranks_behind(world: World) -> None:
 
 def test_a_stale_token_is_refused_before_anything_is_trained(world: World) -> None:
     order = world.order(world.devices()[:1])
-    world.executor.launch(replace(order, token="another"))
+    world.launch(replace(order, token="another"))
     attempt = world.ended(order)
     assert (attempt.state, attempt.outcome) == (AttemptState.STARTING, None)
     assert world.store.metrics(order.trial_id) == []
@@ -256,7 +283,7 @@ def test_a_stale_token_is_refused_before_anything_is_trained(world: World) -> No
 
 def test_a_rank_stops_when_its_attempt_has_become_stale(world: World) -> None:
     order = world.order(world.devices()[:1], steps=LONG)
-    world.executor.launch(order)
+    world.launch(order)
     world.training(order)
     assert world.store.move_attempt(order.trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=time.time())
     before = len(world.store.metrics(order.trial_id))
@@ -268,7 +295,7 @@ def test_no_report_is_lost_when_the_sink_dies(world: World) -> None:
     import ray
 
     order = world.order(world.devices()[:1], steps=150)
-    world.executor.launch(order)
+    world.launch(order)
     world.training(order)
     ray.kill(ray.get_actor(SINK, NAMESPACE))
     assert world.ended(order).outcome is Outcome.DONE
@@ -296,7 +323,7 @@ def test_prints_and_the_traceback_of_user_code_arrive_and_its_process_is_not_use
         archive.writestr("mine.py", USER_CODE)
     sha = world.store.put_blob(packed.getvalue())
     order = world.order(world.devices()[:1], steps=50, workload="mine.py:Mine", code=sha)
-    world.executor.launch(order)
+    world.launch(order)
     world.training(order)
     pids = world.pids(order)
     attempt = world.ended(order)
