@@ -220,10 +220,10 @@ class RayExecutor:
         return sorted(free, key=lambda rank: rank.phase is not Phase.READY)
 
     def _may_start(self, pool: Pool) -> bool:
-        """A rank starts on one core; more of them at once would all be late."""
+        """A rank starts on one core; more at once would all be late, and half of the cores are for what runs."""
         devices = {device.id for device in pool.devices}
         starting = sum(r.phase is Phase.STARTING and r.device in devices for r in self._ranks.values())
-        return starting < pool.num_cpus
+        return starting < max(1, pool.num_cpus // 2)
 
     def _create(self, device: str) -> RankHandle:
         pool, bundle = next(
@@ -442,7 +442,7 @@ class RayExecutor:
             for node_id, node in nodes.items():
                 if node_id not in self._pools and (devices := self._devices(node_id, node["Resources"])):
                     group = _pool_group(node_id, devices)
-                    num_cpus = max(1, int(node["Resources"].get("CPU", 1)))
+                    num_cpus = int(node["Resources"].get("CPU", 1))
                     self._pools[node_id] = Pool(node["NodeManagerAddress"], num_cpus, group, devices)
             self._saw_nodes = True
             for pool in self._pools.values():

@@ -203,7 +203,7 @@ def test_an_overrun_of_a_gang_wins_over_the_errors_that_it_causes(world: World) 
     world.ended(order, 5.0)
 
 
-def test_no_more_ranks_start_at_once_than_there_are_cores(world: World) -> None:
+def test_no_more_ranks_start_at_once_than_half_of_the_cores(world: World) -> None:
     orders = [world.order(world.devices()[:1], steps=LONG) for _ in range(5)]
     ranks, starting = world.executor._ranks, []
 
@@ -214,7 +214,7 @@ def test_no_more_ranks_start_at_once_than_there_are_cores(world: World) -> None:
         return not any(world.gone(order) for order in orders)
 
     world.until(all_launched, "five gangs")
-    assert 0 < max(starting) <= len(os.sched_getaffinity(0))
+    assert max(starting) == max(1, len(os.sched_getaffinity(0)) // 2)
     for order in orders:
         world.executor.stop(order.key)
     for order in orders:
