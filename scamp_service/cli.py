@@ -164,7 +164,7 @@ def _conclude(
     summary: dict[str, Any], trials: list[dict[str, Any]], spec: StudySpec, as_json: bool, reason: str
 ) -> bool:
     if not as_json:
-        out.print(leaderboard(trials, spec.objective.metric, spec.objective.direction == "maximize"))
+        out.print(leaderboard(trials, spec.to_json()))
         out.print(closing_line(summary), soft_wrap=True)
     if reason:
         err.print(f"scamp: {reason}", markup=False, soft_wrap=True)
@@ -225,12 +225,12 @@ def status(study: StudyId, address: Address = "", token: Token = "", as_json: As
 def trials(study: StudyId, address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
     """The trials of a study, the best first."""
     client = _client(address, token)
-    objective = client.study(study)["spec"]["objective"]
+    spec = client.study(study)["spec"]
     rows = list(client.trials(study))
     if as_json:
         print(json.dumps(rows))
         return
-    out.print(leaderboard(rows, objective["metric"], objective["direction"] == "maximize", rows=len(rows)))
+    out.print(leaderboard(rows, spec, rows=len(rows)))
 
 
 @app.command()
@@ -296,7 +296,8 @@ def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], str, dict[str, Any]
             shown = summary["trials"]
             best = summary["best"]
             states = ", ".join(f"{count} {state.lower()}" for state, count in shown.items())
-            err.print(f"{states or 'starting'}; best {metric} {best['value']:.4f}" if best else states or "starting")
+            so_far = f"; best {metric} {best['value']:.4f}" if best else ""
+            err.print(f"{states or 'starting'}{so_far}", soft_wrap=True)
 
     yield line
 

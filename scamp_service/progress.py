@@ -43,10 +43,13 @@ def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any
     return Group(*parts)
 
 
-def leaderboard(trials: Iterable[Mapping[str, Any]], metric: str, maximize: bool, rows: int = 12) -> Table:
-    """The best trials first, then whatever else needs a word: failed, healed and infeasible ones."""
-    trials = list(trials)
-    sign = -1.0 if maximize else 1.0
+def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], rows: int = 12) -> Table:
+    """The best trials first, then whatever else needs a word: failed and infeasible ones.
+
+    A parameter is shown where it differs from the study's ``fixed`` value.
+    """
+    trials, metric = list(trials), spec["objective"]["metric"]
+    sign = -1.0 if spec["objective"]["direction"] == "maximize" else 1.0
     order = {"COMPLETED": 0, "RUNNING": 1, "PRUNED": 2}
     valued = sorted(
         (t for t in trials if t["value"] is not None),
@@ -58,7 +61,7 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], metric: str, maximize: bool
                            ("parameters", False)]:  # fmt: skip
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for trial in [*valued[:rows], *others]:
-        table.add_row(*_row(trial))
+        table.add_row(*_row(trial, spec["fixed"]))
     hidden = len(valued) - rows
     if hidden > 0:
         table.caption = f"and {hidden} more: scamp trials {trials[0]['study_id']}"
@@ -100,7 +103,7 @@ def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _row(trial: Mapping[str, Any]) -> list[RenderableType]:
+def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableType]:
     state = trial["state"]
     plan = trial.get("plan_text") or ""
     memory = ""
@@ -108,12 +111,10 @@ def _row(trial: Mapping[str, Any]) -> list[RenderableType]:
         measured = f"{trial['measured_bytes'] / MIB:.1f}" if trial["measured_bytes"] else "–"
         memory = f"{trial['predicted_bytes'] / MIB:.1f} / {measured}"
     value = "" if trial["value"] is None else f"{trial['value']:.4f}"
-    params = " ".join(f"{name}={_short(value)}" for name, value in trial["params"].items())
-    tail = (
-        params
-        if trial["value"] is not None
-        else f"{params}: {trial['reason'].splitlines()[0][:200] if trial['reason'] else ''}"
-    )
+    varied = {name: value for name, value in trial["params"].items() if fixed.get(name) != value}
+    tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
+    if trial["value"] is None and trial["reason"]:
+        tail += f": {trial['reason'].splitlines()[0][:200]}"
     return [str(trial["number"]), Text(state.lower(), COLOURS.get(state, "")), value, plan, memory, Text(tail, "dim")]
 
 
