@@ -8,7 +8,7 @@ is not true, and then a ``PeakTable`` of directly traced micro-batches takes its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,13 +23,38 @@ EventLog = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Line:
-    """fixed_bytes + bytes_per_sample · micro-batch."""
+    """fixed_bytes + bytes_per_sample · micro-batch.
+
+    ``parts`` are (category, bytes per sample, fixed bytes) of what is alive at that moment; empty where nobody asked,
+    else they add up to the line.
+    """
 
     bytes_per_sample: int
     fixed_bytes: int
+    parts: tuple[tuple[str, int, int], ...] = ()
 
     def at(self, micro_batch: int) -> int:
         return self.fixed_bytes + self.bytes_per_sample * micro_batch
+
+    def parts_at(self, micro_batch: int) -> dict[str, int]:
+        """Bytes by category."""
+        return {category: fixed + slope * micro_batch for category, slope, fixed in self.parts}
+
+    def plus(self, category: str, num_bytes: int) -> Line:
+        """The line with ``num_bytes`` more that no batch changes."""
+        parts = {name: (slope, fixed) for name, slope, fixed in self.parts}
+        slope, fixed = parts.get(category, (0, 0))
+        parts[category] = slope, fixed + num_bytes
+        listed = tuple((name, *part) for name, part in parts.items())
+        return Line(self.bytes_per_sample, self.fixed_bytes + num_bytes, listed)
+
+    def to_json(self) -> list[Any]:
+        return [self.bytes_per_sample, self.fixed_bytes, [list(part) for part in self.parts]]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Line:
+        slope, fixed, parts = data
+        return cls(int(slope), int(fixed), tuple((str(c), int(b), int(f)) for c, b, f in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +65,7 @@ class Envelope:
     """
 
     lines: tuple[Line, ...]
-    one_sample_bytes: int
+    one_sample: Line
 
     def __post_init__(self) -> None:
         if not any(line.bytes_per_sample > 0 for line in self.lines):
@@ -49,17 +74,23 @@ class Envelope:
             raise ValueError(f"no line may fall with the micro-batch: {self.lines}")
 
     def peak_bytes(self, micro_batch: int) -> int:
-        _check_micro_batch(micro_batch)
-        if micro_batch == 1:
-            return self.one_sample_bytes
-        return max(line.at(micro_batch) for line in self.lines)
+        return self._highest(micro_batch).at(micro_batch)
+
+    def parts(self, micro_batch: int) -> dict[str, int]:
+        return self._highest(micro_batch).parts_at(micro_batch)
 
     def largest_batch(self, capacity_bytes: int) -> int:
         """min over lines of ⌊(C − a)/b⌋, as every line must stay within C."""
         largest = self._largest_on_lines(capacity_bytes)
         if largest >= 2:
             return largest
-        return 1 if self.one_sample_bytes <= capacity_bytes else 0
+        return 1 if self.one_sample.at(1) <= capacity_bytes else 0
+
+    def _highest(self, micro_batch: int) -> Line:
+        _check_micro_batch(micro_batch)
+        if micro_batch == 1:
+            return self.one_sample
+        return max(self.lines, key=lambda line: line.at(micro_batch))
 
     def _largest_on_lines(self, capacity_bytes: int) -> int:
         if any(line.fixed_bytes > capacity_bytes for line in self.lines if line.bytes_per_sample == 0):
@@ -68,8 +99,8 @@ class Envelope:
         return min((capacity_bytes - line.fixed_bytes) // line.bytes_per_sample for line in growing)
 
     def to_json(self) -> dict[str, Any]:
-        lines = [[line.bytes_per_sample, line.fixed_bytes] for line in self.lines]
-        return {"kind": "envelope", "lines": lines, "one_sample_bytes": self.one_sample_bytes}
+        lines = [line.to_json() for line in self.lines]
+        return {"kind": "envelope", "lines": lines, "one_sample": self.one_sample.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +110,7 @@ class PeakTable:
     Between two of them the larger counts (never less than any smaller one), and beyond the last nothing is known.
     """
 
-    points: tuple[tuple[int, int], ...]  # (micro-batch, peak bytes), ascending
+    points: tuple[tuple[int, Line], ...]  # (micro-batch, its peak: a line without a slope), ascending
 
     def __post_init__(self) -> None:
         sizes = [micro_batch for micro_batch, _ in self.points]
@@ -88,10 +119,17 @@ class PeakTable:
 
     def peak_bytes(self, micro_batch: int) -> int:
         """Raises ValueError beyond the largest micro-batch that was traced."""
+        return self._highest(micro_batch).fixed_bytes
+
+    def parts(self, micro_batch: int) -> dict[str, int]:
+        """Raises ValueError beyond the largest micro-batch that was traced."""
+        return self._highest(micro_batch).parts_at(micro_batch)
+
+    def _highest(self, micro_batch: int) -> Line:
         _check_micro_batch(micro_batch)
-        highest = 0
+        highest = self.points[0][1]
         for size, peak in self.points:
-            highest = max(highest, peak)
+            highest = max(highest, peak, key=lambda line: line.fixed_bytes)
             if size >= micro_batch:
                 return highest
         raise ValueError(f"traced up to micro-batch {self.points[-1][0]} only, asked for {micro_batch}")
@@ -99,34 +137,38 @@ class PeakTable:
     def largest_batch(self, capacity_bytes: int) -> int:
         largest = 0
         for size, peak in self.points:
-            if peak > capacity_bytes:
+            if peak.fixed_bytes > capacity_bytes:
                 break
             largest = size
         return largest
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "table", "points": [list(point) for point in self.points]}
+        return {"kind": "table", "points": [[size, peak.to_json()] for size, peak in self.points]}
 
 
 def curve_from_json(data: Mapping[str, Any]) -> PeakCurve:
     """Inverse of ``to_json`` of either curve; raises ValueError, KeyError or TypeError on anything else."""
     if data["kind"] == "envelope":
-        lines = tuple(Line(int(slope), int(fixed)) for slope, fixed in data["lines"])
-        return Envelope(lines, int(data["one_sample_bytes"]))
+        return Envelope(tuple(map(Line.from_json, data["lines"])), Line.from_json(data["one_sample"]))
     if data["kind"] == "table":
-        return PeakTable(tuple((int(size), int(peak)) for size, peak in data["points"]))
+        return PeakTable(tuple((int(size), Line.from_json(peak)) for size, peak in data["points"]))
     raise ValueError(f"unknown kind of peak curve {data['kind']!r}")
 
 
-def peak(log: EventLog) -> int:
-    """Most bytes alive after any event of ``log``."""
-    return int(_live_bytes(log).max(initial=0))
+def highest(log: EventLog, categories: Sequence[str] = ()) -> Line:
+    """The moment at which most bytes are alive, as a line without a slope. ``categories`` are those of the buffers."""
+    live = _live_bytes(log)
+    if not len(live):
+        return Line(0, 0)
+    event = int(live.argmax())
+    parts = _parts(log, categories, event)
+    return Line(0, int(live[event]), tuple((name, 0, size) for name, size in sorted(parts.items())))
 
 
-def fit(logs: Mapping[int, EventLog], floor_bytes: int, one_sample_bytes: int) -> Envelope | None:
+def fit(logs: Mapping[int, EventLog], floor: Line, one_sample: Line, categories: Sequence[str] = ()) -> Envelope | None:
     """The envelope of logs traced at micro-batches of 2 and more; None when they are not affine.
 
-    Logs begin with what is alive before. ``floor_bytes`` is a peak outside of them that every micro-batch shares.
+    Logs begin with what is alive before. ``floor`` is a peak outside of them that every micro-batch shares.
     2 and the largest give every event's line, so the curve is exact at both, and in between for affine sizes; any
     further log must lie on these lines event by event. Refused are events that do not align, sizes that would not be
     whole bytes in between (as after rounding up), that shrink as the micro-batch grows, or of which none grows: such
@@ -135,21 +177,30 @@ def fit(logs: Mapping[int, EventLog], floor_bytes: int, one_sample_bytes: int) -
     low, high = 2, max(logs)
     if not aligned(logs[low], logs[high]):
         return None
-    at_low, at_high = _sizes(logs[low]), _sizes(logs[high])
-    if np.any((at_high - at_low) % (high - low)) or np.any(at_high < at_low):
+    size_low, size_high = _sizes(logs[low]), _sizes(logs[high])
+    if np.any((size_high - size_low) % (high - low)) or np.any(size_high < size_low):
         return None
-    slopes = (at_high - at_low) // (high - low)
+    slopes = (size_high - size_low) // (high - low)
     for micro_batch in set(logs) - {low, high}:
-        expected = at_low + slopes * (micro_batch - low)
+        expected = size_low + slopes * (micro_batch - low)
         if not aligned(logs[micro_batch], logs[low]) or np.any(_sizes(logs[micro_batch]) != expected):
             return None
     live_low, live_high = _live_bytes(logs[low]), _live_bytes(logs[high])
     live_slopes = (live_high - live_low) // (high - low)
     if live_slopes.max(initial=0) <= 0:
         return None
-    intercepts = live_low - low * live_slopes
-    lines = _hull(np.append(live_slopes, 0), np.append(intercepts, floor_bytes), start=low)
-    return Envelope(lines, one_sample_bytes)
+
+    events: dict[Line, int] = {}
+    for event, (slope, live) in enumerate(zip(live_slopes.tolist(), live_low.tolist(), strict=True)):
+        events.setdefault(Line(slope, live - low * slope), event)
+
+    def with_parts(line: Line) -> Line:
+        at_low, at_high = (_parts(logs[size], categories, events[line]) for size in (low, high))
+        slopes = {name: (at_high[name] - at_low[name]) // (high - low) for name in sorted(at_low)}
+        return replace(line, parts=tuple((name, s, at_low[name] - low * s) for name, s in slopes.items()))
+
+    hull = _hull([*events, floor], start=low)
+    return Envelope(tuple(line if line == floor else with_parts(line) for line in hull), one_sample)
 
 
 def aligned(first: EventLog, second: EventLog) -> bool:
@@ -179,16 +230,27 @@ def _live_bytes(log: EventLog) -> npt.NDArray[np.int64]:
     return live
 
 
-def _hull(slopes: npt.NDArray[np.int64], intercepts: npt.NDArray[np.int64], start: int) -> tuple[Line, ...]:
+def _parts(log: EventLog, categories: Sequence[str], event: int) -> dict[str, int]:
+    """Bytes alive after ``event``, by category."""
+    if not categories:
+        return {}
+    held = dict(log[: event + 1])
+    parts = dict.fromkeys(categories, 0)
+    for buffer, size in held.items():
+        parts[categories[buffer]] += size
+    return parts
+
+
+def _hull(lines: Sequence[Line], start: int) -> tuple[Line, ...]:
     """The lines that are highest somewhere at or after ``start``, by rising slope.
 
-    Python integers from here on: products of byte counts overflow 64 bits.
+    Python integers here: products of byte counts overflow 64 bits.
     """
-    highest: dict[int, int] = {}
-    for slope, intercept in zip(slopes.tolist(), intercepts.tolist(), strict=True):
-        highest[slope] = max(intercept, highest.get(slope, intercept))
+    highest: dict[int, Line] = {}
+    for line in lines:
+        highest[line.bytes_per_sample] = max(line, highest.get(line.bytes_per_sample, line))
     hull: list[Line] = []
-    for line in (Line(slope, highest[slope]) for slope in sorted(highest)):
+    for line in (highest[slope] for slope in sorted(highest)):
         while hull and _hidden(hull, line, start):
             hull.pop()
         hull.append(line)

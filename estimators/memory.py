@@ -6,7 +6,9 @@ of a true allocation failure, and its trial comes back with ``extra_bytes``.
 
 from __future__ import annotations
 
-from estimators.model import MIB, Footprint, ModelProfile, Plan
+from collections.abc import Mapping
+
+from estimators.model import MIB, Footprint, Layout, ModelProfile, Plan
 
 # Measured with real steps under RLIMIT_DATA (torch 2.13, one thread): the smallest budget that a rank survived was at
 # most 0.15 MiB over the traced peak without a gang (7 ViT and GPT plans of 20 to 125 MiB, also with recompute and
@@ -16,17 +18,19 @@ from estimators.model import MIB, Footprint, ModelProfile, Plan
 # In Ray workers one rank of 87 MiB that took 32 micro-batches of 2 samples needed over 7 MiB. The rest is for what
 # those runs had not: the other threads of a Ray worker, which share the limit, and operations with scratch memory of
 # their own, such as large convolutions.
-MARGIN_SHARE = 0.06
+MARGIN_PERCENT = 6
 MARGIN_BYTES = 4 * MIB
 GANG_MARGIN_BYTES = 6 * MIB
 
 
 def footprint(profile: ModelProfile, plan: Plan, extra_bytes: int = 0) -> Footprint:
-    """Bytes of one rank. ``extra_bytes`` is what out-of-memory failures have added; it counts as part of the peak.
+    """Bytes of one rank. ``extra_bytes`` is what out-of-memory failures have added: the part ``unseen`` of the peak.
 
     Raises KeyError when the plan's layout has not been traced.
     """
-    return _with_margin(profile.curves[plan.layout].peak_bytes(plan.micro_batch) + extra_bytes, plan.dp_shard)
+    curve = profile.curves[plan.layout]
+    parts = curve.parts(plan.micro_batch) | ({"unseen": extra_bytes} if extra_bytes else {})
+    return _with_margin(curve.peak_bytes(plan.micro_batch) + extra_bytes, plan.dp_shard, parts)
 
 
 def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0) -> Footprint:
@@ -37,6 +41,22 @@ def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0) 
     return _with_margin(-(-profile.state_bytes // dp_shard) + extra_bytes, dp_shard)
 
 
-def _with_margin(peak_bytes: int, num_ranks: int) -> Footprint:
-    gang_bytes = GANG_MARGIN_BYTES if num_ranks > 1 else 0
-    return Footprint(peak_bytes, MARGIN_BYTES + int(MARGIN_SHARE * peak_bytes) + gang_bytes)
+def largest_micro_batch(profile: ModelProfile, layout: Layout, capacity_mib: int, extra_bytes: int = 0) -> int:
+    """Largest micro-batch with which one rank is within ``capacity_mib``, margin included; 0 when none is.
+
+    Raises KeyError when the layout has not been traced.
+    """
+    without_margin = capacity_mib * MIB - MARGIN_BYTES - _gang_bytes(layout.dp_shard)
+    highest = (100 * (without_margin + 1) - 1) // (
+        100 + MARGIN_PERCENT
+    )  # solves peak + ⌊share · peak⌋ ≤ without_margin
+    return profile.curves[layout].largest_batch(highest - extra_bytes)
+
+
+def _with_margin(peak_bytes: int, num_ranks: int, parts: Mapping[str, int] | None = None) -> Footprint:
+    margin_bytes = MARGIN_BYTES + peak_bytes * MARGIN_PERCENT // 100 + _gang_bytes(num_ranks)
+    return Footprint(peak_bytes, margin_bytes, parts or {})
+
+
+def _gang_bytes(num_ranks: int) -> int:
+    return GANG_MARGIN_BYTES if num_ranks > 1 else 0

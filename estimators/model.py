@@ -6,7 +6,7 @@ Nothing here knows torch. Sizes are bytes, micro-batches count samples on one ra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 MIB = 2**20
@@ -85,10 +85,20 @@ class Plan:
         return cls(data["micro_batch"], data["num_micro_batches"], data["dp_shard"], data["recompute"])
 
 
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "gathered", "scratch", "buffers", "batch")
+"""What memory is held for. ``activations`` are kept by a forward pass for the backward pass, ``gathered`` are sharded
+parameters made whole, ``scratch`` is whatever else an operation makes: gradients of activations, recomputed
+activations, temporaries."""
+
+
 class PeakCurve(Protocol):
     """Peak bytes on one rank as a function of the micro-batch, for one layout (see ``estimators.envelope``)."""
 
     def peak_bytes(self, micro_batch: int) -> int: ...
+
+    def parts(self, micro_batch: int) -> dict[str, int]:
+        """The peak by category (see ``CATEGORIES``); they add up to it."""
+        ...
 
     def largest_batch(self, capacity_bytes: int) -> int:
         """Largest micro-batch whose peak is within ``capacity_bytes``; 0 when not even one sample fits."""
@@ -118,10 +128,14 @@ class ModelProfile:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Predicted cost of a plan on each rank: the traced peak, and the margin for what no trace sees."""
+    """Predicted cost of a plan on each rank: the traced peak, and the margin for what no trace sees.
+
+    ``parts`` are the peak by category (see ``CATEGORIES``); empty where it was not traced.
+    """
 
     peak_bytes: int
     margin_bytes: int
+    parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def reserved_mib(self) -> int:

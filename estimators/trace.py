@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from estimators.envelope import EventLog, PeakTable, fit, peak
+from estimators.envelope import EventLog, Line, PeakTable, fit, highest
 from estimators.model import Layout, PeakCurve
 
 _NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: from the second on, all are alike
@@ -88,14 +88,15 @@ def trace(recipe: Recipe, layout: Layout, batch: int) -> Traced:
     # The optimizer does the same after every micro-batch if it begins with the same gradients, and nothing else.
     if len({(step.held_before, step.held_after) for step in steps.values()}) == 1:
         floor = max(first.optimizer_peak, second.optimizer_peak)
-        passes = {size: step.passes for size, step in steps.items()}
         if single is not None:
             # A sum over a dimension of size 1 is a view: gradients of a single sample may keep larger buffers alive.
-            single_peak = max(peak(single.passes), floor + max(0, single.held_after - second.held_after))
+            kept = max(0, single.held_after - second.held_after)
+            one_sample = max(single.peak, floor.plus("gradients", kept))
         else:
-            single_peak = max(peak(second.passes), floor)
-        curve = fit(passes, floor, single_peak)
-    if curve is None or max(peak(first.passes), first.optimizer_peak) > curve.peak_bytes(2):
+            one_sample = max(second.peak, floor)
+        passes = {size: step.passes for size, step in steps.items()}
+        curve = fit(passes, floor, one_sample, second.categories)
+    if curve is None or max(first.peak, first.optimizer_peak).fixed_bytes > curve.peak_bytes(2):
         curve = _table(recipe, layout, batch)
     flops_per_sample = (steps[largest].flops - steps[2].flops) / (largest - 2)
     structure = _structure(second.passes, curve)
@@ -121,10 +122,10 @@ def _table(recipe: Recipe, layout: Layout, batch: int) -> PeakTable:
     return PeakTable(((1, single_peak), *points))
 
 
-def _whole_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> int:
+def _whole_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> Line:
     with _Session(recipe, layout) as session:
         steps = [session.step(micro_batch), session.step(micro_batch)]
-    return max(max(peak(step.passes), step.optimizer_peak) for step in steps)
+    return max(max(step.peak, step.optimizer_peak) for step in steps)
 
 
 def _structure(log: EventLog, curve: PeakCurve) -> str:
@@ -134,13 +135,21 @@ def _structure(log: EventLog, curve: PeakCurve) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One traced step: the log of its forward and backward passes, and the peak of the optimizer after them."""
+    """One traced step: the log of its forward and backward passes, and the peak of the optimizer after them.
+
+    ``categories`` are those of the buffers in ``passes``, by number.
+    """
 
     passes: EventLog
-    optimizer_peak: int
+    categories: Sequence[str]
+    optimizer_peak: Line
     held_before: int
     held_after: int  # the passes, that is: states and gradients
     flops: float  # of one micro-batch
+
+    @property
+    def peak(self) -> Line:
+        return highest(self.passes, self.categories)
 
 
 class _Session:
@@ -167,7 +176,8 @@ class _Session:
             self._model = self._recipe.apply_plan(model, self._recipe.blocks(model), self._layout, mesh)
             self._model.train()
             self._recorder = modes.enter_context(_Recorder(fake))
-            self._recorder.hold([*self._model.parameters(), *self._model.buffers()])
+            self._recorder.hold(list(self._model.parameters()), "parameters")
+            self._recorder.hold(list(self._model.buffers()), "buffers")
             self._optimizer = self._recipe.optimizer(self._model)
             self._modes = modes.pop_all()
         return self
@@ -188,26 +198,30 @@ class _Session:
             self._num_steps += 1
         num = _NUM_ACCUMULATED if self._layout.accumulate else 1
         batches = map(recorder.copied, [samples] * num)
-        watched = _WatchedOptimizer(self._optimizer, recorder, optimize)
+        watched = _WatchedOptimizer(self._model, self._optimizer, recorder, optimize)
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
-        passes, flops = watched.before
-        return _Step(passes, watched.peak, held_before, watched.held_before, flops / num)
+        passes, categories, flops = watched.before
+        return _Step(passes, categories, watched.peak, held_before, watched.held_before, flops / num)
 
 
 class _WatchedOptimizer:
     """Stands for the optimizer in ``train_step``: parts the log where the passes end, and may leave the update out."""
 
-    def __init__(self, optimizer: Optimizer, recorder: _Recorder, optimize: bool) -> None:
-        self._optimizer, self._recorder, self._optimize = optimizer, recorder, optimize
-        self.before: tuple[EventLog, float] = ((), 0.0)
-        self.held_before = self.peak = 0
+    def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: _Recorder, optimize: bool) -> None:
+        self._model, self._optimizer, self._recorder, self._optimize = model, optimizer, recorder, optimize
+        self.before: tuple[EventLog, Sequence[str], float] = ((), (), 0.0)
+        self.held_before = 0
+        self.peak = Line(0, 0)
 
     def step(self) -> None:
-        self.before = tuple(self._recorder.log), self._recorder.flops
-        self.held_before = self._recorder.begin()
+        recorder = self._recorder
+        recorder.sort([parameter.grad for parameter in self._model.parameters()], "gradients")
+        self.before = tuple(recorder.log), tuple(recorder.categories), recorder.flops
+        self.held_before = recorder.begin()
         if self._optimize:
             self._optimizer.step()
-        self.peak = peak(self._recorder.log)
+            recorder.sort(self._optimizer.state, "optimizer")
+        self.peak = highest(recorder.log, recorder.categories)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._optimizer.zero_grad(set_to_none)
@@ -258,9 +272,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.log: list[tuple[int, int]] = []
         self.live_bytes = 0
         self.flops = 0.0
+        self.categories: list[str] = []  # of the buffers in the log, by number
         self._fake = fake
         self._paused = 0
-        self._num_buffers = 0
+        self._of_forward: list[int] = []  # buffers since the last backward pass
         # storage address → (weak reference, buffer number, bytes); the address may be used again once it is freed
         self._buffers: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._patches = contextlib.ExitStack()
@@ -270,26 +285,31 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flops = 0.0
         self.log.clear()
         alive = sorted(self._buffers.items(), key=lambda item: item[1][1])
+        self.categories = [self.categories[number] for _, (_, number, _) in alive]
+        self._of_forward.clear()
         for number, (address, (reference, _, size)) in enumerate(alive):
             self._buffers[address] = (reference, number, size)
             if size:
                 self.log.append((number, size))
-        self._num_buffers = len(alive)
         return self.live_bytes
 
     def copied(self, batch: Batch) -> Batch:
         """Fake tensors like those of ``batch``, each with memory of its own, as views of a data set become on ranks."""
         batch = tree_map_only(Tensor, torch.empty_like, batch)
-        self.hold(batch)
+        self.hold(batch, "batch")
         return batch
 
-    def hold(self, tree: Any) -> None:
+    def hold(self, tree: Any, category: str) -> None:
         """Count the storages of all tensors in ``tree`` from now on."""
-        for leaf in tree_leaves(tree):
-            if isinstance(leaf, DTensor):
-                leaf = leaf._local_tensor
-            if isinstance(leaf, FakeTensor):
-                self._see(leaf)
+        for tensor in _local_fakes(tree):
+            self._see(tensor)
+        self.sort(tree, category)
+
+    def sort(self, tree: Any, category: str) -> None:
+        """Put the storages of all tensors in ``tree``, as far as they are known, into a category."""
+        for tensor in _local_fakes(tree):
+            if known := self._buffers.get(tensor.untyped_storage()._cdata):
+                self.categories[known[1]] = category
 
     def __enter__(self) -> _Recorder:
         self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", self._resizing()))
@@ -322,18 +342,31 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._see(leaf)
         return out
 
+    def _note_pass(self, number: int) -> None:
+        """A buffer of a forward pass that outlives it is an activation."""
+        if torch._C._current_graph_task_id() == -1:
+            self._of_forward.append(number)
+        elif self._of_forward:
+            alive = {known for _, known, _ in self._buffers.values()}
+            for earlier in alive.intersection(self._of_forward):
+                if self.categories[earlier] == "scratch":
+                    self.categories[earlier] = "activations"
+            self._of_forward.clear()
+
     def _see(self, tensor: FakeTensor) -> None:
         if tensor.fake_mode is not self._fake:
             return
         if tensor.layout is torch.sparse_coo:
-            self.hold([tensor._indices(), tensor._values()])
+            for part in _local_fakes([tensor._indices(), tensor._values()]):
+                self._see(part)
             return
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
         known = self._buffers.get(address)
         if known is None:
-            number = self._num_buffers
-            self._num_buffers += 1
+            number = len(self.categories)
+            self.categories.append("scratch")
+            self._note_pass(number)
             reference = weakref.ref(storage, lambda gone: self._freed(address, gone))
             self._set(address, reference, number, 0, size)
         elif known[2] != size:
@@ -363,6 +396,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self._buffers.get(storage._cdata)
             if known is not None:
                 self._set(storage._cdata, *known, storage.nbytes())
+                self.categories[known[1]] = "gathered"
             return result
 
         return recorded
@@ -376,6 +410,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._paused -= 1
 
         return paused
+
+
+def _local_fakes(tree: Any) -> Iterator[FakeTensor]:
+    for leaf in tree_leaves(tree):
+        leaf = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
+        if isinstance(leaf, FakeTensor):
+            yield leaf
 
 
 def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:

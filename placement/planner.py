@@ -20,8 +20,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from estimators.memory import footprint, least_footprint
-from estimators.model import MIB, Footprint, Layout, ModelProfile, Plan
+from estimators.memory import footprint, largest_micro_batch, least_footprint
+from estimators.model import Footprint, Layout, ModelProfile, Plan
 from placement.model import Cluster
 
 
@@ -49,22 +49,79 @@ class NoPlan:
     best_peak_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The best plan of one degree and recompute setting, or the cheapest where none fits, and its cost per rank.
+
+    ``states_alone``: nothing was traced, as its states alone are too large. ``at_least``: the cost of one micro-batch
+    is too large already, and that of accumulating several was not looked at.
+    """
+
+    plan: Plan
+    footprint: Footprint
+    offered_mib: int
+    states_alone: bool = False
+    at_least: bool = False
+
+    @property
+    def fits(self) -> bool:
+        return self.footprint.reserved_mib <= self.offered_mib
+
+    @property
+    def words(self) -> str:
+        if self.states_alone:
+            degree = self.plan.dp_shard
+            return f"FSDP over {degree} ranks, states alone" if degree > 1 else "1 rank, states alone"
+        return str(replace(self.plan, num_micro_batches=1))
+
+    def __str__(self) -> str:
+        if self.fits:
+            return f"{self.plan}: one rank needs {self.footprint.reserved_mib} MiB, devices offer {self.offered_mib}"
+        least = "at least " if self.at_least else ""
+        needs = f"one rank would need {least}{self.footprint.reserved_mib} MiB"
+        return f"{self.words}: {needs}, devices offer {self.offered_mib}"
+
+
 def choose(profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0) -> Choice | Untraced | NoPlan:
     """The plan for ``batch`` samples per optimizer step; ``extra_bytes`` per rank are added to every prediction.
 
     Asks for at most four layouts per degree, and for none of a degree whose states alone are too large. Raises
     ValueError for an empty cluster: no candidate is infeasible merely because the devices are not there yet.
     """
+    refused: list[Option] = []
+    for option in _options(profile, batch, cluster, extra_bytes):
+        if isinstance(option, Untraced):
+            return option
+        if option.fits:
+            # The last refusal says the most: those before it were preferred to it.
+            why = f" ({refused[-1]})" if refused else ""
+            return Choice(option.plan, option.footprint, f"{option}{why}")
+        refused.append(option)
+    return _nothing_fits(refused, batch, cluster)
+
+
+def compare(profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0) -> list[Option] | Untraced:
+    """What ``choose`` would look at if nothing had pleased it so far, in its order; the same errors."""
+    options: list[Option] = []
+    for option in _options(profile, batch, cluster, extra_bytes):
+        if isinstance(option, Untraced):
+            return option
+        options.append(option)
+    return options
+
+
+def _options(profile: ModelProfile, batch: int, cluster: Cluster, extra_bytes: int) -> Iterator[Option | Untraced]:
     if batch < 1 or extra_bytes < 0:
         raise ValueError(f"batch must be at least 1 and extra_bytes at least 0, got {batch} and {extra_bytes}")
     if not cluster.devices:
         raise ValueError("the cluster has no devices: ask again when it has some")
-    search = _Search(profile, batch, extra_bytes)
-    for degree, capacity_mib in _degrees(cluster, batch):
-        found = search.within(degree, capacity_mib)
-        if found is not None:
-            return found
-    return search.nothing_fits(cluster)
+    for degree, offered_mib in _degrees(cluster, batch):
+        least = least_footprint(profile, degree, extra_bytes)
+        if least.reserved_mib > offered_mib:
+            yield Option(Plan(1, 1, degree), least, offered_mib, states_alone=True, at_least=True)
+            continue
+        for recompute in (False, True):
+            yield _Row(profile, batch, extra_bytes, degree, recompute, offered_mib).best()
 
 
 def _degrees(cluster: Cluster, batch: int) -> Iterator[tuple[int, int]]:
@@ -77,93 +134,51 @@ def _degrees(cluster: Cluster, batch: int) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rejected:
-    """The cheapest plan of one degree and recompute setting, which still does not fit."""
+class _Row:
+    """The plans of one degree and recompute setting."""
 
-    words: str
-    traced: bool  # else its states alone are too large
-    needs_mib: int
-    peak_bytes: int
+    profile: ModelProfile
+    batch: int
+    extra_bytes: int
+    degree: int
+    recompute: bool
     offered_mib: int
-    at_least: bool  # a part of it alone does not fit, and the whole was not looked at
 
-    def __str__(self) -> str:
-        least = "at least " if self.at_least else ""
-        return f"{self.words}: one rank would need {least}{self.needs_mib} MiB, devices offer {self.offered_mib}"
-
-
-class _Search:
-    """Walks the plans of one candidate, and remembers why those before did not fit."""
-
-    def __init__(self, profile: ModelProfile, batch: int, extra_bytes: int) -> None:
-        self.profile, self.batch, self.extra_bytes = profile, batch, extra_bytes
-        self.rejected: list[_Rejected] = []
-        self.widest = 1
-
-    def within(self, degree: int, capacity_mib: int) -> Choice | Untraced | None:
-        """The best plan of this degree; None when none of them fits."""
-        self.widest = degree
-        least = least_footprint(self.profile, degree, self.extra_bytes)
-        if least.reserved_mib > capacity_mib:
-            words = f"FSDP over {degree} ranks, states alone" if degree > 1 else "1 rank, states alone"
-            self.rejected.append(
-                _Rejected(words, False, least.reserved_mib, least.peak_bytes, capacity_mib, at_least=True)
-            )
-            return None
-        for recompute in (False, True):
-            found = self._with_recompute(degree, recompute, capacity_mib)
-            if found is not None:
-                return found
-        return None
-
-    def _with_recompute(self, degree: int, recompute: bool, capacity_mib: int) -> Choice | Untraced | None:
-        share = self.batch // degree
-        whole, parts = (Layout(degree, recompute, accumulate) for accumulate in (False, True))
+    def best(self) -> Option | Untraced:
+        share = self.batch // self.degree
+        whole, parts = (Layout(self.degree, self.recompute, accumulate) for accumulate in (False, True))
         if whole not in self.profile.curves:
             return Untraced(whole)
-        sizes = [size for size in _divisors(share) if size <= self._bound(whole, capacity_mib)]
-        if share in sizes and self._fits(Plan(share, 1, degree, recompute), capacity_mib):
-            return self._chosen(Plan(share, 1, degree, recompute), capacity_mib)
+        largest = self._largest(whole)
+        if share <= largest:
+            return self._option(share)
         # Accumulation keeps gradients through the next forward pass, so it never needs less than one micro-batch of
         # the same size without it: when no such micro-batch fits, the second trace can tell nothing new.
-        if not any(self._fits(Plan(size, 1, degree, recompute), capacity_mib) for size in sizes):
-            self._reject(Plan(1, 1, degree, recompute), capacity_mib, at_least=share > 1)
-            return None
+        if largest == 0:
+            return self._option(1, at_least=share > 1)
         if parts not in self.profile.curves:
             return Untraced(parts)
-        for size in (size for size in _divisors(share)[1:] if size <= self._bound(parts, capacity_mib)):
-            plan = Plan(size, share // size, degree, recompute)
-            if self._fits(plan, capacity_mib):
-                return self._chosen(plan, capacity_mib)
-        self._reject(Plan(1, share, degree, recompute), capacity_mib, at_least=False)
-        return None
+        largest = self._largest(parts)
+        size = next((size for size in _divisors(share)[1:] if size <= largest), 1)
+        return self._option(size, share // size)
 
-    def _bound(self, layout: Layout, capacity_mib: int) -> int:
-        """No larger micro-batch can fit, before any margin; nor does every curve know what it would need."""
-        return self.profile.curves[layout].largest_batch(capacity_mib * MIB)
+    def _largest(self, layout: Layout) -> int:
+        return largest_micro_batch(self.profile, layout, self.offered_mib, self.extra_bytes)
 
-    def _fits(self, plan: Plan, capacity_mib: int) -> bool:
-        return footprint(self.profile, plan, self.extra_bytes).reserved_mib <= capacity_mib
+    def _option(self, micro_batch: int, num_micro_batches: int = 1, *, at_least: bool = False) -> Option:
+        plan = Plan(micro_batch, num_micro_batches, self.degree, self.recompute)
+        return Option(plan, footprint(self.profile, plan, self.extra_bytes), self.offered_mib, at_least=at_least)
 
-    def _chosen(self, plan: Plan, capacity_mib: int) -> Choice:
-        cost = footprint(self.profile, plan, self.extra_bytes)
-        fits = f"{plan}: one rank needs {cost.reserved_mib} MiB, devices offer {capacity_mib}"
-        # The last refusal says the most: those before it were preferred to it.
-        return Choice(plan, cost, f"{fits} ({self.rejected[-1]})" if self.rejected else fits)
 
-    def _reject(self, plan: Plan, capacity_mib: int, *, at_least: bool) -> None:
-        cost = footprint(self.profile, plan, self.extra_bytes)
-        words = str(replace(plan, num_micro_batches=1))
-        self.rejected.append(_Rejected(words, True, cost.reserved_mib, cost.peak_bytes, capacity_mib, at_least))
-
-    def nothing_fits(self, cluster: Cluster) -> NoPlan:
-        best = min(self.rejected, key=lambda plan: (not plan.traced, plan.needs_mib - plan.offered_mib))
-        least = "at least " if best.at_least else ""
-        reason = f"needs {least}{best.needs_mib} MiB per device on its best plan ({best.words})"
-        reason += f"; the devices offer {best.offered_mib} MiB"
-        if 2 * self.widest <= len(cluster.devices):
-            reason += f" (no wider plan: {2 * self.widest} ranks do not divide the batch of {self.batch})"
-        return NoPlan(reason, best.peak_bytes)
+def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan:
+    best = min(refused, key=lambda option: (option.states_alone, option.footprint.reserved_mib - option.offered_mib))
+    least = "at least " if best.at_least else ""
+    reason = f"needs {least}{best.footprint.reserved_mib} MiB per device on its best plan ({best.words})"
+    reason += f"; the devices offer {best.offered_mib} MiB"
+    wider = 2 * max(option.plan.dp_shard for option in refused)
+    if wider <= len(cluster.devices):
+        reason += f" (no wider plan: {wider} ranks do not divide the batch of {batch})"
+    return NoPlan(reason, best.footprint.peak_bytes)
 
 
 def _divisors(number: int) -> list[int]:

@@ -173,6 +173,71 @@ def _conclude(
     return summary["state"] == "COMPLETED" and bool(summary["trials"].get("COMPLETED"))
 
 
+@app.command()
+def estimate(
+    what: Annotated[str, typer.Argument(help="a study, a built-in workload or FILE.py:Class", metavar="WHAT")],
+    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, instead of the study's own; repeatable")] = None,
+    candidates: Annotated[int, typer.Option(help="how many of the study's first candidates", min=1, max=1000)] = 1,
+    mib: Annotated[int | None, typer.Option(help="memory of one device", min=1)] = None,
+    count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
+    working_dir: WorkingDir = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What each plan of a candidate would need, by category, without running it: no service, no Ray, no device.
+
+    MiB of one rank at its peak; `rc` is recompute, `gather` are sharded parameters made whole, `reserve` adds the
+    margin for what no trace sees, and `max` is the largest micro-batch with which such a plan fits a device.
+    """
+    from scamp_service.estimate import Estimator, as_table, devices, headline
+
+    settings = _settings(data_dir=data_dir, device_mib=mib, virtual_devices=count)
+    cluster = devices(settings.virtual_devices, settings.device_mib)
+    workload, code, wanted = _subject(what, candidates, _params(param or []), working_dir)
+    found = []
+    with Estimator(workload, code, settings.data_dir / "profiles") as estimator:
+        for params in wanted:
+            with err.status("tracing …"):
+                found.append(estimator.estimate(params, cluster))
+            if not as_json:
+                out.print(headline(found[-1]), style="bold", soft_wrap=True)
+                out.print(as_table(found[-1]))
+                out.print(f"→ {found[-1].choice.reason}\n", soft_wrap=True, markup=False)
+    if as_json:
+        print(json.dumps([one.to_json() for one in found]))
+
+
+def _subject(
+    what: str, candidates: int, given: dict[str, Any], working_dir: Path | None
+) -> tuple[str, bytes | None, list[dict[str, Any]]]:
+    """Workload, files and candidates of a study, or of a workload by itself."""
+    if Path(what).suffix not in (".yaml", ".yml", ".json"):
+        code = bundle_code(Path.cwd() / "study", what, working_dir) if ".py:" in what else None
+        return what, code, [given]
+    from scamp_service.search import Search
+
+    spec = parse_study(_read(Path(what)))
+    if unknown := sorted(given.keys() - spec.space.keys() - spec.fixed.keys()):
+        raise InvalidInput(f"{what} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
+    proposed = Search(spec).propose([], 0, candidates)
+    return spec.workload, _code(Path(what), spec, working_dir), [{**params, **given} for params in proposed]
+
+
+def _params(given: list[str]) -> dict[str, Any]:
+    import yaml
+
+    params = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            params[name] = yaml.safe_load(value) if name and equals else None
+        except yaml.YAMLError:
+            params[name] = value
+        if not isinstance(params[name], str | int | float | bool):
+            raise InvalidInput(f"--param wants NAME=VALUE with a number, a word, true or false; got {text!r}")
+    return params
+
+
 # --- a running service --------------------------------------------------------------------------------------------
 
 

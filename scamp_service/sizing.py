@@ -18,15 +18,9 @@ from placement.model import Cluster
 from placement.planner import Choice, NoPlan, Untraced, choose
 from scamp_service.executor import Sized, Unsized
 from scamp_service.model import Json
-from scamp_service.tracing import Trace, TraceCache, TraceFailed, TraceProcess, write_atomically
+from scamp_service.tracing import Blobs, TraceFailed, TraceProcess, Tracer
 
 log = logging.getLogger("scamp.sizing")
-
-
-class Blobs(Protocol):
-    """The part of the store that is needed here."""
-
-    def blob(self, sha256: str) -> bytes: ...
 
 
 class Planner(Protocol):
@@ -62,8 +56,7 @@ class ProcessSizer:
         self, store: Blobs, cache_dir: Path, workers: int = 2, *, seconds: int = 60, planner: Planner = choose
     ) -> None:
         self._planner = planner
-        self._store, self._cache_dir, self._seconds = store, cache_dir, seconds
-        self._cache = TraceCache(cache_dir / "traces")
+        self._tracer = Tracer(store, cache_dir, seconds)
         self._changed = threading.Condition()
         self._turns = itertools.count()
         self._waiting: list[_Job] = []
@@ -112,7 +105,7 @@ class ProcessSizer:
             thread.join()
 
     def _work(self, process: TraceProcess, warm_up: bool) -> None:
-        if warm_up and not self._cache.has_any():  # what is remembered may do for the first candidates
+        if warm_up and not self._tracer.cache.has_any():  # what is remembered may do for the first candidates
             process.start()
         while (job := self._next()) is not None:
             try:
@@ -150,9 +143,10 @@ class ProcessSizer:
         """Plan with what is known; where a trace is missing make one, and leave the rest (None) for another turn."""
         wanted = Layout() if job.profile is None else self._plan(job, job.profile)
         while isinstance(wanted, Layout):
-            trace = self._cache.get(self._cache.key(job.workload, job.code, job.params, wanted))
+            wish = (job.workload, job.code, job.params, wanted)
+            trace = self._tracer.known(*wish)
             fresh = trace is None
-            trace = trace or self._trace(job, wanted, process)
+            trace = trace or self._tracer.trace(process, *wish)
             job.num_traces += 1
             job.batch = trace.batch
             if job.profile is None:
@@ -172,27 +166,3 @@ class ProcessSizer:
                 return Unsized(reason, infeasible=True, structure=profile.structure)
             case Choice(plan=plan, footprint=cost, reason=reason):
                 return Sized(profile.structure, plan, cost.peak_bytes, cost.reserved_mib, reason)
-
-    def _trace(self, job: _Job, layout: Layout, process: TraceProcess) -> Trace:
-        request = {
-            "workload": job.workload,
-            "code_zip": None,
-            "code_dir": None,
-            "params": dict(job.params),
-            "layout": {
-                "dp_shard": layout.dp_shard,
-                "recompute": layout.recompute,
-                "accumulate": layout.accumulate,
-            },
-        }
-        if job.code is not None:
-            request["code_zip"] = str(self._code_zip(job.code))
-            request["code_dir"] = str((self._cache_dir / "code" / job.code).resolve())
-        answer = process.ask(request, self._seconds)
-        return self._cache.put(self._cache.key(job.workload, job.code, job.params, layout), answer)
-
-    def _code_zip(self, sha256: str) -> Path:
-        file = (self._cache_dir / "code" / f"{sha256}.zip").resolve()
-        if not file.is_file():
-            write_atomically(file, self._store.blob(sha256))
-        return file

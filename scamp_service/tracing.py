@@ -17,10 +17,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from estimators.envelope import curve_from_json
 from estimators.model import Layout, ModelProfile, PeakCurve
@@ -107,6 +107,45 @@ class TraceCache:
 
     def _file(self, key: str) -> Path:
         return self._folder / key[:2] / f"{key}.json"
+
+
+class Blobs(Protocol):
+    """The part of the store that is needed here."""
+
+    def blob(self, sha256: str) -> bytes: ...
+
+
+class Tracer:
+    """Traces on demand, by one of the processes that it is given, and only once each."""
+
+    def __init__(self, store: Blobs, cache_dir: Path, seconds: int) -> None:
+        """``seconds`` of processor time for one trace."""
+        self._store, self._cache_dir, self._seconds = store, cache_dir, seconds
+        self.cache = TraceCache(cache_dir / "traces")
+
+    def known(self, workload: str, code: str | None, params: Json, layout: Layout) -> Trace | None:
+        return self.cache.get(self.cache.key(workload, code, params, layout))
+
+    def trace(self, process: TraceProcess, workload: str, code: str | None, params: Json, layout: Layout) -> Trace:
+        """Raises ``TraceFailed``."""
+        request: dict[str, Any] = {
+            "workload": workload,
+            "code_zip": None,
+            "code_dir": None,
+            "params": dict(params),
+            "layout": asdict(layout),
+        }
+        if code is not None:
+            request["code_zip"] = str(self._code_zip(code))
+            request["code_dir"] = str((self._cache_dir / "code" / code).resolve())
+        answer = process.ask(request, self._seconds)
+        return self.cache.put(self.cache.key(workload, code, params, layout), answer)
+
+    def _code_zip(self, sha256: str) -> Path:
+        file = (self._cache_dir / "code" / f"{sha256}.zip").resolve()
+        if not file.is_file():
+            write_atomically(file, self._store.blob(sha256))
+        return file
 
 
 class TraceProcess:

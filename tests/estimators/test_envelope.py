@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.envelope import Envelope, Line, PeakTable, aligned, curve_from_json, fit, peak
+from estimators.envelope import Envelope, Line, PeakTable, aligned, curve_from_json, fit, highest
 
 Log = list[tuple[int, int]]
 
@@ -44,7 +44,7 @@ def brute_force_peak(log: Log) -> int:
 
 def fitted(make_log: Callable[[int], Log], *, high: int = 64, floor: int = 0) -> Envelope | None:
     logs = {size: make_log(size) for size in (2, 3, high)}
-    return fit(logs, floor, max(peak(make_log(1)), floor))
+    return fit(logs, Line(0, floor), max(highest(make_log(1)), Line(0, floor)))
 
 
 @given(PROGRAMS, st.integers(0, 10**6))
@@ -102,6 +102,31 @@ def test_logs_that_are_not_affine_are_refused(log: Callable[[int], Log]) -> None
     assert fitted(log) is None
 
 
+@given(PROGRAMS)
+def test_the_parts_of_a_peak_are_what_is_alive_at_one_moment_by_category(program: list[tuple[str, int, int]]) -> None:
+    names = ("batch", "a", "b")
+
+    def category(buffer: int) -> str:
+        return names[buffer % 3] if buffer else "batch"
+
+    logs = {size: log_of(program, size) for size in (2, 3, 64)}
+    categories = [category(buffer) for buffer in range(1 + max(buffer for buffer, _ in logs[2]))]
+    curve = fit(logs, Line(0, 5, (("b", 0, 5),)), highest(log_of(program, 1), categories), categories)
+    assert curve is not None
+    for micro_batch in (1, 2, 17, 64):
+        parts = curve.parts(micro_batch)
+        assert sum(parts.values()) == curve.peak_bytes(micro_batch)
+        moments = []
+        held: dict[int, int] = {}
+        for buffer, size in log_of(program, micro_batch):
+            held[buffer] = size
+            live = dict.fromkeys(names, 0)
+            for number, num_bytes in held.items():
+                live[category(number)] += num_bytes
+            moments.append(live)
+        assert {**dict.fromkeys(names, 0), **parts} in moments
+
+
 def test_logs_align_whatever_their_sizes_but_not_when_one_frees() -> None:
     assert aligned([(0, 5), (1, 3)], [(0, 9), (1, 1)])
     assert not aligned([(0, 5), (1, 3)], [(0, 9), (1, 0)])
@@ -110,38 +135,47 @@ def test_logs_align_whatever_their_sizes_but_not_when_one_frees() -> None:
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=7), st.integers(0, 10**6))
 def test_a_table_never_offers_a_batch_that_a_traced_point_forbids(peaks: list[int], capacity: int) -> None:
-    table = PeakTable(tuple((1 << power, value) for power, value in enumerate(peaks)))
+    table = PeakTable(tuple((1 << power, Line(0, value)) for power, value in enumerate(peaks)))
     largest = table.largest_batch(capacity)
-    assert all(value <= capacity for size, value in table.points if size <= largest)
+    assert all(line.at(1) <= capacity for size, line in table.points if size <= largest)
     assert largest == 0 or table.peak_bytes(largest) <= capacity
     for micro_batch in range(1, table.points[-1][0] + 1):
         next_traced = min(size for size, _ in table.points if size >= micro_batch)
-        assert table.peak_bytes(micro_batch) == max(value for size, value in table.points if size <= next_traced)
+        assert table.peak_bytes(micro_batch) == max(line.at(1) for size, line in table.points if size <= next_traced)
 
 
 def test_a_table_knows_nothing_beyond_its_last_point() -> None:
     with pytest.raises(ValueError, match="traced up to micro-batch 2 only"):
-        PeakTable(((1, 5), (2, 7))).peak_bytes(3)
+        PeakTable(((1, Line(0, 5)), (2, Line(0, 7)))).peak_bytes(3)
 
 
-@pytest.mark.parametrize("curve", [Envelope((Line(0, 9), Line(3, 1)), 8), PeakTable(((1, 5), (2, 7)))], ids=repr)
+@pytest.mark.parametrize(
+    "curve",
+    [
+        Envelope((Line(0, 9, (("scratch", 0, 9),)), Line(3, 1)), Line(0, 8)),
+        PeakTable(((1, Line(0, 5)), (2, Line(0, 7)))),
+    ],
+    ids=repr,
+)
 def test_curves_survive_json(curve: Envelope | PeakTable) -> None:
     assert curve_from_json(json.loads(json.dumps(curve.to_json()))) == curve
 
 
-@pytest.mark.parametrize("data", [{}, {"kind": "other"}, {"kind": "envelope", "lines": [], "one_sample_bytes": 1}])
+@pytest.mark.parametrize("data", [{}, {"kind": "other"}, {"kind": "envelope", "lines": [], "one_sample": [0, 1, []]}])
 def test_anything_else_is_no_curve(data: dict[str, object]) -> None:
     with pytest.raises((KeyError, ValueError)):
         curve_from_json(data)
 
 
-@pytest.mark.parametrize("make", [lambda: Envelope((Line(0, 1),), 1), lambda: Envelope((Line(-1, 1), Line(1, 1)), 1)])
+@pytest.mark.parametrize(
+    "make", [lambda: Envelope((Line(0, 1),), Line(0, 1)), lambda: Envelope((Line(-1, 1), Line(1, 1)), Line(0, 1))]
+)
 def test_an_envelope_under_which_every_batch_fits_cannot_exist(make: Callable[[], Envelope]) -> None:
     with pytest.raises(ValueError):
         make()
 
 
-@pytest.mark.parametrize("curve", [Envelope((Line(1, 1),), 2), PeakTable(((1, 5),))], ids=repr)
+@pytest.mark.parametrize("curve", [Envelope((Line(1, 1),), Line(0, 2)), PeakTable(((1, Line(0, 5)),))], ids=repr)
 def test_a_micro_batch_has_at_least_one_sample(curve: Envelope | PeakTable) -> None:
     with pytest.raises(ValueError, match="at least 1 sample"):
         curve.peak_bytes(0)

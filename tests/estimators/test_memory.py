@@ -1,19 +1,21 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from estimators.envelope import Envelope, Line
-from estimators.memory import GANG_MARGIN_BYTES, MARGIN_BYTES, MARGIN_SHARE, footprint
+from estimators.memory import GANG_MARGIN_BYTES, MARGIN_BYTES, MARGIN_PERCENT, footprint, largest_micro_batch
 from estimators.model import MIB, Layout, ModelProfile, Plan
 
-CURVE = Envelope((Line(MIB, 10 * MIB),), 10 * MIB)
+CURVE = Envelope((Line(MIB, 10 * MIB),), Line(0, 10 * MIB))
 PROFILE = ModelProfile("s", 1, MIB, 1.0, {Layout(): CURVE, Layout(2): CURVE})
 
 
 def test_a_footprint_is_the_traced_peak_and_a_margin() -> None:
     cost = footprint(PROFILE, Plan(8))
     assert cost.peak_bytes == 18 * MIB
-    assert cost.margin_bytes == MARGIN_BYTES + int(MARGIN_SHARE * 18 * MIB)
+    assert cost.margin_bytes == MARGIN_BYTES + 18 * MIB * MARGIN_PERCENT // 100
 
 
 def test_a_rank_of_a_gang_has_more_that_no_trace_shows() -> None:
@@ -22,7 +24,25 @@ def test_a_rank_of_a_gang_has_more_that_no_trace_shows() -> None:
 
 
 def test_what_failures_have_taught_counts_as_part_of_the_peak() -> None:
-    assert footprint(PROFILE, Plan(8), extra_bytes=5 * MIB).peak_bytes == 23 * MIB
+    cost = footprint(PROFILE, Plan(8), extra_bytes=5 * MIB)
+    assert cost.peak_bytes == 23 * MIB and cost.parts == {"unseen": 5 * MIB}
+
+
+@given(
+    st.integers(0, 10**5), st.integers(0, 10**9), st.integers(1, 400), st.integers(0, 10**8), st.sampled_from([1, 2])
+)
+def test_the_largest_micro_batch_fits_with_its_margin_and_one_more_does_not(
+    slope: int, fixed: int, capacity_mib: int, extra_bytes: int, ranks: int
+) -> None:
+    curve = Envelope((Line(slope + 1, fixed),), Line(0, fixed + slope + 1))
+    profile = ModelProfile("s", 1, 1, 1.0, {Layout(ranks): curve})
+    largest = largest_micro_batch(profile, Layout(ranks), capacity_mib, extra_bytes)
+
+    def reserved(micro_batch: int) -> int:
+        return footprint(profile, Plan(micro_batch, dp_shard=ranks), extra_bytes).reserved_mib
+
+    assert largest == 0 or reserved(largest) <= capacity_mib
+    assert reserved(largest + 1) > capacity_mib
 
 
 def test_a_layout_that_was_not_traced_has_no_footprint() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from estimators.envelope import Envelope, PeakTable
-from estimators.model import MIB, Layout
+from estimators.model import CATEGORIES, MIB, Layout
 from estimators.trace import Recipe, trace
 from workloads.budget import measure_peak
 from workloads.parallel import apply_plan
@@ -148,6 +148,23 @@ def test_states_are_divided_by_sharding() -> None:
     for ranks, one in traced.items():
         assert one.num_params == sum(parameter.numel() for parameter in Mlp().parameters())
         assert one.state_bytes == 4 * 4 * one.num_params // ranks + buffers + steps
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_peak_is_told_by_category(ranks: int) -> None:
+    traced = trace(recipe(), Layout(ranks), 64)
+    parts = traced.curve.parts(64)
+    assert sum(parts.values()) == traced.curve.peak_bytes(64) and parts.keys() <= set(CATEGORIES)
+    assert parts["parameters"] == 4 * traced.num_params // ranks
+    assert parts["optimizer"] == 2 * parts["parameters"] + 4 * len(list(Mlp().parameters()))
+    assert parts["buffers"] == sum(buffer.numel() * buffer.element_size() for buffer in Mlp().buffers())
+    assert parts["batch"] == 2 * 64 * WIDTH * 4
+    if ranks == 1:
+        assert 0 < parts["gradients"] <= parts["parameters"]
+        # Of each of the two layers at least the input, the output of the first product and that of the GELU are kept;
+        # the peak is in the backward pass of the second, which has let go of one.
+        assert parts["activations"] >= 64 * (2 * (1 + 4) + 4) * WIDTH * 4
+    assert (parts.get("gathered", 0) > 0) == (ranks > 1)
 
 
 def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:

@@ -25,7 +25,7 @@ FOUR = cluster(100, 100, 100, 100)
 
 def line(fixed_mib: float, sample_mib: float) -> Envelope:
     fixed, slope = round(fixed_mib * MIB), round(sample_mib * MIB)
-    return Envelope((Line(slope, fixed),), fixed + slope)
+    return Envelope((Line(slope, fixed),), Line(0, fixed + slope))
 
 
 def profile(state_mib: float) -> ModelProfile:
@@ -164,10 +164,10 @@ def test_what_an_out_of_memory_has_taught_changes_the_plan() -> None:
 
 
 def test_a_table_of_traced_peaks_is_not_asked_beyond_its_end() -> None:
-    known = profile(10).with_curve(Layout(), PeakTable(((1, 20 * MIB), (2, 40 * MIB))))
+    known = profile(10).with_curve(Layout(), PeakTable(((1, Line(0, 20 * MIB)), (2, Line(0, 40 * MIB)))))
     answer = choose(known, batch=8, cluster=FOUR)
     assert answer == Untraced(Layout(accumulate=True))
-    known = known.with_curve(Layout(accumulate=True), PeakTable(((1, 20 * MIB), (2, 40 * MIB))))
+    known = known.with_curve(Layout(accumulate=True), PeakTable(((1, Line(0, 20 * MIB)), (2, Line(0, 40 * MIB)))))
     answer = choose(known, batch=8, cluster=FOUR)
     assert isinstance(answer, Choice) and answer.plan == Plan(2, 4)
 
