@@ -157,7 +157,7 @@ def curve_from_json(data: Mapping[str, Any]) -> PeakCurve:
 
 def highest(log: EventLog, categories: Sequence[str] = ()) -> Line:
     """The moment at which most bytes are alive, as a line without a slope. ``categories`` are those of the buffers."""
-    live = _live_bytes(log)
+    live = live_bytes(log)
     if not len(live):
         return Line(0, 0)
     event = int(live.argmax())
@@ -185,7 +185,7 @@ def fit(logs: Mapping[int, EventLog], floor: Line, one_sample: Line, categories:
         expected = size_low + slopes * (micro_batch - low)
         if not aligned(logs[micro_batch], logs[low]) or np.any(_sizes(logs[micro_batch]) != expected):
             return None
-    live_low, live_high = _live_bytes(logs[low]), _live_bytes(logs[high])
+    live_low, live_high = live_bytes(logs[low]), live_bytes(logs[high])
     live_slopes = (live_high - live_low) // (high - low)
     if live_slopes.max(initial=0) <= 0:
         return None
@@ -219,7 +219,7 @@ def _sizes(log: EventLog) -> npt.NDArray[np.int64]:
     return np.fromiter((size for _, size in log), dtype=np.int64, count=len(log))
 
 
-def _live_bytes(log: EventLog) -> npt.NDArray[np.int64]:
+def live_bytes(log: EventLog) -> npt.NDArray[np.int64]:
     """Bytes alive after each event."""
     held: dict[int, int] = {}
     changes = np.empty(len(log), dtype=np.int64)

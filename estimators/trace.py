@@ -12,8 +12,8 @@ import gc
 import hashlib
 import json
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from unittest import mock
 
@@ -31,6 +31,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from estimators.blocks import are_equal, container_of, shorten
+from estimators.depth import TRACED_BLOCKS, Passes, stretch
 from estimators.envelope import EventLog, Line, PeakTable, fit, highest
 from estimators.model import Layout, PeakCurve
 
@@ -62,7 +64,8 @@ class Traced:
     """What traces of one layout say of one rank.
 
     ``structure`` identifies the sequence of operations and all sizes; ``state_bytes`` are alive when the
-    optimizer begins; ``flops_per_sample`` are of a forward and a backward pass.
+    optimizer begins; ``flops_per_sample`` are of a forward and a backward pass. ``alike``: its blocks are, and a few
+    have told of all.
     """
 
     curve: PeakCurve
@@ -70,37 +73,103 @@ class Traced:
     num_params: int
     state_bytes: int
     flops_per_sample: float
+    alike: bool
 
 
-def trace(recipe: Recipe, layout: Layout, batch: int) -> Traced:
+def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None) -> Traced:
     """Trace ``layout`` for micro-batches up to ``batch`` samples, and beyond where the peak is affine.
 
     One model takes two steps of 2 samples; the first creates the optimizer's states. Passes of ``batch``, 3 and 1
     samples follow, each from the same state. When these do not lie on lines, powers of two up to ``batch`` are traced
     one by one instead, two steps each, and the curve is a table of them.
+
+    Of a model of more equal blocks than ``TRACED_BLOCKS`` only so many are traced, and their logs are stretched, unless
+    that is known to fail: ``alike`` is what a trace of another layout has found, None where there was none. Then the
+    first step of the whole model is traced too, and must come out of that of the few blocks; what is left to believe
+    is that blocks which do the same with 2 samples do the same with others, and under other layouts.
     """
     largest = max(batch, 4)
-    with _Session(recipe, layout) as session:
-        first, second = session.step(2), session.step(2)
-        steps = {2: second, **{size: session.step(size, optimize=False) for size in (largest, 3)}}
-        single = _single(session)
-    curve: PeakCurve | None = None
-    # The optimizer does the same after every micro-batch if it begins with the same gradients, and nothing else.
-    if len({(step.held_before, step.held_after) for step in steps.values()}) == 1:
-        floor = max(first.optimizer_peak, second.optimizer_peak)
-        if single is not None:
-            # A sum over a dimension of size 1 is a view: gradients of a single sample may keep larger buffers alive.
-            kept = max(0, single.held_after - second.held_after)
-            one_sample = max(single.peak, floor.plus("gradients", kept))
-        else:
-            one_sample = max(second.peak, floor)
-        passes = {size: step.passes for size, step in steps.items()}
-        curve = fit(passes, floor, one_sample, second.categories)
-    if curve is None or max(first.peak, first.optimizer_peak).fixed_bytes > curve.peak_bytes(2):
+    num_params, num_blocks = _size(recipe)
+    short = alike is not False and num_blocks > TRACED_BLOCKS
+    stretched = _stretched(recipe, layout, largest, num_blocks, verify=alike is None) if short else None
+    steps = stretched or _traced(recipe, layout, largest)
+    curve = _curve(steps)
+    if curve is None:
         curve = _table(recipe, layout, batch)
-    flops_per_sample = (steps[largest].flops - steps[2].flops) / (largest - 2)
-    structure = _structure(second.passes, curve)
-    return Traced(curve, structure, session.num_params, second.held_after, flops_per_sample)
+    second = steps.second.passes
+    flops = (steps.others[largest].passes.flops - second.flops) / (_NUM_ACCUMULATED if layout.accumulate else 1)
+    structure = _structure(second.events, curve)
+    return Traced(curve, structure, num_params, second.held_after, flops / (largest - 2), stretched is not None)
+
+
+def _size(recipe: Recipe) -> tuple[int, int]:
+    """Parameters of the whole model, and its blocks; 0 when these are not alike, or not one after another."""
+    with FakeTensorMode(allow_non_fake_inputs=True), _NoInit():
+        model = recipe.build_model()
+    blocks = list(recipe.blocks(model))
+    alike = are_equal(blocks) and container_of(model, blocks) is not None
+    return sum(parameter.numel() for parameter in model.parameters()), len(blocks) if alike else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Two steps of 2 samples, with the optimizer, and passes of others, by their samples; ``single`` is of one."""
+
+    first: _Step
+    second: _Step
+    others: Mapping[int, _Step]
+    single: _Step | None
+
+
+def _traced(recipe: Recipe, layout: Layout, largest: int, num_blocks: int | None = None) -> _Steps:
+    with _Session(recipe, layout, num_blocks) as session:
+        first, second = session.step(2), session.step(2)
+        others = {size: session.step(size, optimize=False) for size in (largest, 3)}
+        return _Steps(first, second, others, _single(session))
+
+
+def _stretched(recipe: Recipe, layout: Layout, largest: int, num_blocks: int, *, verify: bool) -> _Steps | None:
+    """Of a few blocks, as if there were all; None where that cannot be done."""
+    try:
+        few = _traced(recipe, layout, largest, TRACED_BLOCKS)
+    except Exception:  # the model does not work with fewer blocks; or not at all, and then the whole one will tell why
+        return None
+    with _Session(recipe, layout) as session:
+        whole_first = session.step(2) if verify else None
+        first_peak = whole_first.optimizer_peak if whole_first else session.update()[1]
+        held_bytes, second_peak = session.update()
+
+    def grown(step: _Step, optimizer_peak: Line) -> _Step | None:
+        passes = stretch(step.passes, num_blocks)
+        return None if passes is None else _Step(passes, optimizer_peak)
+
+    first, second = grown(few.first, first_peak), grown(few.second, second_peak)
+    others = {size: grown(step, second_peak) for size, step in few.others.items()}
+    single = None if few.single is None else grown(few.single, second_peak)
+    if first is None or second is None or None in others.values() or (single is None and few.single is not None):
+        return None
+    if second.passes.held_before != held_bytes or (whole_first and not first.passes.same_as(whole_first.passes)):
+        return None
+    return _Steps(first, second, cast("dict[int, _Step]", others), single)
+
+
+def _curve(steps: _Steps) -> PeakCurve | None:
+    """None where the passes are not affine in the micro-batch, or the first step needs more than they say."""
+    first, second, single = steps.first, steps.second, steps.single
+    passes = {2: second.passes, **{size: step.passes for size, step in steps.others.items()}}
+    # The optimizer does the same after every micro-batch if it begins with the same gradients, and nothing else.
+    if len({(one.held_before, one.held_after) for one in passes.values()}) > 1:
+        return None
+    floor = max(first.optimizer_peak, second.optimizer_peak)
+    if single is not None:
+        # A sum over a dimension of size 1 is a view: gradients of a single sample may keep larger buffers alive.
+        kept = max(0, single.passes.held_after - second.passes.held_after)
+        one_sample = max(single.passes.peak, floor.plus("gradients", kept))
+    else:
+        one_sample = max(second.passes.peak, floor)
+    curve = fit({size: one.events for size, one in passes.items()}, floor, one_sample, second.passes.categories)
+    beyond = max(first.passes.peak, first.optimizer_peak).fixed_bytes
+    return curve if curve is not None and beyond <= curve.peak_bytes(2) else None
 
 
 def _single(session: _Session) -> _Step | None:
@@ -125,7 +194,7 @@ def _table(recipe: Recipe, layout: Layout, batch: int) -> PeakTable:
 def _whole_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> Line:
     with _Session(recipe, layout) as session:
         steps = [session.step(micro_batch), session.step(micro_batch)]
-    return max(max(step.peak, step.optimizer_peak) for step in steps)
+    return max(max(step.passes.peak, step.optimizer_peak) for step in steps)
 
 
 def _structure(log: EventLog, curve: PeakCurve) -> str:
@@ -135,33 +204,23 @@ def _structure(log: EventLog, curve: PeakCurve) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One traced step: the log of its forward and backward passes, and the peak of the optimizer after them.
+    """One traced step: its forward and backward passes, and the peak of the optimizer after them."""
 
-    ``categories`` are those of the buffers in ``passes``, by number.
-    """
-
-    passes: EventLog
-    categories: Sequence[str]
+    passes: Passes
     optimizer_peak: Line
-    held_before: int
-    held_after: int  # the passes, that is: states and gradients
-    flops: float  # of one micro-batch
-
-    @property
-    def peak(self) -> Line:
-        return highest(self.passes, self.categories)
 
 
 class _Session:
     """One model of rank 0 (whose shards are the largest) in fake mode, ready to take steps.
 
-    Collecting cyclic garbage is put off to the time between steps: it would free buffers at moments that no two
-    traces share.
+    With ``num_blocks`` all but so many of its blocks are left out. Collecting cyclic garbage is put off to the time
+    between steps: it would free buffers at moments that no two traces share.
     """
 
-    def __init__(self, recipe: Recipe, layout: Layout) -> None:
+    def __init__(self, recipe: Recipe, layout: Layout, num_blocks: int | None = None) -> None:
         self._recipe = recipe
         self._layout = layout
+        self._shortened_to = num_blocks
         self._modes = contextlib.ExitStack()
         self._num_steps = 0
 
@@ -172,18 +231,22 @@ class _Session:
             fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             with _NoInit():
                 model = self._recipe.build_model()
-            self.num_params = sum(parameter.numel() for parameter in model.parameters())
-            self._model = self._recipe.apply_plan(model, self._recipe.blocks(model), self._layout, mesh)
+            blocks = list(self._recipe.blocks(model))
+            if self._shortened_to is not None:
+                blocks = shorten(model, blocks, self._shortened_to)
+            self._model = self._recipe.apply_plan(model, blocks, self._layout, mesh)
             self._model.train()
             self._recorder = modes.enter_context(_Recorder(fake))
             self._recorder.hold(list(self._model.parameters()), "parameters")
             self._recorder.hold(list(self._model.buffers()), "buffers")
             self._optimizer = self._recipe.optimizer(self._model)
+            self._blocks = blocks if self._shortened_to is not None else []
+            self._watch_blocks()
             self._modes = modes.pop_all()
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        del self._model, self._optimizer
+        del self._model, self._optimizer, self._blocks
         self._modes.close()
 
     def step(self, micro_batch: int, *, optimize: bool = True) -> _Step:
@@ -192,16 +255,70 @@ class _Session:
             samples = self._recipe.make_batch(micro_batch)
         gc.collect()
         recorder = self._recorder
-        held_before = recorder.begin()
+        recorder.begin()
+        num_before, owners = len(recorder.log), self._owners()
         if optimize:
-            self._recipe.begin_step(self._num_steps, self._optimizer)
-            self._num_steps += 1
+            self._begin_step()
         num = _NUM_ACCUMULATED if self._layout.accumulate else 1
         batches = map(recorder.copied, [samples] * num)
         watched = _WatchedOptimizer(self._model, self._optimizer, recorder, optimize)
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
-        passes, categories, flops = watched.before
-        return _Step(passes, categories, watched.peak, held_before, watched.held_before, flops / num)
+        return _Step(replace(watched.passes, num_before=num_before, owners=owners), watched.peak)
+
+    def update(self) -> tuple[int, Line]:
+        """The bytes held between steps, and the peak of an optimizer step on gradients that no pass has made."""
+        gc.collect()
+        held_bytes = self._recorder.begin()
+        self._begin_step()
+        for parameter in self._model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.empty_like(parameter)
+        watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, True)
+        watched.step()
+        watched.zero_grad()
+        return held_bytes, watched.peak
+
+    def _begin_step(self) -> None:
+        self._recipe.begin_step(self._num_steps, self._optimizer)
+        self._num_steps += 1
+
+    def _watch_blocks(self) -> None:
+        """Have the recorder note where each block begins its forward and its backward pass."""
+        mark, last = self._recorder.mark, len(self._blocks) - 1
+
+        def begins(number: int) -> Callable[..., None]:
+            def hook(*_: Any) -> None:
+                if torch._C._current_graph_task_id() == -1:  # else it is recomputed
+                    mark(number)
+
+            return hook
+
+        def ends(number: int) -> Callable[..., None]:
+            def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+                if torch._C._current_graph_task_id() != -1:
+                    return
+                if number == last:
+                    mark(None)
+                for tensor in tree_leaves(output):
+                    if isinstance(tensor, Tensor) and tensor.requires_grad:
+                        tensor.register_hook(lambda gradient: mark(number))  # type: ignore[no-untyped-call]
+                        return
+
+            return hook
+
+        for number, block in enumerate(self._blocks):
+            # Before FSDP's own hooks, so that it gathers and frees a block's parameters in the part of that block.
+            block.register_forward_pre_hook(begins(number), prepend=True)
+            block.register_forward_hook(ends(number), prepend=True)
+
+    def _owners(self) -> dict[int, int]:
+        """The block of each buffer that is alive between steps."""
+        owners: dict[int, int] = {}
+        for number, block in enumerate(self._blocks):
+            states = [self._optimizer.state.get(parameter, {}) for parameter in block.parameters()]
+            held = [list(block.parameters()), list(block.buffers()), states]
+            owners |= dict.fromkeys(self._recorder.numbers(held), number)
+        return owners
 
 
 class _WatchedOptimizer:
@@ -209,15 +326,16 @@ class _WatchedOptimizer:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: _Recorder, optimize: bool) -> None:
         self._model, self._optimizer, self._recorder, self._optimize = model, optimizer, recorder, optimize
-        self.before: tuple[EventLog, Sequence[str], float] = ((), (), 0.0)
-        self.held_before = 0
+        self.passes = Passes((), (), 0.0)
         self.peak = Line(0, 0)
 
     def step(self) -> None:
         recorder = self._recorder
         recorder.sort([parameter.grad for parameter in self._model.parameters()], "gradients")
-        self.before = tuple(recorder.log), tuple(recorder.categories), recorder.flops
-        self.held_before = recorder.begin()
+        self.passes = Passes(
+            tuple(recorder.log), tuple(recorder.categories), recorder.flops, marks=tuple(recorder.marks)
+        )
+        recorder.begin()
         if self._optimize:
             self._optimizer.step()
             recorder.sort(self._optimizer.state, "optimizer")
@@ -273,6 +391,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes = 0
         self.flops = 0.0
         self.categories: list[str] = []  # of the buffers in the log, by number
+        self.marks: list[tuple[int, int | None, float]] = []
         self._fake = fake
         self._paused = 0
         self._of_forward: list[int] = []  # buffers since the last backward pass
@@ -284,6 +403,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Begin a new log with all that is alive, numbered afresh; returns the bytes of it."""
         self.flops = 0.0
         self.log.clear()
+        self.marks.clear()
         alive = sorted(self._buffers.items(), key=lambda item: item[1][1])
         self.categories = [self.categories[number] for _, (_, number, _) in alive]
         self._of_forward.clear()
@@ -292,6 +412,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if size:
                 self.log.append((number, size))
         return self.live_bytes
+
+    def mark(self, block: int | None) -> None:
+        """What comes next belongs to this block (None: to none)."""
+        self.marks.append((len(self.log), block, self.flops))
 
     def copied(self, batch: Batch) -> Batch:
         """Fake tensors like those of ``batch``, each with memory of its own, as views of a data set become on ranks."""
@@ -307,9 +431,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def sort(self, tree: Any, category: str) -> None:
         """Put the storages of all tensors in ``tree``, as far as they are known, into a category."""
-        for tensor in _local_fakes(tree):
-            if known := self._buffers.get(tensor.untyped_storage()._cdata):
-                self.categories[known[1]] = category
+        for number in self.numbers(tree):
+            self.categories[number] = category
+
+    def numbers(self, tree: Any) -> list[int]:
+        """The buffers of all tensors in ``tree``, as far as they are known."""
+        known = (self._buffers.get(tensor.untyped_storage()._cdata) for tensor in _local_fakes(tree))
+        return [buffer[1] for buffer in known if buffer is not None]
 
     def __enter__(self) -> _Recorder:
         self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", self._resizing()))

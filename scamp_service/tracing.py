@@ -37,7 +37,8 @@ NUMBERS = frozenset({"lr", "weight_decay"})
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one layout of a candidate has shown. ``batch`` is the candidate's effective batch."""
+    """What one layout of a candidate has shown. ``batch`` is the candidate's effective batch; ``alike`` says whether a
+    few of its blocks have told of all."""
 
     batch: int
     curve: PeakCurve
@@ -45,6 +46,7 @@ class Trace:
     num_params: int
     state_bytes: int
     flops_per_sample: float
+    alike: bool
 
     @classmethod
     def from_json(cls, data: Json) -> Trace:
@@ -56,6 +58,7 @@ class Trace:
             int(data["num_params"]),
             int(data["state_bytes"]),
             float(data["flops_per_sample"]),
+            bool(data["alike"]),
         )
 
     def profile(self, layout: Layout) -> ModelProfile:
@@ -127,13 +130,15 @@ class Tracer:
         return self.cache.get(self.cache.key(workload, code, params, layout))
 
     def trace(self, process: TraceProcess, workload: str, code: str | None, params: Json, layout: Layout) -> Trace:
-        """Raises ``TraceFailed``."""
+        """Raises ``TraceFailed``. What the plain layout has found, if it was traced, makes others cheaper."""
+        plain = self.known(workload, code, params, Layout())
         request: dict[str, Any] = {
             "workload": workload,
             "code_zip": None,
             "code_dir": None,
             "params": dict(params),
             "layout": asdict(layout),
+            "alike": plain.alike if plain else None,
         }
         if code is not None:
             request["code_zip"] = str(self._code_zip(code))

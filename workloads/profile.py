@@ -64,7 +64,8 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
 
     User files come as a zip, ``code_zip``, and the folder to unpack it into, ``code_dir``; both are null for a
     built-in workload. Parameters that the workload refuses (``ValueError`` in its constructor) are ``params``: the
-    candidate makes no sense. Whatever else goes wrong is the ``workload``'s fault.
+    candidate makes no sense. Whatever else goes wrong is the ``workload``'s fault. ``alike`` is that of another
+    layout's answer, if there was one.
     """
     code_dir = Path(request["code_dir"]) if request["code_dir"] else None
     try:
@@ -80,7 +81,7 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
         batch = request["params"].get("batch", kind.default_batch)
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             return _error("params", f"batch must be a positive whole number, got {batch!r}")
-        traced = trace(_recipe(workload), _layout(request["layout"]), batch)
+        traced = trace(_recipe(workload), _layout(request["layout"]), batch, request["alike"])
     except WorkloadError as error:
         return _error("workload", str(error))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
@@ -95,6 +96,7 @@ def _answer(traced: Traced) -> dict[str, Any]:
         "num_params": traced.num_params,
         "state_bytes": traced.state_bytes,
         "flops_per_sample": traced.flops_per_sample,
+        "alike": traced.alike,
     }
 
 

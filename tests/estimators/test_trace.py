@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from estimators import trace as tracing
 from estimators.envelope import Envelope, PeakTable
 from estimators.model import CATEGORIES, MIB, Layout
 from estimators.trace import Recipe, trace
@@ -68,6 +69,63 @@ class Positions(Mlp):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x[:, None] + self.positions).mean(1)
+
+
+class Deep(nn.Module):
+    """Seven equal layers between others."""
+
+    num_layers = 7
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+            for _ in range(self.num_layers)
+        )
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x)
+
+
+class Uneven(Deep):
+    """The fifth layer is wider."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[4] = nn.Sequential(nn.Linear(WIDTH, 9 * WIDTH), nn.ReLU(), nn.Linear(9 * WIDTH, WIDTH))
+
+
+class Skips(Deep):
+    """What every layer gives is used again at the end."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = [self.first(x)]
+        for layer in self.layers:
+            outputs.append(layer(outputs[-1]))
+        return self.head(torch.stack(outputs).square().sum(0))
+
+
+class Alternating(Deep):
+    """Layers that look alike, and of which the model lets every third do more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for number, layer in enumerate(self.layers):
+            x = x + (layer(layer(x)) if number % 3 == 2 else layer(x))
+        return self.head(x)
+
+
+class Insistent(Deep):
+    """Does not work with fewer layers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert len(self.layers) == self.num_layers
+        return super().forward(x)
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any], num: int) -> None:
@@ -170,7 +228,7 @@ def test_the_peak_is_told_by_category(ranks: int) -> None:
 def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
     """To infer shapes DTensor runs the operation on fake tensors of the global shape: here, of all parameters."""
 
-    class Deep(nn.Module):
+    class Layers(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(16))
@@ -183,9 +241,42 @@ def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
     def optimizer(model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters(), foreach=True)
 
-    traced = trace(replace(recipe(Deep), optimizer=optimizer), Layout(64), 4)
+    traced = trace(replace(recipe(Layers), optimizer=optimizer), Layout(64), 4)
     # A few of the 16 layers are whole at a time, and 1/64 of all states is here.
     assert traced.curve.peak_bytes(2) < 4 * traced.num_params / 2
+
+
+ALL_LAYOUTS = [
+    Layout(ranks, recompute, accumulate)
+    for ranks in (1, 2)
+    for recompute in (False, True)
+    for accumulate in (False, True)
+]
+
+
+@pytest.mark.parametrize("layout", ALL_LAYOUTS, ids=str)
+def test_a_few_equal_blocks_tell_of_all(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    stretched = trace(recipe(Deep), layout, 16)
+    assert stretched.alike and trace(recipe(Deep), layout, 16, alike=True) == stretched
+    monkeypatch.setattr(tracing, "TRACED_BLOCKS", Deep.num_layers)
+    whole = trace(recipe(Deep), layout, 16)
+    assert not whole.alike
+    for size in (1, 2, 3, 16, 500):
+        assert stretched.curve.parts(size) == whole.curve.parts(size)
+        assert stretched.curve.peak_bytes(size) == whole.curve.peak_bytes(size)
+    assert stretched.flops_per_sample == whole.flops_per_sample
+    assert (stretched.num_params, stretched.state_bytes) == (whole.num_params, whole.state_bytes)
+
+
+@pytest.mark.parametrize("build", [Uneven, Skips, Alternating, Insistent])
+@pytest.mark.parametrize("layout", [Layout(), Layout(2, recompute=True)], ids=str)
+def test_where_blocks_are_not_alike_the_whole_model_is_traced(
+    build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = trace(recipe(build), layout, 16)
+    monkeypatch.setattr(tracing, "TRACED_BLOCKS", Deep.num_layers)
+    whole = trace(recipe(build), layout, 16)
+    assert found == whole
 
 
 @pytest.mark.parametrize("layout", [Layout(2), Layout(2, accumulate=True), Layout(4, recompute=True)], ids=str)

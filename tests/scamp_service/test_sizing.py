@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import time
@@ -12,79 +11,11 @@ from typing import Any
 import pytest
 
 from estimators.model import Layout
-from placement.model import Cluster, Device
+from placement.model import Cluster
 from scamp_service.executor import Sized, Unsized
 from scamp_service.sizing import ProcessSizer
 from scamp_service.tracing import TraceCache
-
-FOUR_DEVICES = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(4)))
-
-USER = """
-import torch
-from torch import nn
-from workloads.protocol import Workload
-
-class Mine(Workload):
-    num_train = num_eval = 9
-    default_batch = 6
-    def __init__(self, params):
-        super().__init__(params)
-        if params.get("width", 8) % 2:
-            raise ValueError("width must be even")
-    def build_model(self):
-        if self.params.get("broken"):
-            raise KeyError("no such model")
-        return nn.Linear(self.params.get("width", 8), 4)
-    def train_batch(self, indices): return torch.zeros(len(indices), self.params.get("width", 8))
-    eval_batch = train_batch
-    def loss(self, model, batch): return model(batch).square().mean()
-    def evaluate(self, model, batch): return {}
-"""
-
-
-class MemoryBlobs:
-    def __init__(self) -> None:
-        self.data: dict[str, bytes] = {}
-
-    def put(self, data: bytes) -> str:
-        sha = hashlib.sha256(data).hexdigest()
-        self.data[sha] = data
-        return sha
-
-    def blob(self, sha256: str) -> bytes:
-        return self.data[sha256]
-
-
-class Sizing:
-    """A sizer and its candidates by name."""
-
-    def __init__(self, sizer: ProcessSizer) -> None:
-        self.sizer, self.num = sizer, 0
-
-    def begin(
-        self,
-        params: dict[str, Any],
-        *,
-        workload: str = "vit_digits",
-        code: str | None = None,
-        extra: int = 0,
-        cluster: Cluster = FOUR_DEVICES,
-    ) -> int:
-        self.num += 1
-        self.sizer.request(self.num, workload, code, params, extra, cluster)
-        return self.num
-
-    def end(self, trial: int, seconds: float = 240) -> Sized | Unsized:
-        deadline = time.monotonic() + seconds
-        while trial not in self.sizer.results():
-            assert time.monotonic() < deadline, f"no result for {trial}"
-            time.sleep(0.01)
-        result = self.sizer.results()[trial]
-        self.sizer.forget([trial])
-        return result
-
-    def size(self, params: dict[str, Any], **options: Any) -> Sized | Unsized:
-        return self.end(self.begin(params, **options))
+from tests.sizing import FOUR_DEVICES, USER, MemoryBlobs, Sizing
 
 
 def traces(folder: Path) -> dict[str, int]:

@@ -84,6 +84,7 @@ def ask(
         **(code or {}),
         "params": params,
         "layout": {"dp_shard": layout.dp_shard, "recompute": layout.recompute, "accumulate": layout.accumulate},
+        "alike": None,
     }
     return dict(traces.ask(request, seconds))
 

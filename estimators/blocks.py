@@ -1,0 +1,60 @@
+"""Finds out whether the blocks of a model are alike, and takes some of them out. Knows modules, and no tracing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+def are_equal(blocks: Sequence[nn.Module]) -> bool:
+    """Whether all have the same modules, parameters, buffers and settings, but for their position."""
+    return bool(blocks) and all(_signature(b, i) == _signature(blocks[0], 0) for i, b in enumerate(blocks))
+
+
+def container_of(model: nn.Module, blocks: Sequence[nn.Module]) -> nn.Module | None:
+    """The list or sequence in ``model`` that all blocks are in, one after another."""
+    for module in model.modules():
+        children = list(module.children())
+        if isinstance(module, nn.ModuleList | nn.Sequential) and blocks and blocks[0] in children:
+            first = children.index(blocks[0])
+            return module if children[first : first + len(blocks)] == list(blocks) else None
+    return None
+
+
+def shorten(model: nn.Module, blocks: Sequence[nn.Module], num_blocks: int) -> list[nn.Module]:
+    """Leave only the first ``num_blocks`` in the model, and return them. ``container_of`` must know the blocks."""
+    container = container_of(model, blocks)
+    assert container is not None
+    left_out = set(blocks[num_blocks:])
+    kept = [child for child in container.children() if child not in left_out]
+    container._modules = {str(position): child for position, child in enumerate(kept)}
+    return list(blocks[:num_blocks])
+
+
+def _signature(block: nn.Module, position: int) -> list[Any]:
+    """All that tells two blocks apart; a setting that is the block's own position counts as equal."""
+    found: list[Any] = []
+    for name, module in block.named_modules():
+        settings = {
+            key: "position" if value == position and type(value) is int and _is_position(key) else value
+            for key, value in vars(module).items()
+            if _plain(value)
+        }
+        tensors = [
+            (key, None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.requires_grad))
+            for key, tensor in [*module._parameters.items(), *module._buffers.items()]
+        ]
+        found.append((name, type(module), settings, tensors))
+    return found
+
+
+def _is_position(name: str) -> bool:
+    return "layer" in name or "block" in name or "idx" in name or "index" in name
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or (isinstance(value, tuple | list) and all(map(_plain, value)))

@@ -1,0 +1,198 @@
+"""The log of a model of a few equal blocks, stretched to any number of them: exact, or refused. Nothing is traced here.
+
+A log is cut where a block begins its forward or its backward pass. When the second and the third block do the same with
+the same buffers, told relative to the block, then so does every further one between the first and the last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from estimators.envelope import EventLog, Line, highest, live_bytes
+
+TRACED_BLOCKS = 4
+"""The first and the last have neighbours that are no blocks; the two between are compared."""
+
+# Where a buffer was first seen: (visit, block, how many before it there). The visit is how often the block was visited
+# before, -1 for what is alive before the passes; for the parts that are no block's (None) it counts these parts.
+_Home = tuple[int, int | None, int]
+# (home of the buffer, bytes that it holds from now on, its category)
+_Told = tuple[_Home, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The forward and backward passes of one step. Buffers are numbered in order of their first event.
+
+    ``categories`` are those of the buffers. The first ``num_before`` events are what is alive before. ``owners`` are
+    the blocks of those buffers, as far as they belong to one, and ``marks`` say before which event which block's pass
+    begins (None: a part that is no block's), and how many FLOPs were done by then.
+    """
+
+    events: EventLog
+    categories: Sequence[str]
+    flops: float
+    num_before: int = 0
+    owners: Mapping[int, int] = field(default_factory=dict)
+    marks: Sequence[tuple[int, int | None, float]] = ()
+
+    @property
+    def held_before(self) -> int:
+        """Bytes: the states, where nothing else is left of earlier steps."""
+        return sum(size for _, size in self.events[: self.num_before])
+
+    @property
+    def held_after(self) -> int:
+        """Bytes: the states and gradients, when the optimizer begins."""
+        return sum(dict(self.events).values())
+
+    @property
+    def peak(self) -> Line:
+        return highest(self.events, self.categories)
+
+    def same_as(self, other: Passes) -> bool:
+        """Whether the same sizes come and go in the same order, from the same start."""
+        mine, others = (live_bytes(passes.events)[passes.num_before :] for passes in (self, other))
+        return np.array_equal(mine, others) and self.held_before == other.held_before and self.flops == other.flops
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    visit: int
+    block: int | None
+    events: EventLog
+    flops: float
+
+
+class _Refused(Exception):
+    """The log cannot be stretched."""
+
+
+def stretch(passes: Passes, num_blocks: int) -> Passes | None:
+    """The passes as ``num_blocks`` blocks in place of ``TRACED_BLOCKS`` would log them.
+
+    None when the blocks do not do the same, or when something outside of them touches the memory of one in the middle.
+    """
+    try:
+        return _stretch(passes, num_blocks)
+    except _Refused:
+        return None
+
+
+def _stretch(passes: Passes, num_blocks: int) -> Passes:
+    segments = list(_segments(passes))
+    homes = _homes(passes, segments)
+
+    def told(events: EventLog, block: int | None) -> list[_Told]:
+        """Buffers of blocks are told relative to ``block``."""
+        return [(_shifted(homes[buffer], -(block or 0)), size, passes.categories[buffer]) for buffer, size in events]
+
+    synthesis = _Synthesis()
+    before = passes.events[: passes.num_before]
+    states = [told([e for e in before if homes[e[0]][1] == block], block) for block in range(TRACED_BLOCKS)]
+    if any(state != states[0] for state in states):
+        raise _Refused("blocks have different states")
+    for block in range(num_blocks):
+        synthesis.extend(states[0], block)
+    synthesis.extend(told([event for event in before if homes[event[0]][1] is None], None), 0)
+    num_before, more_flops = len(synthesis.events), 0.0
+    for sweep in _sweeps(segments):
+        if sweep[0].block is None:
+            synthesis.extend(_from_both_ends(told(sweep[0].events, None), num_blocks), 0)
+            continue
+        first, second, third, last = (told(s.events, s.block) for s in sorted(sweep, key=lambda s: s.block or 0))
+        if second != third:
+            raise _Refused("blocks differ")
+        if any(abs(home[1]) > 1 for home, _, _ in first + last if home[1] is not None):
+            raise _Refused("the first or the last block touches memory of one that is not its neighbour")
+        more_flops += (num_blocks - TRACED_BLOCKS) * next(segment.flops for segment in sweep if segment.block == 1)
+        rising = sweep[0].block == 0
+        for block in range(num_blocks) if rising else reversed(range(num_blocks)):
+            synthesis.extend(first if block == 0 else last if block == num_blocks - 1 else second, block)
+    return Passes(
+        tuple(synthesis.events), tuple(synthesis.categories), passes.flops + more_flops, num_before=num_before
+    )
+
+
+class _Synthesis:
+    """A log whose buffers are known by their homes."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[int, int]] = []
+        self.categories: list[str] = []
+        self._numbers: dict[_Home, int] = {}
+
+    def extend(self, told: Sequence[_Told], block: int) -> None:
+        """Append events that are told relative to ``block``."""
+        for relative, size, category in told:
+            home = _shifted(relative, block)
+            number = self._numbers.get(home)
+            if number is None:
+                if size == 0:
+                    raise _Refused("a buffer is freed that was never made")
+                number = self._numbers[home] = len(self.categories)
+                self.categories.append(category)
+            self.events.append((number, size))
+
+
+def _segments(passes: Passes) -> Iterator[_Segment]:
+    """All events after those before, cut at the marks."""
+    bounds = [(passes.num_before, None, 0.0), *passes.marks, (len(passes.events), None, passes.flops)]
+    visits: dict[int | None, int] = {}
+    for (start, block, flops), (end, _, flops_then) in pairwise(bounds):
+        visits[block] = visits.get(block, -1) + 1
+        yield _Segment(visits[block], block, passes.events[start:end], flops_then - flops)
+
+
+def _sweeps(segments: Sequence[_Segment]) -> list[list[_Segment]]:
+    """Segments of blocks in runs over all of them, up or down; those outside one by one."""
+    sweeps: list[list[_Segment]] = []
+    for segment in segments:
+        if segment.block is None or not sweeps or sweeps[-1][0].block is None or len(sweeps[-1]) == TRACED_BLOCKS:
+            sweeps.append([segment])
+        else:
+            sweeps[-1].append(segment)
+    up = list(range(TRACED_BLOCKS))
+    for sweep in sweeps:
+        if sweep[0].block is not None and [segment.block for segment in sweep] not in (up, up[::-1]):
+            raise _Refused("blocks are not visited one after another")
+    return sweeps
+
+
+def _homes(passes: Passes, segments: Sequence[_Segment]) -> dict[int, _Home]:
+    """Of each buffer by its number."""
+    homes: dict[int, _Home] = {}
+    counts: Counter[tuple[int, int | None]] = Counter()
+
+    def settle(visit: int, block: int | None, buffer: int) -> None:
+        if buffer not in homes:
+            homes[buffer] = visit, block, counts[visit, block]
+            counts[visit, block] += 1
+
+    for buffer, _ in passes.events[: passes.num_before]:
+        settle(-1, passes.owners.get(buffer), buffer)
+    for segment in segments:
+        for buffer, _ in segment.events:
+            settle(segment.visit, segment.block, buffer)
+    return homes
+
+
+def _shifted(home: _Home, blocks: int) -> _Home:
+    visit, block, count = home
+    return home if block is None else (visit, block + blocks, count)
+
+
+def _from_both_ends(told: Sequence[_Told], num_blocks: int) -> list[_Told]:
+    """What is told in absolute terms, of ``num_blocks`` blocks: the first stays the first, and the last the last."""
+    moved = []
+    for home, size, category in told:
+        if home[1] is not None and 0 < home[1] < TRACED_BLOCKS - 1:
+            raise _Refused("memory of a block in the middle is touched outside of the blocks")
+        from_end = home[1] == TRACED_BLOCKS - 1
+        moved.append((_shifted(home, num_blocks - TRACED_BLOCKS) if from_end else home, size, category))
+    return moved

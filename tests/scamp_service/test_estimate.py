@@ -1,0 +1,118 @@
+"""What `scamp estimate` tells is what a study does: same traces, same policy."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from estimators.model import CATEGORIES
+from placement.planner import Choice, NoPlan
+from scamp_service.errors import InvalidInput
+from scamp_service.estimate import Estimate, Estimator, as_table, devices, headline
+from scamp_service.executor import Sized
+from scamp_service.sizing import ProcessSizer
+from tests.processes import scamp
+from tests.sizing import USER, MemoryBlobs, Sizing
+
+MEDIUM = {"depth": 4, "width": 128, "heads": 4, "batch": 32}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+@pytest.fixture(scope="module")
+def estimator(folder: Path) -> Iterator[Estimator]:
+    with Estimator("vit_digits", None, folder) as estimator:
+        yield estimator
+
+
+def plans(estimate: Estimate) -> list[tuple[int, bool]]:
+    return [(option.plan.dp_shard, option.plan.recompute) for option in estimate.options]
+
+
+def test_all_plans_are_compared_and_a_study_takes_the_one_that_is_told(estimator: Estimator, folder: Path) -> None:
+    cluster = devices(2, 20)
+    found = estimator.estimate(MEDIUM, cluster)
+    assert plans(found) == [(1, False), (1, True), (2, False), (2, True)]
+    sizer = ProcessSizer(MemoryBlobs(), folder)
+    try:
+        sized = Sizing(sizer).size(MEDIUM, cluster=cluster)
+    finally:
+        sizer.close()
+    assert isinstance(sized, Sized) and isinstance(found.choice, Choice)
+    assert (sized.plan, sized.reserved_mib) == (found.choice.plan, found.choice.footprint.reserved_mib)
+    assert sized.reason == found.choice.reason
+
+
+def test_the_parts_of_each_plan_add_up_and_the_largest_micro_batch_is_where_it_stops_to_fit(
+    estimator: Estimator,
+) -> None:
+    data = estimator.estimate(MEDIUM, devices(2, 96)).to_json()
+    for option in data["options"]:
+        assert sum(option["parts"].values()) == option["peak_bytes"]
+        assert option["parts"].keys() <= set(CATEGORIES)
+        assert option["fits"] and option["largest_micro_batch"] >= 32 // option["plan"]["dp_shard"]
+    single, recompute = data["options"][:2]
+    assert recompute["parts"]["activations"] < single["parts"]["activations"] / 2
+    tight = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"]}, devices(1, 96))
+    loose = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"] + 1}, devices(1, 96))
+    assert tight.options[0].plan.num_micro_batches == 1 < loose.options[0].plan.num_micro_batches
+
+
+def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Estimator) -> None:
+    found = estimator.estimate(MEDIUM, devices(1, 14))
+    assert isinstance(found.choice, NoPlan) and found.options[0].states_alone
+    assert found.largest_micro_batch(found.options[0]) == 0
+    console = Console(file=io.StringIO(), width=80)
+    console.print(headline(found), as_table(found))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "depth=4 width=128" in text and "states" in text and "≥" in text and "…" not in text
+
+
+def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("mine.py", USER)
+    with Estimator("mine.py:Mine", packed.getvalue(), folder) as estimator:
+        assert estimator.estimate({"width": 8}, devices(1, 96)).batch == 6
+        with pytest.raises(InvalidInput, match=r"mine.py:Mine with width=7: width must be even"):
+            estimator.estimate({"width": 7}, devices(1, 96))
+        with pytest.raises(InvalidInput, match=r"no such model"):
+            estimator.estimate({"broken": True}, devices(1, 96))
+
+
+def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    spec: dict[str, Any] = {
+        "name": "small",
+        "workload": "vit_digits",
+        "objective": {"metric": "accuracy"},
+        "space": {"width": {"choice": [16, 32]}},
+        "fixed": {"depth": 1, "heads": 2, "batch": 8},
+        "search": {"sampler": "grid"},
+        "budget": {"trials": 2},
+    }
+    study.write_text(json.dumps(spec))
+    command = (tmp_path / "data", "estimate", study, "--count", "1", "--mib", "32")
+    both = json.loads(scamp(*command, "--candidates", "2", "--json").stdout)
+    assert [one["params"]["width"] for one in both] == [16, 32]
+    assert both[0]["plan"]["micro_batch"] == 8 and both[0]["num_params"] < both[1]["num_params"]
+    shown = scamp(*command, "--param", "width=16")
+    assert "1 rank, micro-batch 8: one rank needs" in shown.stdout and f"{both[0]['num_params']:,}" in shown.stdout
+    for arguments, complaint in (
+        (["--param", "widht=16"], "has no parameter 'widht': width, depth, heads, batch"),
+        (["--param", "width"], "wants NAME=VALUE"),
+        (["--param", "heads=3"], "must be a multiple of heads (3)"),
+        (["--mib", "0"], "--mib"),
+    ):
+        failed = scamp(*command, *arguments)
+        assert failed.returncode == 2 and complaint in failed.stderr and len(failed.stderr.splitlines()) == 1
