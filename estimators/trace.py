@@ -183,15 +183,16 @@ def _single(session: _Session) -> _Step | None:
 def _table(recipe: Recipe, layout: Layout, batch: int) -> PeakTable:
     """A single sample counts as two when the model refuses it, so that it fits wherever two do and is not preferred."""
     sizes = sorted({1 << power for power in range(1, batch.bit_length())} | {max(batch, 2)})
-    points = [(size, _whole_peak(recipe, layout, size)) for size in sizes]
+    points = [(size, trace_peak(recipe, layout, size)) for size in sizes]
     try:
-        single_peak = _whole_peak(recipe, layout, 1)
+        single_peak = trace_peak(recipe, layout, 1)
     except Exception:
         single_peak = points[0][1]
     return PeakTable(((1, single_peak), *points))
 
 
-def _whole_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> Line:
+def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> Line:
+    """The peak of this micro-batch alone, from two steps of the whole model: no shortcut."""
     with _Session(recipe, layout) as session:
         steps = [session.step(micro_batch), session.step(micro_batch)]
     return max(max(step.passes.peak, step.optimizer_peak) for step in steps)

@@ -81,7 +81,7 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
         batch = request["params"].get("batch", kind.default_batch)
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             return _error("params", f"batch must be a positive whole number, got {batch!r}")
-        traced = trace(_recipe(workload), _layout(request["layout"]), batch, request["alike"])
+        traced = trace(recipe_of(workload), _layout(request["layout"]), batch, request["alike"])
     except WorkloadError as error:
         return _error("workload", str(error))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
@@ -104,7 +104,7 @@ def _error(kind: str, message: str, frames: str = "") -> dict[str, Any]:
     return {"error": message, "kind": kind, "traceback": frames}
 
 
-def _recipe(workload: Workload) -> Recipe:
+def recipe_of(workload: Workload) -> Recipe:
     return Recipe(
         build_model=workload.build_model,
         make_batch=lambda size: workload.train_batch(torch.arange(size) % workload.num_train),
@@ -144,7 +144,7 @@ def _warm_up() -> None:
     """Trace a small model under every kind of layout, so that forks find torch's lazy imports done."""
     torch.set_num_threads(1)
     for layout in (Layout(), Layout(2, recompute=True)):
-        trace(_recipe(_WarmUp({})), layout, 4)
+        trace(recipe_of(_WarmUp({})), layout, 4)
     gc.collect()
     gc.freeze()  # collections in forks would copy the pages of all these objects
 

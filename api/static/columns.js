@@ -12,11 +12,10 @@ function text(value) {
   return (cell, trial) => setText(cell, value(trial));
 }
 
-function titled(value) {
+function titled(value, title = value) {
   return (cell, trial) => {
-    const words = value(trial);
-    setText(cell, words);
-    cell.title = words;
+    setText(cell, value(trial));
+    cell.title = title(trial);
   };
 }
 
@@ -27,7 +26,8 @@ function attempts(cell, trial) {
   cell.title = [trial.num_oom && `${trial.num_oom} × out of memory${healed}`, trial.num_lost && `${trial.num_lost} × lost and run again`].filter(Boolean).join("; ");
 }
 
-export function trialColumns(studyId) {
+/** ``fixed()`` are the parameters that the study gives to all trials. */
+export function trialColumns(studyId, fixed) {
   const link = (cell, trial) => {
     if (!cell.firstChild) cell.append(h("a", { href: `/studies/${studyId}/trials/${trial.number}` }));
     setText(cell.firstChild, trial.number);
@@ -36,7 +36,7 @@ export function trialColumns(studyId) {
     { key: "number", name: "#", width: 48, numeric: true, sort: (t) => t.number, cell: link },
     { key: "state", name: "State", width: 112, sort: (t) => TRIAL_STATES.indexOf(t.state), cell: (cell, t) => setState(cell, t.state) },
     { key: "value", name: "Value", width: 74, numeric: true, sort: (t) => t.value, cell: text((t) => metric(t.value)) },
-    { key: "params", name: "Parameters", least: 160, sort: (t) => paramsLine(t.params), cell: titled((t) => paramsLine(t.params)) },
+    { key: "params", name: "Parameters", least: 160, sort: (t) => paramsLine(t.params, fixed()), cell: titled((t) => paramsLine(t.params, fixed()), (t) => paramsLine(t.params)) },
     { key: "degree", name: "Plan", width: 80, sort: (t) => ranks(t.plan) || null, cell: text((t) => degree(t.plan)) },
     { key: "batch", name: "Batch", width: 60, numeric: true, title: "Effective batch: samples per optimizer step over all ranks", sort: (t) => batch(t.plan), cell: text((t) => (t.plan ? count(batch(t.plan)) : "–")) },
     { key: "micro", name: "Micro", width: 64, numeric: true, title: "Micro-batches per step × samples in each, on one rank", sort: (t) => t.plan?.micro_batch, cell: text((t) => microBatch(t.plan)) },

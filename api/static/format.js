@@ -95,8 +95,8 @@ export function microBatch(plan) {
 }
 
 /** The plan in one sentence. */
-export function planWords(plan) {
-  if (!plan) return "No plan yet";
+export function planWords(plan, state) {
+  if (!plan) return state === "INFEASIBLE" ? "No plan fits" : "No plan yet";
   const spread = ranks(plan) > 1 ? `FSDP over ${ranks(plan)} ranks` : "1 rank";
   const share = ranks(plan) > 1 ? " on each rank" : "";
   const passes =
@@ -110,8 +110,10 @@ export function paramValue(value) {
   return typeof value === "number" ? num(value) : String(value);
 }
 
-export function paramsLine(params) {
+/** What differs from ``fixed``, in one line. */
+export function paramsLine(params, fixed = {}) {
   return Object.entries(params ?? {})
+    .filter(([name, value]) => fixed[name] !== value)
     .map(([name, value]) => `${name} ${paramValue(value)}`)
     .join(" · ");
 }

@@ -30,7 +30,7 @@ byId("progress").append(bar);
 let lit = null;
 
 const table = new VirtualTable(byId("trials"), {
-  columns: trialColumns(studyId),
+  columns: trialColumns(studyId, () => study.spec.fixed),
   caption: "Trials of this study",
   sortBy: "number",
   empty: () => (trials.size ? "No trial is in the chosen states. Choose another state above." : "No trial has been proposed yet."),

@@ -51,7 +51,7 @@ function drawTime() {
 }
 
 function drawPlan() {
-  setText(byId("plan"), planWords(trial.plan));
+  setText(byId("plan"), planWords(trial.plan, trial.state));
   setText(byId("plan-reason"), trial.plan_reason);
   keyed(
     byId("params"),

@@ -279,6 +279,23 @@ def test_where_blocks_are_not_alike_the_whole_model_is_traced(
     assert found == whole
 
 
+def test_blocks_that_know_their_position_alone_are_alike_and_those_of_other_settings_are_not() -> None:
+    class Numbered(Deep):
+        def __init__(self) -> None:
+            super().__init__()
+            for number, layer in enumerate(self.layers):
+                layer.layer_idx = number  # type: ignore[assignment]
+
+    class Fading(Deep):
+        def __init__(self) -> None:
+            super().__init__()
+            for number, layer in enumerate(self.layers):
+                layer.append(nn.Dropout(0.1 * number))  # type: ignore[operator]
+
+    assert trace(recipe(Numbered), Layout(), 8).alike
+    assert not trace(recipe(Fading), Layout(), 8).alike
+
+
 @pytest.mark.parametrize("layout", [Layout(2), Layout(2, accumulate=True), Layout(4, recompute=True)], ids=str)
 def test_sharded_layouts_are_affine_too(layout: Layout) -> None:
     curve = trace(recipe(), layout, 32).curve
