@@ -246,15 +246,10 @@ def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
     assert traced.curve.peak_bytes(2) < 4 * traced.num_params / 2
 
 
-ALL_LAYOUTS = [
-    Layout(ranks, recompute, accumulate)
-    for ranks in (1, 2)
-    for recompute in (False, True)
-    for accumulate in (False, True)
-]
+LAYOUTS = [Layout(), Layout(1, True), Layout(1, False, True), Layout(2), Layout(2, True, True)]
 
 
-@pytest.mark.parametrize("layout", ALL_LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_few_equal_blocks_tell_of_all(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     stretched = trace(recipe(Deep), layout, 16)
     assert stretched.alike and trace(recipe(Deep), layout, 16, alike=True) == stretched
