@@ -35,6 +35,7 @@ from workloads.step import to_device, train_step
 
 CHECKPOINT_SHARE = 0.1  # of the time since the last one may go into the next
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+RELEASE_SECONDS = 10.0  # gloo's threads need microseconds, but on a crowded machine must get a core first
 MEASURED_STEP = 2  # after the start: optimizer states and lazily made buffers exist by then
 
 
@@ -333,7 +334,7 @@ class _Collective:
     def released(self, *tensors: Tensor) -> Iterator[None]:
         held = [_holders(tensor) for tensor in tensors]
         yield
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + RELEASE_SECONDS
         while (
             any(_holders(t) > before for t, before in zip(tensors, held, strict=True)) and time.monotonic() < deadline
         ):

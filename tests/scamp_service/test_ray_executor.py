@@ -204,7 +204,7 @@ def test_an_overrun_of_a_gang_wins_over_the_errors_that_it_causes(world: World) 
 
 
 def test_no_more_ranks_start_at_once_than_half_of_the_cores(world: World) -> None:
-    orders = [world.order(world.devices()[:1], steps=LONG) for _ in range(5)]
+    orders = [world.order(world.devices()[:1], steps=LONG) for _ in range(3)]
     ranks, starting = world.executor._ranks, []
 
     def all_launched() -> bool:
@@ -213,7 +213,7 @@ def test_no_more_ranks_start_at_once_than_half_of_the_cores(world: World) -> Non
             starting.append(sum(rank.phase is Phase.STARTING for rank in list(ranks.values())))
         return not any(world.gone(order) for order in orders)
 
-    world.until(all_launched, "five gangs")
+    world.until(all_launched, "three gangs")
     assert max(starting) == max(1, len(os.sched_getaffinity(0)) // 2)
     for order in orders:
         world.executor.stop(order.key)
