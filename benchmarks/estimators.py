@@ -44,14 +44,14 @@ class Result:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="8 points in place of 100")
+    parser.add_argument("--quick", action="store_true", help="4 points in place of 100")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
     source = random.Random(options.seed)
     results = []
     print(f"{'direct':>9} {'apart':>8} {'curve':>7} {'direct':>7}   point")
-    for _ in range(8 if options.quick else 100):
+    for _ in range(4 if options.quick else 100):
         result = measure(draw(source))
         results.append(result)
         point = result.point
