@@ -52,6 +52,11 @@ class Passes:
         return sum(dict(self.events).values())
 
     @property
+    def gradient_bytes(self) -> int:
+        """Of parameters, when the optimizer begins."""
+        return sum(size for buffer, size in dict(self.events).items() if self.categories[buffer] == "gradients")
+
+    @property
     def peak(self) -> Line:
         return highest(self.events, self.categories)
 

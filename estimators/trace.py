@@ -137,7 +137,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, num_blocks: int, *,
     with _Session(recipe, layout) as session:
         whole_first = session.step(2) if verify else None
         first_peak = whole_first.optimizer_peak if whole_first else session.update()[1]
-        held_bytes, second_peak = session.update()
+        states, second_peak = session.update()
 
     def grown(step: _Step, optimizer_peak: Line) -> _Step | None:
         passes = stretch(step.passes, num_blocks)
@@ -148,7 +148,10 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, num_blocks: int, *,
     single = None if few.single is None else grown(few.single, second_peak)
     if first is None or second is None or None in others.values() or (single is None and few.single is not None):
         return None
-    if second.passes.held_before != held_bytes or (whole_first and not first.passes.same_as(whole_first.passes)):
+    # Gradients differ where a parameter takes no part in the loss.
+    if (second.passes.held_before, second.passes.gradient_bytes) != (states.held_before, states.gradient_bytes):
+        return None
+    if whole_first is not None and not first.passes.same_as(whole_first.passes):
         return None
     return _Steps(first, second, cast("dict[int, _Step]", others), single)
 
@@ -266,10 +269,11 @@ class _Session:
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
         return _Step(replace(watched.passes, num_before=num_before, owners=owners), watched.peak)
 
-    def update(self) -> tuple[int, Line]:
-        """The bytes held between steps, and the peak of an optimizer step on gradients that no pass has made."""
+    def update(self) -> tuple[Passes, Line]:
+        """An optimizer step on gradients that no pass has made: what stands for the passes, and its peak."""
         gc.collect()
-        held_bytes = self._recorder.begin()
+        self._recorder.begin()
+        num_before = len(self._recorder.log)
         self._begin_step()
         for parameter in self._model.parameters():
             if parameter.requires_grad:
@@ -277,7 +281,7 @@ class _Session:
         watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, True)
         watched.step()
         watched.zero_grad()
-        return held_bytes, watched.peak
+        return replace(watched.passes, num_before=num_before), watched.peak
 
     def _begin_step(self) -> None:
         self._recipe.begin_step(self._num_steps, self._optimizer)

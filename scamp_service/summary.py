@@ -32,8 +32,8 @@ class Summary:
     """``degrees``: ranks of a gang → trials that ran so. ``colocated``: most gangs at once on one device. ``healed``:
     trials that completed or were pruned after an out-of-memory. ``prediction_error_pct``: (predicted − measured) /
     measured peak of one rank over the trials that were measured, by absolute value. Seconds are wall clock.
-    ``best_metrics``: the last evaluation of the best trial, None where
-    it is not a finite number (JSON has no other word for it).
+    ``best_metrics``: the last evaluation of the best trial, None where it is not a finite number (JSON has no other
+    word for it).
     """
 
     study: int

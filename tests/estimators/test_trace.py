@@ -128,6 +128,14 @@ class Insistent(Deep):
         return super().forward(x)
 
 
+class Spare(Deep):
+    """Has a parameter, larger than all others, that takes no part in the loss: no gradient, no states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Parameter(torch.zeros(1000, WIDTH))
+
+
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any], num: int) -> None:
     for x, y in batches:
         (functional.mse_loss(model(x), y) / num).backward()
@@ -263,7 +271,7 @@ def test_a_few_equal_blocks_tell_of_all(layout: Layout, monkeypatch: pytest.Monk
     assert (stretched.num_params, stretched.state_bytes) == (whole.num_params, whole.state_bytes)
 
 
-@pytest.mark.parametrize("build", [Uneven, Skips, Alternating, Insistent])
+@pytest.mark.parametrize("build", [Uneven, Skips, Alternating, Insistent, Spare])
 @pytest.mark.parametrize("layout", [Layout(), Layout(2, recompute=True)], ids=str)
 def test_where_blocks_are_not_alike_the_whole_model_is_traced(
     build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch
