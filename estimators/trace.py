@@ -11,34 +11,28 @@ import contextlib
 import gc
 import hashlib
 import json
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
-from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from estimators.blocks import are_equal, container_of, shorten
 from estimators.depth import TRACED_BLOCKS, Passes, stretch
 from estimators.envelope import EventLog, Line, PeakTable, fit, highest
 from estimators.model import Layout, PeakCurve
+from estimators.recorder import Batch, Recorder
 
 _NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: from the second on, all are alike
-
-Batch = Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +234,7 @@ class _Session:
                 blocks = shorten(model, blocks, self._shortened_to)
             self._model = self._recipe.apply_plan(model, blocks, self._layout, mesh)
             self._model.train()
-            self._recorder = modes.enter_context(_Recorder(fake))
+            self._recorder = modes.enter_context(Recorder(fake))
             self._recorder.hold(list(self._model.parameters()), "parameters")
             self._recorder.hold(list(self._model.buffers()), "buffers")
             self._optimizer = self._recipe.optimizer(self._model)
@@ -329,7 +323,7 @@ class _Session:
 class _WatchedOptimizer:
     """Stands for the optimizer in ``train_step``: parts the log where the passes end, and may leave the update out."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: _Recorder, optimize: bool) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, optimize: bool) -> None:
         self._model, self._optimizer, self._recorder, self._optimize = model, optimizer, recorder, optimize
         self.passes = Passes((), (), 0.0)
         self.peak = Line(0, 0)
@@ -385,180 +379,3 @@ class _NoInit(TorchFunctionMode):
         if getattr(func, "__module__", "") == "torch.nn.init":
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
         return func(*args, **kwargs)
-
-
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Logs the life of every storage of a fake tensor: allocated when first seen, freed when nothing refers to it."""
-
-    def __init__(self, fake: FakeTensorMode) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.log: list[tuple[int, int]] = []
-        self.live_bytes = 0
-        self.flops = 0.0
-        self.categories: list[str] = []  # of the buffers in the log, by number
-        self.marks: list[tuple[int, int | None, float]] = []
-        self._fake = fake
-        self._paused = 0
-        self._of_forward: list[int] = []  # buffers since the last backward pass
-        # storage address → (weak reference, buffer number, bytes); the address may be used again once it is freed
-        self._buffers: dict[int, tuple[weakref.ref[Any], int, int]] = {}
-        self._patches = contextlib.ExitStack()
-
-    def begin(self) -> int:
-        """Begin a new log with all that is alive, numbered afresh; returns the bytes of it."""
-        self.flops = 0.0
-        self.log.clear()
-        self.marks.clear()
-        alive = sorted(self._buffers.items(), key=lambda item: item[1][1])
-        self.categories = [self.categories[number] for _, (_, number, _) in alive]
-        self._of_forward.clear()
-        for number, (address, (reference, _, size)) in enumerate(alive):
-            self._buffers[address] = (reference, number, size)
-            if size:
-                self.log.append((number, size))
-        return self.live_bytes
-
-    def mark(self, block: int | None) -> None:
-        """What comes next belongs to this block (None: to none)."""
-        self.marks.append((len(self.log), block, self.flops))
-
-    def copied(self, batch: Batch) -> Batch:
-        """Fake tensors like those of ``batch``, each with memory of its own, as views of a data set become on ranks."""
-        batch = tree_map_only(Tensor, torch.empty_like, batch)
-        self.hold(batch, "batch")
-        return batch
-
-    def hold(self, tree: Any, category: str) -> None:
-        """Count the storages of all tensors in ``tree`` from now on."""
-        for tensor in _local_fakes(tree):
-            self._see(tensor)
-        self.sort(tree, category)
-
-    def sort(self, tree: Any, category: str) -> None:
-        """Put the storages of all tensors in ``tree``, as far as they are known, into a category."""
-        for number in self.numbers(tree):
-            self.categories[number] = category
-
-    def numbers(self, tree: Any) -> list[int]:
-        """The buffers of all tensors in ``tree``, as far as they are known."""
-        known = (self._buffers.get(tensor.untyped_storage()._cdata) for tensor in _local_fakes(tree))
-        return [buffer[1] for buffer in known if buffer is not None]
-
-    def __enter__(self) -> _Recorder:
-        self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", self._resizing()))
-        # DTensor infers shapes by running the operation on fake tensors of the *global* shape, which exist nowhere.
-        name = "_propagate_tensor_meta_non_cached"
-        self._patches.enter_context(
-            mock.patch.object(ShardingPropagator, name, self._unseen(getattr(ShardingPropagator, name)))
-        )
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        super().__exit__(*exc_info)  # type: ignore[no-untyped-call]
-        self._patches.close()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # two of three dispatches: answered here, a trace takes a third less
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # DTensor takes it apart; its local operations come back here
-        if func is torch.ops._c10d_functional.wait_tensor.default:
-            return args[0]  # in fake mode a new storage, on ranks the same
-        out = func(*args, **(kwargs or {}))
-        if not self._paused:
-            self.flops += _flops(func, args, kwargs or {}, out)
-            for leaf in tree_leaves(out):
-                if isinstance(leaf, FakeTensor):
-                    self._see(leaf)
-        return out
-
-    def _note_pass(self, number: int) -> None:
-        """A buffer of a forward pass that outlives it is an activation."""
-        if torch._C._current_graph_task_id() == -1:
-            self._of_forward.append(number)
-        elif self._of_forward:
-            alive = {known for _, known, _ in self._buffers.values()}
-            for earlier in alive.intersection(self._of_forward):
-                if self.categories[earlier] == "scratch":
-                    self.categories[earlier] = "activations"
-            self._of_forward.clear()
-
-    def _see(self, tensor: FakeTensor) -> None:
-        if tensor.fake_mode is not self._fake:
-            return
-        if tensor.layout is torch.sparse_coo:
-            for part in _local_fakes([tensor._indices(), tensor._values()]):
-                self._see(part)
-            return
-        storage = tensor.untyped_storage()
-        address, size = storage._cdata, storage.nbytes()
-        known = self._buffers.get(address)
-        if known is None:
-            number = len(self.categories)
-            self.categories.append("scratch")
-            self._note_pass(number)
-            reference = weakref.ref(storage, lambda gone: self._freed(address, gone))
-            self._set(address, reference, number, 0, size)
-        elif known[2] != size:
-            self._set(address, *known, size)
-
-    def _set(self, address: int, reference: weakref.ref[Any], number: int, before: int, size: int) -> None:
-        self._buffers[address] = (reference, number, size)
-        self.live_bytes += size - before
-        if size != before:
-            self.log.append((number, size))
-
-    def _freed(self, address: int, gone: weakref.ref[Any]) -> None:
-        known = self._buffers.get(address)
-        if known is None or known[0] is not gone:
-            return
-        del self._buffers[address]
-        self.live_bytes -= known[2]
-        if known[2]:
-            self.log.append((known[1], 0))
-
-    def _resizing(self) -> Callable[[torch.UntypedStorage, int], Any]:
-        """FSDP2 frees and restores unsharded parameters by resizing their storage: no dispatched operation."""
-        resize = torch.UntypedStorage.resize_
-
-        def recorded(storage: torch.UntypedStorage, size: int) -> Any:
-            result = resize(storage, size)
-            known = self._buffers.get(storage._cdata)
-            if known is not None:
-                self._set(storage._cdata, *known, storage.nbytes())
-                self.categories[known[1]] = "gathered"
-            return result
-
-        return recorded
-
-    def _unseen(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def paused(*args: Any, **kwargs: Any) -> Any:
-            self._paused += 1
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._paused -= 1
-
-        return paused
-
-
-def _local_fakes(tree: Any) -> Iterator[FakeTensor]:
-    for leaf in tree_leaves(tree):
-        leaf = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
-        if isinstance(leaf, FakeTensor):
-            yield leaf
-
-
-def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
-    """FLOPs of matrix products, convolutions and attention, as ``torch.utils.flop_counter`` has them."""
-    shapes = [arg.shape for arg in args if isinstance(arg, Tensor)]
-    # The counter's registry knows CUDA's attention kernels only.
-    if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
-        return float(sdpa_flop_count(*shapes[:3]))  # type: ignore[no-untyped-call]
-    if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
-        return float(sdpa_backward_flop_count(*shapes[:4]))  # type: ignore[no-untyped-call]
-    count = flop_registry.get(func._overloadpacket)
-    return float(count(*args, **kwargs, out_val=out)) if count is not None else 0.0
