@@ -17,7 +17,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from scamp_service.lifecycle import Outcome
 from scamp_service.local_ray import NAMESPACE
 from scamp_service.model import LogLine, Metric
-from scamp_service.store import Store
 
 NAME = "sink"
 CONTROLLER_LEASE = "controller"  # the same as ``controller.LEASE``, which would load the samplers with it
@@ -44,6 +43,8 @@ class Sink:
     """Runs as a detached Ray actor on the node of the database; its calls are served one after another."""
 
     def __init__(self, url: str) -> None:
+        from scamp_service.store import Store  # ranks, which have no database, load this module for its client
+
         self._store = Store(url)
 
     def started(self, trial_id: int, attempt: int, token: str) -> bool:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -134,9 +136,14 @@ class VisionTransformer(nn.Module):
 
 @cache
 def _digits() -> tuple[Tensor, Tensor]:
-    """Images [1797, 8, 8] with mean 0 and deviation 1, labels [1797], both in one fixed random order."""
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32)
-    labels = torch.tensor(digits.target, dtype=torch.int64)
+    """Images [1797, 8, 8] with mean 0 and deviation 1, labels [1797], both in one fixed random order.
+
+    Read from the file in scikit-learn: to import the package takes as long as to import torch, in every rank.
+    """
+    sklearn = find_spec("sklearn")
+    assert sklearn is not None and sklearn.origin is not None
+    file = Path(sklearn.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    rows = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32))
+    images, labels = rows[:, :-1].reshape(-1, IMAGE_SIDE, IMAGE_SIDE), rows[:, -1].long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     return ((images - images.mean()) / images.std())[order], labels[order]

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from workloads.runtime import batch_indices
 from workloads.step import train_step
-from workloads.vit_digits import VitDigits
+from workloads.vit_digits import VitDigits, _digits
 
 
 def accuracy_after(steps: int, params: dict[str, Any]) -> float:
@@ -35,6 +36,14 @@ def test_one_model_for_each_patch_builds_on_the_meta_device(patch: int) -> None:
         model = workload.build_model()
         assert model(torch.zeros(5, 8, 8)).shape == (5, 10)
     assert len(workload.blocks(model)) == 3
+
+
+def test_the_data_are_those_of_scikit_learn() -> None:
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(_digits()[0], ((images - images.mean()) / images.std())[order])
+    assert torch.equal(_digits()[1], torch.tensor(digits.target)[order])
 
 
 def test_the_split_is_fixed_and_has_no_sample_twice() -> None:
