@@ -175,7 +175,9 @@ def _conclude(
 
 @app.command()
 def estimate(
-    what: Annotated[str, typer.Argument(help="a study, a built-in workload or FILE.py:Class", metavar="WHAT")],
+    what: Annotated[
+        str, typer.Argument(help="a study, a built-in workload, FILE.py:Class, or MODULE:FUNC", metavar="WHAT")
+    ],
     param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, instead of the study's own; repeatable")] = None,
     candidates: Annotated[int, typer.Option(help="how many of the study's first candidates", min=1, max=1000)] = 1,
     mib: Annotated[int | None, typer.Option(help="memory of one device", min=1)] = None,
@@ -187,7 +189,8 @@ def estimate(
     """What each plan of a candidate would need, by category, without running it: no service, no Ray, no device.
 
     MiB of one rank at its peak; `rc` is recompute, `gather` are sharded parameters made whole, `reserve` adds the
-    margin for what no trace sees, and `max` is the largest micro-batch with which such a plan fits a device.
+    margin for what no trace sees, and `max` is the largest micro-batch with which such a plan fits a device. A function
+    returns (model, inputs[, loss[, optimizer]]) and needs no data: docs/estimate.md.
     """
     from scamp_service.estimate import Estimator, as_table, devices, headline
 
@@ -212,8 +215,11 @@ def _subject(
 ) -> tuple[str, bytes | None, list[dict[str, Any]]]:
     """Workload, files and candidates of a study, or of a workload by itself."""
     if Path(what).suffix not in (".yaml", ".yml", ".json"):
-        code = bundle_code(Path.cwd() / "study", what, working_dir) if ".py:" in what else None
-        return what, code, [given]
+        if ":" not in what:
+            return what, None, [given]
+        module, _, name = what.rpartition(":")
+        workload = what if module.endswith(".py") else f"{module.replace('.', '/')}.py:{name}"
+        return workload, bundle_code(Path.cwd() / "study", workload, working_dir), [given]
     from scamp_service.search import Search
 
     spec = parse_study(_read(Path(what)))

@@ -77,7 +77,7 @@ class Estimator:
 
     def __init__(self, workload: str, code: bytes | None, cache_dir: Path) -> None:
         """``code`` is the zip of a user's files. Raises ``InvalidInput`` for a workload that does not exist."""
-        check_code(workload, code)
+        check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
         self._tracer = Tracer(_OneBlob(code or b""), cache_dir, TRACE_SECONDS)
         self._process = TraceProcess()

@@ -46,8 +46,9 @@ def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None
     return _zip(root, files)
 
 
-def check_code(workload: str, data: bytes | None) -> None:
-    """Raises ``InvalidInput`` unless the workload is built in and takes no files, or a class in the zip."""
+def check_code(workload: str, data: bytes | None, *, functions: bool = False) -> None:
+    """Raises ``InvalidInput`` unless the workload is built in and takes no files, or a class in the zip; with
+    ``functions`` also a function, which can be estimated, not trained."""
     check_built_in(workload)
     if not is_file(workload):
         if data is not None:
@@ -57,7 +58,7 @@ def check_code(workload: str, data: bytes | None) -> None:
         raise InvalidInput(
             f"the workload {workload!r} is a file of yours: send it along (`scamp submit` does; on HTTP, code_zip)"
         )
-    _check_class(workload, _read_source(workload, data))
+    _check_name(workload, _read_source(workload, data), functions)
 
 
 def _file_of(workload: str) -> str:
@@ -122,8 +123,8 @@ def _check_members(members: list[zipfile.ZipInfo]) -> None:
             raise InvalidInput(f"the zip of your files has a link or special file: {member.filename!r}")
 
 
-def _check_class(workload: str, source: bytes) -> None:
-    name, _, class_name = workload.rpartition(":")
+def _check_name(workload: str, source: bytes, functions: bool) -> None:
+    name, _, wanted = workload.rpartition(":")
     try:
         with warnings.catch_warnings():  # an invalid escape in the user's text is no concern of ours
             warnings.simplefilter("ignore")
@@ -133,8 +134,12 @@ def _check_class(workload: str, source: bytes) -> None:
     except (ValueError, RecursionError, MemoryError) as error:
         raise InvalidInput(f"{name} is not valid Python: {error or 'nested too deeply'}") from None
     names = set(_top_level_names(tree.body))
-    if class_name not in names and "*" not in names:
-        raise InvalidInput(f"{name} defines no class {class_name}, which the workload {workload!r} names")
+    is_function = wanted in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if wanted in names or "*" in names or (functions and is_function):
+        return
+    hint = "; a function can be estimated (scamp estimate), not trained" if is_function else ""
+    what = "class or function" if functions else "class"
+    raise InvalidInput(f"{name} defines no {what} {wanted}, which the workload {workload!r} names{hint}")
 
 
 def _top_level_names(body: list[ast.stmt]) -> Iterator[str]:

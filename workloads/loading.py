@@ -1,4 +1,4 @@
-"""Finds the class that a study names as its workload: a built-in one, or one in the user's own files.
+"""Finds what is named as a workload: a built-in class, or a class or function in the user's own files.
 
 User files are imported under a private package of their own, so that a folder named ``api`` or ``workloads`` in them
 neither hides ours nor is hidden by it. This gives names apart, not protection: the user's code runs with our rights.
@@ -17,12 +17,14 @@ import tempfile
 import traceback
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from workloads.function import FunctionWorkload
 from workloads.protocol import Workload
 
 if TYPE_CHECKING:
@@ -47,17 +49,30 @@ def load_workload(name: str, code_dir: Path | None) -> type[Workload]:
 
     User files are imported once per process and ``code_dir``: the folder of a study does not change.
     """
-    file, _, class_name = name.rpartition(":")
+    module, class_name = _find(name, code_dir)
+    return _workload_class(module, class_name, name)
+
+
+def load_estimable(name: str, code_dir: Path | None) -> Callable[[Mapping[str, Any]], Workload]:
+    """What makes a workload of parameters: a class as above, or ``FILE.py:function`` (``workloads.function``)."""
+    module, attribute = _find(name, code_dir)
+    found = getattr(module, attribute, None)
+    return partial(FunctionWorkload, found) if inspect.isfunction(found) else _workload_class(module, attribute, name)
+
+
+def _find(name: str, code_dir: Path | None) -> tuple[ModuleType, str]:
+    """The module that a name is in, and what it is called there."""
+    file, _, attribute = name.rpartition(":")
     if not file:
         if name not in BUILT_INS:
             raise WorkloadError(
                 f"there is no built-in workload {name!r}: choose from {', '.join(BUILT_INS)}, or name FILE.py:Class"
             )
-        module_name, _, class_name = BUILT_INS[name].partition(":")
-        return _workload_class(importlib.import_module(module_name), class_name, name)
+        module_name, _, attribute = BUILT_INS[name].partition(":")
+        return importlib.import_module(module_name), attribute
     if code_dir is None:
         raise WorkloadError(f"workload {name!r} is a file, but no code was sent along with the study")
-    return _workload_class(_import_user_file(file, code_dir.resolve()), class_name, name)
+    return _import_user_file(file, code_dir.resolve()), attribute
 
 
 def unpack_code(data: bytes, target: Path) -> Path:
@@ -118,7 +133,8 @@ def _workload_class(module: ModuleType, class_name: str, name: str) -> type[Work
     if found is None:
         raise WorkloadError(f"workload {name!r}: the file has no class {class_name!r}")
     if not (isinstance(found, type) and issubclass(found, Workload)):
-        raise WorkloadError(f"workload {name!r}: {class_name} is not a subclass of workloads.protocol.Workload")
+        hint = "; a function can be estimated, not trained" if inspect.isfunction(found) else ""
+        raise WorkloadError(f"workload {name!r}: {class_name} is not a subclass of workloads.protocol.Workload{hint}")
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise WorkloadError(f"workload {name!r}: {class_name} does not define {missing}")

@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from estimators.model import Layout
 from estimators.trace import Recipe, Traced, trace
-from workloads.loading import BUILT_INS, WorkloadError, load_workload, unpack_code
+from workloads.loading import BUILT_INS, WorkloadError, load_estimable, load_workload, unpack_code
 from workloads.parallel import apply_plan
 from workloads.protocol import Workload
 from workloads.step import train_step
@@ -60,7 +60,7 @@ def main() -> None:
 def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     """Trace the layout of a request in this process; returns the answer, or an error, of kind params or workload.
 
-    Without a layout (null) the workload is only loaded, and the answer is empty.
+    Without a layout (null) the workload is only loaded, as ranks load it, and the answer is empty.
 
     User files come as a zip, ``code_zip``, and the folder to unpack it into, ``code_dir``; both are null for a
     built-in workload. Parameters that the workload refuses (``ValueError`` in its constructor) are ``params``: the
@@ -71,14 +71,15 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if code_dir is not None:
             unpack_code(Path(request["code_zip"]).read_bytes(), code_dir)
-        kind = load_workload(request["workload"], code_dir)
         if request["layout"] is None:
+            load_workload(request["workload"], code_dir)
             return {}
+        make = load_estimable(request["workload"], code_dir)
         try:
-            workload = kind(dict(request["params"]))
+            workload = make(dict(request["params"]))
         except ValueError as error:
             return _error("params", str(error) or "the workload refuses these parameters")
-        batch = request["params"].get("batch", kind.default_batch)
+        batch = request["params"].get("batch", workload.default_batch)
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             return _error("params", f"batch must be a positive whole number, got {batch!r}")
         traced = trace(recipe_of(workload), _layout(request["layout"]), batch, request["alike"])

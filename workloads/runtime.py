@@ -10,6 +10,7 @@ import gc
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -331,19 +332,21 @@ class _Collective:
         return torch.empty(*size, dtype=dtype, device=device)
 
     @contextmanager
-    def released(self, *tensors: Tensor) -> Iterator[None]:
-        held = [_holders(tensor) for tensor in tensors]
+    def released(self, tensor: Tensor) -> Iterator[None]:
+        before = _holders(tensor)
         yield
         deadline = time.monotonic() + RELEASE_SECONDS
-        while (
-            any(_holders(t) > before for t, before in zip(tensors, held, strict=True)) and time.monotonic() < deadline
-        ):
+        while _holders(tensor) > before and time.monotonic() < deadline:
             time.sleep(20e-6)
 
 
 def _holders(tensor: Tensor) -> int:
-    """References to the tensor, from C++ too, and to its memory: gloo's threads have some of the one or the other."""
-    return int(tensor._use_count() + torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))  # type: ignore[attr-defined]
+    """References to the tensor, from C++ and from Python, and to its memory: gloo's threads have some of each.
+
+    One from Python stands for all those from C++, and the thread that drops the last of these gives it back later.
+    """
+    in_cpp = tensor._use_count() + torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
+    return int(in_cpp + sys.getrefcount(tensor))
 
 
 class _AllGather(_Collective):

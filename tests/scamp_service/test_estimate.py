@@ -90,6 +90,61 @@ def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path) -> No
             estimator.estimate({"broken": True}, devices(1, 96))
 
 
+FUNCTIONS = """
+import torch
+from torch import nn
+from types import SimpleNamespace
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+    def forward(self, x, target=None):
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x if target is None else SimpleNamespace(loss=(x - target).square().mean())
+
+def own(width: int):
+    return Net(width), lambda batch: {"x": torch.zeros(batch, width), "target": torch.zeros(batch, width)}
+
+def given(width: int, momentum=0.0):
+    def loss(model, batch):
+        return model(*batch).square().mean()
+    return Net(width), lambda batch: (torch.zeros(batch, width),), loss, lambda p: torch.optim.SGD(p, 0.1, momentum)
+
+def bare(width: int):
+    return Net(width), lambda batch: torch.zeros(batch, width)
+
+def wrong():
+    return Net(4)
+"""
+
+
+def test_a_function_that_makes_a_model_is_enough(folder: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("nets.py", FUNCTIONS)
+
+    def state_bytes(function: str, **params: Any) -> int:
+        with Estimator(f"nets.py:{function}", packed.getvalue(), folder) as estimator:
+            return estimator.estimate(params, devices(1, 96)).profile.state_bytes
+
+    num_params = 3 * (32 * 32 + 32)
+    few = 64  # AdamW's counts of steps, the loss
+    assert state_bytes("own", width=32) == pytest.approx(4 * 4 * num_params, abs=few)
+    assert state_bytes("given", width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
+    assert state_bytes("given", width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
+    for function, params, complaint in (
+        ("own", {}, r"own\(width: 'int'\)|own\(width: int\): missing a required argument: 'width'"),
+        ("own", {"width": 8, "depht": 3}, "unexpected keyword argument 'depht'"),
+        ("bare", {"width": 8}, r"returns a tensor of shape \[\d+, 8\], no loss"),
+        ("wrong", {}, r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net"),
+        ("none", {}, "defines no class or function none"),
+    ):
+        with pytest.raises(InvalidInput, match=complaint):
+            state_bytes(function, **params)
+
+
 def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     spec: dict[str, Any] = {

@@ -1,0 +1,87 @@
+"""A model that a function makes: enough to estimate what it would need, not to train it (see ``docs/estimate.md``)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from workloads.protocol import Batch, Workload
+
+_SERVICE_PARAMS = ("batch", "lr", "weight_decay")  # read by ScaMP; passed on where the function wants them
+
+
+class FunctionWorkload(Workload):
+    """What ``make(**params)`` returns: ``(model, inputs)``, and, if need be, a loss and an optimizer after them.
+
+    ``inputs(batch)`` makes what the model is called with for that many samples: a dict (keyword arguments), a tuple or
+    a tensor. ``loss(model, inputs)`` is a scalar; without it the model's own output is the loss, or has it as its
+    ``loss``, as in Hugging Face's transformers. ``optimizer(parameters)`` makes the optimizer; without it AdamW.
+    """
+
+    num_train = num_eval = 2**31 - 1
+
+    def __init__(self, make: Callable[..., Any], params: Mapping[str, Any]) -> None:
+        """Raises ``ValueError`` for parameters that the function does not take, or lacks."""
+        super().__init__(params)
+        signature = inspect.signature(make)
+        wanted = signature.parameters.values()
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in wanted)
+        given = {n: v for n, v in params.items() if takes_all or n in signature.parameters or n not in _SERVICE_PARAMS}
+        try:
+            signature.bind(**given)
+        except TypeError as error:
+            raise ValueError(f"{make.__name__}{signature}: {error}") from None
+        self._make = partial(make, **given)
+        self._inputs: Callable[[int], Batch] | None = None
+        self._loss: Callable[[nn.Module, Batch], Tensor] = _own_loss
+        self._optimizer: Callable[..., Optimizer] | None = None
+
+    def build_model(self) -> nn.Module:
+        made = self._make()
+        if not (isinstance(made, tuple) and 2 <= len(made) <= 4 and isinstance(made[0], nn.Module)):
+            raise TypeError(f"the function must return (model, inputs[, loss[, optimizer]]), not {_kinds(made)}")
+        model: nn.Module
+        model, self._inputs, *more = made
+        if more and more[0] is not None:
+            self._loss = more[0]
+        if len(more) == 2:
+            self._optimizer = more[1]
+        return model
+
+    def train_batch(self, indices: Tensor) -> Batch:
+        assert self._inputs is not None, "build_model comes first"
+        return self._inputs(len(indices))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return self._loss(model, batch)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        return self._optimizer(model.parameters()) if self._optimizer else super().optimizer(model)
+
+    def eval_batch(self, indices: Tensor) -> NoReturn:
+        raise NotImplementedError("a function is estimated, not trained")
+
+    def evaluate(self, model: nn.Module, batch: Batch) -> NoReturn:
+        raise NotImplementedError("a function is estimated, not trained")
+
+
+def _own_loss(model: nn.Module, batch: Batch) -> Tensor:
+    if isinstance(batch, Mapping):
+        output = model(**batch)
+    else:
+        output = model(*batch) if isinstance(batch, tuple | list) else model(batch)
+    loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
+    if not isinstance(loss, Tensor) or loss.ndim:
+        raise TypeError(f"the model returns {_kinds(output)}, no loss: return (model, inputs, loss) from the function")
+    return loss
+
+
+def _kinds(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_kinds, value))})"
+    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
