@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from estimators.envelope import EventLog, Line, highest, live_bytes
+from estimators.work import Work
 
 TRACED_BLOCKS = 4
 """The first and the last have neighbours that are no blocks; the two between are compared."""
@@ -31,15 +32,15 @@ class Passes:
 
     ``categories`` are those of the buffers. The first ``num_before`` events are what is alive before. ``owners`` are
     the blocks of those buffers, as far as they belong to one, and ``marks`` say before which event which block's pass
-    begins (None: a part that is no block's), and how many FLOPs were done by then.
+    begins (None: a part that is no block's), and the work done by then.
     """
 
     events: EventLog
     categories: Sequence[str]
-    flops: float
+    work: Work
     num_before: int = 0
     owners: Mapping[int, int] = field(default_factory=dict)
-    marks: Sequence[tuple[int, int | None, float]] = ()
+    marks: Sequence[tuple[int, int | None, Work]] = ()
 
     @property
     def held_before(self) -> int:
@@ -63,7 +64,7 @@ class Passes:
     def same_as(self, other: Passes) -> bool:
         """Whether the same sizes come and go in the same order, from the same start."""
         mine, others = (live_bytes(passes.events)[passes.num_before :] for passes in (self, other))
-        return np.array_equal(mine, others) and self.held_before == other.held_before and self.flops == other.flops
+        return np.array_equal(mine, others) and self.held_before == other.held_before and self.work == other.work
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class _Segment:
     visit: int
     block: int | None
     events: EventLog
-    flops: float
+    work: Work
 
 
 class _Refused(Exception):
@@ -105,7 +106,7 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
     for block in range(num_blocks):
         synthesis.extend(states[0], block)
     synthesis.extend(told([event for event in before if homes[event[0]][1] is None], None), 0)
-    num_before, more_flops = len(synthesis.events), 0.0
+    num_before, work = len(synthesis.events), passes.work
     for sweep in _sweeps(segments):
         if sweep[0].block is None:
             synthesis.extend(_from_both_ends(told(sweep[0].events, None), num_blocks), 0)
@@ -115,13 +116,11 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
             raise _Refused("blocks differ")
         if any(abs(home[1]) > 1 for home, _, _ in first + last if home[1] is not None):
             raise _Refused("the first or the last block touches memory of one that is not its neighbour")
-        more_flops += (num_blocks - TRACED_BLOCKS) * next(segment.flops for segment in sweep if segment.block == 1)
+        work += next(segment.work for segment in sweep if segment.block == 1) * (num_blocks - TRACED_BLOCKS)
         rising = sweep[0].block == 0
         for block in range(num_blocks) if rising else reversed(range(num_blocks)):
             synthesis.extend(first if block == 0 else last if block == num_blocks - 1 else second, block)
-    return Passes(
-        tuple(synthesis.events), tuple(synthesis.categories), passes.flops + more_flops, num_before=num_before
-    )
+    return Passes(tuple(synthesis.events), tuple(synthesis.categories), work, num_before=num_before)
 
 
 class _Synthesis:
@@ -147,11 +146,11 @@ class _Synthesis:
 
 def _segments(passes: Passes) -> Iterator[_Segment]:
     """All events after those before, cut at the marks."""
-    bounds = [(passes.num_before, None, 0.0), *passes.marks, (len(passes.events), None, passes.flops)]
+    bounds = [(passes.num_before, None, Work()), *passes.marks, (len(passes.events), None, passes.work)]
     visits: dict[int | None, int] = {}
-    for (start, block, flops), (end, _, flops_then) in pairwise(bounds):
+    for (start, block, work), (end, _, work_then) in pairwise(bounds):
         visits[block] = visits.get(block, -1) + 1
-        yield _Segment(visits[block], block, passes.events[start:end], flops_then - flops)
+        yield _Segment(visits[block], block, passes.events[start:end], work_then - work)
 
 
 def _sweeps(segments: Sequence[_Segment]) -> list[list[_Segment]]:

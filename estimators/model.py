@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from estimators.work import StepWork
+
 MIB = 2**20
 
 
@@ -109,21 +111,22 @@ class PeakCurve(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """What fake traces say of one model structure; grows by one peak curve per traced layout.
+    """What fake traces say of one model structure; grows by a peak curve and the work of a step per traced layout.
 
     ``state_bytes`` are the model states in the sense of ZeRO, held by one process when its optimizer begins:
-    parameters, buffers, gradients and optimizer states. ``flops_per_sample`` counts forward and backward.
-    ``structure`` identifies the traced structure: two candidates that differ in learning rate alone share it.
+    parameters, buffers, gradients and optimizer states. ``structure`` identifies the traced structure: two candidates
+    that differ in learning rate alone share it.
     """
 
     structure: str
     num_params: int
     state_bytes: int
-    flops_per_sample: float
     curves: Mapping[Layout, PeakCurve]
+    work: Mapping[Layout, StepWork] = field(default_factory=dict)
 
-    def with_curve(self, layout: Layout, curve: PeakCurve) -> ModelProfile:
-        return replace(self, curves={**self.curves, layout: curve})
+    def with_curve(self, layout: Layout, curve: PeakCurve, work: StepWork | None = None) -> ModelProfile:
+        known = {**self.work, layout: work} if work is not None else self.work
+        return replace(self, curves={**self.curves, layout: curve}, work=known)
 
 
 @dataclass(frozen=True, slots=True)

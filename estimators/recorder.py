@@ -1,4 +1,4 @@
-"""Logs the life of every buffer of fake tensors: when it is made, resized and freed, in which category, and the FLOPs
+"""Logs the life of every buffer of fake tensors: when it is made, resized and freed, in which category, and the work
 done meanwhile. It knows tensors, and neither models nor plans.
 """
 
@@ -17,7 +17,9 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from estimators.operations import bytes_of, flops_of, kind_of
+from estimators.work import Counter, Work
 
 Batch = Any
 
@@ -29,9 +31,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.log: list[tuple[int, int]] = []
         self.live_bytes = 0
-        self.flops = 0.0
         self.categories: list[str] = []  # of the buffers in the log, by number
-        self.marks: list[tuple[int, int | None, float]] = []
+        self.marks: list[tuple[int, int | None, Work]] = []
+        self._done = Counter()
         self._fake = fake
         self._paused = 0
         self._of_forward: list[int] = []  # buffers since the last backward pass
@@ -41,7 +43,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def begin(self) -> int:
         """Begin a new log with all that is alive, numbered afresh; returns the bytes of it."""
-        self.flops = 0.0
+        self._done.clear()
         self.log.clear()
         self.marks.clear()
         alive = sorted(self._buffers.items(), key=lambda item: item[1][1])
@@ -55,7 +57,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def mark(self, block: int | None) -> None:
         """What comes next belongs to this block (None: to none)."""
-        self.marks.append((len(self.log), block, self.flops))
+        self.marks.append((len(self.log), block, self.work))
+
+    @property
+    def work(self) -> Work:
+        """Since the log began."""
+        return self._done.work
 
     def copied(self, batch: Batch) -> Batch:
         """Fake tensors like those of ``batch``, each with memory of its own, as views of a data set become on ranks."""
@@ -99,12 +106,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two of three dispatches: answered here, a trace takes a third less
         if any(issubclass(kind, DTensor) for kind in types):
+            self._done.add("sharded", 0, 0)
             return NotImplemented  # DTensor takes it apart; its local operations come back here
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # in fake mode a new storage, on ranks the same
         out = func(*args, **(kwargs or {}))
         if not self._paused:
-            self.flops += _flops(func, args, kwargs or {}, out)
+            kind = kind_of(func)
+            if kind is not None:
+                self._done.add(kind, flops_of(func, args, kwargs or {}, out), bytes_of(args, kwargs, out))
             for leaf in tree_leaves(out):
                 if isinstance(leaf, FakeTensor):
                     self._see(leaf)
@@ -185,15 +195,3 @@ def _local_fakes(tree: Any) -> Iterator[FakeTensor]:
         leaf = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
         if isinstance(leaf, FakeTensor):
             yield leaf
-
-
-def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
-    """FLOPs of matrix products, convolutions and attention, as ``torch.utils.flop_counter`` has them."""
-    shapes = [arg.shape for arg in args if isinstance(arg, Tensor)]
-    # The counter's registry knows CUDA's attention kernels only.
-    if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
-        return float(sdpa_flop_count(*shapes[:3]))  # type: ignore[no-untyped-call]
-    if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
-        return float(sdpa_backward_flop_count(*shapes[:4]))  # type: ignore[no-untyped-call]
-    count = flop_registry.get(func._overloadpacket)
-    return float(count(*args, **kwargs, out_val=out)) if count is not None else 0.0

@@ -31,6 +31,7 @@ from estimators.depth import TRACED_BLOCKS, Passes, stretch
 from estimators.envelope import EventLog, Line, PeakTable, fit, highest
 from estimators.model import Layout, PeakCurve
 from estimators.recorder import Batch, Recorder
+from estimators.work import StepWork, Work
 
 _NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: from the second on, all are alike
 
@@ -58,15 +59,14 @@ class Traced:
     """What traces of one layout say of one rank.
 
     ``structure`` identifies the sequence of operations and all sizes; ``state_bytes`` are alive when the
-    optimizer begins; ``flops_per_sample`` are of a forward and a backward pass. ``alike``: its blocks are, and a few
-    have told of all.
+    optimizer begins. ``alike``: its blocks are, and a few have told of all.
     """
 
     curve: PeakCurve
     structure: str
     num_params: int
     state_bytes: int
-    flops_per_sample: float
+    work: StepWork
     alike: bool
 
 
@@ -91,9 +91,12 @@ def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None)
     if curve is None:
         curve = _table(recipe, layout, batch)
     second = steps.second.passes
-    flops = (steps.others[largest].passes.flops - second.flops) / (_NUM_ACCUMULATED if layout.accumulate else 1)
+    passes_of_two = second.work * (1 / _NUM_ACCUMULATED if layout.accumulate else 1)
+    passes_of_all = steps.others[largest].passes.work * (1 / _NUM_ACCUMULATED if layout.accumulate else 1)
+    per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
+    work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.second.optimizer_work)
     structure = _structure(second.events, curve)
-    return Traced(curve, structure, num_params, second.held_after, flops / (largest - 2), stretched is not None)
+    return Traced(curve, structure, num_params, second.held_after, work, stretched is not None)
 
 
 def _size(recipe: Recipe) -> tuple[int, int]:
@@ -130,20 +133,23 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, num_blocks: int, *,
         return None
     with _Session(recipe, layout) as session:
         whole_first = session.step(2) if verify else None
-        first_peak = whole_first.optimizer_peak if whole_first else session.update()[1]
-        states, second_peak = session.update()
+        first_update = whole_first or session.update()
+        update = session.update()
 
-    def grown(step: _Step, optimizer_peak: Line) -> _Step | None:
+    def grown(step: _Step, update: _Step) -> _Step | None:
         passes = stretch(step.passes, num_blocks)
-        return None if passes is None else _Step(passes, optimizer_peak)
+        return None if passes is None else replace(update, passes=passes)
 
-    first, second = grown(few.first, first_peak), grown(few.second, second_peak)
-    others = {size: grown(step, second_peak) for size, step in few.others.items()}
-    single = None if few.single is None else grown(few.single, second_peak)
+    first, second = grown(few.first, first_update), grown(few.second, update)
+    others = {size: grown(step, update) for size, step in few.others.items()}
+    single = None if few.single is None else grown(few.single, update)
     if first is None or second is None or None in others.values() or (single is None and few.single is not None):
         return None
     # Gradients differ where a parameter takes no part in the loss.
-    if (second.passes.held_before, second.passes.gradient_bytes) != (states.held_before, states.gradient_bytes):
+    if (second.passes.held_before, second.passes.gradient_bytes) != (
+        update.passes.held_before,
+        update.passes.gradient_bytes,
+    ):
         return None
     if whole_first is not None and not first.passes.same_as(whole_first.passes):
         return None
@@ -202,10 +208,11 @@ def _structure(log: EventLog, curve: PeakCurve) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One traced step: its forward and backward passes, and the peak of the optimizer after them."""
+    """One traced step: its forward and backward passes, and the peak and the work of the optimizer after them."""
 
     passes: Passes
     optimizer_peak: Line
+    optimizer_work: Work
 
 
 class _Session:
@@ -261,10 +268,11 @@ class _Session:
         batches = map(recorder.copied, [samples] * num)
         watched = _WatchedOptimizer(self._model, self._optimizer, recorder, optimize)
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
-        return _Step(replace(watched.passes, num_before=num_before, owners=owners), watched.peak)
+        passes = replace(watched.passes, num_before=num_before, owners=owners)
+        return _Step(passes, watched.peak, watched.work)
 
-    def update(self) -> tuple[Passes, Line]:
-        """An optimizer step on gradients that no pass has made: what stands for the passes, and its peak."""
+    def update(self) -> _Step:
+        """An optimizer step on gradients that no pass has made."""
         gc.collect()
         self._recorder.begin()
         num_before = len(self._recorder.log)
@@ -275,7 +283,7 @@ class _Session:
         watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, True)
         watched.step()
         watched.zero_grad()
-        return replace(watched.passes, num_before=num_before), watched.peak
+        return _Step(replace(watched.passes, num_before=num_before), watched.peak, watched.work)
 
     def _begin_step(self) -> None:
         self._recipe.begin_step(self._num_steps, self._optimizer)
@@ -325,20 +333,20 @@ class _WatchedOptimizer:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, optimize: bool) -> None:
         self._model, self._optimizer, self._recorder, self._optimize = model, optimizer, recorder, optimize
-        self.passes = Passes((), (), 0.0)
-        self.peak = Line(0, 0)
+        self.passes = Passes((), (), Work())
+        self.peak, self.work = Line(0, 0), Work()
 
     def step(self) -> None:
         recorder = self._recorder
         recorder.sort([parameter.grad for parameter in self._model.parameters()], "gradients")
         self.passes = Passes(
-            tuple(recorder.log), tuple(recorder.categories), recorder.flops, marks=tuple(recorder.marks)
+            tuple(recorder.log), tuple(recorder.categories), recorder.work, marks=tuple(recorder.marks)
         )
         recorder.begin()
         if self._optimize:
             self._optimizer.step()
             recorder.sort(self._optimizer.state, "optimizer")
-        self.peak = highest(recorder.log, recorder.categories)
+        self.peak, self.work = highest(recorder.log, recorder.categories), recorder.work
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._optimizer.zero_grad(set_to_none)

@@ -52,7 +52,7 @@ class Estimate:
             "batch": self.batch,
             "num_params": self.profile.num_params,
             "state_bytes": self.profile.state_bytes,
-            "flops_per_sample": self.profile.flops_per_sample,
+            "flops_per_sample": self.profile.work[Layout()].per_sample.flops,
             "plan": chosen.to_json() if chosen else None,
             "reason": self.choice.reason,
             "options": [
@@ -95,7 +95,8 @@ class Estimator:
         trace = self._trace(params, Layout())
         profile = trace.profile(Layout())
         while isinstance(found := compare(profile, batch=trace.batch, cluster=cluster), Untraced):
-            profile = profile.with_curve(found.layout, self._trace(params, found.layout).curve)
+            trace = self._trace(params, found.layout)
+            profile = profile.with_curve(found.layout, trace.curve, trace.work)
         choice = choose(profile, batch=trace.batch, cluster=cluster)
         assert not isinstance(choice, Untraced), "compare looks at all that choose looks at"
         return Estimate(params, trace.batch, profile, found, choice)
@@ -156,7 +157,7 @@ def _mib(num_bytes: int) -> str:
 def headline(estimate: Estimate) -> str:
     profile = estimate.profile
     states = f"{profile.num_params:,} parameters, {profile.state_bytes / MIB:.1f} MiB of states"
-    flops = f"{profile.flops_per_sample / 1e9:.3g} GFLOPs a sample"
+    flops = f"{profile.work[Layout()].per_sample.flops / 1e9:.3g} GFLOPs a sample"
     return f"{_listed(estimate.params)}: {states}, {flops}, batch {estimate.batch}"
 
 

@@ -152,7 +152,7 @@ class ProcessSizer:
             if job.profile is None:
                 job.profile = trace.profile(wanted)
             else:
-                job.profile = job.profile.with_curve(wanted, trace.curve)
+                job.profile = job.profile.with_curve(wanted, trace.curve, trace.work)
             wanted = self._plan(job, job.profile)
             if fresh and isinstance(wanted, Layout):
                 return None

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from estimators.envelope import curve_from_json
 from estimators.model import Layout, ModelProfile, PeakCurve
+from estimators.work import StepWork
 from scamp_service.model import Json
 
 log = logging.getLogger("scamp.tracing")
@@ -45,7 +46,7 @@ class Trace:
     structure: str
     num_params: int
     state_bytes: int
-    flops_per_sample: float
+    work: StepWork
     alike: bool
 
     @classmethod
@@ -57,13 +58,13 @@ class Trace:
             str(data["structure"]),
             int(data["num_params"]),
             int(data["state_bytes"]),
-            float(data["flops_per_sample"]),
+            StepWork.from_json(data["work"]),
             bool(data["alike"]),
         )
 
     def profile(self, layout: Layout) -> ModelProfile:
         return ModelProfile(
-            self.structure, self.num_params, self.state_bytes, self.flops_per_sample, {layout: self.curve}
+            self.structure, self.num_params, self.state_bytes, {layout: self.curve}, {layout: self.work}
         )
 
 
@@ -229,7 +230,7 @@ class TraceProcess:
     def _answer(self, child: subprocess.Popen[bytes], deadline: float) -> Json:
         while True:
             answer: Json = json.loads(self._line(child, deadline))
-            if answer.get("id") == self._num_asked:
+            if answer.pop("id", None) == self._num_asked:
                 break
         if "error" in answer:
             reason = f"{answer['error']}\n{answer['traceback']}".strip()

@@ -96,7 +96,7 @@ def _answer(traced: Traced) -> dict[str, Any]:
         "structure": traced.structure,
         "num_params": traced.num_params,
         "state_bytes": traced.state_bytes,
-        "flops_per_sample": traced.flops_per_sample,
+        "work": traced.work.to_json(),
         "alike": traced.alike,
     }
 
@@ -142,10 +142,9 @@ def _user_frames(error: BaseException, code_dir: Path | None) -> str:
 
 
 def _warm_up() -> None:
-    """Trace a small model under every kind of layout, so that forks find torch's lazy imports done."""
+    """Trace a small model, so that forks find torch's lazy imports done."""
     torch.set_num_threads(1)
-    for layout in (Layout(), Layout(2, recompute=True)):
-        trace(recipe_of(_WarmUp({})), layout, 4)
+    trace(recipe_of(_WarmUp({})), Layout(), 4)
     gc.collect()
     gc.freeze()  # collections in forks would copy the pages of all these objects
 

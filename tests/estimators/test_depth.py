@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.depth import TRACED_BLOCKS, Passes, stretch
+from estimators.work import Counter, Work
 
 SIZES = st.lists(st.integers(1, 10**6), min_size=1, max_size=4)
 
@@ -25,10 +26,10 @@ class Writer:
     odd_block: int = -1  # saves one buffer more than the others
     hoards: bool = False  # what each block saves is freed at the end only, outside of the blocks
     events: list[tuple[int, int]] = field(default_factory=list)
-    marks: list[tuple[int, int | None, float]] = field(default_factory=list)
+    marks: list[tuple[int, int | None, Work]] = field(default_factory=list)
     owners: dict[int, int] = field(default_factory=dict)
     num_buffers: int = 0
-    flops: float = 0.0
+    done: Counter = field(default_factory=Counter)
 
     def new(self, size: int) -> int:
         self.events.append((self.num_buffers, size))
@@ -47,7 +48,7 @@ class Writer:
         gradients: dict[int, list[int]] = {}
         for _ in range(self.micro_batches):
             kept = {block: self.forward(block) for block in range(self.num_blocks)}
-            self.marks.append((len(self.events), None, self.flops))
+            self.marks.append((len(self.events), None, self.done.work))
             gradient = self.new(77)
             for block in reversed(range(self.num_blocks)):
                 gradient = self.backward(block, gradient, kept[block], gradients)
@@ -56,11 +57,11 @@ class Writer:
                 for buffers in kept.values():
                     self.free(*buffers)
         categories = ["scratch"] * self.num_buffers
-        return Passes(tuple(self.events), categories, self.flops, num_before, self.owners, self.marks)
+        return Passes(tuple(self.events), categories, self.done.work, num_before, self.owners, self.marks)
 
     def forward(self, block: int) -> list[int]:
-        self.marks.append((len(self.events), block, self.flops))
-        self.flops += 100
+        self.marks.append((len(self.events), block, self.done.work))
+        self.done.add("matmul", 100, 10)
         kept = [self.new(size) for size in self.saved]
         if block == self.odd_block:
             kept.append(self.new(5))
@@ -69,8 +70,8 @@ class Writer:
         return kept
 
     def backward(self, block: int, gradient: int, kept: list[int], gradients: dict[int, list[int]]) -> int:
-        self.marks.append((len(self.events), block, self.flops))
-        self.flops += 200
+        self.marks.append((len(self.events), block, self.done.work))
+        self.done.add("copy", 200, 30)
         mine = self.new(88)
         self.free(gradient)
         fresh = [self.new(size) for size in self.states]
@@ -115,8 +116,10 @@ def test_memory_of_blocks_that_is_freed_outside_of_them_is_refused() -> None:
 
 def test_blocks_that_run_in_another_order_are_refused() -> None:
     passes = Writer(TRACED_BLOCKS, [3], [4], [5]).written()
-    (position, _, flops), *rest = passes.marks
+    (position, _, work), *rest = passes.marks
     assert (
-        stretch(Passes(passes.events, passes.categories, 1.0, 5, passes.owners, [(position, 2, flops), *rest]), 9)
+        stretch(
+            Passes(passes.events, passes.categories, passes.work, 5, passes.owners, [(position, 2, work), *rest]), 9
+        )
         is None
     )

@@ -9,7 +9,7 @@ from estimators.memory import GANG_MARGIN_BYTES, MARGIN_BYTES, MARGIN_PERCENT, f
 from estimators.model import MIB, Layout, ModelProfile, Plan
 
 CURVE = Envelope((Line(MIB, 10 * MIB),), Line(0, 10 * MIB))
-PROFILE = ModelProfile("s", 1, MIB, 1.0, {Layout(): CURVE, Layout(2): CURVE})
+PROFILE = ModelProfile("s", 1, MIB, {Layout(): CURVE, Layout(2): CURVE})
 
 
 def test_a_footprint_is_the_traced_peak_and_a_margin() -> None:
@@ -35,7 +35,7 @@ def test_the_largest_micro_batch_fits_with_its_margin_and_one_more_does_not(
     slope: int, fixed: int, capacity_mib: int, extra_bytes: int, ranks: int
 ) -> None:
     curve = Envelope((Line(slope + 1, fixed),), Line(0, fixed + slope + 1))
-    profile = ModelProfile("s", 1, 1, 1.0, {Layout(ranks): curve})
+    profile = ModelProfile("s", 1, 1, {Layout(ranks): curve})
     largest = largest_micro_batch(profile, Layout(ranks), capacity_mib, extra_bytes)
 
     def reserved(micro_batch: int) -> int:

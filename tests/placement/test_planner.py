@@ -30,7 +30,7 @@ def line(fixed_mib: float, sample_mib: float) -> Envelope:
 
 def profile(state_mib: float) -> ModelProfile:
     """Of parameters and optimizer states; gradients are as large as a third of them."""
-    return ModelProfile("s", 1, round(state_mib * 4 / 3 * MIB), 1.0, {})
+    return ModelProfile("s", 1, round(state_mib * 4 / 3 * MIB), {})
 
 
 @dataclass

@@ -92,7 +92,7 @@ def ask(
 def reserved(answer: dict[str, Any], plan: Plan) -> tuple[int, int]:
     """Predicted peak and reserved bytes."""
     curves = {plan.layout: curve_from_json(answer["curve"])}
-    cost = footprint(ModelProfile("", 1, 1, 1.0, curves), plan)
+    cost = footprint(ModelProfile("", 1, 1, curves), plan)
     return cost.peak_bytes, cost.reserved_mib * MIB
 
 

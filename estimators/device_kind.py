@@ -1,0 +1,49 @@
+"""How fast a kind of device does work, and how long a step takes on it. Pure; ``workloads.calibrate`` measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from estimators.work import OP_KINDS, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Seconds of one operation: per_op + FLOPs · per_flop + bytes · per_byte."""
+
+    per_op: float
+    per_flop: float
+    per_byte: float
+
+    def seconds(self, operations: float, flops: float, num_bytes: float) -> float:
+        return operations * self.per_op + flops * self.per_flop + num_bytes * self.per_byte
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """A model of device. ``rates`` are by the kind of operation (``OP_KINDS``); a kind without one takes no time.
+
+    ``provenance`` says where the rates come from: ``measured`` with a date and what was measured, or ``datasheet``.
+    """
+
+    name: str
+    rates: Mapping[str, Rate]
+    provenance: str
+
+    def seconds(self, work: Work) -> float:
+        """Of one rank that does ``work`` alone on its device, one operation after another."""
+        return sum(rate.seconds(*work.of(kind)) for kind, rate in self.rates.items())
+
+    def to_json(self) -> dict[str, Any]:
+        rates = {kind: [rate.per_op, rate.per_flop, rate.per_byte] for kind, rate in self.rates.items()}
+        return {"name": self.name, "provenance": self.provenance, "rates": rates}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DeviceKind:
+        """Raises ValueError, KeyError or TypeError on anything but what ``to_json`` gives."""
+        rates = {str(kind): Rate(*map(float, rate)) for kind, rate in data["rates"].items()}
+        if unknown := rates.keys() - set(OP_KINDS):
+            raise ValueError(f"unknown kinds of operation: {', '.join(sorted(unknown))}")
+        return cls(str(data["name"]), rates, str(data["provenance"]))

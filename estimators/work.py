@@ -1,0 +1,109 @@
+"""What a step does, as numbers that a device's speed turns into seconds: operations, FLOPs and bytes by kind.
+
+Pure. The kinds are those of which the seconds differ most for the same FLOPs and bytes; ``estimators.trace`` counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+OP_KINDS = (
+    "matmul",
+    "convolution",
+    "attention",
+    "normalisation",
+    "lookup",
+    "function",
+    "copy",
+    "other",
+    "gather",
+    "reduce",
+    "sharded",
+)
+"""``function`` are transcendental ones (GELU, softmax …), ``lookup`` embeddings and indexing, ``gather`` and ``reduce``
+collectives, ``sharded`` the operations on DTensors, which cost time in Python and no more; ``other`` mostly wait for
+memory."""
+
+_PER_KIND = 3  # operations, FLOPs, bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations, FLOPs and bytes (read and written) of each of ``OP_KINDS``, one after another."""
+
+    amounts: tuple[float, ...] = (0,) * (_PER_KIND * len(OP_KINDS))
+
+    def of(self, kind: str) -> tuple[float, float, float]:
+        """(operations, FLOPs, bytes)"""
+        first = _PER_KIND * OP_KINDS.index(kind)
+        operations, flops, num_bytes = self.amounts[first : first + _PER_KIND]
+        return operations, flops, num_bytes
+
+    @property
+    def flops(self) -> float:
+        return sum(self.amounts[1::_PER_KIND])
+
+    def __add__(self, other: Work) -> Work:
+        return Work(tuple(a + b for a, b in zip(self.amounts, other.amounts, strict=True)))
+
+    def __sub__(self, other: Work) -> Work:
+        return self + other * -1
+
+    def __mul__(self, factor: float) -> Work:
+        return Work(tuple(amount * factor for amount in self.amounts))
+
+    def to_json(self) -> list[float]:
+        return list(self.amounts)
+
+    @classmethod
+    def from_json(cls, data: Sequence[float]) -> Work:
+        """Raises ValueError or TypeError on anything but what ``to_json`` gives."""
+        if len(data) != _PER_KIND * len(OP_KINDS):
+            raise ValueError(f"work has {_PER_KIND * len(OP_KINDS)} amounts, got {len(data)}")
+        return cls(tuple(map(float, data)))
+
+
+class Counter:
+    """Counts as operations come."""
+
+    def __init__(self) -> None:
+        self._amounts = [0.0] * len(Work().amounts)
+
+    def add(self, kind: str, flops: float, num_bytes: float) -> None:
+        first = _FIRST[kind]
+        self._amounts[first] += 1
+        self._amounts[first + 1] += flops
+        self._amounts[first + 2] += num_bytes
+
+    def clear(self) -> None:
+        self._amounts = [0.0] * len(self._amounts)
+
+    @property
+    def work(self) -> Work:
+        return Work(tuple(self._amounts))
+
+
+_FIRST = {kind: _PER_KIND * number for number, kind in enumerate(OP_KINDS)}
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """Of one rank under one layout: a micro-batch of B samples takes ``fixed`` + B · ``per_sample``, the update at the
+    end of the step ``update``."""
+
+    fixed: Work
+    per_sample: Work
+    update: Work
+
+    def step(self, micro_batch: int, num_micro_batches: int) -> Work:
+        return (self.fixed + self.per_sample * micro_batch) * num_micro_batches + self.update
+
+    def to_json(self) -> dict[str, Any]:
+        return {"fixed": self.fixed.to_json(), "per_sample": self.per_sample.to_json(), "update": self.update.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StepWork:
+        """Raises ValueError, KeyError or TypeError on anything but what ``to_json`` gives."""
+        return cls(*(Work.from_json(data[part]) for part in ("fixed", "per_sample", "update")))
