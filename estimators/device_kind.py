@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,18 @@ from estimators.work import OP_KINDS, Work
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Seconds of one operation: per_op + FLOPs · per_flop + bytes · per_byte."""
+    """Seconds for one of each of ``estimators.work.AMOUNTS``."""
 
     per_op: float
     per_flop: float
     per_byte: float
+    per_fresh_byte: float = 0.0
 
-    def seconds(self, operations: float, flops: float, num_bytes: float) -> float:
-        return operations * self.per_op + flops * self.per_flop + num_bytes * self.per_byte
+    def seconds(self, amounts: Sequence[float]) -> float:
+        return sum(amount * rate for amount, rate in zip(amounts, self.to_json(), strict=True))
+
+    def to_json(self) -> list[float]:
+        return [self.per_op, self.per_flop, self.per_byte, self.per_fresh_byte]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,10 @@ class DeviceKind:
 
     def seconds(self, work: Work) -> float:
         """Of one rank that does ``work`` alone on its device, one operation after another."""
-        return sum(rate.seconds(*work.of(kind)) for kind, rate in self.rates.items())
+        return sum(rate.seconds(work.of(kind)) for kind, rate in self.rates.items())
 
     def to_json(self) -> dict[str, Any]:
-        rates = {kind: [rate.per_op, rate.per_flop, rate.per_byte] for kind, rate in self.rates.items()}
+        rates = {kind: rate.to_json() for kind, rate in self.rates.items()}
         return {"name": self.name, "provenance": self.provenance, "rates": rates}
 
     @classmethod

@@ -10,6 +10,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from estimators.work import Counter
+
+MAPPED_BYTES = 128 * 2**10
+"""Buffers from this size on have fresh memory each time (``workloads.budget`` sets malloc so on ranks)."""
+
 _aten = torch.ops.aten
 _IDLE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_reshape_alias",
          "lift_fresh", "record_stream", "resize_", "set_", "_local_scalar_dense"}  # fmt: skip
@@ -46,9 +51,25 @@ def kind_of(operation: Any) -> str | None:
     return "other"
 
 
-def bytes_of(*trees: Any) -> int:
-    """Of all tensors in them, as an operation would read or write them."""
-    return sum(leaf.numel() * leaf.itemsize for leaf in tree_leaves(trees) if isinstance(leaf, Tensor))
+def count(counter: Counter, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    """Add an operation that has been done to ``counter``, unless it is idle."""
+    kind = kind_of(operation)
+    if kind is not None:
+        counter.add(kind, *amounts_of(operation, args, kwargs, out))
+
+
+def amounts_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[float, float, float]:
+    """FLOPs, bytes and fresh bytes."""
+    given, made = _tensors((args, kwargs)), _tensors(out)
+    num_bytes = sum(tensor.numel() * tensor.itemsize for tensor in given + made)
+    large = [tensor for tensor in made if tensor.numel() * tensor.itemsize >= MAPPED_BYTES]
+    known = {tensor.untyped_storage()._cdata for tensor in given} if large else set()
+    fresh = sum(t.numel() * t.itemsize for t in large if t.untyped_storage()._cdata not in known)
+    return flops_of(operation, args, kwargs, out), num_bytes, fresh
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
 
 
 def flops_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:

@@ -18,7 +18,7 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from estimators.operations import bytes_of, flops_of, kind_of
+from estimators.operations import count
 from estimators.work import Counter, Work
 
 Batch = Any
@@ -106,15 +106,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two of three dispatches: answered here, a trace takes a third less
         if any(issubclass(kind, DTensor) for kind in types):
-            self._done.add("sharded", 0, 0)
+            self._done.add("sharded")
             return NotImplemented  # DTensor takes it apart; its local operations come back here
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # in fake mode a new storage, on ranks the same
         out = func(*args, **(kwargs or {}))
         if not self._paused:
-            kind = kind_of(func)
-            if kind is not None:
-                self._done.add(kind, flops_of(func, args, kwargs or {}, out), bytes_of(args, kwargs, out))
+            count(self._done, func, args, kwargs or {}, out)
             for leaf in tree_leaves(out):
                 if isinstance(leaf, FakeTensor):
                     self._see(leaf)

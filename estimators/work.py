@@ -1,4 +1,4 @@
-"""What a step does, as numbers that a device's speed turns into seconds: operations, FLOPs and bytes by kind.
+"""What a step does, as numbers that a device's speed turns into seconds: amounts of work by kind of operation.
 
 Pure. The kinds are those of which the seconds differ most for the same FLOPs and bytes; ``estimators.trace`` counts.
 """
@@ -26,20 +26,23 @@ OP_KINDS = (
 collectives, ``sharded`` the operations on DTensors, which cost time in Python and no more; ``other`` mostly wait for
 memory."""
 
-_PER_KIND = 3  # operations, FLOPs, bytes
+AMOUNTS = ("operations", "FLOPs", "bytes", "fresh bytes")
+"""Of each kind: ``bytes`` are those of all tensors read and written, ``fresh bytes`` those of large buffers that an
+operation makes, which on a CPU the operating system first has to map and clear."""
+
+_PER_KIND = len(AMOUNTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations, FLOPs and bytes (read and written) of each of ``OP_KINDS``, one after another."""
+    """The ``AMOUNTS`` of each of ``OP_KINDS``, one after another."""
 
     amounts: tuple[float, ...] = (0,) * (_PER_KIND * len(OP_KINDS))
 
-    def of(self, kind: str) -> tuple[float, float, float]:
-        """(operations, FLOPs, bytes)"""
-        first = _PER_KIND * OP_KINDS.index(kind)
-        operations, flops, num_bytes = self.amounts[first : first + _PER_KIND]
-        return operations, flops, num_bytes
+    def of(self, kind: str) -> tuple[float, ...]:
+        """The ``AMOUNTS`` of one kind."""
+        first = _FIRST[kind]
+        return self.amounts[first : first + _PER_KIND]
 
     @property
     def flops(self) -> float:
@@ -71,11 +74,10 @@ class Counter:
     def __init__(self) -> None:
         self._amounts = [0.0] * len(Work().amounts)
 
-    def add(self, kind: str, flops: float, num_bytes: float) -> None:
-        first = _FIRST[kind]
-        self._amounts[first] += 1
-        self._amounts[first + 1] += flops
-        self._amounts[first + 2] += num_bytes
+    def add(self, kind: str, flops: float = 0, num_bytes: float = 0, fresh_bytes: float = 0) -> None:
+        """One operation."""
+        for place, amount in enumerate((1, flops, num_bytes, fresh_bytes), _FIRST[kind]):
+            self._amounts[place] += amount
 
     def clear(self) -> None:
         self._amounts = [0.0] * len(self._amounts)

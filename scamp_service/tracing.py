@@ -228,8 +228,9 @@ class TraceProcess:
         return self._answer(child, time.monotonic() + START_SECONDS + WALL_FACTOR * seconds)
 
     def _answer(self, child: subprocess.Popen[bytes], deadline: float) -> Json:
+        """To the last question, without its number."""
         while True:
-            answer: Json = json.loads(self._line(child, deadline))
+            answer: dict[str, Any] = json.loads(self._line(child, deadline))
             if answer.pop("id", None) == self._num_asked:
                 break
         if "error" in answer:

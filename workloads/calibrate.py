@@ -1,8 +1,8 @@
 """Measures how fast this machine's CPU does each kind of operation, as ranks do them: one thread, their allocator.
 
 ``python -m workloads.calibrate`` prints a ``DeviceKind`` as one line of JSON. Single operations of a few models are
-timed, and per kind seconds = operations · a + FLOPs · b + bytes · c is fitted to them without negative terms. What
-a step takes between its operations, in Python and in autograd, is then fitted to whole steps of the same models.
+timed, and for each kind operations · a + FLOPs · b + bytes · c + fresh bytes · d is fitted to the seconds, no term of
+it negative. What steps take between operations, in Python and in autograd, is fitted to whole steps of the same models.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from estimators.device_kind import DeviceKind, Rate
-from estimators.operations import bytes_of, flops_of, kind_of
+from estimators.operations import amounts_of, kind_of
 from estimators.work import OP_KINDS, Counter, Work
 from workloads import budget
 from workloads.transformer import Block
 
 NUM_STEPS = 5
-Sample = tuple[float, float, float]  # FLOPs, bytes, seconds
+Step = Callable[[], None]
+Sample = tuple[float, ...]  # FLOPs, bytes, fresh bytes, seconds
 
 
 class Transformer(nn.Module):
@@ -65,23 +66,23 @@ class Convolutions(nn.Module):
         return logits
 
 
-def steps() -> Iterator[tuple[Callable[[], object], Callable[[], Work]]]:
-    """Of models from small to medium: a training step, and the work of it by a count on the side."""
-    for depth, width, batch, length in [
-        (2, 64, 8, 32),
-        (2, 64, 64, 16),
-        (2, 128, 16, 64),
-        (4, 256, 4, 128),
-        (1, 512, 8, 64),
-    ]:
-        yield _step(
-            Transformer(depth, width, 512), torch.randint(512, (batch, length)), torch.randint(512, (batch, length))
-        )
-    for depth, width, batch, side in [(2, 16, 8, 16), (3, 32, 16, 32), (2, 64, 8, 32)]:
+# (depth, width, classes, batch, length) and (depth, width, batch, side)
+TRANSFORMERS = [
+    *[(2, 64, 512, 8, 32), (2, 64, 512, 64, 16), (2, 128, 1024, 16, 64), (4, 256, 512, 4, 128)],
+    *[(1, 512, 512, 8, 64), (1, 256, 6000, 4, 64), (1, 64, 20_000, 4, 16), (2, 192, 4000, 2, 256)],
+]
+CONVOLUTIONS = [(2, 16, 8, 16), (3, 32, 16, 32), (2, 64, 8, 32), (3, 16, 4, 96)]
+
+
+def steps() -> Iterator[Step]:
+    """Training steps of models from small to medium."""
+    for depth, width, classes, batch, length in TRANSFORMERS:
+        yield _step(Transformer(depth, width, classes), *torch.randint(classes, (2, batch, length)))
+    for depth, width, batch, side in CONVOLUTIONS:
         yield _step(Convolutions(depth, width), torch.randn(batch, 3, side, side), torch.randint(10, (batch,)))
 
 
-def _step(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Callable[[], object], Callable[[], Work]]:
+def _step(model: nn.Module, inputs: Tensor, labels: Tensor) -> Step:
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
@@ -90,32 +91,15 @@ def _step(model: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[Callable[[]
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    def count() -> Work:
-        counted = _Counted()
-        with counted:
-            step()
-        return counted.counter.work
-
-    return step, count
-
-
-class _Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.counter = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        kind = kind_of(func)
-        if kind is not None:
-            self.counter.add(kind, flops_of(func, args, kwargs or {}, out), bytes_of(args, kwargs, out))
-        return out
+    return step
 
 
 class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Times every operation."""
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.samples: dict[str, list[Sample]] = defaultdict(list)
+        self.samples: list[tuple[str, Sample]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         began = time.thread_time_ns()
@@ -123,45 +107,57 @@ class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seconds = (time.thread_time_ns() - began) / 1e9
         kind = kind_of(func)
         if kind is not None:
-            sample = flops_of(func, args, kwargs or {}, out), bytes_of(args, kwargs, out), seconds
-            self.samples[kind].append(sample)
+            self.samples.append((kind, (*amounts_of(func, args, kwargs or {}, out), seconds)))
         return out
 
 
-def calibrate() -> DeviceKind:
-    """Takes about half a minute of one core."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    budget.warm_up(torch.device("cpu"), None)
-    samples: dict[str, list[Sample]] = defaultdict(list)
-    whole: list[tuple[Work, float]] = []
-    for step, count in steps():
+def measure(step: Step) -> tuple[list[tuple[str, Sample]], Work, float]:
+    """Of a step: its operations by kind, their work together, and the processor seconds of the whole."""
+    step()  # makes the optimizer's states
+    with _Timed() as timed:
         step()
-        timed = _Timed()
-        with timed:
-            step()
-            step()
-        for name, found in timed.samples.items():
-            samples[name] += found
-        whole.append((count(), median(_seconds(step) for _ in range(NUM_STEPS))))
-    rates = {name: _fit(np.array(samples[name])) for name in OP_KINDS if samples[name]}
-    measured = DeviceKind(_cpu_name(), rates, f"measured {date.today()}, 1 thread, torch {torch.__version__}")
-    return _with_overhead(measured, whole)
+    counter = Counter()
+    for kind, (*amounts, _) in timed.samples:
+        counter.add(kind, *amounts)
+    return timed.samples, counter.work, median(seconds(step) for _ in range(NUM_STEPS))
 
 
-def _seconds(step: Callable[[], object]) -> float:
+def seconds(step: Callable[[], object]) -> float:
+    """Of processor time: other processes may have the rest."""
     began = time.thread_time()
     step()
     return time.thread_time() - began
 
 
+def prepare() -> None:
+    """Make this process like a rank."""
+    torch.set_num_threads(1)
+    budget.warm_up(torch.device("cpu"), None)
+
+
+def calibrate() -> DeviceKind:
+    """Takes about 20 seconds of one core."""
+    prepare()
+    torch.manual_seed(0)
+    by_kind: dict[str, list[Sample]] = defaultdict(list)
+    whole: list[tuple[Work, float]] = []
+    for step in steps():
+        samples, work, taken = measure(step)
+        whole.append((work, taken))
+        for name, sample in samples:
+            by_kind[name].append(sample)
+    rates = {name: _fit(np.array(samples)) for name, samples in by_kind.items()}
+    measured = DeviceKind(_cpu_name(), rates, f"measured {date.today()}, 1 thread, torch {torch.__version__}")
+    return _with_overhead(measured, whole)
+
+
 def _fit(samples: npt.NDArray[np.float64]) -> Rate:
     """Relative errors count, so that small operations are fitted as well as large ones."""
-    flops, num_bytes, seconds = samples.T
-    scale = np.array([1e-6, 1e-11, 1e-10])  # of one operation, FLOP and byte, so that the terms are of a size
-    terms = np.stack([np.ones_like(flops), flops, num_bytes], 1) * scale
-    weights = 1 / np.maximum(seconds, 2e-5) ** 0.75
-    solution, _ = nnls(terms * weights[:, None], seconds * weights)
+    *amounts, taken = samples.T
+    scale = np.array([1e-6, 1e-11, 1e-10, 1e-10])  # of one each, so that the terms are of a size
+    terms = np.stack([np.ones_like(taken), *amounts], 1) * scale
+    weights = 1 / np.maximum(taken, 2e-5) ** 0.75
+    solution, _ = nnls(terms * weights[:, None], taken * weights)
     return Rate(*(solution * scale))
 
 
@@ -169,11 +165,11 @@ def _with_overhead(kind: DeviceKind, whole: list[tuple[Work, float]]) -> DeviceK
     """Whole steps take longer than their operations: by a share of them, and by some time for each."""
     inside = np.array([kind.seconds(work) for work, _ in whole])
     counts = np.array([sum(work.of(name)[0] for name in OP_KINDS) for work, _ in whole])
-    seconds = np.array([taken for _, taken in whole])
-    terms = np.stack([inside, counts * 1e-6], 1) / seconds[:, None]
-    (share, micros), _ = nnls(terms, np.ones_like(seconds))
+    all_taken = np.array([taken for _, taken in whole])
+    terms = np.stack([inside, counts * 1e-6], 1) / all_taken[:, None]
+    (share, micros), _ = nnls(terms, np.ones_like(all_taken))
     rates = {
-        name: Rate(rate.per_op * share + micros * 1e-6, rate.per_flop * share, rate.per_byte * share)
+        name: Rate(rate.per_op * share + micros * 1e-6, *(amount * share for amount in rate.to_json()[1:]))
         for name, rate in kind.rates.items()
     }
     return DeviceKind(kind.name, rates, kind.provenance)

@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -16,8 +15,10 @@ from benchmarks.estimating.truth import Case
 from benchmarks.estimating.zoo import make
 from estimators.device_kind import DeviceKind
 from estimators.model import Layout
+from estimators.work import Work
 
 NUM_STEPS = 5
+PROBE_EVERY = 3  # of the calibration's own steps
 
 
 def cases() -> Iterator[Case]:
@@ -41,32 +42,45 @@ def cases() -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Result:
+    """Seconds. ``drift`` is how much longer the machine took for a known step just then than when it was calibrated."""
+
     case: Case
-    predicted: float  # seconds
+    predicted: float
     measured: float
+    drift: float
 
     @property
     def error_pct(self) -> float:
+        return 100 * (self.predicted * self.drift / self.measured - 1)
+
+    @property
+    def raw_error_pct(self) -> float:
         return 100 * (self.predicted / self.measured - 1)
 
     def __str__(self) -> str:
-        return f"{self.predicted:>7.3f} s {self.measured:>7.3f} s {self.error_pct:>+7.1f}%   {self.case}"
+        sizes = f"{self.predicted:>7.3f} s {self.drift:>6.2f} {self.measured:>7.3f} s"
+        return f"{sizes} {self.error_pct:>+7.1f}% {self.raw_error_pct:>+7.1f}%   {self.case}"
 
 
 def run(wanted: Sequence[Case]) -> dict[str, float]:
-    """Print every case; returns the figures."""
+    """Print every case; returns the figures. ``raw`` are errors without regard to the machine's drift."""
     kind = DeviceKind.from_json(json.loads(_output("-m", "workloads.calibrate")))
     print(f"{kind.name}: {kind.provenance}")
-    print(f"{'predicted':>9} {'measured':>9} {'error':>8}   case")
-    errors = []
+    print(f"{'predicted':>9} {'drift':>6} {'measured':>9} {'error':>8} {'raw':>8}   case")
+    results = []
     for case in wanted:
-        result = Result(case, predict(case, kind), float(_output("-m", "benchmarks.estimating.pace", case.to_json())))
-        errors.append(abs(result.error_pct))
-        print(result, flush=True)
+        real = json.loads(_output("-m", "benchmarks.estimating.pace", case.to_json()))
+        drift = real["probe_seconds"] / kind.seconds(Work.from_json(real["probe_work"]))
+        results.append(Result(case, predict(case, kind), real["seconds"], drift))
+        print(results[-1], flush=True)
+    errors = sorted(abs(result.error_pct) for result in results)
     return {
-        "step_cases": len(errors),
+        "step_cases": len(results),
         "step_median_pct": median(errors),
-        "step_p95_pct": sorted(errors)[min(len(errors) - 1, int(0.95 * len(errors)))],
+        "step_p95_pct": errors[min(len(errors) - 1, int(0.95 * len(errors)))],
+        "step_raw_median_pct": median(abs(result.raw_error_pct) for result in results),
+        "step_drift_min": min(result.drift for result in results),
+        "step_drift_max": max(result.drift for result in results),
     }
 
 
@@ -80,30 +94,33 @@ def predict(case: Case, kind: DeviceKind) -> float:
     return kind.seconds(traced.work.step(case.batch, 1))
 
 
-def run_for_real(case: Case) -> float:
-    """Processor seconds of a step, as a rank would take it."""
+def run_for_real(case: Case) -> dict[str, Any]:
+    """Processor seconds of a step as a rank would take it, and of a few known steps before and after."""
     import torch
 
-    from workloads import budget
+    from workloads import calibrate
     from workloads.function import FunctionWorkload
     from workloads.parallel import apply_plan
     from workloads.step import train_step
 
-    torch.set_num_threads(1)
-    budget.warm_up(torch.device("cpu"), None)
+    calibrate.prepare()
+    probes = list(calibrate.steps())[::PROBE_EVERY]
+    work, before = Work(), 0.0
+    for probe in probes:
+        _, one, taken = calibrate.measure(probe)
+        work, before = work + one, before + taken
     workload = FunctionWorkload(make, case.all_params)
     model = workload.build_model()
     apply_plan(model, workload.blocks(model), Layout(recompute=case.recompute), None)
     optimizer = workload.optimizer(model)
     batch = workload.train_batch(torch.zeros(case.batch))
 
-    def seconds(step: Callable[[], Any]) -> float:
-        began = time.thread_time()
-        step()
-        return time.thread_time() - began
+    def step() -> None:
+        train_step(workload, model, optimizer, [batch], 1)
 
-    taken = [seconds(lambda: train_step(workload, model, optimizer, [batch], 1)) for _ in range(NUM_STEPS + 2)]
-    return median(taken[2:])
+    taken = median([calibrate.seconds(step) for _ in range(NUM_STEPS + 2)][2:])
+    after = sum(calibrate.measure(probe)[2] for probe in probes)
+    return {"seconds": taken, "probe_seconds": (before + after) / 2, "probe_work": work.to_json()}
 
 
 def _output(*arguments: str) -> str:
@@ -113,4 +130,4 @@ def _output(*arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    print(run_for_real(Case.from_json(sys.argv[1])))
+    print(json.dumps(run_for_real(Case.from_json(sys.argv[1]))))

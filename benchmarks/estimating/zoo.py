@@ -41,7 +41,7 @@ class Block(nn.Module):
         return x + self.down(functional.gelu(self.up(self.second(x))))
 
 
-def gpt(depth: int = 6, width: int = 512, heads: int = 8, context: int = 512, vocabulary: int = 8192) -> Made:
+def gpt(depth: int = 6, width: int = 512, heads: int = 8, context: int = 256, vocabulary: int = 8192) -> Made:
     class Gpt(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -19,25 +19,29 @@ def counted(*operations: tuple[str, float, float]) -> Work:
 
 def test_work_adds_up_by_kind() -> None:
     work = counted(("matmul", 8, 3), ("copy", 0, 5), ("matmul", 2, 1))
-    assert work.of("matmul") == (2, 10, 4) and work.of("copy") == (1, 0, 5) and work.of("other") == (0, 0, 0)
+    assert work.of("matmul") == (2, 10, 4, 0) and work.of("copy") == (1, 0, 5, 0) and work.of("other") == (0, 0, 0, 0)
     assert work + work - work == work and work * 2 == work + work and (work * 3).flops == 30
 
 
 def test_a_step_is_its_micro_batches_and_the_update() -> None:
     step = StepWork(counted(("copy", 0, 7)), counted(("matmul", 10, 2)), counted(("other", 0, 100)))
     work = step.step(micro_batch=4, num_micro_batches=3)
-    assert work.of("matmul") == (12, 120, 24) and work.of("copy") == (3, 0, 21) and work.of("other") == (1, 0, 100)
+    assert (
+        work.of("matmul") == (12, 120, 24, 0)
+        and work.of("copy") == (3, 0, 21, 0)
+        and work.of("other") == (1, 0, 100, 0)
+    )
 
 
 def test_what_is_written_is_read_again_and_anything_else_is_refused() -> None:
     step = StepWork(counted(("copy", 0, 7)), counted(("matmul", 10, 2)), Work())
     assert StepWork.from_json(json.loads(json.dumps(step.to_json()))) == step
-    kind = DeviceKind("a CPU", {"matmul": Rate(1e-6, 2e-11, 3e-10)}, "measured today")
+    kind = DeviceKind("a CPU", {"matmul": Rate(1e-6, 2e-11, 3e-10, 4e-10)}, "measured today")
     assert DeviceKind.from_json(json.loads(json.dumps(kind.to_json()))) == kind
-    with pytest.raises(ValueError, match=f"{3 * len(OP_KINDS)} amounts, got 2"):
+    with pytest.raises(ValueError, match=f"{4 * len(OP_KINDS)} amounts, got 2"):
         Work.from_json([1, 2])
     with pytest.raises(ValueError, match="unknown kinds of operation: magic"):
-        DeviceKind.from_json(kind.to_json() | {"rates": {"magic": [1, 2, 3]}})
+        DeviceKind.from_json(kind.to_json() | {"rates": {"magic": [1, 2, 3, 4]}})
 
 
 def test_seconds_are_those_of_each_kind() -> None:
@@ -48,6 +52,7 @@ def test_seconds_are_those_of_each_kind() -> None:
 def test_rates_are_found_again_in_the_seconds_that_they_made() -> None:
     source = np.random.default_rng(0)
     flops, num_bytes = 10 ** source.uniform(3, 9, 400), 10 ** source.uniform(2, 7, 400)
-    seconds = 4e-6 + 2e-11 * flops + 3e-10 * num_bytes
-    found = _fit(np.stack([flops, num_bytes, seconds], 1))
-    assert (found.per_op, found.per_flop, found.per_byte) == pytest.approx((4e-6, 2e-11, 3e-10), rel=1e-3)
+    fresh = np.where(num_bytes > 1e5, num_bytes / 3, 0.0)
+    seconds = 4e-6 + 2e-11 * flops + 3e-10 * num_bytes + 5e-10 * fresh
+    found = _fit(np.stack([flops, num_bytes, fresh, seconds], 1))
+    assert found.to_json() == pytest.approx([4e-6, 2e-11, 3e-10, 5e-10], rel=1e-3)
