@@ -190,15 +190,18 @@ def estimate(
 
     MiB of one rank at its peak; `rc` is recompute, `gather` are sharded parameters made whole, `reserve` adds the
     margin for what no trace sees, and `max` is the largest micro-batch with which such a plan fits a device. A function
-    returns (model, inputs[, loss[, optimizer]]) and needs no data: docs/estimate.md.
+    returns (model, inputs[, loss[, optimizer]]) and needs no data: docs/estimate.md. After `scamp calibrate`, `sec` are
+    those of an optimizer step on one virtual device that has a core of this machine for itself.
     """
+    from scamp_service.calibration import calibrated
     from scamp_service.estimate import Estimator, as_table, devices, headline
 
     settings = _settings(data_dir=data_dir, device_mib=mib, virtual_devices=count)
+    kind = calibrated(settings.data_dir)
     cluster = devices(settings.virtual_devices, settings.device_mib)
     workload, code, wanted = _subject(what, candidates, _params(param or []), working_dir)
     found = []
-    with Estimator(workload, code, settings.data_dir / "profiles") as estimator:
+    with Estimator(workload, code, settings.data_dir / "profiles", kind) as estimator:
         for params in wanted:
             with err.status("tracing …"):
                 found.append(estimator.estimate(params, cluster))
@@ -208,6 +211,23 @@ def estimate(
                 out.print(f"→ {found[-1].choice.reason}\n", soft_wrap=True, markup=False)
     if as_json:
         print(json.dumps([one.to_json() for one in found]))
+
+
+@app.command()
+def calibrate(data_dir: DataDir = None) -> None:
+    """Measure how fast this machine's CPU trains, for the times that `scamp estimate` tells. Takes about 20 seconds."""
+    from scamp_service.calibration import calibrate as measure
+
+    settings = _settings(data_dir=data_dir)
+    with err.status("measuring …"):
+        kind = measure(settings.data_dir)
+    out.print(f"{kind.name}: {kind.provenance}", highlight=False)
+    products, other = kind.rates["matmul"], kind.rates["other"]
+    out.print(
+        f"{1e-9 / products.per_flop:.3g} GFLOP/s in matrix products, "
+        f"{1e-9 / (other.per_byte + other.per_fresh_byte):.3g} GB/s elsewhere",
+        highlight=False,
+    )
 
 
 def _subject(

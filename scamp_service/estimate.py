@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from rich.table import Table
 
+from estimators.device_kind import DeviceKind
 from estimators.memory import largest_micro_batch
 from estimators.model import MIB, Layout, ModelProfile
 from placement.model import Cluster, Device
@@ -36,6 +37,15 @@ class Estimate:
     profile: ModelProfile
     options: Sequence[Option]
     choice: Choice | NoPlan
+    kind: DeviceKind | None = None
+
+    def step_seconds(self, option: Option) -> float | None:
+        """Of one optimizer step; None where nothing was calibrated or traced, and for gangs, whose communication is
+        not in it yet."""
+        work = self.profile.work.get(option.plan.layout)
+        if self.kind is None or work is None or option.plan.world_size > 1 or not option.fits:
+            return None
+        return self.kind.seconds(work.step(option.plan.micro_batch, option.plan.num_micro_batches))
 
     def largest_micro_batch(self, option: Option) -> int | None:
         """With which one rank of such a plan fits, whatever the batch; None where no trace was made."""
@@ -66,6 +76,7 @@ class Estimate:
                     "offered_mib": option.offered_mib,
                     "lower_bound": option.at_least,
                     "largest_micro_batch": self.largest_micro_batch(option),
+                    "step_seconds": self.step_seconds(option),
                 }
                 for option in self.options
             ],
@@ -75,12 +86,14 @@ class Estimate:
 class Estimator:
     """One workload's candidates, one after another; a context manager, since it keeps a trace process."""
 
-    def __init__(self, workload: str, code: bytes | None, cache_dir: Path) -> None:
-        """``code`` is the zip of a user's files. Raises ``InvalidInput`` for a workload that does not exist."""
+    def __init__(self, workload: str, code: bytes | None, cache_dir: Path, kind: DeviceKind | None = None) -> None:
+        """``code`` is the zip of a user's files; ``kind`` tells the time of steps. Raises ``InvalidInput`` for a
+        workload that does not exist."""
         check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
         self._tracer = Tracer(_OneBlob(code or b""), cache_dir, TRACE_SECONDS)
         self._process = TraceProcess()
+        self._kind = kind
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +112,7 @@ class Estimator:
             profile = profile.with_curve(found.layout, trace.curve, trace.work)
         choice = choose(profile, batch=trace.batch, cluster=cluster)
         assert not isinstance(choice, Untraced), "compare looks at all that choose looks at"
-        return Estimate(params, trace.batch, profile, found, choice)
+        return Estimate(params, trace.batch, profile, found, choice, self._kind)
 
     def _trace(self, params: Json, layout: Layout) -> Any:
         wish = (self._workload, self._code, params, layout)
@@ -130,10 +143,12 @@ COLUMNS = {
 def as_table(estimate: Estimate) -> Table:
     """MiB of one rank by category; one plan in a row, the one to be taken in bold. ``rc`` is recompute."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
-    for heading in ["ranks", "batch", "rc", *COLUMNS, "peak", "reserve", "max"]:
+    timed = ["sec"] if estimate.kind else []
+    for heading in ["ranks", "batch", "rc", *COLUMNS, "peak", "reserve", "max", *timed]:
         table.add_column(heading, justify="right", no_wrap=True)
     for option in estimate.options:
         plan, cost, largest = option.plan, option.footprint, estimate.largest_micro_batch(option)
+        seconds = estimate.step_seconds(option)
         least = "≥" if option.at_least else ""
         accumulated = f"{plan.num_micro_batches}×" if plan.num_micro_batches > 1 and option.fits else ""
         chosen = isinstance(estimate.choice, Choice) and plan == estimate.choice.plan
@@ -145,6 +160,7 @@ def as_table(estimate: Estimate) -> Table:
             f"{least}{_mib(cost.peak_bytes)}",
             f"{least}{cost.reserved_mib}",
             "" if largest is None else str(largest),
+            *(["" if seconds is None else f"{seconds:.2g}"] if timed else []),
             style="bold green" if chosen else None if option.fits else "dim",
         )
     return table

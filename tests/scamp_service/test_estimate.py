@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from estimators.model import CATEGORIES
+from estimators.device_kind import DeviceKind, Rate
+from estimators.model import CATEGORIES, Layout
 from placement.planner import Choice, NoPlan
+from scamp_service.calibration import calibrated
 from scamp_service.errors import InvalidInput
 from scamp_service.estimate import Estimate, Estimator, as_table, devices, headline
 from scamp_service.executor import Sized
@@ -76,6 +78,34 @@ def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Esti
     console.print(headline(found), as_table(found))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "depth=4 width=128" in text and "states" in text and "≥" in text and "…" not in text
+
+
+def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alone(
+    estimator: Estimator, folder: Path
+) -> None:
+    assert {option["step_seconds"] for option in estimator.estimate(MEDIUM, devices(2, 96)).to_json()["options"]} == {
+        None
+    }
+    slow = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
+    with Estimator("vit_digits", None, folder, slow) as timed:
+        found = timed.estimate(MEDIUM, devices(2, 96))
+    plain, recompute, *gangs = (found.step_seconds(option) for option in found.options)
+    assert plain is not None and recompute is not None and recompute > plain and gangs == [None, None]
+    products = found.profile.work[Layout()].step(32, 1).of("matmul")[1]
+    assert (
+        plain == pytest.approx(1e-6 * products) and products > 0.9 * 32 * found.profile.work[Layout()].per_sample.flops
+    )
+
+
+def test_this_machine_is_calibrated_once_and_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
+    assert calibrated(tmp_path) is None
+    told = scamp(tmp_path, "calibrate").stdout
+    kind = calibrated(tmp_path)
+    assert kind is not None and kind.name in told and kind.provenance.startswith("measured 20")
+    assert kind.rates["matmul"].per_flop > 0 and kind.rates["other"].per_op > 0
+    (file,) = tmp_path.glob("device_kinds/*.json")
+    file.write_text(file.read_text()[:-9])
+    assert calibrated(tmp_path) is None
 
 
 def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path) -> None:
