@@ -30,9 +30,9 @@ _PARTS = {
     "normalisation": ("_norm",),
     "lookup": ("embedding", "index", "nll_loss"),
     "function": ("softmax", "gelu_", "silu_", "tanh_", "sigmoid_", "logsumexp", "bernoulli", "dropout"),
+    "copy": ("_foreach_copy", "all_gather_copy_in", "chunk_cat"),
     "gather": ("allgather", "all_gather", "broadcast", "alltoall", "all_to_all"),
     "reduce": ("allreduce", "all_reduce", "reduce_scatter"),
-    "copy": ("_foreach_copy", "all_gather_copy_in", "chunk_cat"),
 }
 
 
