@@ -29,7 +29,7 @@ class Rate:
 class DeviceKind:
     """A model of device. ``rates`` are by the kind of operation (``OP_KINDS``); a kind without one takes no time.
 
-    ``provenance`` says where the rates come from: ``measured`` with a date and what was measured, or ``datasheet``.
+    ``provenance`` says where the rates come from, and when.
     """
 
     name: str

@@ -79,8 +79,8 @@ def flops_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out:
         return float(sdpa_flop_count(*_shapes(args)[:3]))  # type: ignore[no-untyped-call]
     if operation is _aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
         return float(sdpa_backward_flop_count(*_shapes(args)[:4]))  # type: ignore[no-untyped-call]
-    count = flop_registry.get(operation._overloadpacket)
-    return float(count(*args, **kwargs, out_val=out)) if count is not None else 0.0
+    formula = flop_registry.get(operation._overloadpacket)
+    return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
 
 
 def _shapes(args: tuple[Any, ...]) -> list[torch.Size]:

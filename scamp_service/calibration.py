@@ -9,16 +9,18 @@ import sys
 from pathlib import Path
 
 from estimators.device_kind import DeviceKind
+from scamp_service.errors import InvalidInput
 from scamp_service.tracing import ROOT, write_atomically
 
 
 def calibrate(data_dir: Path) -> DeviceKind:
-    """Measure, and keep the result. Raises RuntimeError with the child's last words when it fails."""
+    """Measure, and keep the result. Raises ``InvalidInput`` with the child's last words where that cannot be done."""
     command = [sys.executable, "-m", "workloads.calibrate"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"the calibration failed: {done.stderr.strip()[-500:]}")
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise InvalidInput(f"this machine cannot be calibrated: {words[-1]}")
     kind = DeviceKind.from_json(json.loads(done.stdout.splitlines()[-1]))
     write_atomically(_file(data_dir), json.dumps(kind.to_json()).encode())
     return kind
