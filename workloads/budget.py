@@ -129,8 +129,11 @@ def enforce(device: torch.device, baseline: int, budget_bytes: int | None) -> It
 
 
 def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
-    """The overrun behind ``error``, or None when it is another failure. Call it before the failed step's frames go."""
-    used = budget.used_bytes()
+    """The overrun behind ``error``, or None when it is another failure. Call it before the failed step's frames go.
+
+    What counted as baseline may be given back meanwhile, and then even less than it is in use.
+    """
+    used = max(0, budget.used_bytes())
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OutOfMemory):

@@ -84,6 +84,12 @@ def test_an_overrun_is_found_behind_the_error_that_hides_it() -> None:
     assert found.measured_bytes == pytest.approx(2**60 + 10 * MIB, abs=MIB)
 
 
+def test_a_request_counts_in_full_when_the_baseline_has_shrunk_meanwhile() -> None:
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.")
+    found = classify(error, at(-MIB, 100 * MIB))
+    assert found is not None and found.measured_bytes == found.requested_bytes == 4096
+
+
 def test_the_peak_of_a_sharded_step_does_not_depend_on_when_gloo_lets_go_of_its_tensors(ranks: Any) -> None:
     plan = Plan(4, num_micro_batches=8, dp_shard=2, recompute=True)
     peaks = {ranks.train(plan, params={"depth": 4, "width": 64}, report_every=4)[0]["peak"] for _ in range(3)}
