@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
@@ -26,13 +27,46 @@ def container_of(model: nn.Module, blocks: Sequence[nn.Module]) -> nn.Module | N
 
 
 def shorten(model: nn.Module, blocks: Sequence[nn.Module], num_blocks: int) -> list[nn.Module]:
-    """Leave only the first ``num_blocks`` in the model, and return them. ``container_of`` must know the blocks."""
+    """Leave only the first ``num_blocks`` in the model, and return them; the others lose their parameters and buffers.
+
+    ``container_of`` must know the blocks.
+    """
     container = container_of(model, blocks)
     assert container is not None
     left_out = set(blocks[num_blocks:])
-    kept = [child for child in container.children() if child not in left_out]
-    container._modules = {str(position): child for position, child in enumerate(kept)}
+    _set_children(container, [child for child in container.children() if child not in left_out])
+    for block in left_out:
+        for module in block.modules():
+            for tensors in (module._parameters, module._buffers):
+                tensors.update(dict.fromkeys(tensors))
     return list(blocks[:num_blocks])
+
+
+def lengthen(
+    model: nn.Module, blocks: Sequence[nn.Module], left_out: Sequence[nn.Module]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Put back what ``shorten`` has left out, with parameters and buffers like those of the second of ``blocks``.
+
+    Yields the pairs of parameters: the one it is like, and the new one.
+    """
+    container = container_of(model, blocks)
+    assert container is not None
+    children = list(container.children())
+    end = children.index(blocks[-1]) + 1
+    _set_children(container, [*children[:end], *left_out, *children[end:]])
+    for block in left_out:
+        for source, target in zip(blocks[1].modules(), block.modules(), strict=True):
+            for name, parameter in source._parameters.items():
+                if parameter is not None:
+                    new = nn.Parameter(torch.empty_like(parameter), parameter.requires_grad)
+                    target._parameters[name] = new
+                    yield parameter, new
+            for name, buffer in source._buffers.items():
+                target._buffers[name] = None if buffer is None else torch.empty_like(buffer)
+
+
+def _set_children(container: nn.Module, children: Sequence[nn.Module]) -> None:
+    container._modules = {str(position): child for position, child in enumerate(children)}
 
 
 def _signature(block: nn.Module, position: int) -> list[Any]:

@@ -61,10 +61,24 @@ class Passes:
     def peak(self) -> Line:
         return highest(self.events, self.categories)
 
-    def same_as(self, other: Passes) -> bool:
-        """Whether the same sizes come and go in the same order, from the same start."""
-        mine, others = (live_bytes(passes.events)[passes.num_before :] for passes in (self, other))
-        return np.array_equal(mine, others) and self.held_before == other.held_before and self.work == other.work
+    def held(self, category: str) -> list[int]:
+        """Bytes of each buffer of this category that is alive before."""
+        return [size for buffer, size in self.events[: self.num_before] if self.categories[buffer] == category]
+
+    def after(self, states: Sequence[int]) -> Passes:
+        """The same with states of an optimizer alive before, in buffers of so many bytes."""
+        more = len(states)
+        events = (*enumerate(states), *((buffer + more, size) for buffer, size in self.events))
+        owners = {buffer + more: block for buffer, block in self.owners.items()}
+        marks = [(event + more, block, work) for event, block, work in self.marks]
+        return Passes(
+            events, ("optimizer",) * more + tuple(self.categories), self.work, self.num_before + more, owners, marks
+        )
+
+    def begins_with(self, other: Passes) -> bool:
+        """Whether this begins as ``other`` does: the same sizes come and go in the same order."""
+        mine, others = (live_bytes(p.events)[p.num_before :] - p.held_before for p in (self, other))
+        return len(others) > 0 and np.array_equal(mine[: len(others)], others)
 
 
 @dataclass(frozen=True, slots=True)

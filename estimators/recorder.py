@@ -18,10 +18,17 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from estimators.depth import Passes
 from estimators.operations import count
 from estimators.work import Counter, Work
 
 Batch = Any
+
+
+class _EndOfForward(BaseException):
+    def __init__(self, passes: Passes) -> None:
+        super().__init__()
+        self.passes = passes
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -36,6 +43,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._done = Counter()
         self._fake = fake
         self._paused = 0
+        self._forward_only = False
         self._of_forward: list[int] = []  # buffers since the last backward pass
         # storage address → (weak reference, buffer number, bytes); the address may be used again once it is freed
         self._buffers: dict[int, tuple[weakref.ref[Any], int, int]] = {}
@@ -63,6 +71,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def work(self) -> Work:
         """Since the log began."""
         return self._done.work
+
+    @property
+    def passes(self) -> Passes:
+        """The log as it is now."""
+        return Passes(tuple(self.log), tuple(self.categories), self.work, marks=tuple(self.marks))
+
+    def forward(self, step: Callable[[], object]) -> Passes:
+        """The log up to the first backward pass of ``step``, which is ended there."""
+        self._forward_only = True
+        try:
+            step()
+        except _EndOfForward as end:
+            return end.passes
+        finally:
+            self._forward_only = False
+        raise ValueError("the step has no backward pass")
 
     def copied(self, batch: Batch) -> Batch:
         """Fake tensors like those of ``batch``, each with memory of its own, as views of a data set become on ranks."""
@@ -105,6 +129,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two of three dispatches: answered here, a trace takes a third less
+        if self._forward_only and torch._C._current_graph_task_id() != -1:
+            raise _EndOfForward(self.passes)
         if any(issubclass(kind, DTensor) for kind in types):
             self._done.add("sharded")
             return NotImplemented  # DTensor takes it apart; its local operations come back here

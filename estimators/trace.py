@@ -25,10 +25,11 @@ from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
-from estimators.blocks import are_equal, container_of, shorten
+from estimators.blocks import are_equal, container_of, lengthen, shorten
 from estimators.depth import TRACED_BLOCKS, Passes, stretch
-from estimators.envelope import EventLog, Line, PeakTable, fit, highest
+from estimators.envelope import Line, PeakTable, fit, highest, live_bytes
 from estimators.model import Layout, PeakCurve
 from estimators.recorder import Batch, Recorder
 from estimators.work import StepWork, Work
@@ -73,113 +74,116 @@ class Traced:
 def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None) -> Traced:
     """Trace ``layout`` for micro-batches up to ``batch`` samples, and beyond where the peak is affine.
 
-    One model takes two steps of 2 samples; the first creates the optimizer's states. Passes of ``batch``, 3 and 1
-    samples follow, each from the same state. When these do not lie on lines, powers of two up to ``batch`` are traced
-    one by one instead, two steps each, and the curve is a table of them.
+    One model takes passes of 2, ``batch``, 3 and 1 samples, each from the same state, and updates. When the passes do
+    not lie on lines, powers of two up to ``batch`` are traced one by one instead, two steps each, and the curve is a
+    table of them.
 
     Of a model of more equal blocks than ``TRACED_BLOCKS`` only so many are traced, and their logs are stretched, unless
-    that is known to fail: ``alike`` is what a trace of another layout has found, None where there was none. Then the
-    first step of the whole model is traced too, and must come out of that of the few blocks; what is left to believe
-    is that blocks which do the same with 2 samples do the same with others, and under other layouts.
+    that is known to fail: ``alike`` is what a trace of another layout has found, None where there was none. Then a
+    forward pass of the whole model must come out of that of the few blocks; what is left to believe is that blocks
+    which do the same forward with 2 samples do the same backward, with others, and under other layouts.
     """
     largest = max(batch, 4)
-    num_params, num_blocks = _size(recipe)
-    short = alike is not False and num_blocks > TRACED_BLOCKS
-    stretched = _stretched(recipe, layout, largest, num_blocks, verify=alike is None) if short else None
-    steps = stretched or _traced(recipe, layout, largest)
+    steps = _stretched(recipe, layout, largest, verify=alike is None) if alike is not False else None
+    stretched = steps is not None
+    steps = steps or _whole(recipe, layout, largest)
     curve = _curve(steps)
     if curve is None:
         curve = _table(recipe, layout, batch)
-    second = steps.second.passes
+    second = steps.passes[2]
     passes_of_two = second.work * (1 / _NUM_ACCUMULATED if layout.accumulate else 1)
-    passes_of_all = steps.others[largest].passes.work * (1 / _NUM_ACCUMULATED if layout.accumulate else 1)
+    passes_of_all = steps.passes[largest].work * (1 / _NUM_ACCUMULATED if layout.accumulate else 1)
     per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
-    work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.second.optimizer_work)
-    structure = _structure(second.events, curve)
-    return Traced(curve, structure, num_params, second.held_after, work, stretched is not None)
-
-
-def _size(recipe: Recipe) -> tuple[int, int]:
-    """Parameters of the whole model, and its blocks; 0 when these are not alike, or not one after another."""
-    with FakeTensorMode(allow_non_fake_inputs=True), _NoInit():
-        model = recipe.build_model()
-    blocks = list(recipe.blocks(model))
-    alike = are_equal(blocks) and container_of(model, blocks) is not None
-    return sum(parameter.numel() for parameter in model.parameters()), len(blocks) if alike else 0
+    work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.update_work)
+    return Traced(curve, _structure(second, curve), steps.num_params, second.held_after, work, stretched)
 
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """Two steps of 2 samples, with the optimizer, and passes of others, by their samples; ``single`` is of one."""
+    """What one layout was seen to do. ``passes`` are by their samples: 2, 3 and more; ``single`` is of one sample.
 
-    first: _Step
-    second: _Step
-    others: Mapping[int, _Step]
-    single: _Step | None
+    ``first_peak`` is all that the very first step needs beyond what later passes show, ``update_peak`` the larger of
+    those of the first two updates.
+    """
+
+    passes: Mapping[int, Passes]
+    single: Passes | None
+    first_peak: Line
+    update_peak: Line
+    update_work: Work
+    num_params: int
 
 
-def _traced(recipe: Recipe, layout: Layout, largest: int, num_blocks: int | None = None) -> _Steps:
-    with _Session(recipe, layout, num_blocks) as session:
-        first, second = session.step(2), session.step(2)
-        others = {size: session.step(size, optimize=False) for size in (largest, 3)}
-        return _Steps(first, second, others, _single(session))
-
-
-def _stretched(recipe: Recipe, layout: Layout, largest: int, num_blocks: int, *, verify: bool) -> _Steps | None:
-    """Of a few blocks, as if there were all; None where that cannot be done."""
-    try:
-        few = _traced(recipe, layout, largest, TRACED_BLOCKS)
-    except Exception:  # the model does not work with fewer blocks; or not at all, and then the whole one will tell why
-        return None
+def _whole(recipe: Recipe, layout: Layout, largest: int) -> _Steps:
     with _Session(recipe, layout) as session:
-        whole_first = session.step(2) if verify else None
-        first_update = whole_first or session.update()
-        update = session.update()
+        session.spread()
+        first, second = session.step(2), session.step(2)
+        passes = {2: second.passes} | {size: session.passes(size) for size in (largest, 3)}
+        first_peak = max(first.passes.peak, first.update_peak)
+        update_peak = max(first.update_peak, second.update_peak)
+        return _Steps(passes, _single(session), first_peak, update_peak, second.update_work, session.num_params)
 
-    def grown(step: _Step, update: _Step) -> _Step | None:
-        passes = stretch(step.passes, num_blocks)
-        return None if passes is None else replace(update, passes=passes)
 
-    first, second = grown(few.first, first_update), grown(few.second, update)
-    others = {size: grown(step, update) for size, step in few.others.items()}
-    single = None if few.single is None else grown(few.single, update)
-    if first is None or second is None or None in others.values() or (single is None and few.single is not None):
+def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) -> _Steps | None:
+    """Of a few blocks, as if there were all; None where that cannot be done."""
+    with _Session(recipe, layout) as session:
+        if not session.can_be_shortened:
+            return None
+        try:
+            forward = session.forward(2) if verify else None
+            session.shorten()
+            few: dict[int, Passes] = {}
+            if forward is not None:
+                plain = session.passes(2)
+                if (whole := stretch(plain, session.num_blocks)) is None or not whole.begins_with(forward):
+                    return None
+                few = {2: plain} if layout == Layout() else {}
+            session.spread()
+            few |= {size: session.passes(size) for size in (2, largest, 3) if size not in few}
+        except Exception:  # it does not work with fewer blocks; or not at all, and then the whole one will tell why
+            return None
+        few_single = _single(session)
+        session.grow()
+        first, second = session.update(), session.update()
+        num_blocks, num_params = session.num_blocks, session.num_params
+
+    def stretched(passes: Passes) -> Passes | None:
+        longer = stretch(passes, num_blocks)
+        return longer.after(second.passes.held("optimizer")) if longer is not None else None
+
+    passes = {size: longer for size, one in few.items() if (longer := stretched(one)) is not None}
+    single = stretched(few_single) if few_single is not None else None
+    if len(passes) < len(few) or (single is None) != (few_single is None):
         return None
-    # Gradients differ where a parameter takes no part in the loss.
-    if (second.passes.held_before, second.passes.gradient_bytes) != (
-        update.passes.held_before,
-        update.passes.gradient_bytes,
-    ):
+    # Gradients differ where they are not of the size of their parameters.
+    if any(getattr(passes[2], name) != getattr(second.passes, name) for name in ("held_before", "gradient_bytes")):
         return None
-    if whole_first is not None and not first.passes.same_as(whole_first.passes):
-        return None
-    return _Steps(first, second, cast("dict[int, _Step]", others), single)
+    update_peak = max(first.update_peak, second.update_peak)
+    return _Steps(passes, single, first.update_peak, update_peak, second.update_work, num_params)
 
 
 def _curve(steps: _Steps) -> PeakCurve | None:
     """None where the passes are not affine in the micro-batch, or the first step needs more than they say."""
-    first, second, single = steps.first, steps.second, steps.single
-    passes = {2: second.passes, **{size: step.passes for size, step in steps.others.items()}}
+    of_two, single, floor = steps.passes[2], steps.single, steps.update_peak
     # The optimizer does the same after every micro-batch if it begins with the same gradients, and nothing else.
-    if len({(one.held_before, one.held_after) for one in passes.values()}) > 1:
+    if len({(one.held_before, one.held_after) for one in steps.passes.values()}) > 1:
         return None
-    floor = max(first.optimizer_peak, second.optimizer_peak)
     if single is not None:
         # A sum over a dimension of size 1 is a view: gradients of a single sample may keep larger buffers alive.
-        kept = max(0, single.passes.held_after - second.passes.held_after)
-        one_sample = max(single.passes.peak, floor.plus("gradients", kept))
+        kept = max(0, single.held_after - of_two.held_after)
+        one_sample = max(single.peak, floor.plus("gradients", kept))
     else:
-        one_sample = max(second.passes.peak, floor)
-    curve = fit({size: one.events for size, one in passes.items()}, floor, one_sample, second.passes.categories)
-    beyond = max(first.passes.peak, first.optimizer_peak).fixed_bytes
-    return curve if curve is not None and beyond <= curve.peak_bytes(2) else None
+        one_sample = max(of_two.peak, floor)
+    curve = fit({size: one.events for size, one in steps.passes.items()}, floor, one_sample, of_two.categories)
+    return curve if curve is not None and steps.first_peak.fixed_bytes <= curve.peak_bytes(2) else None
 
 
-def _single(session: _Session) -> _Step | None:
-    """The passes of one sample; None where the model refuses it, as batch normalisation does. Last in its session."""
+def _single(session: _Session) -> Passes | None:
+    """The passes of one sample; None where the model refuses it, as batch normalisation does."""
     try:
-        return session.step(1, optimize=False)
+        return session.passes(1)
     except Exception:
+        session.forget()
         return None
 
 
@@ -197,93 +201,145 @@ def _table(recipe: Recipe, layout: Layout, batch: int) -> PeakTable:
 def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> Line:
     """The peak of this micro-batch alone, from two steps of the whole model: no shortcut."""
     with _Session(recipe, layout) as session:
+        session.spread()
         steps = [session.step(micro_batch), session.step(micro_batch)]
-    return max(max(step.passes.peak, step.optimizer_peak) for step in steps)
+    return max(max(step.passes.peak, step.update_peak) for step in steps)
 
 
-def _structure(log: EventLog, curve: PeakCurve) -> str:
-    text = json.dumps([torch.__version__, log, curve.to_json()], separators=(",", ":"), sort_keys=True)
+def _structure(passes: Passes, curve: PeakCurve) -> str:
+    live = live_bytes(passes.events)[passes.num_before :].tolist()
+    text = json.dumps([torch.__version__, passes.held_before, live, curve.to_json()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One traced step: its forward and backward passes, and the peak and the work of the optimizer after them."""
+    """One traced step: its forward and backward passes, and the peak and the work of the update after them."""
 
     passes: Passes
-    optimizer_peak: Line
-    optimizer_work: Work
+    update_peak: Line
+    update_work: Work
 
 
 class _Session:
-    """One model of rank 0 (whose shards are the largest) in fake mode, ready to take steps.
+    """One model of rank 0 (whose shards are the largest) in fake mode, as it is until ``spread`` applies the layout.
 
-    With ``num_blocks`` all but so many of its blocks are left out. Collecting cyclic garbage is put off to the time
-    between steps: it would free buffers at moments that no two traces share.
+    All but a few of its blocks may be left out (``shorten``), and put back afterwards for updates alone (``grow``).
+    Collecting cyclic garbage is put off to the time between steps: it would free buffers at moments that
+    no two traces share.
     """
 
-    def __init__(self, recipe: Recipe, layout: Layout, num_blocks: int | None = None) -> None:
+    def __init__(self, recipe: Recipe, layout: Layout) -> None:
         self._recipe = recipe
-        self._layout = layout
-        self._shortened_to = num_blocks
+        self._wanted, self._layout = layout, Layout()
         self._modes = contextlib.ExitStack()
         self._num_steps = 0
+        self._left_out: list[nn.Module] = []
+        self._hooks: list[RemovableHandle] = []
+        self._without_gradient: set[Tensor] = set()
 
     def __enter__(self) -> _Session:
         with contextlib.ExitStack() as modes:
             modes.enter_context(_deferred_garbage())
-            mesh = modes.enter_context(_mesh(self._layout.dp_shard))
+            self._mesh = modes.enter_context(_mesh(self._wanted.dp_shard))
             fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             with _NoInit():
-                model = self._recipe.build_model()
-            blocks = list(self._recipe.blocks(model))
-            if self._shortened_to is not None:
-                blocks = shorten(model, blocks, self._shortened_to)
-            self._model = self._recipe.apply_plan(model, blocks, self._layout, mesh)
+                self._model = self._recipe.build_model()
             self._model.train()
+            self._blocks = list(self._recipe.blocks(self._model))
+            self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
+            self.num_blocks = len(self._blocks)
             self._recorder = modes.enter_context(Recorder(fake))
-            self._recorder.hold(list(self._model.parameters()), "parameters")
-            self._recorder.hold(list(self._model.buffers()), "buffers")
             self._optimizer = self._recipe.optimizer(self._model)
-            self._blocks = blocks if self._shortened_to is not None else []
-            self._watch_blocks()
             self._modes = modes.pop_all()
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        del self._model, self._optimizer, self._blocks
+        del self._model, self._optimizer, self._blocks, self._left_out, self._without_gradient, self._hooks
         self._modes.close()
 
-    def step(self, micro_batch: int, *, optimize: bool = True) -> _Step:
-        """A step as ranks take it; without ``optimize`` its gradients are dropped at the end, and nothing changes."""
-        with _disable_current_modes():
-            samples = self._recipe.make_batch(micro_batch)
-        gc.collect()
-        recorder = self._recorder
-        recorder.begin()
-        num_before, owners = len(recorder.log), self._owners()
-        if optimize:
-            self._begin_step()
+    @property
+    def can_be_shortened(self) -> bool:
+        """Whether there are more blocks than need to be traced, all alike and one after another."""
+        alike = self.num_blocks > TRACED_BLOCKS and are_equal(self._blocks)
+        return alike and container_of(self._model, self._blocks) is not None
+
+    def shorten(self) -> None:
+        """Leave ``TRACED_BLOCKS`` blocks in the model, and note where each begins."""
+        self._left_out = self._blocks[TRACED_BLOCKS:]
+        self._blocks = shorten(self._model, self._blocks, TRACED_BLOCKS)
+        self._optimizer = self._recipe.optimizer(self._model)
+        self._watch_blocks()
+
+    def spread(self) -> None:
+        """Apply the layout."""
+        self._layout = self._wanted
+        self._model = self._recipe.apply_plan(self._model, self._blocks, self._layout, self._mesh)
+        self._optimizer = self._recipe.optimizer(self._model)
+        if self._left_out:
+            self._watch_blocks()
+
+    def grow(self) -> None:
+        """Put the blocks back that ``shorten`` has left out, with parameters like those of the others."""
+        copied = list(lengthen(self._model, self._blocks, self._left_out))
+        self._without_gradient |= {new for old, new in copied if old in self._without_gradient}
+        self._optimizer = self._recipe.optimizer(self._model)
+
+    def forget(self) -> None:
+        """Drop what a pass that failed has left behind."""
+        for parameter in self._model.parameters():
+            parameter.grad = None
+
+    def forward(self, micro_batch: int) -> Passes:
+        """The events of a step up to its first backward pass."""
+        num_before, batches = self._begin(micro_batch, 1)
+        forward = self._recorder.forward(lambda: self._recipe.train_step(self._model, self._optimizer, batches, 1))
+        return replace(forward, num_before=num_before)
+
+    def passes(self, micro_batch: int) -> Passes:
+        """Those of a step without its update: its gradients are dropped at the end, and nothing changes."""
+        return self._step(micro_batch, update=False).passes
+
+    def step(self, micro_batch: int) -> _Step:
+        """A step as ranks take it."""
+        return self._step(micro_batch, update=True)
+
+    def _step(self, micro_batch: int, *, update: bool) -> _Step:
         num = _NUM_ACCUMULATED if self._layout.accumulate else 1
-        batches = map(recorder.copied, [samples] * num)
-        watched = _WatchedOptimizer(self._model, self._optimizer, recorder, optimize)
+        num_before, batches = self._begin(micro_batch, num)
+        owners = self._owners()
+        if update:
+            self._begin_step()
+        watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, update)
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
-        passes = replace(watched.passes, num_before=num_before, owners=owners)
-        return _Step(passes, watched.peak, watched.work)
+        self._without_gradient = watched.without_gradient
+        return _Step(replace(watched.passes, num_before=num_before, owners=owners), watched.peak, watched.work)
 
     def update(self) -> _Step:
         """An optimizer step on gradients that no pass has made."""
-        gc.collect()
-        self._recorder.begin()
-        num_before = len(self._recorder.log)
+        num_before = self._begin_log()
         self._begin_step()
         for parameter in self._model.parameters():
-            if parameter.requires_grad:
+            if parameter.requires_grad and parameter not in self._without_gradient:
                 parameter.grad = torch.empty_like(parameter)
         watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, True)
         watched.step()
         watched.zero_grad()
         return _Step(replace(watched.passes, num_before=num_before), watched.peak, watched.work)
+
+    def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterator[Batch]]:
+        with _disable_current_modes():
+            samples = self._recipe.make_batch(micro_batch)
+        return self._begin_log(), map(self._recorder.copied, [samples] * num)
+
+    def _begin_log(self) -> int:
+        """A new log of what is alive now; returns its length."""
+        gc.collect()
+        gc.freeze()
+        self._recorder.hold(list(self._model.parameters()), "parameters")
+        self._recorder.hold(list(self._model.buffers()), "buffers")
+        self._recorder.begin()
+        return len(self._recorder.log)
 
     def _begin_step(self) -> None:
         self._recipe.begin_step(self._num_steps, self._optimizer)
@@ -313,10 +369,13 @@ class _Session:
 
             return hook
 
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         for number, block in enumerate(self._blocks):
             # Before FSDP's own hooks, so that it gathers and frees a block's parameters in the part of that block.
-            block.register_forward_pre_hook(begins(number), prepend=True)
-            block.register_forward_hook(ends(number), prepend=True)
+            self._hooks.append(block.register_forward_pre_hook(begins(number), prepend=True))
+            self._hooks.append(block.register_forward_hook(ends(number), prepend=True))
 
     def _owners(self) -> dict[int, int]:
         """The block of each buffer that is alive between steps."""
@@ -331,19 +390,19 @@ class _Session:
 class _WatchedOptimizer:
     """Stands for the optimizer in ``train_step``: parts the log where the passes end, and may leave the update out."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, optimize: bool) -> None:
-        self._model, self._optimizer, self._recorder, self._optimize = model, optimizer, recorder, optimize
+    def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, update: bool) -> None:
+        self._model, self._optimizer, self._recorder, self._update = model, optimizer, recorder, update
         self.passes = Passes((), (), Work())
         self.peak, self.work = Line(0, 0), Work()
+        self.without_gradient: set[Tensor] = set()
 
     def step(self) -> None:
-        recorder = self._recorder
-        recorder.sort([parameter.grad for parameter in self._model.parameters()], "gradients")
-        self.passes = Passes(
-            tuple(recorder.log), tuple(recorder.categories), recorder.work, marks=tuple(recorder.marks)
-        )
+        recorder, parameters = self._recorder, list(self._model.parameters())
+        recorder.sort([parameter.grad for parameter in parameters], "gradients")
+        self.without_gradient = {parameter for parameter in parameters if parameter.grad is None}
+        self.passes = recorder.passes
         recorder.begin()
-        if self._optimize:
+        if self._update:
             self._optimizer.step()
             recorder.sort(self._optimizer.state, "optimizer")
         self.peak, self.work = highest(recorder.log, recorder.categories), recorder.work

@@ -84,6 +84,12 @@ class Writer:
         return mine
 
 
+def same(one: Passes, other: Passes) -> bool:
+    return (one.held_before, one.work) == (other.held_before, other.work) and all(
+        a.begins_with(b) for a, b in ((one, other), (other, one))
+    )
+
+
 @given(SIZES, SIZES, SIZES, st.integers(TRACED_BLOCKS, 12), st.integers(1, 2))
 def test_the_stretched_log_is_that_of_all_blocks(
     states: list[int], saved: list[int], temporary: list[int], num_blocks: int, micro_batches: int
@@ -92,7 +98,7 @@ def test_the_stretched_log_is_that_of_all_blocks(
         Writer(number, states, saved, temporary, micro_batches).written() for number in (TRACED_BLOCKS, num_blocks)
     )
     stretched = stretch(few, num_blocks)
-    assert stretched is not None and stretched.same_as(all_of_them)
+    assert stretched is not None and same(stretched, all_of_them)
     assert stretched.held_after == all_of_them.held_after
     assert stretched.peak.fixed_bytes == all_of_them.peak.fixed_bytes
 
@@ -107,7 +113,7 @@ def test_the_first_and_the_last_may_differ(odd_block: int) -> None:
     few = Writer(TRACED_BLOCKS, [3], [4], [5], odd_block=odd_block).written()
     nine = Writer(9, [3], [4], [5], odd_block=8 if odd_block else 0).written()
     stretched = stretch(few, 9)
-    assert stretched is not None and stretched.same_as(nine)
+    assert stretched is not None and same(stretched, nine)
 
 
 def test_memory_of_blocks_that_is_freed_outside_of_them_is_refused() -> None:
