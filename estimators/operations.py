@@ -10,8 +10,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from estimators.work import Counter
-
 MAPPED_BYTES = 128 * 2**10
 """Buffers from this size on have fresh memory each time (``workloads.budget`` sets malloc so on ranks)."""
 
@@ -49,13 +47,6 @@ def kind_of(operation: Any) -> str | None:
         if any(part in name for part in parts):
             return kind
     return "other"
-
-
-def count(counter: Counter, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-    """Add an operation that has been done to ``counter``, unless it is idle."""
-    kind = kind_of(operation)
-    if kind is not None:
-        counter.add(kind, *amounts_of(operation, args, kwargs, out))
 
 
 def amounts_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[float, float, float]:

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimators.depth import Passes
-from estimators.operations import count
+from estimators.outcomes import Outcomes
 from estimators.work import Counter, Work
 
 Batch = Any
@@ -42,6 +42,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.marks: list[tuple[int, int | None, Work]] = []
         self._done = Counter()
         self._fake = fake
+        self._outcomes = Outcomes(fake)
         self._paused = 0
         self._forward_only = False
         self._of_forward: list[int] = []  # buffers since the last backward pass
@@ -94,6 +95,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.hold(batch, "batch")
         return batch
 
+    def own(self, category: str) -> None:
+        """Put all that is alive, and in no category yet, into this one."""
+        for _, number, _ in self._buffers.values():
+            if self.categories[number] == "scratch":
+                self.categories[number] = category
+
     def hold(self, tree: Any, category: str) -> None:
         """Count the storages of all tensors in ``tree`` from now on."""
         for tensor in _local_fakes(tree):
@@ -136,12 +143,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented  # DTensor takes it apart; its local operations come back here
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # in fake mode a new storage, on ranks the same
-        out = func(*args, **(kwargs or {}))
-        if not self._paused:
-            count(self._done, func, args, kwargs or {}, out)
-            for leaf in tree_leaves(out):
-                if isinstance(leaf, FakeTensor):
-                    self._see(leaf)
+        kwargs = kwargs or {}
+        if self._paused:
+            return func(*args, **kwargs)
+        key = self._outcomes.key(func, args, kwargs)
+        outcome = self._outcomes.known(key) if key is not None else None
+        if outcome is not None:
+            out = self._outcomes.again(outcome, args)
+        else:
+            out = func(*args, **kwargs)
+            outcome = self._outcomes.learn(key, func, args, kwargs, out)
+        if outcome.kind is not None:
+            self._done.add(outcome.kind, *outcome.amounts)
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, FakeTensor):
+                self._see(leaf)
         return out
 
     def _note_pass(self, number: int) -> None:

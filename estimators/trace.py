@@ -243,13 +243,15 @@ class _Session:
             modes.enter_context(_deferred_garbage())
             self._mesh = modes.enter_context(_mesh(self._wanted.dp_shard))
             fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+            self._recorder = modes.enter_context(Recorder(fake))
             with _NoInit():
                 self._model = self._recipe.build_model()
+            gc.collect()
+            self._recorder.own("buffers")  # tensors that modules hold without registering them
             self._model.train()
             self._blocks = list(self._recipe.blocks(self._model))
             self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
             self.num_blocks = len(self._blocks)
-            self._recorder = modes.enter_context(Recorder(fake))
             self._optimizer = self._recipe.optimizer(self._model)
             self._modes = modes.pop_all()
         return self

@@ -233,6 +233,16 @@ def test_the_peak_is_told_by_category(ranks: int) -> None:
     assert (parts.get("gathered", 0) > 0) == (ranks > 1)
 
 
+def test_a_tensor_that_a_module_holds_without_registering_it_counts() -> None:
+    class Masked(Mlp):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mask = torch.ones(1000, WIDTH)
+
+    plain, masked = (trace(recipe(build), Layout(), 8).curve.parts(8) for build in (Mlp, Masked))
+    assert masked == plain | {"buffers": plain["buffers"] + 4 * 1000 * WIDTH}
+
+
 def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
     """To infer shapes DTensor runs the operation on fake tensors of the global shape: here, of all parameters."""
 

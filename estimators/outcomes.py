@@ -1,0 +1,141 @@
+"""Remembers what operations on fake tensors give: the same operation on the same shapes gives the same shapes again.
+
+Torch has such a memory of its own, which works for all that fake tensors can be; most of a trace's time went into its
+keys. This one knows plain strided tensors alone, and leaves everything else to torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.utils._pytree import tree_leaves
+
+from estimators.operations import amounts_of, kind_of
+
+Key = tuple[Any, ...]
+_NUMBERS = (bool, int, float, str, type(None))
+_NAMES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class _Unknown(Exception):
+    """Nothing that this memory can tell apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A tensor that an operation gives: in memory of its own, or (``is_view``) in that of its only tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int | torch.SymInt
+    dtype: torch.dtype
+    device: torch.device
+    is_view: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an operation gives, and the work it is. ``made`` are its outputs; an int is the place of an argument."""
+
+    made: tuple[_Made | int | None, ...]
+    is_sequence: type | None
+    kind: str | None
+    amounts: tuple[float, float, float]
+
+
+class Outcomes:
+    """The memory of one fake mode."""
+
+    def __init__(self, fake: FakeTensorMode) -> None:
+        self._fake = fake
+        self._known: dict[Key, Outcome] = {}
+
+    def key(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key | None:
+        """None where the outcome cannot be remembered."""
+        try:
+            return (operation, *map(self._told, args), *((name, self._told(value)) for name, value in kwargs.items()))
+        except _Unknown:
+            return None
+
+    def known(self, key: Key) -> Outcome | None:
+        return self._known.get(key)
+
+    def learn(
+        self, key: Key | None, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> Outcome:
+        """Remember ``out``, as far as it can be."""
+        kind = kind_of(operation)
+        amounts = amounts_of(operation, args, kwargs, out) if kind is not None else (0.0, 0.0, 0.0)
+        sequence = type(out) if type(out) in (tuple, list) else None
+        try:
+            if key is None or torch.Tag.inplace_view in operation.tags:
+                raise _Unknown
+            given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            made = tuple(_described(one, args, given) for one in (out if sequence else (out,)))
+        except _Unknown:
+            return Outcome((), sequence, kind, amounts)
+        self._known[key] = outcome = Outcome(made, sequence, kind, amounts)
+        return outcome
+
+    def again(self, outcome: Outcome, args: tuple[Any, ...]) -> Any:
+        """What the operation gives for ``args``."""
+        given = [self._make(one, args) for one in outcome.made]
+        return outcome.is_sequence(given) if outcome.is_sequence else given[0]
+
+    def _told(self, value: Any) -> Any:
+        """All that an outcome can depend on."""
+        kind = type(value)
+        if kind is FakeTensor:
+            if value.fake_mode is not self._fake or value.constant is not None or value.layout is not torch.strided:
+                raise _Unknown
+            return value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device
+        if kind in _NUMBERS:
+            return kind, value  # 1, 1.0 and True are equal
+        if kind is list or kind is tuple:
+            return tuple(map(self._told, value))
+        if kind in _NAMES:
+            return value
+        raise _Unknown
+
+    def _make(self, made: _Made | int | None, args: tuple[Any, ...]) -> Any:
+        if made is None:
+            return None
+        if isinstance(made, int):
+            return args[made]
+        with in_kernel_invocation_manager(self._fake):
+            tensor = torch.empty_strided(made.shape, made.stride, dtype=made.dtype, device="meta")
+            if made.is_view:
+                source = next(arg for arg in args if isinstance(arg, FakeTensor))
+                tensor.set_(source.untyped_storage(), made.offset, made.shape, made.stride)
+        return FakeTensor(self._fake, tensor, made.device)
+
+
+def _described(out: Any, args: Sequence[Any], given: Sequence[Tensor]) -> _Made | int | None:
+    """One output of an operation on the tensors ``given``."""
+    if out is None:
+        return None
+    for place, arg in enumerate(args):
+        if arg is out:
+            return place
+    if type(out) is not FakeTensor or out.constant is not None or out.layout is not torch.strided:
+        raise _Unknown
+    storage = out.untyped_storage()
+    is_view = any(storage._cdata == tensor.untyped_storage()._cdata for tensor in given)
+    # Of several tensors it would have to be told which one the view is of.
+    known = len(given) == 1 if is_view else storage.nbytes() == _bytes_of(out)
+    if not known or out.is_conj() or out.is_neg():
+        raise _Unknown
+    return _Made(tuple(out.shape), out.stride(), out.storage_offset(), out.dtype, out.fake_device, is_view)
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    """Of the memory that ``empty_strided`` gives for it."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize if tensor.storage_offset() == 0 else -1

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from estimators.outcomes import Outcomes
+
+aten = torch.ops.aten
+
+
+def both(operation: Any, arguments: Callable[[], tuple[Any, ...]], **kwargs: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    """What torch gives, what is remembered of it for new arguments, and these."""
+    fake = FakeTensorMode()
+    outcomes = Outcomes(fake)
+    with fake:
+        first, second = arguments(), arguments()
+        out = operation(*first, **kwargs)
+        key = outcomes.key(operation, first, kwargs)
+        outcomes.learn(key, operation, first, kwargs, out)
+        again = outcomes.key(operation, second, kwargs)
+        assert key is not None and again == key
+        outcome = outcomes.known(again)
+        return out, outcomes.again(outcome, second) if outcome else None, second
+
+
+def look(tensor: Tensor) -> tuple[Any, ...]:
+    storage = tensor.untyped_storage()
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.device, storage.nbytes()
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        (aten.mm.default, lambda: (torch.empty(3, 4), torch.empty(4, 5))),
+        (aten.add.Tensor, lambda: (torch.empty(3, 4).t(), torch.empty(4, 3, dtype=torch.bfloat16))),
+        (aten.native_layer_norm.default, lambda: (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)),
+        (aten.convolution.default,
+         lambda: (torch.empty(2, 3, 8, 8), torch.empty(6, 3, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)),
+        (aten._foreach_add.Scalar, lambda: ([torch.empty(3), torch.empty(4)], 1.0)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_new_tensors_are_like_those_of_torch(operation: Any, arguments: Any) -> None:
+    out, remembered, _ = both(operation, arguments)
+    outs, all_remembered = (one if isinstance(one, tuple | list) else (one,) for one in (out, remembered))
+    assert [look(one) for one in outs] == [look(one) for one in all_remembered]
+    assert type(out) is type(remembered) and all(type(one) is FakeTensor for one in all_remembered)
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        (aten.t.default, lambda: (torch.empty(3, 4),)),
+        (aten.slice.Tensor, lambda: (torch.empty(6, 4), 0, 2, 5)),
+        (aten.split.Tensor, lambda: (torch.empty(6, 4), 2)),
+    ],
+    ids=str,
+)
+def test_views_share_the_memory_of_the_new_argument(operation: Any, arguments: Any) -> None:
+    out, remembered, (source, *_) = both(operation, arguments)
+    outs, all_remembered = (one if isinstance(one, tuple | list) else (one,) for one in (out, remembered))
+    assert [look(one) for one in outs] == [look(one) for one in all_remembered]
+    assert all(one.untyped_storage()._cdata == source.untyped_storage()._cdata for one in all_remembered)
+
+
+def test_an_operation_in_place_gives_its_argument() -> None:
+    _, remembered, (given, *_) = both(aten.add_.Tensor, lambda: (torch.empty(3), torch.empty(3)))
+    assert remembered is given
+
+
+def test_numbers_of_different_types_are_told_apart() -> None:
+    fake = FakeTensorMode()
+    with fake:
+        tensor, outcomes = torch.empty(3, dtype=torch.int64), Outcomes(fake)
+        keys = {outcomes.key(aten.mul.Tensor, (tensor, number), {}) for number in (1, 1.0, True)}
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        (aten.unsqueeze_.default, lambda: (torch.empty(3), 0)),  # changes what its argument looks like
+        (aten.add.out, lambda: (torch.empty(3), torch.empty(3))),  # gives what is no positional argument
+    ],
+)
+def test_what_cannot_be_told_is_not_remembered(operation: Any, arguments: Any) -> None:
+    fake = FakeTensorMode()
+    with fake:
+        outcomes, given = Outcomes(fake), arguments()
+        kwargs = {"out": torch.empty(3)} if operation is aten.add.out else {}
+        key = outcomes.key(operation, given, kwargs)
+        outcomes.learn(key, operation, given, kwargs, operation(*given, **kwargs))
+        assert key is None or outcomes.known(key) is None
+
+
+def test_real_tensors_and_constants_are_left_to_torch() -> None:
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    outcomes = Outcomes(fake)
+    assert outcomes.key(aten.neg.default, (torch.ones(3),), {}) is None
+    with fake:
+        assert outcomes.key(aten.neg.default, (torch.tensor(1.0),), {}) is None  # its value is known
