@@ -10,14 +10,14 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from benchmarks.estimating import envelope, pace, truth
+from benchmarks.estimating import envelope, pace, speed, truth
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="3 cases and 4 points in place of all")
     parser.add_argument("--seed", type=int, default=0, help="of the points that are drawn")
-    parser.add_argument("--only", choices=["truth", "envelope", "pace"], help="one part alone")
+    parser.add_argument("--only", choices=["truth", "envelope", "pace", "speed"], help="one part alone")
     options = parser.parse_args()
 
     def some(cases: Sequence[truth.Case]) -> Sequence[truth.Case]:
@@ -27,6 +27,7 @@ def main() -> None:
         "truth": lambda: truth.run(some(list(truth.cases()))),
         "envelope": lambda: envelope.run(4 if options.quick else 100, options.seed),
         "pace": lambda: pace.run(some(list(pace.cases()))),
+        "speed": speed.run,
     }
     figures: dict[str, float] = {}
     for name, run in parts.items():

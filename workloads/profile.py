@@ -48,7 +48,7 @@ def main() -> None:
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    _warm_up()
+    warm_up()
     _write(answers, {"ready": True})
     for line in requests:
         request = json.loads(line)
@@ -141,7 +141,7 @@ def _user_frames(error: BaseException, code_dir: Path | None) -> str:
     return "".join(traceback.format_list(own or list(frames)))[-TRACEBACK_BYTES:]
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
     """Trace a small model, so that forks find torch's lazy imports done."""
     torch.set_num_threads(1)
     trace(recipe_of(_WarmUp({})), Layout(), 4)

@@ -1,0 +1,99 @@
+"""How long the estimator takes: for a structure that it knows, and for ones that it has never seen.
+
+Seconds are of processor time. New structures are traced in forks of a process that has imported torch and traced a
+small model before, from the candidate's parameters on: as in the service's trace process.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from estimators.memory import footprint, largest_micro_batch
+from estimators.model import Layout, Plan
+from estimators.trace import trace
+from scamp_service.tracing import TraceProcess, Tracer
+from workloads.loading import load_workload
+from workloads.profile import recipe_of, warm_up
+
+GPT_1P3B = {"depth": 24, "width": 2048, "heads": 16, "context": 1024, "batch": 8}
+GPT_7B = {"depth": 32, "width": 4096, "heads": 32, "context": 2048, "batch": 8}
+NUM_NEW = 3
+NUM_CACHED = 1000
+
+
+class _NoCode:
+    def blob(self, sha256: str) -> bytes:
+        raise KeyError(sha256)
+
+
+def run() -> dict[str, float]:
+    """Print every time; returns the figures."""
+    torch.set_num_threads(1)
+    warm_up()
+    return {
+        "cached_ms": 1e3 * _cached(),
+        "new_1p3b_seconds": _new("new structure, GPT of 1.3B", GPT_1P3B, Layout()),
+        "new_fsdp_7b_seconds": _new("new structure, GPT of 7B, FSDP over 8, recompute", GPT_7B, Layout(8, True)),
+    }
+
+
+def _new(what: str, params: dict[str, Any], layout: Layout) -> float:
+    def traced() -> None:
+        trace(recipe_of(load_workload("stdlib_gpt", None)(params)), layout, params["batch"])
+
+    seconds = [_in_fork(traced) for _ in range(NUM_NEW)]
+    print(f"{what}: {', '.join(f'{one:.2f}' for one in seconds)} CPU-s", flush=True)
+    return median(seconds)
+
+
+def _cached() -> float:
+    """Seconds for peak, reservation and largest micro-batch of a plan whose layout was traced before."""
+    params, plan, process = {"depth": 2, "width": 64}, Plan(8), TraceProcess()
+    with tempfile.TemporaryDirectory() as folder:
+        tracer = Tracer(_NoCode(), Path(folder), seconds=60)
+        try:
+            tracer.trace(process, "stdlib_gpt", None, params, plan.layout)
+        finally:
+            process.end()
+
+        def estimate() -> None:
+            known = tracer.known("stdlib_gpt", None, params, plan.layout)
+            assert known is not None
+            profile = known.profile(plan.layout)
+            footprint(profile, plan)
+            largest_micro_batch(profile, plan.layout, 1024)
+
+        seconds = sorted(_took(estimate) for _ in range(NUM_CACHED))
+    print(f"known structure: median {1e3 * median(seconds):.3f} ms, p99 {1e3 * seconds[-NUM_CACHED // 100]:.3f} ms")
+    return median(seconds)
+
+
+def _in_fork(work: Callable[[], object]) -> float:
+    """Processor seconds; what the work leaves behind in the process is gone with the fork."""
+    result, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, struct.pack("d", _took(work)))
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(result, "rb") as pipe:
+        (seconds,) = struct.unpack("d", pipe.read())
+    os.waitpid(child, 0)
+    return float(seconds)
+
+
+def _took(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
