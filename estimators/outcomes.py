@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -49,14 +49,18 @@ class Outcome:
 
 
 class Outcomes:
-    """The memory of one fake mode."""
+    """The memory as one fake mode uses it; what one has learned, all know: shapes are shapes."""
+
+    _known: ClassVar[dict[Key, Outcome]] = {}
 
     def __init__(self, fake: FakeTensorMode) -> None:
         self._fake = fake
-        self._known: dict[Key, Outcome] = {}
+        fake.cache_enabled = False  # torch's own memory
 
     def key(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key | None:
         """None where the outcome cannot be remembered."""
+        if not operation._schema.returns:
+            return None  # to be done each time: it may write to tensors whose values are known
         try:
             return (operation, *map(self._told, args), *((name, self._told(value)) for name, value in kwargs.items()))
         except _Unknown:

@@ -151,7 +151,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if outcome is not None:
             out = self._outcomes.again(outcome, args)
         else:
-            out = func(*args, **kwargs)
+            # A fused optimizer writes values and gives nothing; torch takes long to find that out.
+            fused = func._opname.startswith("_fused_") and func._opname.endswith("_")
+            out = None if fused else func(*args, **kwargs)
             outcome = self._outcomes.learn(key, func, args, kwargs, out)
         if outcome.kind is not None:
             self._done.add(outcome.kind, *outcome.amounts)

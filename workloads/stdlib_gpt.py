@@ -175,6 +175,7 @@ def _text(split: str) -> Tensor:
     folder = Path(sysconfig.get_path("stdlib"))
     files = (folder / f"{module}.py" for module in (TRAIN_MODULES if split == "train" else EVAL_MODULES))
     text = "\n".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
-    position = {character: index for index, character in enumerate(VOCABULARY)}
-    last = len(VOCABULARY) - 1
-    return torch.frombuffer(bytearray(position.get(character, last) for character in text), dtype=torch.uint8)
+    codes = torch.frombuffer(bytearray(text.encode("utf-32-le")), dtype=torch.int32)
+    positions = torch.full((129,), len(VOCABULARY) - 1, dtype=torch.uint8)
+    positions[[ord(character) for character in VOCABULARY[:-1]]] = torch.arange(len(VOCABULARY) - 1, dtype=torch.uint8)
+    return positions[codes.clamp(max=128)]
