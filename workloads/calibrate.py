@@ -147,7 +147,7 @@ def calibrate() -> DeviceKind:
         for name, sample in samples:
             by_kind[name].append(sample)
     rates = {name: _fit(np.array(samples)) for name, samples in by_kind.items()}
-    measured = DeviceKind(_cpu_name(), rates, f"measured {date.today()}, 1 thread, torch {torch.__version__}")
+    measured = DeviceKind(cpu_name(), rates, f"measured {date.today()}, 1 thread, torch {torch.__version__}")
     return _with_overhead(measured, whole)
 
 
@@ -175,7 +175,7 @@ def _with_overhead(kind: DeviceKind, whole: list[tuple[Work, float]]) -> DeviceK
     return DeviceKind(kind.name, rates, kind.provenance)
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     return found[1] if found else platform.machine()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,12 @@ from estimators.trace import trace, trace_peak
 from workloads.loading import load_workload
 from workloads.profile import recipe_of
 
+TITLE = "Shortcuts"
+HEADER = ("direct MiB", "bytes apart", "curve s", "direct s", "case")
+ABOUT = """\
+Peaks of batches and depths that were never traced, drawn at random, against direct traces of them. Seconds are of one
+processor: for the whole curve, and for the one batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -29,30 +36,31 @@ class Point:
     traced_batch: int
     asked_batch: int
 
+    def __str__(self) -> str:
+        params = " ".join(f"{name}={value}" for name, value in self.params.items())
+        return f"{self.workload} {params} {self.layout} batch={self.traced_batch}→{self.asked_batch}"
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    point: Point
     bytes_apart: int
     direct_bytes: int
     fell_back: bool
     curve_seconds: float  # of processor time
     direct_seconds: float  # the same, for the one batch
 
+    def row(self) -> list[str]:
+        seconds = [f"{self.curve_seconds:.2f}", f"{self.direct_seconds:.2f}"]
+        apart = "fell back" if self.fell_back else str(self.bytes_apart)
+        return [f"{self.direct_bytes / MIB:.0f}", apart, *seconds]
 
-def run(num_points: int, seed: int) -> dict[str, float]:
-    """Print every point; returns the figures."""
-    torch.set_num_threads(1)
+
+def cases(quick: bool, seed: int) -> Sequence[Point]:
     source = random.Random(seed)
-    results = []
-    print(f"{'direct':>9} {'apart':>8} {'curve':>7} {'direct':>7}   point")
-    for _ in range(num_points):
-        result = measure(draw(source))
-        results.append(result)
-        point = result.point
-        words = f"{point.workload} {point.params} {point.layout}, {point.traced_batch} -> {point.asked_batch} samples"
-        print(f"{result.direct_bytes / MIB:>5.0f} MiB {result.bytes_apart:>6} B {result.curve_seconds:>5.2f} s "
-              f"{result.direct_seconds:>5.2f} s   {words}{' (fell back)' * result.fell_back}", flush=True)  # fmt: skip
+    return [draw(source) for _ in range(3 if quick else 100)]
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
     return {
         "envelope_points": len(results),
         "envelope_max_bytes_apart": max(abs(result.bytes_apart) for result in results),
@@ -70,7 +78,9 @@ def draw(source: random.Random) -> Point:
     return Point(workload, params, layout, source.randint(4, 64), source.randint(2, 512))
 
 
-def measure(point: Point) -> Result:
+def measure(point: Point, seconds: float) -> Result:
+    """In this process, where nothing ends a trace: ``seconds`` are not looked at."""
+    torch.set_num_threads(1)
     recipe = recipe_of(load_workload(point.workload, None)(dict(point.params)))
     began = time.process_time()
     traced = trace(recipe, point.layout, point.traced_batch)
@@ -80,4 +90,4 @@ def measure(point: Point) -> Result:
     shortened = traced.alike or point.params["depth"] <= TRACED_BLOCKS
     fell_back = not (shortened and isinstance(traced.curve, Envelope))
     apart = 0 if not isinstance(traced.curve, Envelope) else traced.curve.peak_bytes(point.asked_batch) - direct
-    return Result(point, apart, direct, fell_back, between - began, ended - between)
+    return Result(apart, direct, fell_back, between - began, ended - between)

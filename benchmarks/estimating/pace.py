@@ -3,49 +3,64 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from typing import Any
 
-from benchmarks.estimating.truth import Case
-from benchmarks.estimating.zoo import make
-from estimators.device_kind import DeviceKind
-from estimators.model import Layout
-from estimators.work import Work
+import torch
 
+from benchmarks.estimating.case import Case
+from benchmarks.estimating.process import last_line
+from estimators.device_kind import DeviceKind
+from estimators.trace import trace
+from estimators.work import Work
+from workloads import calibrate
+from workloads.parallel import apply_plan
+from workloads.profile import recipe_of
+from workloads.step import train_step
+
+CALIBRATION_SECONDS = 600
 NUM_STEPS = 5
 PROBE_EVERY = 3  # of the calibration's own steps
+TITLE = "Seconds of a step"
+HEADER = ("predicted s", "drift", "measured s", "error", "scaled", "case")
+ABOUT = """\
+Processor seconds of a step of one rank with one thread, foretold after `scamp calibrate`, of models that it did not
+measure. "Drift" is what the machine has changed since, by the calibration's own steps; "scaled" is the error with that
+taken out, as no user can."""
 
 
-def cases() -> Iterator[Case]:
-    yield Case("gpt", 2, {"depth": 4, "width": 256, "context": 128})
-    yield Case("gpt", 8, {"depth": 2, "width": 128, "context": 256})
-    yield Case("gpt", 4, {"depth": 4, "width": 256, "context": 128}, recompute=True)
-    yield Case("gpt", 1, {"depth": 6, "width": 512, "context": 256}, optimizer="momentum")
-    yield Case("vit", 2, {"depth": 6, "width": 192})
-    yield Case("vit", 8, {"depth": 3, "width": 96, "heads": 3, "side": 112})
-    yield Case("vit", 4, {"depth": 6, "width": 192}, optimizer="sgd")
-    yield Case("swin", 1, {"width": 32, "depths": [2, 2, 2]})
-    yield Case("swin", 4, {"width": 64, "depths": [2, 2]})
-    yield Case("unet", 1, {"width": 16, "side": 64})
-    yield Case("unet", 4, {"width": 8, "side": 128})
-    yield Case("dlrm", 256, {"rows": 10_000})
-    yield Case("dlrm", 2048, {"rows": 10_000}, optimizer="sgd")
-    yield Case("hf_gpt2", 2, {"depth": 4, "width": 256, "context": 128})
-    yield Case("hf_bert", 4, {"depth": 3, "width": 192, "context": 128})
-    yield Case("hf_llama", 2, {"depth": 4, "width": 256, "context": 128})
+def cases(quick: bool, seed: int) -> Sequence[Case]:
+    every = [
+        Case("gpt", 2, {"depth": 4, "width": 256, "context": 128}),
+        Case("gpt", 8, {"depth": 2, "width": 128, "context": 256}),
+        Case("gpt", 4, {"depth": 4, "width": 256, "context": 128}, recompute=True),
+        Case("gpt", 1, {"depth": 6, "width": 512, "context": 256}, optimizer="momentum"),
+        Case("vit", 2, {"depth": 6, "width": 192}),
+        Case("vit", 8, {"depth": 3, "width": 96, "heads": 3, "side": 112}),
+        Case("vit", 4, {"depth": 6, "width": 192}, optimizer="sgd"),
+        Case("swin", 1, {"width": 32, "depths": [2, 2, 2]}),
+        Case("swin", 4, {"width": 64, "depths": [2, 2]}),
+        Case("unet", 1, {"width": 16, "side": 64}),
+        Case("unet", 4, {"width": 8, "side": 128}),
+        Case("dlrm", 256, {"rows": 10_000}),
+        Case("dlrm", 2048, {"rows": 10_000}, optimizer="sgd"),
+        Case("hf_gpt2", 2, {"depth": 4, "width": 256, "context": 128}),
+        Case("hf_bert", 4, {"depth": 3, "width": 192, "context": 128}),
+        Case("hf_llama", 2, {"depth": 4, "width": 256, "context": 128}),
+    ]
+    return every[:1] if quick else every
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """Seconds. ``drift`` is how much longer than foretold a few of the calibration's own steps took just then: the
     machine's change since, and what the fit misses of them."""
 
-    case: Case
     predicted: float
     measured: float
     drift: float
@@ -58,22 +73,12 @@ class Result:
     def scaled_error_pct(self) -> float:
         return 100 * (self.predicted * self.drift / self.measured - 1)
 
-    def __str__(self) -> str:
-        sizes = f"{self.predicted:>7.3f} s {self.drift:>6.2f} {self.measured:>7.3f} s"
-        return f"{sizes} {self.error_pct:>+7.1f}% {self.scaled_error_pct:>+7.1f}%   {self.case}"
+    def row(self) -> list[str]:
+        seconds = [f"{self.predicted:.3f}", f"{self.drift:.2f}", f"{self.measured:.3f}"]
+        return [*seconds, f"{self.error_pct:+.1f} %", f"{self.scaled_error_pct:+.1f} %"]
 
 
-def run(wanted: Sequence[Case]) -> dict[str, float]:
-    """Print every case; returns the figures. ``scaled``: with the drift taken out, as no user can."""
-    kind = DeviceKind.from_json(json.loads(_output("-m", "workloads.calibrate")))
-    print(f"{kind.name}: {kind.provenance}")
-    print(f"{'predicted':>9} {'drift':>6} {'measured':>9} {'error':>8} {'scaled':>8}   case")
-    results = []
-    for case in wanted:
-        real = json.loads(_output("-m", "benchmarks.estimating.pace", case.to_json()))
-        drift = real["probe_seconds"] / kind.seconds(Work.from_json(real["probe_work"]))
-        results.append(Result(case, predict(case, kind), real["seconds"], drift))
-        print(results[-1], flush=True)
+def figures(results: Sequence[Result]) -> dict[str, float]:
     errors = sorted(abs(result.error_pct) for result in results)
     scaled = sorted(abs(result.scaled_error_pct) for result in results)
     return {
@@ -87,34 +92,38 @@ def run(wanted: Sequence[Case]) -> dict[str, float]:
     }
 
 
-def predict(case: Case, kind: DeviceKind) -> float:
-    from estimators.trace import trace
-    from workloads.function import FunctionWorkload
-    from workloads.profile import recipe_of
+def measure(case: Case, seconds: float) -> Result:
+    kind = calibration().result()
+    real = json.loads(last_line("-m", "benchmarks.estimating.pace", case.to_json(), seconds=seconds))
+    drift = real["probe_seconds"] / kind.seconds(Work.from_json(real["probe_work"]))
+    return Result(predict(case, kind), real["seconds"], drift)
 
-    recipe = recipe_of(FunctionWorkload(make, case.all_params))
-    traced = trace(recipe, Layout(recompute=case.recompute), case.batch)
-    return kind.seconds(traced.work.step(case.batch, 1))
+
+@cache
+def calibration() -> Future[DeviceKind]:
+    """Of this machine's CPU, once; it runs in a process of its own from the first call on."""
+
+    def calibrate() -> DeviceKind:
+        return DeviceKind.from_json(json.loads(last_line("-m", "workloads.calibrate", seconds=CALIBRATION_SECONDS)))
+
+    return ThreadPoolExecutor(1).submit(calibrate)
+
+
+def predict(case: Case, kind: DeviceKind) -> float:
+    return kind.seconds(trace(recipe_of(case.workload()), case.layout, case.batch).work.step(case.batch, 1))
 
 
 def run_for_real(case: Case) -> dict[str, Any]:
     """Processor seconds of a step as a rank would take it, and of a few known steps before and after."""
-    import torch
-
-    from workloads import calibrate
-    from workloads.function import FunctionWorkload
-    from workloads.parallel import apply_plan
-    from workloads.step import train_step
-
     calibrate.prepare()
     probes = list(calibrate.steps())[::PROBE_EVERY]
     work, before = Work(), 0.0
     for probe in probes:
         _, one, taken = calibrate.measure(probe)
         work, before = work + one, before + taken
-    workload = FunctionWorkload(make, case.all_params)
+    workload = case.workload()
     model = workload.build_model()
-    apply_plan(model, workload.blocks(model), Layout(recompute=case.recompute), None)
+    apply_plan(model, workload.blocks(model), case.layout, None)
     optimizer = workload.optimizer(model)
     batch = workload.train_batch(torch.zeros(case.batch))
 
@@ -124,12 +133,6 @@ def run_for_real(case: Case) -> dict[str, Any]:
     taken = median([calibrate.seconds(step) for _ in range(NUM_STEPS + 2)][2:])
     after = sum(calibrate.measure(probe)[2] for probe in probes)
     return {"seconds": taken, "probe_seconds": (before + after) / 2, "probe_work": work.to_json()}
-
-
-def _output(*arguments: str) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *arguments], env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout.splitlines()[-1]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import os
 import struct
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,29 +36,63 @@ class _NoCode:
         raise KeyError(sha256)
 
 
-def run() -> dict[str, float]:
-    """Print every time; returns the figures."""
+TITLE = "How long an estimate takes"
+HEADER = ("median s", "longest s", "case")
+ABOUT = """\
+Processor seconds: for peak, reservation and largest micro-batch of a plan whose layout was traced before, and for
+tracing structures that were never seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    figure: str
+    words: str
+    params: dict[str, Any]
+    layout: Layout
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    figure: str
+    seconds: list[float]
+
+    def row(self) -> list[str]:
+        return [f"{median(self.seconds):.3g}", f"{max(self.seconds):.3g}"]
+
+
+def cases(quick: bool, seed: int) -> Sequence[Speed]:
+    every = [
+        Speed("cached_ms", "known structure", {"depth": 2, "width": 64}, Layout()),
+        Speed("new_1p3b_seconds", "new structure, GPT of 1.3B", GPT_1P3B, Layout()),
+        Speed("new_fsdp_7b_seconds", "new structure, GPT of 7B, FSDP over 8, recompute", GPT_7B, Layout(8, True)),
+    ]
+    return every[:2] if quick else every
+
+
+def measure(case: Speed, seconds: float) -> Result:
+    """On this machine's processor, where nothing ends a trace: ``seconds`` are not looked at."""
     torch.set_num_threads(1)
-    warm_up()
-    return {
-        "cached_ms": 1e3 * _cached(),
-        "new_1p3b_seconds": _new("new structure, GPT of 1.3B", GPT_1P3B, Layout()),
-        "new_fsdp_7b_seconds": _new("new structure, GPT of 7B, FSDP over 8, recompute", GPT_7B, Layout(8, True)),
-    }
+    return Result(case.figure, _cached(case) if case.figure == "cached_ms" else _new(case))
 
 
-def _new(what: str, params: dict[str, Any], layout: Layout) -> float:
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    scale = {"cached_ms": 1e3}
+    return {result.figure: scale.get(result.figure, 1) * median(result.seconds) for result in results}
+
+
+def _new(case: Speed) -> list[float]:
     def traced() -> None:
-        trace(recipe_of(load_workload("stdlib_gpt", None)(params)), layout, params["batch"])
+        trace(recipe_of(load_workload("stdlib_gpt", None)(case.params)), case.layout, case.params["batch"])
 
-    seconds = [_in_fork(traced) for _ in range(NUM_NEW)]
-    print(f"{what}: {', '.join(f'{one:.2f}' for one in seconds)} CPU-s", flush=True)
-    return median(seconds)
+    warm_up()
+    return [_in_fork(traced) for _ in range(NUM_NEW)]
 
 
-def _cached() -> float:
-    """Seconds for peak, reservation and largest micro-batch of a plan whose layout was traced before."""
-    params, plan, process = {"depth": 2, "width": 64}, Plan(8), TraceProcess()
+def _cached(case: Speed) -> list[float]:
+    params, plan, process = case.params, Plan(8), TraceProcess()
     with tempfile.TemporaryDirectory() as folder:
         tracer = Tracer(_NoCode(), Path(folder), seconds=60)
         try:
@@ -72,9 +107,7 @@ def _cached() -> float:
             footprint(profile, plan)
             largest_micro_batch(profile, plan.layout, 1024)
 
-        seconds = sorted(_took(estimate) for _ in range(NUM_CACHED))
-    print(f"known structure: median {1e3 * median(seconds):.3f} ms, p99 {1e3 * seconds[-NUM_CACHED // 100]:.3f} ms")
-    return median(seconds)
+        return [_took(estimate) for _ in range(NUM_CACHED)]
 
 
 def _in_fork(work: Callable[[], object]) -> float:

@@ -1,0 +1,49 @@
+"""What ``benchmarks.estimators`` measures by: one model, how it is trained, and the samples of a micro-batch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.estimating.zoo import make
+from estimators.model import Layout
+from workloads.function import FunctionWorkload
+from workloads.loading import BUILT_INS, load_workload
+from workloads.protocol import Workload
+
+
+@dataclass(frozen=True)
+class Case:
+    """``model`` is one of ``zoo.MODELS``, or a built-in workload, which has its own optimizer and fp32."""
+
+    model: str
+    batch: int
+    params: dict[str, Any] = field(default_factory=dict)
+    precision: str = "fp32"
+    optimizer: str = "adamw"
+    recompute: bool = False
+    num_micro_batches: int = 1
+
+    def to_json(self) -> str:
+        return json.dumps(vars(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        return cls(**json.loads(text))
+
+    def __str__(self) -> str:
+        size = " ".join(f"{name}={value}" for name, value in self.params.items())
+        more = [word for word in (self.precision, self.optimizer) if word not in ("fp32", "adamw")]
+        batch = f"batch={f'{self.num_micro_batches}×' if self.num_micro_batches > 1 else ''}{self.batch}"
+        return " ".join(filter(None, [self.model, size, batch, *more, "recompute" * self.recompute]))
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(recompute=self.recompute, accumulate=self.num_micro_batches > 1)
+
+    def workload(self) -> Workload:
+        if self.model in BUILT_INS:
+            return load_workload(self.model, None)(self.params)
+        chosen = {"model": self.model, "precision": self.precision, "optimizer": self.optimizer}
+        return FunctionWorkload(make, chosen | self.params)

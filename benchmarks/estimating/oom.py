@@ -1,0 +1,196 @@
+"""Whether a model fits: what the estimator says, against real steps under a limit that the operating system enforces.
+
+A rank is warmed up as the service does it, and forked for every cap: as a new rank, and as one that was used before, by
+the same model. Two decisions are held against how it ends: by the traced peak alone, and by the peak with its margin,
+which the service reserves. It takes no gangs: these have more memory of their own (``GANG_MARGIN_BYTES``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.estimating.case import Case
+from benchmarks.estimating.process import last_line
+from estimators.memory import footprint
+from estimators.model import MIB, ModelProfile, Plan
+from estimators.trace import trace
+from workloads import budget
+from workloads.parallel import apply_plan
+from workloads.profile import recipe_of
+from workloads.step import train_step
+
+TITLE = "Does it fit?"
+CAPS_PERCENT = (90, 94, 97, 100, 103, 106, 110)  # of the traced peak; the last run is under what would be reserved
+BAND_PERCENT = 3  # nearer to the peak than this, memory beyond tensors decides
+NUM_STEPS = 3
+CPU = torch.device("cpu")
+HEADER = ("peak MiB", "reserved MiB", *(f"{percent} %" for percent in CAPS_PERCENT), "as reserved", "case")
+ABOUT = f"""\
+{NUM_STEPS} real steps of one rank under `RLIMIT_DATA`: at caps of so many percent of the traced peak, and at what the
+service would reserve (the peak, 6 % and 4 MiB). "Fits" and "dies" are how the run ended. A used rank has run the same
+model before, and so has all that libraries keep for good; a new one has not.
+
+By the peak alone the estimator says that a model fits where the peak is at most the cap; **bold** is where that was
+wrong. `oom_right_pct` is of decisions {BAND_PERCENT} % and more from the peak, `oom_missed` are those of them that said
+"fits" and died, `oom_inside_missed` those at the peak itself. By what is reserved, which is how the service decides,
+every run counts: `oom_reserved_missed` said "fits" and died, `oom_reserved_needless` said "does not fit" and lived.
+`new` and `used` in a name are those ranks alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    case: Case
+    used: bool
+
+    def __str__(self) -> str:
+        return f"{self.case}, {'used' if self.used else 'new'} rank"
+
+
+def cases(quick: bool, seed: int) -> Sequence[Rank]:
+    return [Rank(case, used) for case in (MODELS[:1] if quick else MODELS) for used in (False, True)]
+
+
+# Peaks of 50 to 200 MiB, so that a run takes a second or two.
+MODELS = [
+    Case("vit_digits", 64, {"depth": 6, "width": 128}),
+    Case("vit_digits", 64, {"depth": 8, "width": 256}, recompute=True),
+    Case("vit_digits", 32, {"depth": 4, "width": 192, "patch": 1}, num_micro_batches=2),
+    Case("stdlib_gpt", 16, {"depth": 4, "width": 256, "context": 128}),
+    Case("stdlib_gpt", 8, {"depth": 6, "width": 384, "context": 128}, recompute=True),
+    Case("stdlib_gpt", 4, {"depth": 4, "width": 320, "context": 256}, num_micro_batches=4),
+    Case("gpt", 2, {"depth": 3, "width": 384, "context": 128}),
+    Case("gpt", 4, {"depth": 4, "width": 256, "context": 128}, optimizer="foreach", num_micro_batches=2),
+    Case("vit", 4, {"depth": 6, "width": 192}, optimizer="sgd"),
+    Case("swin", 2, {"width": 32, "depths": [2, 2, 2]}),
+    Case("swin", 4, {"width": 64, "depths": [2, 2]}, recompute=True),
+    Case("unet", 2, {"width": 16, "side": 96}),
+    Case("unet", 4, {"width": 8, "side": 128}, optimizer="momentum"),
+    Case("dlrm", 1024, {"rows": 20_000}),
+    Case("dlrm", 4096, {"rows": 10_000}, optimizer="sgd", num_micro_batches=2),
+    Case("hf_gpt2", 2, {"depth": 4, "width": 256, "context": 128}),
+    Case("hf_llama", 2, {"depth": 4, "width": 256, "context": 128}, recompute=True),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``ends`` are those of the runs under ``caps`` (bytes): "" where all steps were taken, else what ended them."""
+
+    peak_bytes: int
+    reserved_bytes: int
+    caps: list[int]
+    ends: list[str]
+    used: bool
+
+    def row(self) -> list[str]:
+        sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (self.peak_bytes, self.reserved_bytes)]
+        needs = [self.peak_bytes] * len(CAPS_PERCENT) + [self.reserved_bytes]
+        runs = zip(needs, self.caps, self.ends, strict=True)
+        return sizes + [f"**{_word(end)}**" if (need <= cap) == bool(end) else _word(end) for need, cap, end in runs]
+
+
+def _word(end: str) -> str:
+    return {"": "fits", "OutOfMemory": "dies"}.get(end, end)
+
+
+def measure(rank: Rank, seconds: float) -> Result:
+    """``seconds`` are of all runs together."""
+    case = rank.case
+    traced = trace(recipe_of(case.workload()), case.layout, case.batch)
+    profile = ModelProfile(traced.structure, traced.num_params, traced.state_bytes, {case.layout: traced.curve})
+    need = footprint(profile, Plan(case.batch, case.num_micro_batches, recompute=case.recompute))
+    reserved_bytes = need.reserved_mib * MIB
+    caps = [-(-need.peak_bytes * percent // 100) for percent in CAPS_PERCENT] + [reserved_bytes]
+    order = json.dumps({"case": case.to_json(), "caps": caps, "used": rank.used})
+    ends = json.loads(last_line("-m", "benchmarks.estimating.oom", order, seconds=seconds))
+    return Result(need.peak_bytes, reserved_bytes, caps, ends, rank.used)
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Of all ranks, then of the new and of the used ones."""
+    groups = {
+        "oom": results,
+        "oom_new": [result for result in results if not result.used],
+        "oom_used": [result for result in results if result.used],
+    }
+    return {f"{group}_{name}": value for group, some in groups.items() if some for name, value in _count(some).items()}
+
+
+def _count(results: Sequence[Result]) -> dict[str, float]:
+    inside, outside, reserved = [], [], []
+    for result in results:
+        lived = [not end for end in result.ends]
+        reserved += [(result.reserved_bytes <= cap, well) for cap, well in zip(result.caps, lived, strict=True)]
+        for percent, cap, well in zip(CAPS_PERCENT, result.caps, lived, strict=False):  # the last cap is easy for it
+            (outside if abs(percent - 100) >= BAND_PERCENT else inside).append((result.peak_bytes <= cap, well))
+    return {
+        "cases": len(results),
+        "decisions": len(outside),
+        "right_pct": 100 * sum(says_fits == lived for says_fits, lived in outside) / len(outside),
+        "missed": _missed(outside),
+        "inside_decisions": len(inside),
+        "inside_missed": _missed(inside),
+        "reserved_decisions": len(reserved),
+        "reserved_missed": _missed(reserved),
+        "reserved_needless": sum(lived and not says_fits for says_fits, lived in reserved),
+    }
+
+
+def _missed(decisions: Sequence[tuple[bool, bool]]) -> int:
+    """Of (said to fit, lived)."""
+    return sum(says_fits and not lived for says_fits, lived in decisions)
+
+
+def run_under(case: Case, caps: Sequence[int], used: bool) -> list[str]:
+    """How a few steps end under each cap. Every run is a fork of this process, which without ``used`` has run none."""
+    torch.set_num_threads(1)
+    workload = case.workload()
+    budget.warm_up(CPU, None)
+    workload.build_model()
+    workload.train_batch(torch.arange(1))  # data sets are read now, as in workloads.runtime
+    if used and (end := _end_of(case, None)):
+        raise RuntimeError(f"without a limit it ended by {end}")
+    return [_forked(case, cap) for cap in caps]
+
+
+def _forked(case: Case, cap_bytes: int) -> str:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, f"ended {_end_of(case, cap_bytes)}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        said, _, end = answer.read().partition(" ")
+    os.waitpid(child, 0)
+    return end if said else "crashes"
+
+
+def _end_of(case: Case, cap_bytes: int | None) -> str:
+    baseline = budget.baseline_bytes(CPU)
+    workload = case.workload()
+    model = workload.build_model()
+    apply_plan(model, workload.blocks(model), case.layout, None)
+    optimizer = workload.optimizer(model)
+    try:
+        with budget.enforce(CPU, baseline, cap_bytes):
+            for step in range(NUM_STEPS):
+                workload.on_step(step, NUM_STEPS, optimizer)
+                batches = (workload.train_batch(torch.arange(case.batch)) for _ in range(case.num_micro_batches))
+                train_step(workload, model, optimizer, batches, case.num_micro_batches)
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    print(json.dumps(run_under(Case.from_json(given["case"]), given["caps"], given["used"])))
