@@ -44,7 +44,6 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         return [
             Case("gpt", 4, {"depth": 3, "width": 256, "context": 64}),
             Case("unet", 4, {"width": 16, "side": 64}),
-            Case("dlrm", 256, {"rows": 20_000}, optimizer="sgd"),
         ]
     wide = {"width": 1024}
     short = {**wide, "context": 16}
