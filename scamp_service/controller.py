@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from estimators.residuals import WINDOW_TRIALS
 from scamp_service import decide as d
 from scamp_service.errors import Unavailable
-from scamp_service.executor import Executor, Sizer
+from scamp_service.executor import Demand, Executor, Sizer
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Study, Trial
 from scamp_service.search import Search
@@ -85,6 +86,7 @@ class Controller:
         studies = {study.id: self._rules(study) for study in self._live_studies()}
         trials = [trial for trial in self._store.live_trials() if trial.study_id in studies]
         judged = {trial.study_id for trial in trials if trial.state is TrialState.RUNNING and self._at_rung(trial)}
+        to_plan = {studies[t.study_id].family(t) for t in trials if t.state in (TrialState.WAITING, TrialState.QUEUED)}
         resumable = {trial.id for trial in trials if trial.attempt and trial.state is not TrialState.WAITING}
         return d.Snapshot(
             now=self._clock(),
@@ -96,6 +98,7 @@ class Controller:
             sized=self._sizer.results(),
             rungs={i: self._store.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
+            past={family: self._store.family_attempts(family, WINDOW_TRIALS) for family in sorted(to_plan)},
             passed_over=self._passed_over,
             max_gangs_per_device=self._max_gangs_per_device,
         )
@@ -149,6 +152,7 @@ class Controller:
             max_lost=spec.budget.max_lost,
             max_oom=spec.budget.max_oom,
             num_trials=sum(counts.values()),
+            searched=frozenset(spec.space),
             exhausted=study.id in self._exhausted,
             broken=self._why_broken(study, failed) if hopeless else "",
         )
@@ -174,11 +178,10 @@ class Controller:
                 self._executor.launch(order)
             case d.StopGang(key):
                 self._executor.stop(key)
-            case d.Size(trial):
+            case d.Size(trial, learned):
                 study = self._store.study(trial.study_id)
-                cluster = self._executor.cluster()
-                workload = self._spec(study).workload
-                self._sizer.request(trial.id, workload, study.code, trial.params, trial.extra_bytes, cluster)
+                demand = Demand(self._spec(study).workload, study.code, trial.params, trial.extra_bytes, learned)
+                self._sizer.request(trial.id, demand, self._executor.cluster())
             case d.Propose(study_id, first_number, count):
                 self._propose(study_id, first_number, count, now)
             case d.PassedOver(counts):
@@ -196,8 +199,11 @@ class Controller:
             token=order.token,
             plan=order.plan.to_json(),
             devices=order.devices,
+            device_kinds=begin.device_kinds,
             mib_per_rank=order.mib_per_rank,
             predicted_bytes=begin.trial.predicted_bytes,
+            extra_bytes=begin.trial.extra_bytes,
+            bias_bytes=begin.trial.bias_bytes,
             placement_reason=begin.placement.reason,
             now=now,
         )

@@ -11,19 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from estimators.model import MIB, Plan
+from estimators.residuals import NOTHING, Learned, learn, need_after_out_of_memory
 from placement.ledger import Ledger
 from placement.model import Cluster, Gang, Placement, Wait
 from placement.packer import Queued, pack, passed_over
 from scamp_service.executor import GangState, GangStatus, Order, Sized, Unsized
+from scamp_service.families import family, runs
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Json, Trial
 from scamp_service.stopping import judge
 
 LAUNCH_PATIENCE_SECONDS = 120.0
 """A gang that has not reported after this long is lost; before, an absent one is launched again (same token)."""
-
-OOM_GROWTH = 0.25
-"""How far the next prediction goes beyond what is known to be too little, as a share of the traced peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +45,17 @@ class StudyRules:
     max_lost: int
     max_oom: int
     num_trials: int
+    searched: frozenset[str] = frozenset()  # the names of its search space
     exhausted: bool = False  # the sampler has nothing more to propose
     broken: str = ""  # why no candidate of this study can ever run
 
     @property
     def wants_trials(self) -> bool:
         return self.state is StudyState.RUNNING and not self.exhausted and self.num_trials < self.max_trials
+
+    def family(self, trial: Trial) -> str:
+        """Of the trials that its memory can be learned from."""
+        return family(self.workload, self.code, trial.params, self.searched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Snapshot:
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
     rungs: Mapping[int, Mapping[int, Mapping[int, float]]] = field(default_factory=dict)  # study → step → trial → value
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
+    past: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)  # family → attempts of its newest trials
     passed_over: Mapping[str, int] = field(default_factory=dict)  # gang that waits → how often others went before
     max_gangs_per_device: int = 4
 
@@ -96,6 +101,7 @@ class Begin:
     trial: Trial
     plan: Plan
     placement: Placement
+    device_kinds: tuple[str, ...]
     order: Order
 
 
@@ -113,6 +119,7 @@ class StopGang:
 @dataclass(frozen=True, slots=True)
 class Size:
     trial: Trial
+    learned: Learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +148,12 @@ Effect = MoveTrial | MoveAttempt | Begin | Launch | StopGang | Size | Propose | 
 
 def decide(snapshot: Snapshot) -> list[Effect]:
     """One cycle, in six numbered steps; the effects are applied in this order."""
+    learned = _learned(snapshot)
     effects: list[Effect] = []
     effects += _fence_strangers(snapshot)  # 1. gangs that the database does not know
     effects += _follow_attempts(snapshot)  # 2. outcomes, losses, rungs, teardown
-    effects += _size_waiting(snapshot)  # 3. a plan for every candidate, or why there is none
-    effects += _place_queued(snapshot)  # 4. gangs onto devices
+    effects += _size_waiting(snapshot, learned)  # 3. a plan for every candidate, or why there is none
+    effects += _place_queued(snapshot, learned)  # 4. gangs onto devices
     effects += _propose(snapshot)  # 5. new candidates
     effects += _finish_studies(snapshot)  # 6. studies that have ended
     return effects
@@ -231,13 +239,10 @@ def _retry(study: StudyRules, trial: Trial, why: str) -> Effect:
 def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
     """Out of memory is a wrong prediction, not a failure: correct it by what was measured, and plan again.
 
-    The true peak is above what was reserved, and above what the rank held plus what it asked for. It may show itself
-    only bit by bit, so the next prediction is that bound and ``OOM_GROWTH`` of the traced peak.
+    The true peak is above what was reserved, and above what the rank held plus what it asked for.
     """
     num_oom = trial.num_oom + 1
-    traced_bytes = attempt.predicted_bytes - trial.extra_bytes
-    bound_bytes = max(attempt.measured_bytes, attempt.mib_per_rank * MIB)
-    extra_bytes = bound_bytes - traced_bytes + int(OOM_GROWTH * traced_bytes)
+    extra_bytes = need_after_out_of_memory(attempt.traced_bytes, attempt.reserved_bytes, attempt.measured_bytes)
     if num_oom > study.max_oom:
         reason = f"out of memory {num_oom} times ({attempt.detail}); raise budget.max_oom or lower the batch"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_oom": num_oom})
@@ -266,7 +271,12 @@ def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
 # --- 3, 4: what waits ---------------------------------------------------------------------------------------------
 
 
-def _size_waiting(s: Snapshot) -> Iterator[Effect]:
+def _learned(s: Snapshot) -> Mapping[str, Learned]:
+    kinds = {device.kind for device in s.cluster.devices}
+    return {name: learn(runs(attempts), kinds) for name, attempts in s.past.items()}
+
+
+def _size_waiting(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect]:
     for trial in s.trials:
         if trial.state is not TrialState.WAITING:
             continue
@@ -284,6 +294,10 @@ def _size_waiting(s: Snapshot) -> Iterator[Effect]:
                         "plan": sized.plan.to_json(),
                         "plan_reason": sized.reason,
                         "predicted_bytes": sized.predicted_bytes,
+                        "extra_bytes": sized.extra_bytes,
+                        "bias_bytes": sized.bias_bytes,
+                        "learned_bytes": sized.learned_bytes,
+                        "family": study.family(trial),
                         "reserved_mib": sized.reserved_mib,
                         "reason": sized.reason,
                     },
@@ -295,10 +309,10 @@ def _size_waiting(s: Snapshot) -> Iterator[Effect]:
             case Unsized() as unsized:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
             case None if s.cluster.devices:
-                yield Size(trial)
+                yield Size(trial, learned.get(study.family(trial), NOTHING))
 
 
-def _place_queued(s: Snapshot) -> Iterator[Effect]:
+def _place_queued(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect]:
     queued: list[Trial] = []
     winding_down = {attempt.trial_id for attempt in s.attempts}  # two attempts of one trial never share its checkpoints
     for trial in s.trials:
@@ -306,6 +320,8 @@ def _place_queued(s: Snapshot) -> Iterator[Effect]:
             continue
         if s.studies[trial.study_id].state is not StudyState.RUNNING:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
+        elif s.cluster.devices and (lesson := _lesson(s, trial, learned)):
+            yield MoveTrial(trial, TrialState.WAITING, {"reason": f"to be planned again with {lesson}"})
         elif trial.id not in winding_down:
             queued.append(trial)
     if not queued or not s.cluster.devices:
@@ -320,9 +336,16 @@ def _place_queued(s: Snapshot) -> Iterator[Effect]:
         study = s.studies[trial.study_id]
         plan = _plan(trial)
         order = _order(s, study, trial, trial.attempt + 1, "", plan, placement.devices, placement.gang.mib_per_rank)
-        yield Begin(trial, plan, placement, order)
+        kinds = {device.kind for device in s.cluster.devices if device.id in placement.devices}
+        yield Begin(trial, plan, placement, tuple(sorted(kinds)), order)
     for wait in waits:
         yield from _explain(by_gang[wait.gang.id], wait)
+
+
+def _lesson(s: Snapshot, trial: Trial, learned: Mapping[str, Learned]) -> Learned | None:
+    """What its family has learned since it was planned, where that is worth a new plan."""
+    lesson = learned.get(s.studies[trial.study_id].family(trial), NOTHING)
+    return lesson if lesson.extra_bytes >= max(trial.learned_bytes, trial.extra_bytes) + MIB else None
 
 
 def _explain(trial: Trial, wait: Wait) -> Iterator[Effect]:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from estimators.model import Plan
+from estimators.residuals import NOTHING, Learned
 from placement.model import Cluster
 from scamp_service.model import Json
 
@@ -75,14 +76,30 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """A candidate to be sized. ``extra_bytes`` is what its own out-of-memory failures have taught, ``learned`` what
+    its family has: the larger of the two is added to its traced peaks."""
+
+    workload: str
+    code: str | None
+    params: Json
+    extra_bytes: int = 0
+    learned: Learned = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
 class Sized:
-    """A candidate's plan and predicted cost, the reason in words."""
+    """A candidate's plan and predicted cost, the reason in words. ``extra_bytes`` of the prediction are beyond the
+    trace, ``bias_bytes`` of these are tensors; ``learned_bytes`` is what its family had taught, taken or not."""
 
     structure: str
     plan: Plan
     predicted_bytes: int
     reserved_mib: int
     reason: str
+    extra_bytes: int = 0
+    bias_bytes: int = 0
+    learned_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +114,7 @@ class Unsized:
 class Sizer(Protocol):
     """Traces and plans candidates away from the controller's thread."""
 
-    def request(
-        self, trial_id: int, workload: str, code: str | None, params: Json, extra_bytes: int, cluster: Cluster
-    ) -> None:
+    def request(self, trial_id: int, demand: Demand, cluster: Cluster) -> None:
         """Begin sizing; no effect while the same trial is being sized."""
         ...
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from estimators.model import MIB
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
 Json = Mapping[str, Any]
@@ -29,9 +30,11 @@ class Study:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """``attempt`` counts the attempts begun (0 = none yet). ``plan``, ``plan_reason`` (why no more preferred plan was
-    taken), ``predicted_bytes`` and ``reserved_mib`` are of the newest plan. ``extra_bytes`` is what out-of-memory
-    failures have taught: it is added to every later prediction. ``judged_step`` is the last rung at which stopping has
-    decided. ``value`` is the objective at ``step``: the newest while it runs, the final one afterwards.
+    taken), ``predicted_bytes`` and ``reserved_mib`` are of the newest plan. ``extra_bytes`` is the part of the
+    prediction that no trace shows: what out-of-memory failures of this trial, or its family, have taught.
+    ``learned_bytes`` is what its ``family`` taught when it was planned, and ``bias_bytes`` the tensors among the
+    ``extra_bytes``. ``judged_step`` is the last rung at which stopping has decided. ``value`` is the objective at
+    ``step``: the newest while it runs, the final one afterwards.
     """
 
     id: int
@@ -48,6 +51,9 @@ class Trial:
     reserved_mib: int
     measured_bytes: int
     extra_bytes: int
+    bias_bytes: int
+    learned_bytes: int
+    family: str
     num_lost: int
     num_oom: int
     judged_step: int
@@ -60,8 +66,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One run of a trial. ``token`` fences it: a report with another token is refused. ``checkpoint_step`` is the
-    step of its last committed checkpoint (-1: none)."""
+    """One run of a trial. ``token`` fences it: a report with another token is refused. ``extra_bytes`` and
+    ``bias_bytes`` are those of the trial's plan, part of ``predicted_bytes``. After an out-of-memory ``measured_bytes``
+    is a lower bound. ``checkpoint_step`` is the step of its last committed checkpoint (-1: none)."""
 
     trial_id: int
     attempt: int
@@ -69,8 +76,11 @@ class Attempt:
     state: AttemptState
     plan: Json
     devices: tuple[str, ...]
+    device_kinds: tuple[str, ...]
     mib_per_rank: int
     predicted_bytes: int
+    extra_bytes: int
+    bias_bytes: int
     measured_bytes: int
     outcome: Outcome | None
     detail: str
@@ -84,6 +94,16 @@ class Attempt:
     def key(self) -> str:
         """Identifies the gang everywhere: ``trial/attempt``."""
         return f"{self.trial_id}/{self.attempt}"
+
+    @property
+    def traced_bytes(self) -> int:
+        """The peak that the trace alone foretold."""
+        return self.predicted_bytes - self.extra_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Of one rank, margin included."""
+        return self.mib_per_rank * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +138,6 @@ class Event:
     study_id: int | None
     trial_id: int | None
     data: Json
-
-
-@dataclass(frozen=True, slots=True)
-class PeakPair:
-    """Predicted and measured peak of one rank of one attempt; after an out-of-memory the measured is a lower bound."""
-
-    trial_id: int
-    attempt: int
-    outcome: Outcome | None
-    predicted_bytes: int
-    measured_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from scamp_service import schema
 from scamp_service.database import Database
 from scamp_service.errors import NotFound
 from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, TrialState
-from scamp_service.model import Attempt, Event, Json, LogLine, Metric, PeakPair, Study, Totals, Trial
+from scamp_service.model import Attempt, Event, Json, LogLine, Metric, Study, Totals, Trial
 from scamp_service.schema import one_of
 
 _trials, _attempts, _metrics = schema.trials, schema.attempts, schema.metrics
@@ -125,9 +125,18 @@ class Reads:
                     changes[device].append((ended, -1))  # sorts before what begins at the same instant
         return max((_highest(steps) for steps in changes.values()), default=0)
 
-    def peak_pairs(self, study_id: int) -> list[PeakPair]:
-        """Predicted and measured peak of every attempt that was measured, by trial and attempt."""
-        return [PeakPair(*row) for row in self._rows(_PEAK_PAIRS, study_id=study_id)]
+    def family_attempts(self, family: str, num_trials: int) -> list[Attempt]:
+        """Those of the newest ``num_trials`` trials of the family that were begun, over all studies."""
+        return [Attempt(*row) for row in self._rows(_FAMILY_ATTEMPTS, family=family, num_trials=num_trials)]
+
+    def families(self, study_id: int) -> list[str]:
+        """Of the study's trials that were planned; the one of most trials first."""
+        return [row[0] for row in self._rows(_FAMILIES, study_id=study_id)]
+
+    def measured_attempts(self, study_id: int, *, after: int = 0, num_trials: int = 1000) -> list[tuple[int, Attempt]]:
+        """(trial number, attempt) where a peak was measured, of so many measured trials with id > ``after``."""
+        rows = self._rows(_MEASURED_ATTEMPTS, study_id=study_id, after=after, num_trials=num_trials)
+        return [(row[0], Attempt(*row[1:])) for row in rows]
 
     # --- reports -----------------------------------------------------------------------------------------------
 
@@ -225,7 +234,37 @@ _TRIAL_ATTEMPTS = (
 )
 _STUDY_ATTEMPTS = _of_study(_select(_attempts, Attempt))
 _HOLDS = _of_study(select(_attempts.c.devices, _attempts.c.created_at, _attempts.c.ended_at))
-_PEAK_PAIRS = _of_study(_select(_attempts, PeakPair)).where(_attempts.c.measured_bytes > 0)
+_FAMILIES = (
+    select(_trials.c.family)
+    .where(_trials.c.study_id == bindparam("study_id"), _trials.c.family != "")
+    .group_by(_trials.c.family)
+    .order_by(func.count().desc(), func.min(_trials.c.id))
+)
+_newest_of_family = (
+    select(_trials.c.id)
+    .where(_trials.c.family == bindparam("family"), _trials.c.attempt > 0)
+    .order_by(_trials.c.id.desc())
+    .limit(bindparam("num_trials"))
+)
+_FAMILY_ATTEMPTS = (
+    _select(_attempts, Attempt)
+    .where(_attempts.c.trial_id.in_(_newest_of_family))
+    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
+)
+_measured_trials = (
+    select(_trials.c.id)
+    .where(_trials.c.study_id == bindparam("study_id"), _trials.c.id > bindparam("after"))
+    .where(_trials.c.measured_bytes > 0)
+    .order_by(_trials.c.id)
+    .limit(bindparam("num_trials"))
+)
+_MEASURED_ATTEMPTS = (
+    _select(_attempts, Attempt)
+    .with_only_columns(_trials.c.number, *_select(_attempts, Attempt).selected_columns)
+    .join(_trials, _trials.c.id == _attempts.c.trial_id)
+    .where(_attempts.c.trial_id.in_(_measured_trials), _attempts.c.measured_bytes > 0)
+    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
+)
 _CHECKPOINTS = (
     select(_attempts.c.trial_id, func.max(_attempts.c.checkpoint_step))
     .where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)), _attempts.c.checkpoint_step >= 0)

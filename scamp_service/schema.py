@@ -18,7 +18,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest migration: what ``alembic_version`` holds once the schema is as below."""
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
@@ -160,6 +160,9 @@ trials = Table(
     Column("reserved_mib", sa.BigInteger, nullable=False, default=0),
     Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
     Column("extra_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("bias_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("learned_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("family", sa.String(16), nullable=False, default=""),
     Column("num_lost", sa.Integer, nullable=False, default=0),
     Column("num_oom", sa.Integer, nullable=False, default=0),
     Column("judged_step", sa.BigInteger, nullable=False, default=0),
@@ -170,6 +173,7 @@ trials = Table(
     Column("finished_at", Real),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_trials_state", "state"),
+    Index("ix_trials_family", "family", "id"),
 )
 
 attempts = Table(
@@ -181,8 +185,11 @@ attempts = Table(
     Column("state", Word(AttemptState), nullable=False),
     Column("plan", JsonText, nullable=False),
     Column("devices", Names, nullable=False),
+    Column("device_kinds", Names, nullable=False),
     Column("mib_per_rank", sa.BigInteger, nullable=False),
     Column("predicted_bytes", sa.BigInteger, nullable=False),
+    Column("extra_bytes", sa.BigInteger, nullable=False),
+    Column("bias_bytes", sa.BigInteger, nullable=False),
     Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
     Column("outcome", Word(Outcome)),
     Column("detail", Text, nullable=False, default=""),

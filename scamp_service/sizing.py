@@ -16,8 +16,7 @@ from typing import Protocol
 from estimators.model import Layout, ModelProfile
 from placement.model import Cluster
 from placement.planner import Choice, NoPlan, Untraced, choose
-from scamp_service.executor import Sized, Unsized
-from scamp_service.model import Json
+from scamp_service.executor import Demand, Sized, Unsized
 from scamp_service.tracing import Blobs, TraceFailed, TraceProcess, Tracer
 
 log = logging.getLogger("scamp.sizing")
@@ -34,10 +33,7 @@ class Planner(Protocol):
 @dataclass(slots=True, eq=False)
 class _Job:
     trial_id: int
-    workload: str
-    code: str | None
-    params: Json
-    extra_bytes: int
+    demand: Demand
     cluster: Cluster
     num_traces: int = 0
     batch: int = 0
@@ -71,14 +67,12 @@ class ProcessSizer:
         for thread in self._threads:
             thread.start()
 
-    def request(
-        self, trial_id: int, workload: str, code: str | None, params: Json, extra_bytes: int, cluster: Cluster
-    ) -> None:
+    def request(self, trial_id: int, demand: Demand, cluster: Cluster) -> None:
         """No effect while the trial is being sized, while its result is not forgotten, or without any device."""
         with self._changed:
             if trial_id in self._open or trial_id in self._results or not cluster.devices or self._closed:
                 return
-            job = _Job(trial_id, workload, code, params, extra_bytes, cluster)
+            job = _Job(trial_id, demand, cluster)
             self._open[trial_id] = job
             self._waiting.append(job)
             self._changed.notify()
@@ -143,7 +137,7 @@ class ProcessSizer:
         """Plan with what is known; where a trace is missing make one, and leave the rest (None) for another turn."""
         wanted = Layout() if job.profile is None else self._plan(job, job.profile)
         while isinstance(wanted, Layout):
-            wish = (job.workload, job.code, job.params, wanted)
+            wish = (job.demand.workload, job.demand.code, job.demand.params, wanted)
             trace = self._tracer.known(*wish)
             fresh = trace is None
             trace = trace or self._tracer.trace(process, *wish)
@@ -159,10 +153,30 @@ class ProcessSizer:
         return wanted
 
     def _plan(self, job: _Job, profile: ModelProfile) -> Sized | Unsized | Layout:
-        match self._planner(profile, batch=job.batch, cluster=job.cluster, extra_bytes=job.extra_bytes):
+        own, learned = job.demand.extra_bytes, job.demand.learned
+        extra_bytes = max(own, learned.extra_bytes)
+        answer = self._ask(job, profile, extra_bytes)
+        told = f"; with {learned}" if extra_bytes > own else ""
+        if isinstance(answer, NoPlan) and extra_bytes > own:
+            # What others needed makes no candidate infeasible: it may still do without.
+            extra_bytes, answer = own, self._ask(job, profile, own)
+            told = f"; without {learned}, with which no plan fits"
+        match answer:
             case Untraced(layout):
                 return layout
             case NoPlan(reason=reason):
                 return Unsized(reason, infeasible=True, structure=profile.structure)
             case Choice(plan=plan, footprint=cost, reason=reason):
-                return Sized(profile.structure, plan, cost.peak_bytes, cost.reserved_mib, reason)
+                return Sized(
+                    profile.structure,
+                    plan,
+                    cost.peak_bytes,
+                    cost.reserved_mib,
+                    reason + told,
+                    extra_bytes,
+                    bias_bytes=min(learned.bias_bytes, extra_bytes),
+                    learned_bytes=learned.extra_bytes,
+                )
+
+    def _ask(self, job: _Job, profile: ModelProfile, extra_bytes: int) -> Choice | Untraced | NoPlan:
+        return self._planner(profile, batch=job.batch, cluster=job.cluster, extra_bytes=extra_bytes)

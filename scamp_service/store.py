@@ -156,8 +156,11 @@ class Store(Reads):
         token: str,
         plan: Json,
         devices: tuple[str, ...],
+        device_kinds: tuple[str, ...] = (),
         mib_per_rank: int,
         predicted_bytes: int,
+        extra_bytes: int = 0,
+        bias_bytes: int = 0,
         placement_reason: str,
         now: float,
     ) -> bool:
@@ -172,8 +175,11 @@ class Store(Reads):
             "state": AttemptState.STARTING,
             "plan": plan,
             "devices": devices,
+            "device_kinds": device_kinds,
             "mib_per_rank": mib_per_rank,
             "predicted_bytes": predicted_bytes,
+            "extra_bytes": extra_bytes,
+            "bias_bytes": bias_bytes,
             "placement_reason": placement_reason,
             "created_at": now,
         }

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from estimators.model import Plan
 from scamp_service.lifecycle import TrialState
@@ -111,12 +111,26 @@ def device_fill(store: Reads) -> dict[str, Any]:
     return cluster
 
 
-def prediction_errors_pct(trials: Iterable[Trial]) -> list[float]:
-    """Signed error of each measured trial's last prediction; what an out-of-memory has taught is not counted in."""
+class Predicted(Protocol):
+    """A ``Trial`` or an ``Attempt``."""
+
+    @property
+    def predicted_bytes(self) -> int: ...
+    @property
+    def extra_bytes(self) -> int: ...
+    @property
+    def bias_bytes(self) -> int: ...
+    @property
+    def measured_bytes(self) -> int: ...
+
+
+def prediction_errors_pct(measured: Iterable[Predicted]) -> list[float]:
+    """Signed error of each prediction of tensors that was measured: that of the trace, with the tensors that its family
+    was known to miss. What is reserved for other memory, as after an out-of-memory, is no part of it."""
     return [
-        100.0 * (trial.predicted_bytes - trial.extra_bytes - trial.measured_bytes) / trial.measured_bytes
-        for trial in trials
-        if trial.measured_bytes and trial.predicted_bytes
+        100.0 * (one.predicted_bytes - one.extra_bytes + one.bias_bytes - one.measured_bytes) / one.measured_bytes
+        for one in measured
+        if one.measured_bytes and one.predicted_bytes
     ]
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from estimators.model import MIB, Plan
+from estimators.residuals import Learned
 from placement.model import Cluster, Device
 from scamp_service.controller import Controller
-from scamp_service.executor import GangState, GangStatus, Order, Sized, Unsized
+from scamp_service.executor import Demand, GangState, GangStatus, Order, Sized, Unsized
 from scamp_service.lifecycle import LIVE_STUDIES, Outcome, TrialState
 from scamp_service.model import Json, Metric, Trial
 from scamp_service.store import Store
@@ -55,7 +56,12 @@ class SimulatedGang:
 
 def truth_mib(params: Json) -> int:
     """What one rank of this candidate really needs; the sizer predicts less for those with a ``spike``."""
-    return int(params["mib"]) + int(params.get("spike", 0))
+    return tensors_mib(params) + int(params.get("spike", 0))
+
+
+def tensors_mib(params: Json) -> int:
+    """What is measured in an early step; the sizer predicts less where the trace has ``missed`` some."""
+    return int(params["mib"]) + int(params.get("missed", 0))
 
 
 def objective(trial_id: int, attempt: int, step: int) -> float:
@@ -190,6 +196,7 @@ class SimulatedExecutor:
                 order.token,
                 metrics=[metric],
                 objective=order.metric,
+                measured_bytes=tensors_mib(order.params) * MIB,
                 checkpoint_step=metric.step,
                 now=self.clock.now,
             )
@@ -237,19 +244,34 @@ class SimulatedSizer:
         self.clock, self.rng = clock, rng
         self.pending: dict[int, tuple[float, Sized | Unsized]] = {}
 
-    def request(
-        self, trial_id: int, workload: str, code: str | None, params: Json, extra_bytes: int, cluster: Cluster
-    ) -> None:
+    def request(self, trial_id: int, demand: Demand, cluster: Cluster) -> None:
         if trial_id in self.pending:
             return
-        self.pending[trial_id] = (self.clock.now + self.rng.uniform(0.0, 2.0), self._size(params, extra_bytes))
+        self.pending[trial_id] = (self.clock.now + self.rng.uniform(0.0, 2.0), self._size(demand))
 
-    def _size(self, params: Json, extra_bytes: int) -> Sized | Unsized:
-        mib = int(params["mib"]) + extra_bytes // MIB
+    def _size(self, demand: Demand) -> Sized | Unsized:
+        own, learned = demand.extra_bytes, demand.learned
+        with_learned = self._plan(demand.params, max(own, learned.extra_bytes), learned)
+        if isinstance(with_learned, Unsized):  # what others needed makes no candidate infeasible
+            return self._plan(demand.params, own, learned)
+        return with_learned
+
+    def _plan(self, params: Json, extra_bytes: int, learned: Learned) -> Sized | Unsized:
+        mib = int(params["mib"]) + -(-extra_bytes // MIB)
         if mib > 96:
             return Unsized(f"needs {mib} MiB; devices offer 96", infeasible=True)
         ranks = int(params["ranks"])
-        return Sized("s", Plan(1, 4 // ranks, ranks), mib * MIB, mib, f"{ranks} ranks of {mib} MiB")
+        predicted_bytes = int(params["mib"]) * MIB + extra_bytes
+        return Sized(
+            "s",
+            Plan(1, 4 // ranks, ranks),
+            predicted_bytes,
+            mib,
+            f"{ranks} ranks of {mib} MiB; {learned}",
+            extra_bytes,
+            min(learned.bias_bytes, extra_bytes),
+            learned.extra_bytes,
+        )
 
     def results(self) -> Mapping[int, Sized | Unsized]:
         return {trial: result for trial, (ready, result) in self.pending.items() if ready <= self.clock.now}
@@ -302,10 +324,10 @@ class Simulation:
         self.executor = SimulatedExecutor(self.store, self.clock, self.rng, self.faults, devices)
         self.tokens = 0
         for number in range(self.rng.choice([1, 2])):
-            self.store.create_study(self._spec(number), now=self.clock.now)
+            self.store.create_study(self.spec(number), now=self.clock.now)
         self.start_controller()
 
-    def _spec(self, number: int) -> Json:
+    def spec(self, number: int) -> Json:
         return {
             "name": f"study {number}",
             "workload": "vit_digits",

@@ -6,8 +6,9 @@ import hashlib
 import time
 from typing import Any
 
+from estimators.residuals import NOTHING, Learned
 from placement.model import Cluster, Device
-from scamp_service.executor import Sized, Unsized
+from scamp_service.executor import Demand, Sized, Unsized
 from scamp_service.sizing import ProcessSizer
 
 FOUR_DEVICES = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(4)))
@@ -61,10 +62,11 @@ class Sizing:
         workload: str = "vit_digits",
         code: str | None = None,
         extra: int = 0,
+        learned: Learned = NOTHING,
         cluster: Cluster = FOUR_DEVICES,
     ) -> int:
         self.num += 1
-        self.sizer.request(self.num, workload, code, params, extra, cluster)
+        self.sizer.request(self.num, Demand(workload, code, params, extra, learned), cluster)
         return self.num
 
     def end(self, trial: int, seconds: float = 240) -> Sized | Unsized:

@@ -42,6 +42,38 @@ def test_the_newest_migration_is_the_one_that_the_code_names() -> None:
     assert ScriptDirectory.from_config(config).get_heads() == [schema.REVISION]
 
 
+_OF_0001 = """
+INSERT INTO studies (id, name, state, spec, reason, created_at, body_sha256)
+ VALUES (1, 's', 'RUNNING', '{}', '', 1, '');
+INSERT INTO trials (id, study_id, number, state, attempt, params, reason, structure, plan_reason, predicted_bytes,
+ reserved_mib, measured_bytes, extra_bytes, num_lost, num_oom, judged_step, step, created_at)
+ VALUES (1, 1, 0, 'RUNNING', 2, '{}', '', 's', '', 130, 2, 120, 30, 0, 1, 0, 0, 1);
+INSERT INTO attempts (trial_id, attempt, token, state, plan, devices, mib_per_rank, predicted_bytes, measured_bytes,
+ detail, placement_reason, checkpoint_step, created_at, objective_seq) VALUES
+ (1, 1, 't', 'ENDED', '{}', '["a"]', 1, 100, 120, '', '', -1, 1, -1),
+ (1, 2, 'u', 'RUNNING', '{}', '["a"]', 2, 130, 100, '', '', -1, 1, -1);
+"""
+
+
+def test_a_study_of_the_first_schema_is_kept_and_its_predictions_are_split(shared_url: str, monkeypatch: Any) -> None:
+    from alembic import command
+
+    upgrade = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, target: upgrade(config, "0001"))
+        patch.setattr(schema, "REVISION", "0001")
+        old = Store(shared_url)
+    with old._database.write() as connection:
+        for statement in _OF_0001.split(";")[:-1]:
+            connection.exec_driver_sql(statement)
+    old.close()
+    store = Store(shared_url)
+    first, second = store.attempts(1)
+    assert (first.traced_bytes, second.traced_bytes) == (100, 100)
+    assert (first.device_kinds, store.trial(1).family, store.families(1)) == ((), "", [])
+    store.close()
+
+
 def test_a_database_is_opened_again_with_all_that_it_holds(shared_url: str) -> None:
     first = Store(shared_url)
     study = first.create_study(SPEC, now=1.0)

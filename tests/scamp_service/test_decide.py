@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from estimators.model import MIB, Plan
+from estimators.residuals import NOTHING, Learned
 from placement.model import Cluster, Device
 from scamp_service import decide as d
 from scamp_service.executor import GangState, GangStatus, Sized, Unsized
@@ -27,8 +28,8 @@ def trial(**changes: Any) -> Trial:
     row = Trial(
         id=1, study_id=1, number=0, state=TrialState.RUNNING, attempt=1, params={}, reason="", structure="",
         plan=Plan(8).to_json(), plan_reason="", predicted_bytes=20 * MIB, reserved_mib=24, measured_bytes=0,
-        extra_bytes=0, num_lost=0, num_oom=0, judged_step=0, step=0, value=None, created_at=0.0, started_at=None,
-        finished_at=None,
+        extra_bytes=0, bias_bytes=0, learned_bytes=0, family="", num_lost=0, num_oom=0, judged_step=0, step=0,
+        value=None, created_at=0.0, started_at=None, finished_at=None,
     )  # fmt: skip
     return replace(row, **changes)
 
@@ -36,8 +37,9 @@ def trial(**changes: Any) -> Trial:
 def attempt(**changes: Any) -> Attempt:
     row = Attempt(
         trial_id=1, attempt=1, token="t", state=AttemptState.RUNNING, plan=Plan(8).to_json(), devices=("n/0",),
-        mib_per_rank=24, predicted_bytes=20 * MIB, measured_bytes=0, outcome=None, detail="", placement_reason="",
-        checkpoint_step=-1, created_at=0.0, started_at=0.0, ended_at=None,
+        device_kinds=("virtual",), mib_per_rank=24, predicted_bytes=20 * MIB, extra_bytes=0, bias_bytes=0,
+        measured_bytes=0, outcome=None, detail="", placement_reason="", checkpoint_step=-1, created_at=0.0,
+        started_at=0.0, ended_at=None,
     )  # fmt: skip
     return replace(row, **changes)
 
@@ -82,8 +84,50 @@ def test_out_of_memory_is_planned_again_with_what_was_measured() -> None:
 
 def test_predictions_grow_after_out_of_memory_even_when_nothing_was_measured() -> None:
     again = trial(predicted_bytes=25 * MIB, extra_bytes=5 * MIB, num_oom=1)
-    oom = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=25 * MIB)
+    oom = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=25 * MIB, extra_bytes=5 * MIB)
     assert only_move(effects(trials=[again], attempts=[oom])).changes["extra_bytes"] == (24 - 20 + 5) * MIB
+
+
+def learning(*past: Attempt, **row: Any) -> tuple[list[d.Effect], str]:
+    """What is decided about one trial whose family has this past, and the family."""
+    candidate = trial(id=9, attempt=0, **row)
+    family = study().family(candidate)
+    return effects(trials=[candidate], past={family: past}), family
+
+
+FAILED = attempt(outcome=Outcome.OUT_OF_MEMORY, measured_bytes=30 * MIB)
+RAISED = 30 * MIB - 20 * MIB + 5 * MIB
+
+
+def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
+    found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
+    assert [effect.learned for effect in found if isinstance(effect, d.Size)] == [Learned(0, RAISED, 1, 1)]
+    others, _ = learning(replace(FAILED, device_kinds=("H200",)), state=TrialState.WAITING, plan=None)
+    assert [effect.learned for effect in others if isinstance(effect, d.Size)] == [NOTHING]
+
+
+def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
+    found, _ = learning(FAILED, state=TrialState.QUEUED)
+    move = only_move(found)
+    assert move.to is TrialState.WAITING and "15.0 MiB learned from 1 trial" in move.changes["reason"]
+    for known in ({"learned_bytes": RAISED}, {"extra_bytes": RAISED}, {"learned_bytes": RAISED - MIB + 1}):
+        found, _ = learning(FAILED, state=TrialState.QUEUED, **known)
+        assert [type(effect) for effect in found] == [d.Begin], "it was planned with it, or with hardly less"
+
+
+def test_a_plan_keeps_what_was_learned_and_its_family() -> None:
+    sized = {9: Sized("s", Plan(4), 35 * MIB, 45, "fits", RAISED, MIB, RAISED + 1)}
+    candidate = trial(id=9, attempt=0, state=TrialState.WAITING, plan=None)
+    changes = only_move(effects(trials=[candidate], sized=sized)).changes
+    assert (changes["extra_bytes"], changes["bias_bytes"], changes["learned_bytes"]) == (RAISED, MIB, RAISED + 1)
+    assert changes["family"] == study().family(candidate)
+
+
+def test_an_attempt_knows_the_kinds_of_its_devices() -> None:
+    mixed = Cluster((Device("a", "n", 0, "L4", 96), Device("b", "n", 1, "H200", 96), Device("c", "n", 2, "T4", 8)))
+    queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(4, 1, 2).to_json(), reserved_mib=20)
+    begin = next(effect for effect in effects(trials=[queued], cluster=mixed) if isinstance(effect, d.Begin))
+    assert begin.device_kinds == ("H200", "L4")
 
 
 def test_healing_gives_up_after_the_budget() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
-from scamp_service.model import Metric, PeakPair, Totals
+from scamp_service.model import Metric, Totals
+from scamp_service.reads import _FAMILY_ATTEMPTS
 from scamp_service.store import Store
 
 
@@ -108,13 +109,65 @@ def test_colocated_counts_gangs_that_were_on_one_device_at_once(store: Store) ->
     assert (store.colocated(1), store.colocated(2)) == (3, 1)
 
 
-def test_peaks_are_paired_by_attempt_where_one_was_measured(store: Store) -> None:
-    first, second = new_study(store, 2)
-    hold(store, first, "a", 1.0)
-    hold(store, second, "a", 1.0)
-    assert store.report(first, 1, "t", measured_bytes=110, now=2.0)
-    assert store.report_outcome(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=2.0)
-    assert store.peak_pairs(1) == [PeakPair(first, 1, Outcome.OUT_OF_MEMORY, 100, 110)]
+def test_measured_attempts_come_with_the_number_of_their_trial_some_trials_at_a_time(store: Store) -> None:
+    ids = new_study(store, 4)
+    measured(store, new_study(store, 1)[0], 999)
+    for trial_id, peak in zip(ids[1:], (110, 0, 120), strict=True):
+        measured(store, trial_id, peak)
+    assert store.report_outcome(ids[1], 1, "t", Outcome.OUT_OF_MEMORY, "", now=2.0)
+    found = store.measured_attempts(1)
+    assert [(number, a.trial_id, a.measured_bytes) for number, a in found] == [(1, ids[1], 110), (3, ids[3], 120)]
+    assert found[0][1].outcome is Outcome.OUT_OF_MEMORY
+    assert [number for number, _ in store.measured_attempts(1, num_trials=1)] == [1]
+    assert [number for number, _ in store.measured_attempts(1, after=ids[1])] == [3]
+
+
+def measured(store: Store, trial_id: int, peak: int) -> None:
+    hold(store, trial_id, "a", 1.0)
+    assert store.report(trial_id, 1, "t", measured_bytes=peak, now=2.0)
+
+
+def new_family(store: Store, names: str) -> list[int]:
+    """A study with a trial of each family, planned."""
+    study = store.create_study({"name": "digits"}, now=0.0)
+    store.create_trials(study.id, [(number, {}) for number in range(len(names))], now=0.0)
+    ids = [trial.id for trial in store.trials(study.id)]
+    for trial_id, name in zip(ids, names, strict=True):
+        assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0, family=name)
+    return ids
+
+
+def test_the_past_of_a_family_is_that_of_its_newest_trials_in_all_studies(store: Store) -> None:
+    old, new = new_family(store, "ff"), new_family(store, "gffff")
+    hold(store, old[0], "a", 1.0)
+    hold(store, old[1], "a", 1.0, 2.0)
+    hold(store, old[1], "a", 3.0, attempt=2)
+    hold(store, new[0], "a", 1.0)
+    hold(store, new[2], "a", 1.0)
+    keys = [f"{old[0]}/1", f"{old[1]}/1", f"{old[1]}/2", f"{new[2]}/1"]
+    assert [a.key for a in store.family_attempts("f", 10)] == keys, "trials that have not begun teach nothing"
+    assert [a.key for a in store.family_attempts("f", 2)] == keys[1:], "all attempts of a trial, or none"
+    assert store.family_attempts("h", 10) == []
+
+
+def test_the_past_of_a_family_is_found_by_an_index(store: Store) -> None:
+    """At ten times a second, among a hundred thousand trials."""
+    if not store._database.sqlite:
+        return  # its planner looks at the size of tables, which are empty here
+    with store._database.read() as connection:
+        query = str(_FAMILY_ATTEMPTS.compile(connection))
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", ("f", 0, 10, 0)).all()
+    told = " ".join(row[3] for row in plan)
+    assert "ix_trials_family" in told and "SCAN" not in told, told
+
+
+def test_the_families_of_a_study_begin_with_the_largest(store: Store) -> None:
+    new_family(store, "a")
+    new_family(store, "baab")
+    new_family(store, "bcc")
+    assert store.families(2) == ["b", "a"] and store.families(3) == ["c", "b"]
+    new_study(store, 1)
+    assert store.families(4) == [], "not planned yet, or by a version that knew no families"
 
 
 def test_all_attempts_of_a_study_are_listed(store: Store) -> None:

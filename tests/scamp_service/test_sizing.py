@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from estimators.model import Layout
+from estimators.residuals import Learned
 from placement.model import Cluster
-from scamp_service.executor import Sized, Unsized
+from scamp_service.executor import Demand, Sized, Unsized
 from scamp_service.sizing import ProcessSizer
 from scamp_service.tracing import TraceCache
 from tests.sizing import FOUR_DEVICES, USER, MemoryBlobs, Sizing
@@ -79,6 +80,36 @@ def test_what_failures_have_taught_changes_the_plan(sizing: Sizing) -> None:
     assert second.predicted_bytes > 80 * 2**20
 
 
+MIB = 2**20
+
+
+def test_what_the_family_has_learned_is_reserved_and_said(sizing: Sizing) -> None:
+    small = {"depth": 4, "width": 64, "batch": 64}
+    learned = Learned(bias_bytes=2 * MIB, unseen_bytes=24 * MIB, num_trials=3, num_out_of_memory=1)
+    plain, raised = sizing.size(small), sizing.size(small, learned=learned)
+    assert isinstance(plain, Sized) and isinstance(raised, Sized)
+    assert raised.plan == plain.plan and raised.predicted_bytes == plain.predicted_bytes + 24 * MIB
+    assert raised.reserved_mib >= plain.reserved_mib + 24
+    assert (raised.extra_bytes, raised.bias_bytes, raised.learned_bytes) == (24 * MIB, 2 * MIB, 24 * MIB)
+    assert raised.reason.endswith("; with 24.0 MiB learned from 3 trials of this family, 1 of them out of memory")
+
+
+def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> None:
+    small = {"depth": 4, "width": 64, "batch": 64}
+    own = sizing.size(small, extra=30 * MIB, learned=Learned(unseen_bytes=24 * MIB, num_trials=1))
+    assert isinstance(own, Sized)
+    assert own.extra_bytes == 30 * MIB and own.learned_bytes == 24 * MIB and "learned" not in own.reason
+
+
+def test_what_others_needed_makes_no_candidate_infeasible(sizing: Sizing) -> None:
+    large = {"depth": 1, "width": 768, "heads": 8, "batch": 32}
+    plain = sizing.size(large)
+    sized = sizing.size(large, learned=Learned(unseen_bytes=90 * MIB, num_trials=1, num_out_of_memory=1))
+    assert isinstance(plain, Sized) and isinstance(sized, Sized)
+    assert (sized.plan, sized.reserved_mib, sized.extra_bytes) == (plain.plan, plain.reserved_mib, 0)
+    assert sized.learned_bytes == 90 * MIB and "; without 90.0 MiB learned from 1 trial of" in sized.reason
+
+
 def test_the_learning_rate_alone_needs_no_new_trace(sizing: Sizing, folder: Path) -> None:
     first = sizing.size({"depth": 2, "width": 32, "lr": 1e-3})
     before = traces(folder)
@@ -129,7 +160,7 @@ def test_a_small_candidate_does_not_wait_for_all_layouts_of_a_large_one(sizing: 
 
 def test_a_request_is_served_once_and_a_forgotten_one_not_at_all(sizing: Sizing) -> None:
     trial = sizing.begin({"depth": 1, "width": 24})
-    sizing.sizer.request(trial, "vit_digits", None, {"patch": 3}, 0, FOUR_DEVICES)  # no effect: it is being sized
+    sizing.sizer.request(trial, Demand("vit_digits", None, {"patch": 3}), FOUR_DEVICES)  # no effect: it is being sized
     forgotten = sizing.begin({"depth": 1, "width": 40})
     sizing.sizer.forget([forgotten])
     assert isinstance(sizing.end(trial), Sized)
@@ -186,7 +217,7 @@ def test_a_key_tells_apart_all_that_changes_a_trace(tmp_path: Path) -> None:
 
 def test_closing_ends_the_child_at_once(tmp_path: Path, blobs: MemoryBlobs) -> None:
     sizer = ProcessSizer(blobs, tmp_path)
-    sizer.request(1, "vit_digits", None, {}, 0, FOUR_DEVICES)
+    sizer.request(1, Demand("vit_digits", None, {}), FOUR_DEVICES)
     while (child := sizer._processes[0].pid) is None:
         time.sleep(0.01)
     began = time.monotonic()

@@ -1,0 +1,137 @@
+"""A family whose memory the trace does not show, through the real controller, decisions and store in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from estimators.model import MIB
+from scamp_service.lifecycle import Outcome, TrialState
+from scamp_service.model import Attempt, Json
+from scamp_service.store import Store
+from scamp_service.summary import prediction_errors_pct
+from tests.simulation import Faults, Simulation
+
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0)
+TRIALS = 24
+ONE_STUDY = 2  # a seed
+
+
+class Forgetful:
+    """A store that keeps no past of families: what the service did before it learned."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda family, num_trials: []) if name == "family_attempts" else getattr(self._store, name)
+
+
+class HiddenMemory(Simulation):
+    """One study of one-rank candidates of 20 to 40 MiB by their traces; ``fixed`` says what each needs besides."""
+
+    fixed: Mapping[str, int]
+    max_concurrent: int
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        max_concurrent: int = 1,
+        faults: Faults = NO_FAULTS,
+        after: HiddenMemory | None = None,
+        **fixed: int,
+    ) -> None:
+        self.fixed, self.max_concurrent = fixed, max_concurrent
+        super().__init__(store, ONE_STUDY, faults)
+        if after:  # what it has seen is checked at the end of this one, too
+            self.executor.completed, self.executor.acknowledged = after.executor.completed, after.executor.acknowledged
+        self.run()
+
+    def spec(self, number: int) -> Json:
+        usual = super().spec(number)
+        budget = {**usual["budget"], "trials": TRIALS, "max_concurrent": self.max_concurrent}
+        return {
+            **usual,
+            "space": {"mib": {"choice": [20, 30, 40]}, "lr": {"low": 0.001, "high": 0.1}},
+            "fixed": {"ranks": 1, **self.fixed},
+            "stopping": {"rule": "none"},
+            "budget": budget,
+        }
+
+    def attempts(self) -> list[Attempt]:
+        """Of all studies of the store, as they began."""
+        studies = self.store.studies()
+        found = [attempt for study in studies for attempt in self.store.study_attempts(study.id)]
+        return sorted(found, key=lambda attempt: (attempt.created_at, attempt.trial_id))
+
+    def out_of_memory(self) -> list[Attempt]:
+        return [attempt for attempt in self.attempts() if attempt.outcome is Outcome.OUT_OF_MEMORY]
+
+
+@pytest.fixture
+def empty() -> Store:
+    return Store("sqlite://")
+
+
+def test_a_family_with_hidden_memory_is_out_of_memory_once_and_no_more(empty: Store) -> None:
+    learning = HiddenMemory(empty, spike=15)
+    assert learning.out_of_memory() == learning.attempts()[:1]
+    trials = empty.trials(1)
+    assert len(trials) == TRIALS and {trial.state for trial in trials} == {TrialState.COMPLETED}
+    (teacher,) = (trial for trial in trials if trial.num_oom)
+    later = [trial for trial in trials if trial is not teacher]
+    assert {(trial.learned_bytes, trial.extra_bytes) for trial in later} == {(teacher.extra_bytes,) * 2}
+    assert "MiB learned from 1 trial of this family, 1 of them out of memory" in later[0].plan_reason
+
+
+def test_without_learning_every_trial_of_it_is_out_of_memory(empty: Store) -> None:
+    forgetful = HiddenMemory(Forgetful(empty), spike=15)
+    assert len(forgetful.out_of_memory()) == TRIALS
+
+
+def test_of_trials_side_by_side_only_those_that_had_begun_are_out_of_memory(empty: Store) -> None:
+    """The others of the first batch were planned before anything was known, and are planned anew."""
+    learning = HiddenMemory(empty, max_concurrent=2, spike=15)
+    assert len(learning.out_of_memory()) == 2
+
+
+def test_the_error_of_a_family_whose_tensors_are_missed_shrinks_to_nothing(empty: Store) -> None:
+    """Reserved is what is foretold (this executor knows no margin), so the first one fails, and is measured when it is
+    healed. Those planned meanwhile, a few ahead, have room enough, but no prediction of their tensors yet."""
+    learning = HiddenMemory(empty, missed=10)
+    exact = [attempt for attempt in learning.attempts() if attempt.outcome is Outcome.DONE]
+    errors = prediction_errors_pct(exact)
+    assert learning.out_of_memory() == learning.attempts()[:1] and len(exact) == TRIALS
+    assert errors[0] < -20 and errors[5:] == [0.0] * (TRIALS - 5)
+    assert {attempt.bias_bytes for attempt in exact[5:]} == {10 * MIB}
+
+
+def test_without_learning_the_error_of_the_trace_stays(empty: Store) -> None:
+    forgetful = HiddenMemory(Forgetful(empty), missed=10)
+    exact = [attempt for attempt in forgetful.attempts() if attempt.outcome is Outcome.DONE]
+    assert all(error <= -20 for error in prediction_errors_pct(exact))
+
+
+def test_candidates_that_the_learned_bytes_would_not_fit_run_without_them(empty: Store) -> None:
+    learning = HiddenMemory(empty, spike=60)
+    trials = empty.trials(1)
+    assert {trial.state for trial in trials} == {TrialState.COMPLETED, TrialState.INFEASIBLE}
+    tried = {trial.id for trial in trials if trial.attempt}
+    assert len(tried) == TRIALS, "each was tried with what its own trace asks for"
+    assert learning.out_of_memory()
+
+
+def test_what_one_study_has_learned_the_next_one_knows(empty: Store) -> None:
+    again = HiddenMemory(empty, after=HiddenMemory(empty, spike=15), spike=15)
+    assert len(empty.studies()) == 2
+    assert again.out_of_memory() == again.attempts()[:1]
+
+
+def test_controllers_that_crash_decide_the_same_of_what_was_learned(empty: Store) -> None:
+    faults = Faults(crash=0.05, lose_message=0, double_message=0, late_report=0, kill_rank=0, lose_node=0)
+    learning = HiddenMemory(empty, faults=faults, spike=15)
+    assert learning.num_crashes > 0
+    assert learning.out_of_memory() == learning.attempts()[:1]
