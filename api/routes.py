@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
@@ -18,10 +19,10 @@ from api.sse import EventHub, EventStream
 from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key, parse_submission
 from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import Study, Trial
+from scamp_service.model import Attempt, Study, Trial
 from scamp_service.settings import Settings
 from scamp_service.store import Store
-from scamp_service.summary import study_summary
+from scamp_service.summary import learned_of, lesson_json, study_summary
 
 LARGEST_ID = 2**63 - 1
 CONTROLLER_LEASE = "controller"
@@ -167,6 +168,33 @@ def list_trials(
     store.study(study_id)
     found = store.trials(study_id, after=after, limit=limit + 1, states=state)
     return _page(request, response, found, limit, lambda trial: trial.id, views.trial_view)
+
+
+@router.get("/studies/{study_id}/peaks", responses=_problems(404, 422), tags=["trials"])
+def list_peaks(
+    study_id: StudyId,
+    request: Request,
+    response: Response,
+    store: TheStore,
+    after: After = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> views.Page[views.PeaksView]:
+    """Predicted against measured peak memory of every attempt, by trial; only trials that have been measured."""
+    store.study(study_id)
+    rows = store.measured_attempts(study_id, after=after, num_trials=limit + 1)
+    found = [list(group) for _, group in groupby(rows, key=lambda row: row[1].trial_id)]
+    return _page(request, response, found, limit, lambda group: group[0][1].trial_id, _peaks)
+
+
+def _peaks(group: list[tuple[int, Attempt]]) -> views.PeaksView:
+    return views.peaks_view(group[0][0], [attempt for _, attempt in group])
+
+
+@router.get("/studies/{study_id}/learned", responses=_problems(404), tags=["studies"])
+def list_learned(study_id: StudyId, store: TheStore) -> list[views.LessonView]:
+    """What has been learned of the memory of the study's families, that of most trials first."""
+    store.study(study_id)
+    return [views.LessonView(**lesson_json(*item)) for item in learned_of(store, study_id).items()]
 
 
 @router.get("/studies/{study_id}/trials/{number}", responses=_problems(404), tags=["trials"])

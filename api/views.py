@@ -77,6 +77,19 @@ class StudyView(View):
     finished_at: Time | None
 
 
+class LessonView(View):
+    """What the newest trials of a family teach of its memory: bytes that its next candidate is predicted with, beyond
+    its trace and the constant margin. A family is a workload with its code and all parameters but the numbers that a
+    study searches."""
+
+    family: str
+    extra_bytes: Annotated[int, Field(description="the larger of the next two")]
+    bias_bytes: Annotated[int, Field(description="tensors that were measured, and that the trace does not show")]
+    unseen_bytes: Annotated[int, Field(description="what kept its ranks alive after an out-of-memory")]
+    num_trials: Annotated[int, Field(description="trials that are evidence")]
+    num_out_of_memory: Annotated[int, Field(description="those of them that went out of memory")]
+
+
 class SummaryView(View):
     """The study in a few numbers, the same as `scamp run --json` prints."""
 
@@ -89,11 +102,17 @@ class SummaryView(View):
     colocated: Annotated[int, Field(description="most gangs of the study at once on one device")]
     healed: Annotated[int, Field(description="trials that ended well after an out-of-memory")]
     prediction_error_pct: Annotated[
-        dict[str, float | None], Field(description="predicted against measured peak: median and max, absolute")
+        dict[str, float | None],
+        Field(description="predicted against measured peak, where that is exact: median and max, absolute"),
+    ]
+    out_of_memory: Annotated[
+        dict[str, float | None],
+        Field(description="attempts that ended so, and least_excess_pct: the worst needed so much more, or beyond"),
     ]
     device_seconds: float
     wall_seconds: float
     best_metrics: Annotated[dict[str, float | None], Field(description="the last evaluation of the best trial")]
+    learned: list[LessonView]
 
 
 class StudyDetail(StudyView):
@@ -114,7 +133,10 @@ class TrialView(View):
     plan_reason: Annotated[str, Field(description="why this plan, and no more preferred one")]
     num_ranks: Annotated[int, Field(description="devices that the plan spreads it over; 0 while there is no plan")]
     predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, with extra_bytes")]
-    extra_bytes: Annotated[int, Field(description="what out-of-memory failures have taught")]
+    extra_bytes: Annotated[int, Field(description="of these, what past trials and its own failures have taught")]
+    bias_bytes: Annotated[int, Field(description="of the extra_bytes, tensors that the trace does not show")]
+    learned_bytes: Annotated[int, Field(description="what its family had taught when it was planned, taken or not")]
+    family: Annotated[str, Field(description="trials that learn of each other; empty until it is planned")]
     reserved_mib: Annotated[int, Field(description="reserved on a device for one rank")]
     measured_bytes: Annotated[int, Field(description="measured peak of one rank; 0 while unknown")]
     num_oom: int
@@ -137,7 +159,9 @@ class AttemptView(View):
     placement_reason: str
     mib_per_rank: int
     predicted_bytes: int
-    measured_bytes: int
+    extra_bytes: int
+    bias_bytes: int
+    measured_bytes: Annotated[int, Field(description="after an out-of-memory: what was held and asked for")]
     checkpoint_step: Annotated[int, Field(description="step of its last committed checkpoint; -1: none")]
     created_at: Time
     started_at: Time | None
@@ -147,6 +171,23 @@ class AttemptView(View):
 class TrialDetail(TrialView):
     attempts: list[AttemptView]
     last_event_id: LastEvent
+
+
+class PeakView(View):
+    """Tensors of one rank at its peak, as predicted before the attempt began and as measured in it."""
+
+    attempt: int
+    outcome: Outcome | None
+    predicted_bytes: Annotated[int, Field(description="by the trace, and the tensors that its family is known to miss")]
+    measured_bytes: Annotated[int, Field(description="exact; with lower_bound: it needs more than this")]
+    lower_bound: Annotated[bool, Field(description="it went out of memory")]
+    reserved_mib: int
+
+
+class PeaksView(View):
+    trial_id: int
+    number: int
+    attempts: list[PeakView]
 
 
 class MetricView(View):
@@ -280,6 +321,23 @@ def attempt_view(attempt: Attempt) -> AttemptView:
     """Without the fencing token, which is a secret of the ranks."""
     own = {name: getattr(attempt, name) for name in AttemptView.model_fields if name != "plan_text"}
     return AttemptView(**own, plan_text=plan_text(attempt.plan))
+
+
+def peaks_view(number: int, attempts: Sequence[Attempt]) -> PeaksView:
+    peaks = [_peak(attempt) for attempt in attempts]
+    return PeaksView(trial_id=attempts[0].trial_id, number=number, attempts=peaks)
+
+
+def _peak(attempt: Attempt) -> PeakView:
+    failed = attempt.outcome is Outcome.OUT_OF_MEMORY
+    return PeakView(
+        attempt=attempt.attempt,
+        outcome=attempt.outcome,
+        predicted_bytes=attempt.traced_bytes + attempt.bias_bytes,
+        measured_bytes=attempt.least_bytes if failed else attempt.measured_bytes,
+        lower_bound=failed,
+        reserved_mib=attempt.mib_per_rank,
+    )
 
 
 def metric_view(metric: Metric) -> MetricView:

@@ -145,6 +145,14 @@ class Client:
         path = f"/v1/studies/{study_id}/trials/{number}/logs"
         return cast(list[Json], self._request("GET", path, params={"after": after, "limit": limit})["items"])
 
+    def peaks(self, study_id: int) -> Iterator[Json]:
+        """Predicted against measured peak of every measured attempt, by trial, page by page."""
+        return self._pages(f"/v1/studies/{study_id}/peaks", {})
+
+    def learned(self, study_id: int) -> list[Json]:
+        """What has been learned of the memory of the study's families."""
+        return cast(list[Json], self._request("GET", f"/v1/studies/{study_id}/learned"))
+
     # --- cluster and events --------------------------------------------------------------------------------------
 
     def cluster(self) -> Json:

@@ -105,6 +105,11 @@ class Attempt:
         """Of one rank, margin included."""
         return self.mib_per_rank * MIB
 
+    @property
+    def least_bytes(self) -> int:
+        """After an out-of-memory: it needs more than was reserved, and than was held and asked for."""
+        return max(self.measured_bytes, self.reserved_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:

@@ -76,12 +76,27 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     words.append(f"up to {summary['colocated']} gangs on one device; {summary['healed']} healed after out-of-memory")
     if error["median"] is not None:
         words.append(f"peak memory predicted within {error['median']:.1f} % (median), {error['max']:.1f} % (worst)")
+    if failed := summary["out_of_memory"]["attempts"]:
+        least = summary["out_of_memory"]["least_excess_pct"]
+        words.append(
+            f"{_plural(failed, 'attempt')} out of memory, the worst at {least:.0f} % more than predicted, or beyond"
+        )
+    if learned := [lesson for lesson in summary["learned"] if lesson["extra_bytes"]]:
+        words.append(f"learned: {', '.join(map(_lesson, learned))}")
     if best := summary["best"]:
         values = ", ".join(
             f"{name} {value:.4g}" for name, value in summary["best_metrics"].items() if value is not None
         )
         words.append(f"best trial {best['trial']}: {values}")
     return "; ".join(words)
+
+
+def _lesson(lesson: Mapping[str, Any]) -> str:
+    return f"+{lesson['extra_bytes'] / MIB:.1f} MiB from {_plural(lesson['num_trials'], 'trial')} of a family"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _best_line(summary: Mapping[str, Any], metric: str) -> str:

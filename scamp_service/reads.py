@@ -16,7 +16,7 @@ from sqlalchemy import bindparam, func, select
 from scamp_service import schema
 from scamp_service.database import Database
 from scamp_service.errors import NotFound
-from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, TrialState
+from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Outcome, TrialState
 from scamp_service.model import Attempt, Event, Json, LogLine, Metric, Study, Totals, Trial
 from scamp_service.schema import one_of
 
@@ -134,7 +134,8 @@ class Reads:
         return [row[0] for row in self._rows(_FAMILIES, study_id=study_id)]
 
     def measured_attempts(self, study_id: int, *, after: int = 0, num_trials: int = 1000) -> list[tuple[int, Attempt]]:
-        """(trial number, attempt) where a peak was measured, of so many measured trials with id > ``after``."""
+        """(trial number, attempt) where a peak was measured or memory was out, of so many such trials with id >
+        ``after``, by trial and attempt."""
         rows = self._rows(_MEASURED_ATTEMPTS, study_id=study_id, after=after, num_trials=num_trials)
         return [(row[0], Attempt(*row[1:])) for row in rows]
 
@@ -254,7 +255,7 @@ _FAMILY_ATTEMPTS = (
 _measured_trials = (
     select(_trials.c.id)
     .where(_trials.c.study_id == bindparam("study_id"), _trials.c.id > bindparam("after"))
-    .where(_trials.c.measured_bytes > 0)
+    .where(sa.or_(_trials.c.measured_bytes > 0, _trials.c.num_oom > 0))
     .order_by(_trials.c.id)
     .limit(bindparam("num_trials"))
 )
@@ -262,7 +263,8 @@ _MEASURED_ATTEMPTS = (
     _select(_attempts, Attempt)
     .with_only_columns(_trials.c.number, *_select(_attempts, Attempt).selected_columns)
     .join(_trials, _trials.c.id == _attempts.c.trial_id)
-    .where(_attempts.c.trial_id.in_(_measured_trials), _attempts.c.measured_bytes > 0)
+    .where(_attempts.c.trial_id.in_(_measured_trials))
+    .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
     .order_by(_attempts.c.trial_id, _attempts.c.attempt)
 )
 _CHECKPOINTS = (

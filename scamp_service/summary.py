@@ -1,6 +1,6 @@
 """A study in a few numbers: what ``scamp run --json`` prints, the API shows and the benchmarks compare.
 
-Pure, but for ``study_summary`` and ``device_fill``, which read the database for those who have no API at hand.
+Pure, but for ``study_summary``, ``learned_of`` and ``device_fill``, which read the database.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from statistics import median
 from typing import Any, Protocol
 
 from estimators.model import Plan
-from scamp_service.lifecycle import TrialState
+from estimators.residuals import WINDOW_TRIALS, Learned, learn
+from scamp_service.families import runs
+from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Json, Study, Trial
 from scamp_service.reads import Reads
 
@@ -30,8 +32,13 @@ class Best:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """``degrees``: ranks of a gang → trials that ran so. ``colocated``: most gangs at once on one device. ``healed``:
-    trials that completed or were pruned after an out-of-memory. ``prediction_error_pct``: (predicted − measured) /
-    measured peak of one rank over the trials that were measured, by absolute value. Seconds are wall clock.
+    trials that completed or were pruned after an out-of-memory. Seconds are wall clock.
+
+    ``prediction_error_pct``: (predicted − measured) / measured peak of tensors of one rank, by absolute value, of the
+    last attempt of each trial whose measurement is exact. After an out-of-memory there is a lower bound only, which is
+    no measured error: ``out_of_memory`` tells how many ``attempts`` ended so, and by how much more than was predicted
+    the worst of them needed at least (``least_excess_pct``). ``learned``: what its families will be predicted with.
+
     ``best_metrics``: the last evaluation of the best trial, None where it is not a finite number (JSON has no other
     word for it).
     """
@@ -45,9 +52,11 @@ class Summary:
     colocated: int
     healed: int
     prediction_error_pct: Mapping[str, float | None]
+    out_of_memory: Mapping[str, float | None]
     device_seconds: float
     wall_seconds: float
     best_metrics: Mapping[str, float | None] = field(default_factory=dict)
+    learned: Sequence[Json] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,7 +64,8 @@ class Summary:
 
 def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt], *, now: float) -> Summary:
     attempts = list(attempts)
-    errors = prediction_errors_pct(trials)
+    errors = prediction_errors_pct({one.trial_id: one for one in attempts if is_exact(one)}.values())
+    excesses = [least_excess_pct(one) for one in attempts if one.outcome is Outcome.OUT_OF_MEMORY]
     counts = {state.value: sum(trial.state is state for trial in trials) for state in TrialState}
     ran = {attempt.trial_id: Plan.from_json(attempt.plan).world_size for attempt in attempts}
     finished = (TrialState.COMPLETED, TrialState.PRUNED)
@@ -72,6 +82,7 @@ def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt]
             "median": median(map(abs, errors)) if errors else None,
             "max": max(map(abs, errors)) if errors else None,
         },
+        out_of_memory={"attempts": len(excesses), "least_excess_pct": max(excesses, default=None)},
         device_seconds=sum(len(a.devices) * ((a.ended_at or now) - a.created_at) for a in attempts),
         wall_seconds=(study.finished_at or now) - study.created_at,
     )
@@ -80,6 +91,7 @@ def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt]
 def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     trials = all_trials(store, study_id)
     summary = summarize(store.study(study_id), trials, store.study_attempts(study_id), now=now)
+    summary = replace(summary, learned=[lesson_json(*item) for item in learned_of(store, study_id).items()])
     if summary.best is None:
         return summary
     best = next(trial for trial in trials if trial.number == summary.best.trial)
@@ -88,6 +100,19 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     return replace(
         summary, best_metrics={name: value if math.isfinite(value) else None for name, value in last.items()}
     )
+
+
+def learned_of(store: Reads, study_id: int) -> dict[str, Learned]:
+    """Family → what its next candidate is predicted with, on the kinds of device that it has run on."""
+    found = {}
+    for family in store.families(study_id):
+        past = store.family_attempts(family, WINDOW_TRIALS)
+        found[family] = learn(runs(past), {kind for attempt in past for kind in attempt.device_kinds})
+    return found
+
+
+def lesson_json(family: str, learned: Learned) -> Json:
+    return {"family": family, "extra_bytes": learned.extra_bytes, **asdict(learned)}
 
 
 def all_trials(store: Reads, study_id: int) -> list[Trial]:
@@ -109,6 +134,17 @@ def device_fill(store: Reads) -> dict[str, Any]:
         for device in cluster["devices"]
     ]
     return cluster
+
+
+def is_exact(attempt: Attempt) -> bool:
+    """Whether its measured peak is one, and not what was held when it failed."""
+    return attempt.measured_bytes > 0 and attempt.outcome is not Outcome.OUT_OF_MEMORY
+
+
+def least_excess_pct(failed: Attempt) -> float:
+    """By how much more than the predicted tensors an out-of-memory shows at least to be needed."""
+    predicted_bytes = failed.traced_bytes + failed.bias_bytes
+    return 100.0 * (failed.least_bytes - predicted_bytes) / predicted_bytes
 
 
 class Predicted(Protocol):

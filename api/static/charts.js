@@ -1,15 +1,15 @@
-// The three charts of a study on uPlot: optimisation history, learning curves, predicted against measured memory.
+// Charts on uPlot: what all of them share, a study's optimisation history, and learning curves. `memory.js` has another.
 // A chart is rebuilt when the theme or its set of lines changes and otherwise only given new data.
 
 import { h, icon } from "./dom.js";
-import { count, metric, mibWords, num } from "./format.js";
+import { count, metric, num } from "./format.js";
 import { label, shape } from "./states.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 const REACH = 18; // how near, in CSS pixels, the pointer must come to a point or line to mean it
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-function colour(name) {
+export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
@@ -24,13 +24,14 @@ function path(state) {
   return paths.get(state);
 }
 
-function stamp(context, state, x, y, radius, alpha = 1) {
+/** Fill a shape of a box from -1 to 1 around a place on the canvas. */
+export function stamp(context, path, fill, x, y, radius, alpha = 1) {
   context.save();
   context.translate(x, y);
   context.scale(radius, radius);
   context.globalAlpha = alpha;
-  context.fillStyle = stateColour(state);
-  context.fill(path(state));
+  context.fillStyle = fill;
+  context.fill(path);
   context.restore();
 }
 
@@ -96,7 +97,7 @@ class Chart {
   }
 }
 
-function head(trial, rest = "") {
+export function head(trial, rest = "") {
   const mark = h("span", { class: `state state-${trial.state.toLowerCase()}` }, icon(shape(trial.state)));
   return h("div", {}, mark, " ", h("strong", {}, `Trial ${trial.number}`), ` ${label(trial.state).toLowerCase()}${rest}`);
 }
@@ -108,7 +109,7 @@ function range(low, high, share = 0.06) {
 }
 
 /** Points of trials on two linear axes; the nearest one to the pointer is described, and opened by a click. */
-class Points extends Chart {
+export class Points extends Chart {
   constructor(box, blank, open) {
     super(box, blank);
     this.opens = true;
@@ -126,15 +127,20 @@ class Points extends Chart {
     return null;
   }
 
+  /** How a trial is drawn: its shape and colour. */
+  mark(trial) {
+    return [path(trial.state), stateColour(trial.state)];
+  }
+
   draw(plot) {
     const scale = devicePixelRatio;
     for (const trial of this.trials) {
       if (trial === this.lit) continue;
       const at = this.place(plot, trial);
-      if (at) stamp(plot.ctx, trial.state, at[0], at[1], 4.2 * scale, this.lit ? 0.55 : 0.92);
+      if (at) stamp(plot.ctx, ...this.mark(trial), at[0], at[1], 4.2 * scale, this.lit ? 0.55 : 0.92);
     }
     const at = this.lit && this.place(plot, this.lit);
-    if (at) stamp(plot.ctx, this.lit.state, at[0], at[1], 6.5 * scale);
+    if (at) stamp(plot.ctx, ...this.mark(this.lit), at[0], at[1], 6.5 * scale);
   }
 
   hover(event) {
@@ -233,52 +239,6 @@ export class History extends Points {
     if (trial.value !== null) lines.push(h("div", {}, `${this.objective.metric} ${metric(trial.value)} at step ${count(trial.step)}`));
     else if (trial.reason) lines.push(h("div", {}, trial.reason.slice(0, 160)));
     return lines;
-  }
-}
-
-/** Predicted against measured peak, MiB on one rank, with the line of a perfect prediction. */
-export class Memory extends Points {
-  constructor(box, open) {
-    super(box, "Each trial appears here once its peak memory has been measured.", open);
-  }
-
-  update(trials) {
-    this.refresh(trials.filter((trial) => trial.predicted_mib && trial.measured_mib));
-  }
-
-  top() {
-    return Math.max(...this.trials.map((trial) => Math.max(trial.predicted_mib, trial.measured_mib))) * 1.08;
-  }
-
-  plan() {
-    if (!this.trials.length) return null;
-    const top = this.top();
-    const axis = { values: (_, splits) => splits.map(num) };
-    const opts = {
-      legend: { show: false },
-      cursor: { show: false },
-      padding: [8, 14, 0, 0],
-      scales: { x: { time: false, range: () => [0, this.top()] }, y: { range: () => [0, this.top()] } },
-      axes: [this.axis("predicted MiB per rank", axis), this.axis("measured MiB per rank", { ...axis, size: 44 })],
-      series: [{}, { stroke: colour("faint"), width: 1.5, dash: [5, 5], points: { show: false } }],
-      hooks: { draw: [(plot) => this.draw(plot)] },
-    };
-    return { opts, data: [[0, top], [0, top]] };
-  }
-
-  place(plot, trial) {
-    return [plot.valToPos(trial.predicted_mib, "x", true), plot.valToPos(trial.measured_mib, "y", true)];
-  }
-
-  describe(trial) {
-    const off = (100 * (trial.measured_mib - trial.predicted_mib)) / trial.predicted_mib;
-    const healed = trial.num_oom ? h("div", {}, `out of memory ${trial.num_oom} ×, planned anew`) : null;
-    return [
-      head(trial),
-      h("div", {}, `predicted ${trial.predicted_mib.toFixed(1)}, measured ${trial.measured_mib.toFixed(1)} MiB (${off >= 0 ? "+" : ""}${off.toFixed(1)} %)`),
-      h("div", {}, `reserved ${mibWords(trial.reserved_mib)}`),
-      ...(healed ? [healed] : []),
-    ];
   }
 }
 
@@ -413,16 +373,3 @@ export class Curves extends Chart {
     this.point([head(this.lines[this.lit].trial), text], this.plot.valToPos(step, "x"), this.plot.valToPos(value, "y"));
   }
 }
-
-/** The median and worst error of the prediction in words, or an empty string. */
-export function errorWords(trials) {
-  const errors = trials
-    .filter((trial) => trial.predicted_mib && trial.measured_mib)
-    .map((trial) => (100 * Math.abs(trial.measured_mib - trial.predicted_mib)) / trial.measured_mib)
-    .sort((a, b) => a - b);
-  if (!errors.length) return "";
-  const middle = errors.length >> 1;
-  const median = errors.length % 2 ? errors[middle] : (errors[middle - 1] + errors[middle]) / 2;
-  return `median error ${median.toFixed(1)} %, worst ${errors.at(-1).toFixed(1)} %`;
-}
-

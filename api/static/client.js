@@ -74,6 +74,21 @@ export function trials(studyId, take, after = 0) {
   return everyPage(`/v1/studies/${studyId}/trials`, (items) => take(items.map(asTrial)), after);
 }
 
+/** Measured attempts by trial: {trial_id, number, attempts}. */
+export function peaks(studyId, take) {
+  return everyPage(`/v1/studies/${studyId}/peaks`, take);
+}
+
+/** Those of one trial; of the next one that has any, if it has none. */
+export async function peaksOf(studyId, trialId) {
+  return (await request(`/v1/studies/${studyId}/peaks?limit=1&after=${trialId - 1}`)).items;
+}
+
+/** What has been learned of the memory of the study's families. */
+export function learned(studyId) {
+  return request(`/v1/studies/${studyId}/learned`);
+}
+
 /** With its attempts. */
 export async function trial(studyId, number) {
   return asTrial(await request(`/v1/studies/${studyId}/trials/${number}`));
@@ -89,12 +104,12 @@ export async function logs(studyId, number, after) {
   return (await request(`/v1/studies/${studyId}/trials/${number}/logs?after=${after}&limit=1000`)).items;
 }
 
-/** Memory in MiB; what an out-of-memory has taught is no prediction, so it is taken off again. */
+/** Memory in MiB; of what was learned, only tensors are part of a prediction of tensors. */
 export function asTrial(trial) {
   return {
     ...trial,
     value: finite(trial.value),
-    predicted_mib: toMib(trial.predicted_bytes - trial.extra_bytes),
+    predicted_mib: toMib(trial.predicted_bytes - trial.extra_bytes + trial.bias_bytes),
     measured_mib: toMib(trial.measured_bytes),
   };
 }

@@ -1,20 +1,23 @@
 // One study: figures, optimisation history, learning curves, memory, best trial and the table of its trials, all live.
 
 import * as api from "./client.js";
-import { Curves, History, Memory, errorWords } from "./charts.js";
+import { Curves, History } from "./charts.js";
 import { trialColumns } from "./columns.js";
 import { byId, coalesced, h, keyed, setText } from "./dom.js";
 import { count, duration, metric, paramValue, planWords, plural } from "./format.js";
 import { copyButton, follow, guarded, refresher, toast, watchCluster } from "./live.js";
+import { Memory, asPeaks, errorWords, failureWords, lessonWords } from "./memory.js";
 import { LIVE_STUDY, TERMINAL, TRIAL_STATES, label, progressBar, setProgress, setState, stateMark } from "./states.js";
 import { VirtualTable } from "./table.js";
 
 const MOST_CURVES = 200; // lines that can still be told apart and drawn in a frame
 const AT_ONCE = 4; // requests
 const FEW = 8; // trials that are fetched one by one rather than as a list
-const NEW_TRIAL = { attempt: 0, params: {}, reason: "", plan: null, num_ranks: 0, predicted_bytes: 0, extra_bytes: 0, reserved_mib: 0, measured_bytes: 0, num_oom: 0, num_lost: 0, step: -1, value: null };
+const NEW_TRIAL = { attempt: 0, params: {}, reason: "", plan: null, num_ranks: 0, predicted_bytes: 0, extra_bytes: 0, bias_bytes: 0, reserved_mib: 0, measured_bytes: 0, num_oom: 0, num_lost: 0, step: -1, value: null };
 const studyId = Number(byId("study").dataset.studyId);
 const trials = new Map(); // id → trial
+const peaks = new Map(); // trial id → its measured attempts
+let lessons = []; // what the families of the study have learned
 const curves = new Map(); // trial id → Map(step → values)
 const chosenStates = new Set();
 let study = null;
@@ -47,8 +50,10 @@ const draw = coalesced(() => {
   drawTable();
   const all = [...trials.values()];
   history.update(all, study.spec.objective);
-  memory.update(all);
-  setText(byId("memory-aside"), errorWords(all));
+  memory.update(trials, peaks);
+  setText(byId("memory-errors"), errorWords(peaks));
+  setText(byId("memory-failures"), failureWords(peaks));
+  setText(byId("memory-learned"), lessonWords(lessons));
 });
 const drawCurves = coalesced(drawCurvesNow, 300);
 
@@ -245,6 +250,19 @@ const refreshTrials = refresher(async (ids) => {
   else await api.trials(studyId, keep, Math.min(...ids) - 1);
 });
 
+function keepPeaks(items) {
+  for (const item of items) peaks.set(item.trial_id, asPeaks(item));
+  draw();
+}
+
+async function loadPeaks(fetch) {
+  await fetch();
+  lessons = await api.learned(studyId);
+  draw();
+}
+
+const refreshPeaks = refresher((ids) => loadPeaks(() => each(ids, async (id) => keepPeaks(await api.peaksOf(studyId, id)))));
+
 const refreshCurves = refresher((ids) => each(ids.filter((id) => trials.has(id)), (id) => loadCurve(trials.get(id))));
 
 function onTrial({ trial_id: id, data }) {
@@ -258,6 +276,7 @@ function onAttempt({ trial_id: id }) {
   if (!trials.has(id)) return;
   fetchedStep.delete(id); // a resumed attempt repeats steps: its rows replace the older ones
   refreshTrials(id);
+  refreshPeaks(id);
   refreshCurves(id);
 }
 
@@ -271,6 +290,7 @@ function onMetrics({ trial_id: id, data }) {
     refreshCurves(id); // one event may stand for several evaluations
   }
   refreshTrials(id);
+  if (!peaks.get(id)?.some((peak) => peak.attempt === trial.attempt)) refreshPeaks(id); // measured once, in an early step
   draw();
   drawCurves();
 }
@@ -306,6 +326,7 @@ watchCluster();
 await guarded(load);
 if (study) {
   follow({ studyId, after: study.last_event_id, handlers: { study: refreshStudy, trial: onTrial, attempt: onAttempt, metrics: onMetrics } });
+  guarded(() => loadPeaks(() => api.peaks(studyId, keepPeaks)));
   guarded(() => each(curveTrials(), loadCurve));
 } else {
   setText(byId("subtitle"), "This study could not be loaded.");

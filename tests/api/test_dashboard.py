@@ -73,6 +73,7 @@ class Filler:
 
     def plan(self, trial: int, plan: Plan, mib: int, reason: str = "the smallest degree that fits") -> None:
         sized = {"plan": plan.to_json(), "predicted_bytes": mib * MIB, "reserved_mib": mib + 3, "reason": reason}
+        sized["family"] = "vit"
         self.move(trial, T.WAITING, 0, T.QUEUED, structure="vit", **sized)
 
     def begin(
@@ -83,7 +84,7 @@ class Filler:
         token, held, predicted = f"token {trial}/{attempt}", row.reserved_mib, row.predicted_bytes
         begun = self.store.begin_attempt(
             trial, attempt, token=token, plan=row.plan, devices=devices, mib_per_rank=held, predicted_bytes=predicted,
-            placement_reason=reason, now=self.tick(),
+            extra_bytes=row.extra_bytes, device_kinds=("virtual",), placement_reason=reason, now=self.tick(),
         )  # fmt: skip
         assert begun and self.store.report_started(trial, attempt, token, now=self.tick())
 
@@ -410,6 +411,55 @@ def test_a_trial_tells_how_an_out_of_memory_was_healed(open_page: Callable[..., 
     expect(page.locator("#attempts-aside")).to_have_text("2 attempts, 1 out-of-memory failure healed by a new plan")
     expect(page.locator("#curves figure")).to_have_count(2)
     expect(page.locator("#log li").last).to_contain_text("step 120 accuracy")
+
+
+def point_at_peak(page: Page, predicted: float, measured: float, top: float) -> None:
+    """Point at a place of the plot of peaks, in MiB; ``top`` ends both axes."""
+    page.locator("#memory").scroll_into_view_if_needed()
+    expect(page.locator("#memory canvas")).to_be_visible()
+    plot = page.locator("#memory .u-over").bounding_box()
+    assert plot is not None
+    page.mouse.move(
+        plot["x"] + plot["width"] * predicted / top, plot["y"] + plot["height"] * (1 - measured / top), steps=3
+    )
+
+
+@pytest.mark.browser
+def test_predicted_is_plotted_against_measured_and_an_out_of_memory_as_a_lower_bound(
+    open_page: Callable[..., Page],
+) -> None:
+    page = open_page("/studies/1")
+    top = 70 * 1.12
+    point_at_peak(page, 70, 67.9, top)
+    expect(page.locator("#memory .tip")).to_contain_text("Trial 2 completed")
+    expect(page.locator("#memory .tip")).to_contain_text("predicted 70.0, measured 67.9 MiB (-3.0 %)")
+    point_at_peak(page, 40, 43, top)
+    expect(page.locator("#memory .tip")).to_contain_text("Trial 5 completed, attempt 1 out of memory")
+    expect(page.locator("#memory .tip")).to_contain_text("predicted 40.0, needs more than 43.0 MiB (+8 %)")
+    point_at_peak(page, 53, 60, top)
+    expect(page.locator("#memory .tip")).to_contain_text("attempt 2")
+    expect(page.locator("#memory-errors")).to_have_text(re.compile(r"^Median error 3\.1 %, worst 11\.7 %\.$"))
+    expect(page.locator("#memory-failures")).to_have_text(
+        "1 attempt out of memory: up to 8 % more than predicted, or beyond."
+    )
+    expect(page.locator("#memory-learned")).to_have_text("Learned: +13.0 MiB from 7 trials of a family.")
+
+
+@pytest.mark.browser
+def test_a_peak_appears_as_soon_as_it_is_measured(open_page: Callable[..., Page], store: Store) -> None:
+    fill = Filler(store)
+    (trial,) = fill.ids(fill.study("peaks", [{"depth": 2, "lr": 0.001}], trials=1))
+    page = open_page(f"/studies/{store.trial(trial).study_id}")
+    expect(page.locator("#memory .blank")).to_contain_text("once its peak memory has been measured")
+    expect(page.locator("#memory-errors")).to_be_empty()
+    expect(page.locator("#memory-learned")).to_be_empty()
+    fill.plan(trial, Plan(32), 30)
+    fill.begin(trial, 1, ("node-a/1",))
+    fill.report(trial, 1, 10, 0.5, 36)
+    expect(page.locator("#memory .blank")).to_be_hidden()
+    expect(page.locator("#memory-errors")).to_have_text("Median error 16.7 %, worst 16.7 %.")
+    point_at_peak(page, 30, 36, 36 * 1.12)
+    expect(page.locator("#memory .tip")).to_contain_text("Trial 0 running")
 
 
 @pytest.mark.browser

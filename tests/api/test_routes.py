@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from estimators.model import Plan
+from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import LogLine, Metric
 from tests.serving import DEVICE, SECRET, SPEC, InProcess, end, fill
 
@@ -103,10 +105,48 @@ def test_a_trial_is_addressed_by_its_number_and_comes_with_its_attempts(api: InP
     assert attempt["placement_reason"] == "first free device"
 
 
+def test_peaks_are_told_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: InProcess) -> None:
+    fill(api.store)
+    study = fill(api.store)
+    running = api.store.trials(study.id)[1]
+    assert api.store.report_outcome(running.id, 1, SECRET, Outcome.OUT_OF_MEMORY, "", now=1.0)
+    assert api.store.move_trial(running.id, TrialState.RUNNING, 1, TrialState.WAITING, now=2.0, num_oom=1)
+    path = f"/v1/studies/{study.id}/peaks"
+    peak = {"attempt": 1, "predicted_bytes": 3 * 2**20, "reserved_mib": 4}
+    exact = {**peak, "outcome": "DONE", "measured_bytes": 2 * 2**20, "lower_bound": False}
+    bound = {**peak, "outcome": "OUT_OF_MEMORY", "measured_bytes": 4 * 2**20, "lower_bound": True}
+    first, second = api.get(path).json()["items"]
+    assert (first["number"], first["attempts"]) == (0, [exact])
+    assert (second["number"], second["trial_id"], second["attempts"]) == (1, running.id, [bound])
+    page = api.get(path, params={"limit": 1}).json()
+    assert page["items"] == [first] and page["next"] == first["trial_id"]
+    rest = api.get(path, params={"limit": 1, "after": page["next"]}).json()
+    assert rest == {"items": [second], "next": None}
+    summary = api.get(f"/v1/studies/{study.id}").json()["summary"]
+    assert summary["prediction_error_pct"]["max"] == 50.0
+    assert summary["out_of_memory"] == {"attempts": 1, "least_excess_pct": pytest.approx(33.3, abs=0.1)}
+
+
+def test_what_was_learned_is_told_by_family(api: InProcess) -> None:
+    study = fill(api.store)
+    waiting = api.store.trials(study.id)[2]
+    queued = {"plan": Plan(8).to_json(), "predicted_bytes": 8 * 2**20, "reserved_mib": 9, "family": "f"}
+    assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, **queued)
+    assert api.store.begin_attempt(
+        waiting.id, 1, token=SECRET, plan=queued["plan"], devices=("n/0",), device_kinds=("virtual",), mib_per_rank=9,
+        predicted_bytes=8 * 2**20, placement_reason="", now=2.0,
+    )  # fmt: skip
+    assert api.store.report(waiting.id, 1, SECRET, measured_bytes=10 * 2**20, now=3.0)
+    lesson = {"family": "f", "extra_bytes": 2 * 2**20, "bias_bytes": 2 * 2**20, "unseen_bytes": 0, "num_trials": 1,
+              "num_out_of_memory": 0}  # fmt: skip
+    assert api.get(f"/v1/studies/{study.id}/learned").json() == [lesson]
+    assert api.get(f"/v1/studies/{study.id}").json()["summary"]["learned"] == [lesson]
+
+
 def test_the_token_of_an_attempt_is_never_told(api: InProcess) -> None:
     study = fill(api.store)
     api.store.record_cluster({"status": "ready", "detail": "", "devices": [DEVICE]}, now=time.time())
-    paths = ["", "/trials", "/trials/0", "/trials/1", "/trials/1/metrics", "/trials/1/logs"]
+    paths = ["", "/trials", "/trials/0", "/trials/1", "/trials/1/metrics", "/trials/1/logs", "/peaks"]
     paths = [f"/v1/studies/{study.id}{path}" for path in paths] + ["/v1/studies", "/v1/cluster", "/metrics"]
     for path in paths:
         answer = api.get(path)
@@ -150,7 +190,8 @@ def test_a_study_is_stopped_once_and_stopping_it_again_changes_nothing(api: InPr
     "path",
     [
         "/v1/studies/1", "/v1/studies/0", "/v1/studies/x", "/v1/studies/99999999999999999999", "/v1/studies/1/trials",
-        "/v1/studies/1/trials/0", "/v1/studies/1/trials/-1", "/v1/studies/1/trials/0/logs", "/v1/nothing", "/studies/x",
+        "/v1/studies/1/trials/0", "/v1/studies/1/trials/-1", "/v1/studies/1/trials/0/logs", "/v1/studies/1/peaks",
+        "/v1/studies/1/learned", "/v1/nothing", "/studies/x",
         "/static/x/../../../etc/passwd", "/%00", "/v1/studies/%F0%9F%98%80",
     ],
 )  # fmt: skip
