@@ -83,9 +83,8 @@ class LessonView(View):
     study searches."""
 
     family: str
-    extra_bytes: Annotated[int, Field(description="the larger of the next two")]
-    bias_bytes: Annotated[int, Field(description="tensors that were measured, and that the trace does not show")]
-    unseen_bytes: Annotated[int, Field(description="what kept its ranks alive after an out-of-memory")]
+    extra_bytes: Annotated[int, Field(description="reserved beyond trace and margin")]
+    bias_bytes: Annotated[int, Field(description="of these, tensors that the median trial has and its trace does not")]
     num_trials: Annotated[int, Field(description="trials that are evidence")]
     num_out_of_memory: Annotated[int, Field(description="those of them that went out of memory")]
 

@@ -1,18 +1,20 @@
 """What earlier trials of a family tell of the memory that the next one needs beyond its trace, as bytes to add.
 
-Two questions are kept apart. Tensors that the trace did not foresee are *measured*, exactly, so they correct the
-prediction. What is no tensor is never measured: there is only the fact that a rank died at its budget, or lived. Which
-trials are of one family is decided elsewhere; the constant margin of ``memory`` stays below all that is learned here.
+Two questions are kept apart. Tensors that the trace did not foresee are *measured*, exactly. What else a rank holds is
+never measured: there is only the fact that it died at its budget, or lived. Which trials are of one family is decided
+elsewhere; the constant margin of ``memory`` stays below all that is learned here.
 
-**The bound.** Of n exchangeable residuals, the next one is at most the ⌈(n + 1) q⌉-th smallest with a probability of at
-least q, whatever their distribution (split conformal prediction: Vovk, Gammerman & Shafer 2005, ch. 2; Lei et al. 2018,
-JASA 113, sec. 2.2). Where n is too small for that rank to exist (n < 9 with q = 0.9) no finite bound has the property:
-then it is the largest residual seen, so that the first failure teaches at once, and without one the constant margin.
-Trials of a search are not quite exchangeable, so q is what is aimed at, not promised.
+**The bound**, which is reserved. Of n exchangeable residuals, the next one is at most the ⌈(n + 1) q⌉-th smallest with
+a probability of at least q, whatever their distribution (split conformal prediction: Vovk, Gammerman & Shafer 2005,
+ch. 2; Lei et al. 2018, JASA 113, sec. 2.2). Where n is too small for that rank to exist (n < 9 with q = 0.9) no finite
+bound has the property: then it is the largest residual seen, so that the first failure teaches at once, and without one
+the constant margin. Trials of a search are not quite exchangeable, so q is what is aimed at, not promised.
+
+**The bias**, which corrects what is foretold, is the median of what was measured: half of the family has more.
 
 **What a run is evidence of.** In bytes beyond the traced peak, over the margin:
 
-- It measured more tensors than were traced: the difference, exact, whatever came of it. A step is measured early, so
+- It measured more tensors than were traced: the difference, exact, whatever came of it. One early step is measured, so
   that fewer were measured is no proof that fewer will do: such a difference counts as 0.
 - It went out of memory: what it needs is *above* its reservation and above what was held when it failed. The value is
   that lower bound and a quarter of the traced peak, which is what its own next attempt gets.
@@ -28,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from statistics import median_low
 
 from estimators.model import MIB
 
@@ -40,6 +43,9 @@ itself only bit by bit: a request fails before the rest of the step has asked fo
 
 NOISE_BYTES = MIB // 4
 """Tensors beyond the trace up to this are what the margin is for."""
+
+LEAST_FOR_BIAS = 3
+"""Trials whose median is believed. One may be an exception, as a resumed attempt that measures a rare step is."""
 
 WINDOW_TRIALS = 100
 """The newest trials of a family are looked at. What an old failure has taught is so tried anew, once in as many trials:
@@ -69,18 +75,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """``bias_bytes``: tensors that the trace of this family misses. ``unseen_bytes``: what keeps its ranks alive, over
-    the margin. The counts are of the trials that are evidence."""
+    """``extra_bytes`` are to be added to every traced peak of the family, ``bias_bytes`` of them to what is foretold of
+    tensors; the rest keeps ranks alive. The counts are of the trials that are evidence."""
 
+    extra_bytes: int = 0
     bias_bytes: int = 0
-    unseen_bytes: int = 0
     num_trials: int = 0
     num_out_of_memory: int = 0
-
-    @property
-    def extra_bytes(self) -> int:
-        """To be added to every traced peak of the family. What kept a rank alive has held its tensors as well."""
-        return max(self.bias_bytes, self.unseen_bytes)
 
     def __str__(self) -> str:
         trials = f"{self.num_trials} trial{'s' if self.num_trials > 1 else ''}"
@@ -123,8 +124,9 @@ def _learn(runs: Sequence[Run]) -> Learned:
     enough = {trial: _enough(own) for trial, own in trials.items() if trial not in failed}
     survived = {trial: extra for trial, extra in enough.items() if extra is not None and extra < least}
     return Learned(
-        bias_bytes=upper_bound(excesses.values()),
-        unseen_bytes=upper_bound([*failed.values(), *survived.values()]),
+        # The larger, not the sum: what kept a rank alive has held its tensors as well.
+        extra_bytes=max(upper_bound(excesses.values()), upper_bound([*failed.values(), *survived.values()])),
+        bias_bytes=median_low(excesses.values()) if len(excesses) >= LEAST_FOR_BIAS else 0,
         num_trials=len(excesses.keys() | failed.keys() | survived.keys()),
         num_out_of_memory=len(failed),
     )

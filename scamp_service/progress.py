@@ -79,7 +79,7 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     if failed := summary["out_of_memory"]["attempts"]:
         least = summary["out_of_memory"]["least_excess_pct"]
         words.append(
-            f"{_plural(failed, 'attempt')} out of memory, the worst at {least:.0f} % more than predicted, or beyond"
+            f"{_plural(failed, 'attempt')} out of memory, the worst needed at least {least:.0f} % more than predicted"
         )
     if learned := [lesson for lesson in summary["learned"] if lesson["extra_bytes"]]:
         words.append(f"learned: {', '.join(map(_lesson, learned))}")

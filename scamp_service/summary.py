@@ -112,7 +112,7 @@ def learned_of(store: Reads, study_id: int) -> dict[str, Learned]:
 
 
 def lesson_json(family: str, learned: Learned) -> Json:
-    return {"family": family, "extra_bytes": learned.extra_bytes, **asdict(learned)}
+    return {"family": family, **asdict(learned)}
 
 
 def all_trials(store: Reads, study_id: int) -> list[Trial]:

@@ -89,7 +89,7 @@ export function errorWords(peaks) {
 export function failureWords(peaks) {
   const failed = [...peaks.values()].flat().filter((peak) => peak.lower_bound);
   if (!failed.length) return "";
-  return `${plural(failed.length, "attempt")} out of memory: up to ${Math.max(...failed.map(percent)).toFixed(0)} % more than predicted, or beyond.`;
+  return `${plural(failed.length, "attempt")} out of memory: the worst needed at least ${Math.max(...failed.map(percent)).toFixed(0)} % more than predicted.`;
 }
 
 /** What the next candidates are predicted with, beyond trace and margin. */

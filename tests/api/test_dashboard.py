@@ -440,7 +440,7 @@ def test_predicted_is_plotted_against_measured_and_an_out_of_memory_as_a_lower_b
     expect(page.locator("#memory .tip")).to_contain_text("attempt 2")
     expect(page.locator("#memory-errors")).to_have_text(re.compile(r"^Median error 3\.1 %, worst 11\.7 %\.$"))
     expect(page.locator("#memory-failures")).to_have_text(
-        "1 attempt out of memory: up to 8 % more than predicted, or beyond."
+        "1 attempt out of memory: the worst needed at least 8 % more than predicted."
     )
     expect(page.locator("#memory-learned")).to_have_text("Learned: +13.0 MiB from 7 trials of a family.")
 

@@ -101,7 +101,7 @@ RAISED = 30 * MIB - 20 * MIB + 5 * MIB
 
 def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
     found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
-    assert [effect.learned for effect in found if isinstance(effect, d.Size)] == [Learned(0, RAISED, 1, 1)]
+    assert [effect.learned for effect in found if isinstance(effect, d.Size)] == [Learned(RAISED, 0, 1, 1)]
     others, _ = learning(replace(FAILED, device_kinds=("H200",)), state=TrialState.WAITING, plan=None)
     assert [effect.learned for effect in others if isinstance(effect, d.Size)] == [NOTHING]
 

@@ -85,7 +85,7 @@ MIB = 2**20
 
 def test_what_the_family_has_learned_is_reserved_and_said(sizing: Sizing) -> None:
     small = {"depth": 4, "width": 64, "batch": 64}
-    learned = Learned(bias_bytes=2 * MIB, unseen_bytes=24 * MIB, num_trials=3, num_out_of_memory=1)
+    learned = Learned(24 * MIB, 2 * MIB, num_trials=3, num_out_of_memory=1)
     plain, raised = sizing.size(small), sizing.size(small, learned=learned)
     assert isinstance(plain, Sized) and isinstance(raised, Sized)
     assert raised.plan == plain.plan and raised.predicted_bytes == plain.predicted_bytes + 24 * MIB
@@ -96,7 +96,7 @@ def test_what_the_family_has_learned_is_reserved_and_said(sizing: Sizing) -> Non
 
 def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> None:
     small = {"depth": 4, "width": 64, "batch": 64}
-    own = sizing.size(small, extra=30 * MIB, learned=Learned(unseen_bytes=24 * MIB, num_trials=1))
+    own = sizing.size(small, extra=30 * MIB, learned=Learned(24 * MIB, num_trials=1))
     assert isinstance(own, Sized)
     assert own.extra_bytes == 30 * MIB and own.learned_bytes == 24 * MIB and "learned" not in own.reason
 
@@ -104,7 +104,7 @@ def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> N
 def test_what_others_needed_makes_no_candidate_infeasible(sizing: Sizing) -> None:
     large = {"depth": 1, "width": 768, "heads": 8, "batch": 32}
     plain = sizing.size(large)
-    sized = sizing.size(large, learned=Learned(unseen_bytes=90 * MIB, num_trials=1, num_out_of_memory=1))
+    sized = sizing.size(large, learned=Learned(90 * MIB, num_trials=1, num_out_of_memory=1))
     assert isinstance(plain, Sized) and isinstance(sized, Sized)
     assert (sized.plan, sized.reserved_mib, sized.extra_bytes) == (plain.plan, plain.reserved_mib, 0)
     assert sized.learned_bytes == 90 * MIB and "; without 90.0 MiB learned from 1 trial of" in sized.reason

@@ -46,6 +46,7 @@ def test_an_out_of_memory_is_no_measured_error_and_is_told_by_itself() -> None:
     summary = summary_of(HONEST, *HEALED)
     assert summary.prediction_error_pct["max"] == pytest.approx(0.0022, abs=1e-4)
     assert summary.out_of_memory == {"attempts": 2, "least_excess_pct": pytest.approx(83.0, abs=0.1)}
+    assert summary_of(*HEALED[:2]).prediction_error_pct == {"median": None, "max": None}
 
 
 def test_a_failure_without_any_measurement_needs_more_than_was_reserved() -> None:
@@ -79,17 +80,17 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
     assert store.begin_attempt(first, 1, token="t", plan=plan, placement_reason="", now=2.0, **begun)  # type: ignore[arg-type]
     assert store.report(first, 1, "t", measured_bytes=31 * MIB, now=3.0)
     assert store.report_outcome(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=4.0)
-    assert learned_of(store, study.id) == {"f": Learned(0, 16 * MIB, 1, 1), "g": Learned()}
-    assert lesson_json("f", Learned(2, 16, 1, 1)) == {
-        "family": "f", "extra_bytes": 16, "bias_bytes": 2, "unseen_bytes": 16, "num_trials": 1, "num_out_of_memory": 1
+    assert learned_of(store, study.id) == {"f": Learned(16 * MIB, 0, 1, 1), "g": Learned()}
+    assert lesson_json("f", Learned(16, 2, 1, 1)) == {
+        "family": "f", "extra_bytes": 16, "bias_bytes": 2, "num_trials": 1, "num_out_of_memory": 1
     }  # fmt: skip
 
 
 def test_the_closing_line_tells_measured_errors_failures_and_what_was_learned() -> None:
-    summary = replace(summary_of(HONEST, *HEALED), learned=[lesson_json("f", Learned(0, 24842845, 1, 1))])
+    summary = replace(summary_of(HONEST, *HEALED), learned=[lesson_json("f", Learned(24842845, 0, 1, 1))])
     line = closing_line(summary.to_json())
     assert "predicted within 0.0 % (median), 0.0 % (worst)" in line
-    assert "2 attempts out of memory, the worst at 83 % more than predicted, or beyond" in line
+    assert "2 attempts out of memory, the worst needed at least 83 % more than predicted" in line
     assert "learned: +23.7 MiB from 1 trial of a family" in line
     quiet = closing_line(summary_of(HONEST).to_json())
     assert "out of memory," not in quiet and "learned" not in quiet

@@ -1,7 +1,7 @@
 """What attempts teach of memory: the family of a trial, and what part of a prediction was learned.
 
-What was stored before has no family, and teaches nobody. Of attempts that an out-of-memory had taught, only the newest
-is known to have been predicted with what the trial says; of the others the first had nothing added.
+What was stored before has no family, and teaches nobody. What was added to a prediction after an out-of-memory is known
+of the newest attempt, unless that one ended so as well: then the trial says what is for the next.
 """
 
 import sqlalchemy as sa
@@ -23,5 +23,6 @@ def upgrade() -> None:
         op.add_column("attempts", sa.Column(name, sa.BigInteger(), nullable=False, server_default="0"))
     op.execute(
         "UPDATE attempts SET extra_bytes = (SELECT extra_bytes FROM trials WHERE trials.id = attempts.trial_id)"
-        " WHERE attempt > 1 AND attempt = (SELECT attempt FROM trials WHERE trials.id = attempts.trial_id)"
+        " WHERE attempt = (SELECT attempt FROM trials WHERE trials.id = attempts.trial_id)"
+        " AND (outcome IS NULL OR outcome <> 'OUT_OF_MEMORY')"
     )
