@@ -98,7 +98,7 @@ class Controller:
             sized=self._sizer.results(),
             rungs={i: self._store.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
-            past={family: self._store.family_attempts(family, WINDOW_TRIALS) for family in sorted(to_plan)},
+            past={family: self._store.family_runs(family, WINDOW_TRIALS) for family in sorted(to_plan)},
             passed_over=self._passed_over,
             max_gangs_per_device=self._max_gangs_per_device,
         )

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from estimators.model import MIB, Plan
-from estimators.residuals import NOTHING, Learned, learn, need_after_out_of_memory
+from estimators.residuals import NOTHING, Learned, Run, learn, need_after_out_of_memory
 from placement.ledger import Ledger
 from placement.model import Cluster, Gang, Placement, Wait
 from placement.packer import Queued, pack, passed_over
 from scamp_service.executor import GangState, GangStatus, Order, Sized, Unsized
-from scamp_service.families import family, runs
+from scamp_service.families import family
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Json, Trial
 from scamp_service.stopping import judge
@@ -75,7 +75,7 @@ class Snapshot:
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
     rungs: Mapping[int, Mapping[int, Mapping[int, float]]] = field(default_factory=dict)  # study → step → trial → value
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
-    past: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)  # family → attempts of its newest trials
+    past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
     passed_over: Mapping[str, int] = field(default_factory=dict)  # gang that waits → how often others went before
     max_gangs_per_device: int = 4
 
@@ -273,7 +273,7 @@ def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
 
 def _learned(s: Snapshot) -> Mapping[str, Learned]:
     kinds = {device.kind for device in s.cluster.devices}
-    return {name: learn(runs(attempts), kinds) for name, attempts in s.past.items()}
+    return {name: learn(runs, kinds) for name, runs in s.past.items()}
 
 
 def _size_waiting(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect]:

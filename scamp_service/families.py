@@ -1,4 +1,4 @@
-"""Which trials learn of each other's memory: the family of a candidate, and what past attempts tell ``residuals``.
+"""Which trials learn of each other's memory: the family of a candidate. What they learn is in ``estimators.residuals``.
 
 A family is a workload with its code and every parameter but the numbers that the study searches. Those numbers are
 sizes and rates: the trace follows the sizes, and memory does not depend on the rates. What is left chooses code paths
@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
-from estimators.residuals import Ending, Run
-from scamp_service.lifecycle import Outcome
-from scamp_service.model import Attempt, Json
+from scamp_service.model import Json
 
 
 def family(workload: str, code: str | None, params: Json, searched: Collection[str]) -> str:
@@ -23,24 +21,3 @@ def family(workload: str, code: str | None, params: Json, searched: Collection[s
     study's space."""
     settings = {name: value for name, value in params.items() if name not in searched or isinstance(value, bool | str)}
     return hashlib.sha256(json.dumps([workload, code, settings], sort_keys=True).encode()).hexdigest()[:16]
-
-
-def runs(attempts: Iterable[Attempt]) -> list[Run]:
-    return [
-        Run(
-            trial_id=attempt.trial_id,
-            device_kinds=attempt.device_kinds,
-            traced_bytes=attempt.traced_bytes,
-            extra_bytes=attempt.extra_bytes,
-            reserved_bytes=attempt.reserved_bytes,
-            measured_bytes=attempt.measured_bytes,
-            ending=_ENDINGS.get(attempt.outcome, Ending.OTHER),
-        )
-        for attempt in attempts
-    ]
-
-
-_ENDINGS: dict[Outcome | None, Ending] = {
-    Outcome.DONE: Ending.FINISHED,
-    Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY,
-}

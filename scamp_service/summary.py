@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 from estimators.model import Plan
 from estimators.residuals import WINDOW_TRIALS, Learned, learn
-from scamp_service.families import runs
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Json, Study, Trial
 from scamp_service.reads import Reads
@@ -106,8 +105,8 @@ def learned_of(store: Reads, study_id: int) -> dict[str, Learned]:
     """Family → what its next candidate is predicted with, on the kinds of device that it has run on."""
     found = {}
     for family in store.families(study_id):
-        past = store.family_attempts(family, WINDOW_TRIALS)
-        found[family] = learn(runs(past), {kind for attempt in past for kind in attempt.device_kinds})
+        past = store.family_runs(family, WINDOW_TRIALS)
+        found[family] = learn(past, {kind for run in past for kind in run.device_kinds})
     return found
 
 

@@ -42,7 +42,7 @@ export function trialColumns(studyId, fixed) {
     { key: "micro", name: "Micro", width: 64, numeric: true, title: "Micro-batches per step × samples in each, on one rank", sort: (t) => t.plan?.micro_batch, cell: text((t) => microBatch(t.plan)) },
     { key: "recompute", name: "Recomp.", width: 76, title: "Activations are recomputed in the backward pass", sort: (t) => (t.plan ? Number(t.plan.recompute) : null), cell: text((t) => (t.plan ? (t.plan.recompute ? "yes" : "no") : "–")) },
     { key: "predicted", name: "Pred. MiB", width: 80, numeric: true, title: "Predicted peak memory of one rank", sort: (t) => t.predicted_mib, cell: text((t) => mib(t.predicted_mib)) },
-    { key: "measured", name: "Meas. MiB", width: 82, numeric: true, title: "Measured peak memory of one rank", sort: (t) => t.measured_mib, cell: text((t) => mib(t.measured_mib)) },
+    { key: "measured", name: "Meas. MiB", width: 82, numeric: true, title: "Measured peak memory of one rank; where it ran out of memory, at least", sort: (t) => t.measured_mib, cell: text((t) => mib(t.measured_mib)) },
     { key: "reserved", name: "Resv. MiB", width: 80, numeric: true, title: "Memory reserved on a device for one rank", sort: (t) => t.reserved_mib || null, cell: text((t) => (t.reserved_mib ? count(t.reserved_mib) : "–")) },
     { key: "attempts", name: "Attempts", width: 90, sort: (t) => t.attempt, cell: attempts },
     { key: "duration", name: "Time", width: 78, numeric: true, title: "From the first launch to the end", sort: seconds, cell: text((t) => duration(seconds(t))) },

@@ -38,12 +38,29 @@ function drawHead() {
   setText(byId("value-label"), objective.charAt(0).toUpperCase() + objective.slice(1));
   setText(byId("value"), metric(trial.value));
   byId("steps").replaceChildren(count(Math.max(0, trial.step)), " ", h("small", {}, `of ${count(study.spec.budget.steps)}`));
-  const off = trial.measured_mib && trial.predicted_mib ? (100 * (trial.predicted_mib - trial.measured_mib)) / trial.measured_mib : null;
-  const words = off === null ? "" : `${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(1)} %`;
-  byId("predicted").replaceChildren(mibWords(trial.predicted_mib), " ", h("small", { title: "against the measured peak" }, words));
-  setText(byId("measured"), mibWords(trial.measured_mib));
+  drawPeak();
   byId("reserved").replaceChildren(trial.reserved_mib ? mibWords(trial.reserved_mib) : "–", " ", h("small", {}, trial.reserved_mib ? "on each rank" : ""));
   drawTime();
+}
+
+/** Of the last attempt that was measured exactly; after nothing but out-of-memory failures there is a lower bound. */
+function drawPeak() {
+  const exact = attempts.filter((attempt) => attempt.measured_bytes && !ranOut(attempt)).at(-1);
+  const predicted = exact ? foretold(exact) : trial.predicted_mib;
+  const off = exact ? (100 * (predicted - toMib(exact.measured_bytes))) / toMib(exact.measured_bytes) : null;
+  const words = off === null ? "" : `${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(1)} %`;
+  byId("predicted").replaceChildren(mibWords(predicted), " ", h("small", { title: "against the measured peak" }, words));
+  const least = trial.measured_mib ? `over ${mibWords(trial.measured_mib)}` : "–";
+  setText(byId("measured"), exact ? mibWords(toMib(exact.measured_bytes)) : least);
+}
+
+function ranOut(attempt) {
+  return attempt.outcome === "OUT_OF_MEMORY";
+}
+
+/** MiB of tensors; other memory that was learned is only reserved. */
+function foretold(attempt) {
+  return toMib(attempt.predicted_bytes - attempt.extra_bytes + attempt.bias_bytes);
 }
 
 function drawTime() {
@@ -77,8 +94,8 @@ function nothingRun() {
 }
 
 function attemptBody(attempt) {
-  const peak = (bytes) => (bytes ? mib(toMib(bytes)) : "–");
-  const numbers = [count(attempt.mib_per_rank), peak(attempt.predicted_bytes), peak(attempt.measured_bytes)];
+  const measured = attempt.measured_bytes ? `${ranOut(attempt) ? "> " : ""}${mib(toMib(attempt.measured_bytes))}` : "–";
+  const numbers = [count(attempt.mib_per_rank), mib(foretold(attempt)), measured];
   return h(
     "tbody",
     {},

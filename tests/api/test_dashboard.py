@@ -408,6 +408,9 @@ def test_a_trial_tells_how_an_out_of_memory_was_healed(open_page: Callable[..., 
     first = page.locator("#attempts tbody").last
     expect(first).to_contain_text("Out of memory")
     expect(first).to_contain_text("can't allocate memory")
+    expect(first.locator("td.num").nth(2)).to_have_text("> 43.0")
+    expect(page.locator("#predicted")).to_have_text("53 MiB −11.7 %")
+    expect(page.locator("#measured")).to_have_text("60 MiB")
     expect(page.locator("#attempts-aside")).to_have_text("2 attempts, 1 out-of-memory failure healed by a new plan")
     expect(page.locator("#curves figure")).to_have_count(2)
     expect(page.locator("#log li").last).to_contain_text("step 120 accuracy")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from estimators.model import MIB, Plan
-from estimators.residuals import NOTHING, Learned
+from estimators.residuals import NOTHING, Ending, Learned, Run
 from placement.model import Cluster, Device
 from scamp_service import decide as d
 from scamp_service.executor import GangState, GangStatus, Sized, Unsized
@@ -88,14 +88,14 @@ def test_predictions_grow_after_out_of_memory_even_when_nothing_was_measured() -
     assert only_move(effects(trials=[again], attempts=[oom])).changes["extra_bytes"] == (24 - 20 + 5) * MIB
 
 
-def learning(*past: Attempt, **row: Any) -> tuple[list[d.Effect], str]:
+def learning(*past: Run, **row: Any) -> tuple[list[d.Effect], str]:
     """What is decided about one trial whose family has this past, and the family."""
     candidate = trial(id=9, attempt=0, **row)
     family = study().family(candidate)
     return effects(trials=[candidate], past={family: past}), family
 
 
-FAILED = attempt(outcome=Outcome.OUT_OF_MEMORY, measured_bytes=30 * MIB)
+FAILED = Run(1, ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB, Ending.OUT_OF_MEMORY)
 RAISED = 30 * MIB - 20 * MIB + 5 * MIB
 
 

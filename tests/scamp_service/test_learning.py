@@ -26,7 +26,7 @@ class Forgetful:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
-        return (lambda family, num_trials: []) if name == "family_attempts" else getattr(self._store, name)
+        return (lambda family, num_trials: []) if name == "family_runs" else getattr(self._store, name)
 
 
 class HiddenMemory(Simulation):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+from estimators.model import MIB
+from estimators.residuals import Ending, Run
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Metric, Totals
-from scamp_service.reads import _FAMILY_ATTEMPTS
+from scamp_service.reads import _FAMILY_RUNS
 from scamp_service.store import Store
 
 
@@ -139,15 +142,37 @@ def new_family(store: Store, names: str) -> list[int]:
 
 def test_the_past_of_a_family_is_that_of_its_newest_trials_in_all_studies(store: Store) -> None:
     old, new = new_family(store, "ff"), new_family(store, "gffff")
-    hold(store, old[0], "a", 1.0)
-    hold(store, old[1], "a", 1.0, 2.0)
+    measured(store, old[0], 1)
+    measured(store, old[1], 2)
+    assert store.move_trial(old[1], TrialState.RUNNING, 1, TrialState.QUEUED, now=2.0)
     hold(store, old[1], "a", 3.0, attempt=2)
-    hold(store, new[0], "a", 1.0)
-    hold(store, new[2], "a", 1.0)
-    keys = [f"{old[0]}/1", f"{old[1]}/1", f"{old[1]}/2", f"{new[2]}/1"]
-    assert [a.key for a in store.family_attempts("f", 10)] == keys, "trials that have not begun teach nothing"
-    assert [a.key for a in store.family_attempts("f", 2)] == keys[1:], "all attempts of a trial, or none"
-    assert store.family_attempts("h", 10) == []
+    assert store.report(old[1], 2, "t", measured_bytes=3, now=3.0)
+    measured(store, new[0], 4)
+    measured(store, new[2], 5)
+    found = [(run.trial_id, run.measured_bytes) for run in store.family_runs("f", 10)]
+    assert found == [(old[0], 1), (old[1], 2), (old[1], 3), (new[2], 5)], "trials that have not begun teach nothing"
+    assert [run.measured_bytes for run in store.family_runs("f", 2)] == [2, 3, 5], "all attempts of a trial, or none"
+    assert store.family_runs("h", 10) == []
+
+
+def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None:
+    ids = new_family(store, "f" * (len(Outcome) + 1))
+    begun = {"devices": ("a", "b"), "device_kinds": ("H200", "L4"), "mib_per_rank": 24, "placement_reason": ""}
+    sizes = {"predicted_bytes": 20 * MIB, "extra_bytes": 3 * MIB}
+    for trial_id, outcome in zip(ids, [None, *Outcome], strict=True):
+        assert store.begin_attempt(trial_id, 1, token="t", plan={}, now=1.0, **begun, **sizes)  # type: ignore[arg-type]
+        if outcome:
+            assert store.report_outcome(trial_id, 1, "t", outcome, "", now=2.0)
+    run = Run(0, ("H200", "L4"), 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER)
+    done, failed = (ids[1 + list(Outcome).index(outcome)] for outcome in (Outcome.DONE, Outcome.OUT_OF_MEMORY))
+    evidence = [
+        replace(run, trial_id=done, ending=Ending.FINISHED),
+        replace(run, trial_id=failed, ending=Ending.OUT_OF_MEMORY),
+    ]
+    assert store.family_runs("f", 10) == evidence, "the others have neither a measured peak nor an end that tells"
+    for trial_id in set(ids) - {done, failed}:
+        assert store.report(trial_id, 1, "t", measured_bytes=9, now=3.0)
+    assert [run.ending for run in store.family_runs("f", 10)].count(Ending.OTHER) == len(ids) - 2
 
 
 def test_the_past_of_a_family_is_found_by_an_index(store: Store) -> None:
@@ -155,8 +180,10 @@ def test_the_past_of_a_family_is_found_by_an_index(store: Store) -> None:
     if not store._database.sqlite:
         return  # its planner looks at the size of tables, which are empty here
     with store._database.read() as connection:
-        query = str(_FAMILY_ATTEMPTS.compile(connection))
-        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", ("f", 0, 10, 0)).all()
+        query = _FAMILY_RUNS.compile(connection)
+        given = query.construct_params({"family": "f", "num_trials": 10})
+        asked = tuple(given[name] for name in query.positiontup or ())
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", asked).all()
     told = " ".join(row[3] for row in plan)
     assert "ix_trials_family" in told and "SCAN" not in told, told
 
