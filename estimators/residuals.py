@@ -84,7 +84,7 @@ class Learned:
     num_out_of_memory: int = 0
 
     def __str__(self) -> str:
-        trials = f"{self.num_trials} trial{'s' if self.num_trials > 1 else ''}"
+        trials = f"{self.num_trials} trial{'' if self.num_trials == 1 else 's'}"
         failed = f", {self.num_out_of_memory} of them out of memory" if self.num_out_of_memory else ""
         return f"{self.extra_bytes / MIB:.1f} MiB learned from {trials} of this family{failed}"
 
