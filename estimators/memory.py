@@ -7,7 +7,9 @@ of a true allocation failure, and its trial comes back with ``extra_bytes``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from estimators.device_kind import Memory
 from estimators.model import MIB, Footprint, Layout, ModelProfile, Plan
 
 # Measured with real steps under RLIMIT_DATA (torch 2.13, one thread): the smallest budget that a rank survived was at
@@ -24,40 +26,60 @@ MARGIN_BYTES = 4 * MIB
 GANG_MARGIN_BYTES = 6 * MIB
 
 
-def footprint(profile: ModelProfile, plan: Plan, extra_bytes: int = 0) -> Footprint:
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """What a rank needs beyond its peak: a share of it, and bytes that depend on the ranks of its gang alone."""
+
+    alone_bytes: int = MARGIN_BYTES
+    pair_bytes: int = MARGIN_BYTES + GANG_MARGIN_BYTES
+    gang_bytes: int = MARGIN_BYTES + GANG_MARGIN_BYTES
+    percent: int = MARGIN_PERCENT
+
+    def fixed_bytes(self, num_ranks: int) -> int:
+        return self.alone_bytes if num_ranks == 1 else self.pair_bytes if num_ranks == 2 else self.gang_bytes
+
+
+VIRTUAL = Margin()
+"""Of virtual devices."""
+
+
+def margin_on(memory: Memory) -> Margin:
+    """On a GPU. No such rank has been measured; the share for what operations take by themselves is that of CPUs."""
+    return Margin(*(memory.outside_bytes(num_ranks) for num_ranks in (1, 2, 3)))
+
+
+def footprint(profile: ModelProfile, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
     """Bytes of one rank. ``extra_bytes`` is what out-of-memory failures have added: the part ``unseen`` of the peak.
 
     Raises KeyError when the plan's layout has not been traced.
     """
     curve = profile.curves[plan.layout]
     parts = curve.parts(plan.micro_batch) | ({"unseen": extra_bytes} if extra_bytes else {})
-    return _with_margin(curve.peak_bytes(plan.micro_batch) + extra_bytes, plan.dp_shard, parts)
+    return _with_margin(margin, curve.peak_bytes(plan.micro_batch) + extra_bytes, plan.dp_shard, parts)
 
 
-def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0) -> Footprint:
+def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
     """A lower bound for every plan of ``dp_shard`` ranks, traced or not.
 
     The states are there when the optimizer begins, and sharding at best divides them evenly.
     """
-    return _with_margin(-(-profile.state_bytes // dp_shard) + extra_bytes, dp_shard)
+    return _with_margin(margin, -(-profile.state_bytes // dp_shard) + extra_bytes, dp_shard)
 
 
-def largest_micro_batch(profile: ModelProfile, layout: Layout, capacity_mib: int, extra_bytes: int = 0) -> int:
+def largest_micro_batch(
+    profile: ModelProfile, layout: Layout, capacity_mib: int, extra_bytes: int = 0, margin: Margin = VIRTUAL
+) -> int:
     """Largest micro-batch with which one rank is within ``capacity_mib``, margin included; 0 when none is.
 
     Raises KeyError when the layout has not been traced.
     """
-    without_margin = capacity_mib * MIB - MARGIN_BYTES - _gang_bytes(layout.dp_shard)
+    without_margin = capacity_mib * MIB - margin.fixed_bytes(layout.dp_shard)
     highest = (100 * (without_margin + 1) - 1) // (
-        100 + MARGIN_PERCENT
+        100 + margin.percent
     )  # solves peak + ⌊share · peak⌋ ≤ without_margin
     return profile.curves[layout].largest_batch(highest - extra_bytes)
 
 
-def _with_margin(peak_bytes: int, num_ranks: int, parts: Mapping[str, int] | None = None) -> Footprint:
-    margin_bytes = MARGIN_BYTES + peak_bytes * MARGIN_PERCENT // 100 + _gang_bytes(num_ranks)
+def _with_margin(margin: Margin, peak_bytes: int, num_ranks: int, parts: Mapping[str, int] | None = None) -> Footprint:
+    margin_bytes = margin.fixed_bytes(num_ranks) + peak_bytes * margin.percent // 100
     return Footprint(peak_bytes, margin_bytes, parts or {})
-
-
-def _gang_bytes(num_ranks: int) -> int:
-    return GANG_MARGIN_BYTES if num_ranks > 1 else 0

@@ -49,14 +49,15 @@ def kind_of(operation: Any) -> str | None:
     return "other"
 
 
-def amounts_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[float, float, float]:
-    """FLOPs, bytes and fresh bytes."""
+def amounts_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[float, ...]:
+    """FLOPs, bytes, fresh bytes and half FLOPs."""
     given, made = _tensors((args, kwargs)), _tensors(out)
     num_bytes = sum(tensor.numel() * tensor.itemsize for tensor in given + made)
     large = [tensor for tensor in made if tensor.numel() * tensor.itemsize >= MAPPED_BYTES]
     known = {tensor.untyped_storage()._cdata for tensor in given} if large else set()
     fresh = sum(t.numel() * t.itemsize for t in large if t.untyped_storage()._cdata not in known)
-    return flops_of(operation, args, kwargs, out), num_bytes, fresh
+    flops = flops_of(operation, args, kwargs, out)
+    return flops, num_bytes, fresh, flops if given and given[-1].itemsize <= 2 else 0.0
 
 
 def _tensors(tree: Any) -> list[Tensor]:

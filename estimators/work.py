@@ -26,9 +26,10 @@ OP_KINDS = (
 collectives, ``sharded`` the operations on DTensors, which cost time in Python and no more; ``other`` mostly wait for
 memory."""
 
-AMOUNTS = ("operations", "FLOPs", "bytes", "fresh bytes")
+AMOUNTS = ("operations", "FLOPs", "bytes", "fresh bytes", "half FLOPs")
 """Of each kind: ``bytes`` are those of all tensors read and written, ``fresh bytes`` those of large buffers that an
-operation makes, which on a CPU the operating system first has to map and clear."""
+operation makes, which on a CPU the operating system first has to map and clear, and ``half FLOPs`` the FLOPs on numbers
+of 16 bits, for which GPUs have units of their own."""
 
 _PER_KIND = len(AMOUNTS)
 
@@ -74,9 +75,11 @@ class Counter:
     def __init__(self) -> None:
         self._amounts = [0.0] * len(Work().amounts)
 
-    def add(self, kind: str, flops: float = 0, num_bytes: float = 0, fresh_bytes: float = 0) -> None:
+    def add(
+        self, kind: str, flops: float = 0, num_bytes: float = 0, fresh_bytes: float = 0, half_flops: float = 0
+    ) -> None:
         """One operation."""
-        for place, amount in enumerate((1, flops, num_bytes, fresh_bytes), _FIRST[kind]):
+        for place, amount in enumerate((1, flops, num_bytes, fresh_bytes, half_flops), _FIRST[kind]):
             self._amounts[place] += amount
 
     def clear(self) -> None:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from estimators.memory import footprint, largest_micro_batch, least_footprint
+from estimators.memory import VIRTUAL, Margin, footprint, largest_micro_batch, least_footprint
 from estimators.model import Footprint, Layout, ModelProfile, Plan
 from placement.model import Cluster
 
@@ -82,14 +82,17 @@ class Option:
         return f"{self.words}: {needs}, devices offer {self.offered_mib}"
 
 
-def choose(profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0) -> Choice | Untraced | NoPlan:
-    """The plan for ``batch`` samples per optimizer step; ``extra_bytes`` per rank are added to every prediction.
+def choose(
+    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
+) -> Choice | Untraced | NoPlan:
+    """The plan for ``batch`` samples per optimizer step; ``extra_bytes`` per rank are added to every prediction, and
+    the ``margin`` of its devices.
 
     Asks for at most four layouts per degree, and for none of a degree whose states alone are too large. Raises
     ValueError for an empty cluster: no candidate is infeasible merely because the devices are not there yet.
     """
     refused: list[Option] = []
-    for option in _options(profile, batch, cluster, extra_bytes):
+    for option in _options(profile, batch, cluster, extra_bytes, margin):
         if isinstance(option, Untraced):
             return option
         if option.fits:
@@ -100,28 +103,32 @@ def choose(profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: 
     return _nothing_fits(refused, batch, cluster)
 
 
-def compare(profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0) -> list[Option] | Untraced:
+def compare(
+    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
+) -> list[Option] | Untraced:
     """What ``choose`` would look at if nothing had pleased it so far, in its order; the same errors."""
     options: list[Option] = []
-    for option in _options(profile, batch, cluster, extra_bytes):
+    for option in _options(profile, batch, cluster, extra_bytes, margin):
         if isinstance(option, Untraced):
             return option
         options.append(option)
     return options
 
 
-def _options(profile: ModelProfile, batch: int, cluster: Cluster, extra_bytes: int) -> Iterator[Option | Untraced]:
+def _options(
+    profile: ModelProfile, batch: int, cluster: Cluster, extra_bytes: int, margin: Margin
+) -> Iterator[Option | Untraced]:
     if batch < 1 or extra_bytes < 0:
         raise ValueError(f"batch must be at least 1 and extra_bytes at least 0, got {batch} and {extra_bytes}")
     if not cluster.devices:
         raise ValueError("the cluster has no devices: ask again when it has some")
     for degree, offered_mib in _degrees(cluster, batch):
-        least = least_footprint(profile, degree, extra_bytes)
+        least = least_footprint(profile, degree, extra_bytes, margin)
         if least.reserved_mib > offered_mib:
             yield Option(Plan(1, 1, degree), least, offered_mib, states_alone=True, at_least=True)
             continue
         for recompute in (False, True):
-            yield _Row(profile, batch, extra_bytes, degree, recompute, offered_mib).best()
+            yield _Row(profile, batch, extra_bytes, margin, degree, recompute, offered_mib).best()
 
 
 def _degrees(cluster: Cluster, batch: int) -> Iterator[tuple[int, int]]:
@@ -140,6 +147,7 @@ class _Row:
     profile: ModelProfile
     batch: int
     extra_bytes: int
+    margin: Margin
     degree: int
     recompute: bool
     offered_mib: int
@@ -163,11 +171,12 @@ class _Row:
         return self._option(size, share // size)
 
     def _largest(self, layout: Layout) -> int:
-        return largest_micro_batch(self.profile, layout, self.offered_mib, self.extra_bytes)
+        return largest_micro_batch(self.profile, layout, self.offered_mib, self.extra_bytes, self.margin)
 
     def _option(self, micro_batch: int, num_micro_batches: int = 1, *, at_least: bool = False) -> Option:
         plan = Plan(micro_batch, num_micro_batches, self.degree, self.recompute)
-        return Option(plan, footprint(self.profile, plan, self.extra_bytes), self.offered_mib, at_least=at_least)
+        cost = footprint(self.profile, plan, self.extra_bytes, self.margin)
+        return Option(plan, cost, self.offered_mib, at_least=at_least)
 
 
 def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan:

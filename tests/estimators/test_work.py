@@ -17,20 +17,23 @@ def counted(*operations: tuple[str, float, float]) -> Work:
     return counter.work
 
 
+def only(*amounts: float) -> tuple[float, ...]:
+    """Operations, FLOPs and bytes, and none of the other amounts."""
+    return (*amounts, 0, 0)
+
+
 def test_work_adds_up_by_kind() -> None:
     work = counted(("matmul", 8, 3), ("copy", 0, 5), ("matmul", 2, 1))
-    assert work.of("matmul") == (2, 10, 4, 0) and work.of("copy") == (1, 0, 5, 0) and work.of("other") == (0, 0, 0, 0)
+    assert work.of("matmul") == only(2, 10, 4) and work.of("copy") == only(1, 0, 5)
+    assert work.of("other") == only(0, 0, 0)
     assert work + work - work == work and work * 2 == work + work and (work * 3).flops == 30
 
 
 def test_a_step_is_its_micro_batches_and_the_update() -> None:
     step = StepWork(counted(("copy", 0, 7)), counted(("matmul", 10, 2)), counted(("other", 0, 100)))
     work = step.step(micro_batch=4, num_micro_batches=3)
-    assert (
-        work.of("matmul") == (12, 120, 24, 0)
-        and work.of("copy") == (3, 0, 21, 0)
-        and work.of("other") == (1, 0, 100, 0)
-    )
+    assert work.of("matmul") == only(12, 120, 24)
+    assert work.of("copy") == only(3, 0, 21) and work.of("other") == only(1, 0, 100)
 
 
 def test_what_is_written_is_read_again_and_anything_else_is_refused() -> None:
@@ -38,10 +41,12 @@ def test_what_is_written_is_read_again_and_anything_else_is_refused() -> None:
     assert StepWork.from_json(json.loads(json.dumps(step.to_json()))) == step
     kind = DeviceKind("a CPU", {"matmul": Rate(1e-6, 2e-11, 3e-10, 4e-10)}, "measured today")
     assert DeviceKind.from_json(json.loads(json.dumps(kind.to_json()))) == kind
-    with pytest.raises(ValueError, match=f"{4 * len(OP_KINDS)} amounts, got 2"):
+    with pytest.raises(ValueError, match=f"{5 * len(OP_KINDS)} amounts, got 2"):
         Work.from_json([1, 2])
     with pytest.raises(ValueError, match="unknown kinds of operation: magic"):
-        DeviceKind.from_json(kind.to_json() | {"rates": {"magic": [1, 2, 3, 4]}})
+        DeviceKind.from_json(kind.to_json() | {"rates": {"magic": [1, 2, 3, 4, 5]}})
+    with pytest.raises(ValueError, match="a rate has 5 numbers, got 4"):
+        DeviceKind.from_json(kind.to_json() | {"rates": {"matmul": [1, 2, 3, 4]}})
 
 
 def test_seconds_are_those_of_each_kind() -> None:
@@ -49,10 +54,18 @@ def test_seconds_are_those_of_each_kind() -> None:
     assert kind.seconds(counted(("matmul", 8, 100), ("copy", 0, 4), ("other", 5, 5))) == 1 + 4 + 1
 
 
+def test_half_flops_have_a_rate_of_their_own() -> None:
+    kind = DeviceKind("a GPU", {"matmul": Rate(0.0, 1.0, 0.0, 0.0, 0.25)}, "made up")
+    counter = Counter()
+    counter.add("matmul", flops=8)
+    counter.add("matmul", flops=8, half_flops=8)
+    assert kind.seconds(counter.work) == 8 + 2
+
+
 def test_rates_are_found_again_in_the_seconds_that_they_made() -> None:
     source = np.random.default_rng(0)
     flops, num_bytes = 10 ** source.uniform(3, 9, 400), 10 ** source.uniform(2, 7, 400)
     fresh = np.where(num_bytes > 1e5, num_bytes / 3, 0.0)
     seconds = 4e-6 + 2e-11 * flops + 3e-10 * num_bytes + 5e-10 * fresh
-    found = _fit(np.stack([flops, num_bytes, fresh, seconds], 1))
-    assert found.to_json() == pytest.approx([4e-6, 2e-11, 3e-10, 5e-10], rel=1e-3)
+    found = _fit(np.stack([flops, num_bytes, fresh, np.zeros(400), seconds], 1))
+    assert found.to_json() == pytest.approx([4e-6, 2e-11, 3e-10, 5e-10, 2e-11], rel=1e-3)
