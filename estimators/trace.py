@@ -29,9 +29,10 @@ from torch.utils.hooks import RemovableHandle
 
 from estimators.blocks import are_equal, container_of, lengthen, shorten
 from estimators.depth import TRACED_BLOCKS, Passes, stretch
-from estimators.envelope import Line, PeakTable, fit, highest, live_bytes
+from estimators.envelope import EventLog, Line, PeakTable, fit, highest, live_bytes
 from estimators.model import Layout, PeakCurve
 from estimators.recorder import Batch, Recorder
+from estimators.step_log import StepLog, log_of
 from estimators.work import StepWork, Work
 
 _NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: from the second on, all are alike
@@ -60,7 +61,8 @@ class Traced:
     """What traces of one layout say of one rank.
 
     ``structure`` identifies the sequence of operations and all sizes; ``state_bytes`` are alive when the
-    optimizer begins. ``alike``: its blocks are, and a few have told of all.
+    optimizer begins. ``alike``: its blocks are, and a few have told of all. ``log`` is there where the curve is an
+    envelope.
     """
 
     curve: PeakCurve
@@ -69,6 +71,7 @@ class Traced:
     state_bytes: int
     work: StepWork
     alike: bool
+    log: StepLog | None = None
 
 
 def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None) -> Traced:
@@ -88,6 +91,7 @@ def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None)
     stretched = steps is not None
     steps = steps or _whole(recipe, layout, largest)
     curve = _curve(steps)
+    log = _log(steps) if curve is not None else None
     if curve is None:
         curve = _table(recipe, layout, batch)
     second = steps.passes[2]
@@ -95,7 +99,7 @@ def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None)
     passes_of_all = steps.passes[largest].work * (1 / _NUM_ACCUMULATED if layout.accumulate else 1)
     per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
     work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.update_work)
-    return Traced(curve, _structure(second, curve), steps.num_params, second.held_after, work, stretched)
+    return Traced(curve, _structure(second, curve), steps.num_params, second.held_after, work, stretched, log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ class _Steps:
     """What one layout was seen to do. ``passes`` are by their samples: 2, 3 and more; ``single`` is of one sample.
 
     ``first_peak`` is all that the very first step needs beyond what later passes show, ``update_peak`` the larger of
-    those of the first two updates.
+    those of the first two updates, and ``update`` the events of what the second makes for itself.
     """
 
     passes: Mapping[int, Passes]
@@ -111,6 +115,7 @@ class _Steps:
     first_peak: Line
     update_peak: Line
     update_work: Work
+    update: EventLog
     num_params: int
 
 
@@ -121,7 +126,8 @@ def _whole(recipe: Recipe, layout: Layout, largest: int) -> _Steps:
         passes = {2: second.passes} | {size: session.passes(size) for size in (largest, 3)}
         first_peak = max(first.passes.peak, first.update_peak)
         update_peak = max(first.update_peak, second.update_peak)
-        return _Steps(passes, _single(session), first_peak, update_peak, second.update_work, session.num_params)
+        single, num_params = _single(session), session.num_params
+    return _Steps(passes, single, first_peak, update_peak, second.update_work, second.update, num_params)
 
 
 def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) -> _Steps | None:
@@ -159,7 +165,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) ->
     if any(getattr(passes[2], name) != getattr(second.passes, name) for name in ("held_before", "gradient_bytes")):
         return None
     update_peak = max(first.update_peak, second.update_peak)
-    return _Steps(passes, single, first.update_peak, update_peak, second.update_work, num_params)
+    return _Steps(passes, single, first.update_peak, update_peak, second.update_work, second.update, num_params)
 
 
 def _curve(steps: _Steps) -> PeakCurve | None:
@@ -176,6 +182,11 @@ def _curve(steps: _Steps) -> PeakCurve | None:
         one_sample = max(of_two.peak, floor)
     curve = fit({size: one.events for size, one in steps.passes.items()}, floor, one_sample, of_two.categories)
     return curve if curve is not None and steps.first_peak.fixed_bytes <= curve.peak_bytes(2) else None
+
+
+def _log(steps: _Steps) -> StepLog:
+    """Of steps on lines. A single sample counts as two where the model refuses it."""
+    return log_of(steps.passes, steps.single or steps.passes[2], steps.update)
 
 
 def _single(session: _Session) -> Passes | None:
@@ -214,11 +225,13 @@ def _structure(passes: Passes, curve: PeakCurve) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One traced step: its forward and backward passes, and the peak and the work of the update after them."""
+    """One traced step: its forward and backward passes, and the peak and the work of the update after them, with the
+    events of what it makes for itself."""
 
     passes: Passes
     update_peak: Line
     update_work: Work
+    update: EventLog
 
 
 class _Session:
@@ -315,7 +328,9 @@ class _Session:
         watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, update)
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
         self._without_gradient = watched.without_gradient
-        return _Step(replace(watched.passes, num_before=num_before, owners=owners), watched.peak, watched.work)
+        return _Step(
+            replace(watched.passes, num_before=num_before, owners=owners), watched.peak, watched.work, watched.update
+        )
 
     def update(self) -> _Step:
         """An optimizer step on gradients that no pass has made."""
@@ -327,7 +342,7 @@ class _Session:
         watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, True)
         watched.step()
         watched.zero_grad()
-        return _Step(replace(watched.passes, num_before=num_before), watched.peak, watched.work)
+        return _Step(replace(watched.passes, num_before=num_before), watched.peak, watched.work, watched.update)
 
     def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterator[Batch]]:
         with _disable_current_modes():
@@ -392,10 +407,11 @@ class _Session:
 class _WatchedOptimizer:
     """Stands for the optimizer in ``train_step``: parts the log where the passes end, and may leave the update out."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, update: bool) -> None:
-        self._model, self._optimizer, self._recorder, self._update = model, optimizer, recorder, update
+    def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, updates: bool) -> None:
+        self._model, self._optimizer, self._recorder, self._updates = model, optimizer, recorder, updates
         self.passes = Passes((), (), Work())
         self.peak, self.work = Line(0, 0), Work()
+        self.update: EventLog = ()
         self.without_gradient: set[Tensor] = set()
 
     def step(self) -> None:
@@ -404,9 +420,11 @@ class _WatchedOptimizer:
         self.without_gradient = {parameter for parameter in parameters if parameter.grad is None}
         self.passes = recorder.passes
         recorder.begin()
-        if self._update:
+        num_alive = len(recorder.categories)
+        if self._updates:
             self._optimizer.step()
             recorder.sort(self._optimizer.state, "optimizer")
+        self.update = tuple((buffer - num_alive, size) for buffer, size in recorder.log if buffer >= num_alive)
         self.peak, self.work = highest(recorder.log, recorder.categories), recorder.work
 
     def zero_grad(self, set_to_none: bool = True) -> None:

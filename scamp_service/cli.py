@@ -18,11 +18,12 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from scamp_service.client import Client, bundle_code
+from scamp_service.client import Client
 from scamp_service.errors import InvalidInput, ScampError
 from scamp_service.progress import closing_line, leaderboard, live_view
 from scamp_service.settings import Settings
 from scamp_service.spec import StudySpec, parse_study
+from scamp_service.subject import code_of, read_study, subject
 from scamp_service.supervise import ROOT, Service, running_server
 
 app = typer.Typer(help="ScaMP tunes models that may not fit on one GPU.", no_args_is_help=True, add_completion=False,
@@ -76,7 +77,7 @@ def serve(
 @app.command()
 def demo(study: Annotated[Path, typer.Argument()] = ROOT / "examples" / "digits.yaml") -> None:
     """What `make run` does: serve, run the demo study, show its leaderboard, keep serving."""
-    spec = parse_study(_read(study))
+    spec = parse_study(read_study(study))
     with _service(_settings()) as service:
         client = Client(service.url, token=service.settings.api_token or None)
         created = client.submit(spec.to_json())
@@ -133,8 +134,8 @@ def run(
     from scamp_service.local import ray_address_of_environment, run_study
     from scamp_service.summary import all_trials, device_fill, study_summary
 
-    spec = parse_study(_read(study))
-    code = _code(study, spec, working_dir)
+    spec = parse_study(read_study(study))
+    code = code_of(study, spec, working_dir)
     admit(spec, code)
     settings = _settings(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
     with _live(quiet=as_json or not out.is_terminal) as update:
@@ -180,35 +181,47 @@ def estimate(
     ],
     param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, instead of the study's own; repeatable")] = None,
     candidates: Annotated[int, typer.Option(help="how many of the study's first candidates", min=1, max=1000)] = 1,
-    mib: Annotated[int | None, typer.Option(help="memory of one device", min=1)] = None,
+    device: Annotated[
+        str | None, typer.Option(help="a kind of GPU, such as H100; default: virtual devices", metavar="KIND")
+    ] = None,
     count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
+    mib: Annotated[int | None, typer.Option(help="memory of one device, if not all that it has", min=1)] = None,
+    expandable: Annotated[
+        bool, typer.Option("--expandable-segments", help="as in PYTORCH_CUDA_ALLOC_CONF; with --device")
+    ] = False,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """What each plan of a candidate would need, by category, without running it: no service, no Ray, no device.
 
-    MiB of one rank at its peak; `rc` is recompute, `gather` are sharded parameters made whole, `reserve` adds the
+    Memory of one rank at its peak; `rc` is recompute, `gather` are sharded parameters made whole, `reserve` adds the
     margin for what no trace sees, and `max` is the largest micro-batch with which such a plan fits a device. A function
     returns (model, inputs[, loss[, optimizer]]) and needs no data: docs/estimate.md. After `scamp calibrate`, `sec` are
-    those of an optimizer step on one virtual device that has a core of this machine for itself.
+    those of an optimizer step on one virtual device that has a core of this machine for itself. With `--device`, `out`
+    is memory outside of PyTorch's allocator, `least` the smallest device that would do, and `comm` the share of a step
+    in which ranks wait for each other.
     """
-    from scamp_service.calibration import calibrated
-    from scamp_service.estimate import Estimator, as_table, devices, headline
+    from scamp_service.estimate import Estimator, target
+    from scamp_service.estimate_table import as_table, footnotes, headline
 
-    settings = _settings(data_dir=data_dir, device_mib=mib, virtual_devices=count)
-    kind = calibrated(settings.data_dir)
-    cluster = devices(settings.virtual_devices, settings.device_mib)
-    workload, code, wanted = _subject(what, candidates, _params(param or []), working_dir)
+    settings = _settings(data_dir=data_dir)
+    if expandable and device is None:
+        raise InvalidInput("--expandable-segments is about the allocator of GPUs: name one with --device")
+    cluster, kind = target(settings, device, count, mib)
+    wanted = subject(what, _params(param or []), candidates, working_dir)
     found = []
-    with Estimator(workload, code, settings.data_dir / "profiles", kind) as estimator:
-        for params in wanted:
+    with Estimator(wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable) as estimator:
+        for params in wanted.candidates:
             with err.status("tracing …"):
                 found.append(estimator.estimate(params, cluster))
             if not as_json:
                 out.print(headline(found[-1]), style="bold", soft_wrap=True)
                 out.print(as_table(found[-1]))
                 out.print(f"→ {found[-1].choice.reason}\n", soft_wrap=True, markup=False)
+    if not as_json:
+        for line in footnotes(found[-1]):
+            out.print(line, style="dim", soft_wrap=True, markup=False)
     if as_json:
         print(json.dumps([one.to_json() for one in found]))
 
@@ -224,25 +237,6 @@ def calibrate(data_dir: DataDir = None) -> None:
     out.print(f"{kind.name}: {kind.provenance}", highlight=False)
     if per_flop := kind.rates["matmul"].per_flop:  # a fit may leave it at zero
         out.print(f"{1e-9 / per_flop:.3g} GFLOP/s in matrix products", highlight=False)
-
-
-def _subject(
-    what: str, candidates: int, given: dict[str, Any], working_dir: Path | None
-) -> tuple[str, bytes | None, list[dict[str, Any]]]:
-    """Workload, files and candidates of a study, or of a workload by itself."""
-    if Path(what).suffix not in (".yaml", ".yml", ".json"):
-        if ":" not in what:
-            return what, None, [given]
-        module, _, name = what.rpartition(":")
-        workload = what if module.endswith(".py") else f"{module.replace('.', '/')}.py:{name}"
-        return workload, bundle_code(Path.cwd() / "study", workload, working_dir), [given]
-    from scamp_service.search import Search
-
-    spec = parse_study(_read(Path(what)))
-    if unknown := sorted(given.keys() - spec.space.keys() - spec.fixed.keys()):
-        raise InvalidInput(f"{what} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
-    proposed = Search(spec).propose([], 0, candidates)
-    return spec.workload, _code(Path(what), spec, working_dir), [{**params, **given} for params in proposed]
 
 
 def _params(given: list[str]) -> dict[str, Any]:
@@ -273,9 +267,9 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Send a study to a service, and follow it."""
-    spec = parse_study(_read(study))
+    spec = parse_study(read_study(study))
     client = _client(address, token)
-    created = client.submit(spec.to_json(), code=_code(study, spec, working_dir))
+    created = client.submit(spec.to_json(), code=code_of(study, spec, working_dir))
     if not as_json:
         out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")
     if wait and not _tail(client, created["id"], spec, as_json=as_json):
@@ -398,14 +392,3 @@ def _client(address: str, token: str) -> Client:
     client = Client(url, token=token or None)
     atexit.register(client.close)
     return client
-
-
-def _read(study: Path) -> str:
-    try:
-        return study.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read the study {study}: {error}") from None
-
-
-def _code(study: Path, spec: StudySpec, working_dir: Path | None) -> bytes | None:
-    return bundle_code(study, spec.workload, working_dir) if ".py:" in spec.workload else None

@@ -1,31 +1,76 @@
 """What the plans of a candidate would cost on given devices, without running any: no Ray, no service.
 
-The same traces and the same policy as in a study, so that what is told here is what a study would do.
+The same traces and the same policy as in a study, so that what is told here is what a study would do. On a GPU, which
+need not be here, a rank's peak is what PyTorch's allocator must be given, by replay; nobody has checked these on one.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.table import Table
-
+from estimators.communication import StepTime, step_time
 from estimators.device_kind import DeviceKind
-from estimators.memory import largest_micro_batch
-from estimators.model import MIB, Layout, ModelProfile
+from estimators.device_kinds import gpu
+from estimators.memory import VIRTUAL, Margin, largest_micro_batch, margin_on
+from estimators.model import MIB, Layout, ModelProfile, PeakCurve
+from estimators.reserved import ReservedCurve
 from placement.model import Cluster, Device
 from placement.planner import Choice, NoPlan, Option, Untraced, choose, compare
+from scamp_service.calibration import calibrated
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
-from scamp_service.tracing import TraceFailed, TraceProcess, Tracer
+from scamp_service.settings import Settings
+from scamp_service.subject import subject
+from scamp_service.tracing import Trace, TraceFailed, TraceProcess, Tracer
 from scamp_service.user_code import check_code
 
 TRACE_SECONDS = 600
 """Of processor time: whoever waits for one answer is more patient than a study."""
+
+
+UNVERIFIED = ("outside_bytes", "smallest_capacity_bytes", "step_seconds", "compute_seconds", "communication_share")
+"""What rests on figures of others, on assumptions, or on a replay that nobody has held against such a GPU."""
+
+
+def estimate(
+    what: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    device: str | None = None,
+    count: int | None = None,
+    mib: int | None = None,
+    expandable: bool = False,
+    working_dir: Path | None = None,
+) -> Estimate:
+    """What ``scamp estimate`` does, for one candidate; the arguments are the command's. Raises ``InvalidInput``."""
+    settings = Settings()
+    cluster, kind = target(settings, device, count, mib)
+    wanted = subject(what, params or {}, 1, working_dir)
+    with Estimator(wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable) as estimator:
+        return estimator.estimate(wanted.candidates[0], cluster)
+
+
+def target(
+    settings: Settings, device: str | None, count: int | None, mib: int | None
+) -> tuple[Cluster, DeviceKind | None]:
+    """The devices that are asked about, and what is known of their kind. Raises ``InvalidInput``."""
+    if device is None:
+        cluster = devices(count or settings.virtual_devices, mib or settings.device_mib)
+        return cluster, calibrated(settings.data_dir)
+    try:
+        kind = gpu(device)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+    assert kind.memory is not None
+    total_mib = int(kind.memory.total.value) // MIB
+    if mib is not None and mib > total_mib:
+        raise InvalidInput(f"a device of kind {kind.name} offers {total_mib} MiB, not {mib}")
+    return devices(1 if count is None else count, mib or total_mib, kind.name), kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,62 +83,103 @@ class Estimate:
     options: Sequence[Option]
     choice: Choice | NoPlan
     kind: DeviceKind | None = None
+    margin: Margin = VIRTUAL
 
-    def step_seconds(self, option: Option) -> float | None:
-        """Of one optimizer step; None where nothing was calibrated or traced, and for gangs, whose communication is
-        not in it yet."""
+    @property
+    def on_gpu(self) -> bool:
+        return self.kind is not None and self.kind.memory is not None
+
+    def step_time(self, option: Option) -> StepTime | None:
+        """Of one optimizer step; None where nothing was calibrated or traced, and for gangs of virtual devices, whose
+        links are not known."""
         work = self.profile.work.get(option.plan.layout)
-        if self.kind is None or work is None or option.plan.world_size > 1 or not option.fits:
+        if self.kind is None or work is None or not option.fits:
             return None
-        return self.kind.seconds(work.step(option.plan.micro_batch, option.plan.num_micro_batches))
+        plan = option.plan
+        step = work.step(plan.micro_batch, plan.num_micro_batches)
+        return step_time(self.kind, step, plan.world_size, plan.num_micro_batches)
+
+    def outside_bytes(self, option: Option) -> int:
+        """Of one rank, outside of the allocator; 0 on virtual devices, where that is in the margin."""
+        return self.margin.fixed_bytes(option.plan.world_size) if self.on_gpu else 0
+
+    def smallest_capacity_bytes(self, option: Option) -> int | None:
+        """Memory of the smallest device that such a rank runs on, without a margin; None where nothing was replayed."""
+        if option.states_alone or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
+            return None
+        return option.footprint.peak_bytes + self.outside_bytes(option)
 
     def largest_micro_batch(self, option: Option) -> int | None:
         """With which one rank of such a plan fits, whatever the batch; None where no trace was made."""
         layout = Layout(option.plan.dp_shard, option.plan.recompute)
         if layout not in self.profile.curves:
             return None
-        return largest_micro_batch(self.profile, layout, option.offered_mib)
+        return largest_micro_batch(self.profile, layout, option.offered_mib, margin=self.margin)
 
     def to_json(self) -> dict[str, Any]:
         """``parts`` are bytes of the peak by category; ``largest_micro_batch`` is null where no trace was made."""
         chosen = self.choice.plan if isinstance(self.choice, Choice) else None
         return {
-            "params": self.params,
+            "params": dict(self.params),
             "batch": self.batch,
             "num_params": self.profile.num_params,
             "state_bytes": self.profile.state_bytes,
             "flops_per_sample": self.profile.work[Layout()].per_sample.flops,
             "plan": chosen.to_json() if chosen else None,
             "reason": self.choice.reason,
-            "options": [
-                {
-                    "plan": option.plan.to_json(),
-                    "text": str(option.plan) if option.fits else option.words,
-                    "fits": option.fits,
-                    "peak_bytes": option.footprint.peak_bytes,
-                    "parts": dict(option.footprint.parts),
-                    "reserved_mib": option.footprint.reserved_mib,
-                    "offered_mib": option.offered_mib,
-                    "lower_bound": option.at_least,
-                    "largest_micro_batch": self.largest_micro_batch(option),
-                    "step_seconds": self.step_seconds(option),
-                }
-                for option in self.options
-            ],
+            "device": self._device_json(),
+            "options": [self._option_json(option) for option in self.options],
+        }
+
+    def _option_json(self, option: Option) -> dict[str, Any]:
+        time = self.step_time(option)
+        return {
+            "plan": option.plan.to_json(),
+            "text": str(option.plan) if option.fits else option.words,
+            "fits": option.fits,
+            "peak_bytes": option.footprint.peak_bytes,
+            "parts": dict(option.footprint.parts),
+            "outside_bytes": self.outside_bytes(option),
+            "smallest_capacity_bytes": self.smallest_capacity_bytes(option),
+            "reserved_mib": option.footprint.reserved_mib,
+            "offered_mib": option.offered_mib,
+            "lower_bound": option.at_least,
+            "largest_micro_batch": self.largest_micro_batch(option),
+            "step_seconds": time.seconds if time else None,
+            "compute_seconds": time.compute_seconds if time else None,
+            "communication_share": time.communication_share if time else None,
+        }
+
+    def _device_json(self) -> dict[str, Any] | None:
+        if self.kind is None:
+            return None
+        return {
+            "name": self.kind.name,
+            "rates": self.kind.provenance,
+            "figures": {name: asdict(figure) for name, figure in self.kind.figures()},
+            "unverified": [] if self.kind.verified else list(UNVERIFIED),
         }
 
 
 class Estimator:
     """One workload's candidates, one after another; a context manager, since it keeps a trace process."""
 
-    def __init__(self, workload: str, code: bytes | None, cache_dir: Path, kind: DeviceKind | None = None) -> None:
-        """``code`` is the zip of a user's files; ``kind`` tells the time of steps. Raises ``InvalidInput`` for a
-        workload that does not exist."""
+    def __init__(
+        self,
+        workload: str,
+        code: bytes | None,
+        cache_dir: Path,
+        kind: DeviceKind | None = None,
+        expandable: bool = False,
+    ) -> None:
+        """``code`` is the zip of a user's files; ``kind`` tells the time of steps, and the memory of GPUs, whose
+        allocator may have ``expandable`` segments. Raises ``InvalidInput`` for a workload that does not exist."""
         check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
         self._tracer = Tracer(_OneBlob(code or b""), cache_dir, TRACE_SECONDS)
         self._process = TraceProcess()
-        self._kind = kind
+        self._kind, self._expandable = kind, expandable
+        self._margin = margin_on(kind.memory) if kind is not None and kind.memory is not None else VIRTUAL
 
     def __enter__(self) -> Self:
         return self
@@ -103,83 +189,42 @@ class Estimator:
     ) -> None:
         self._process.end()
 
-    def estimate(self, params: Json, cluster: Cluster) -> Estimate:
+    def estimate(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
         """Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""
+        params, margin = dict(params), self._margin
         trace = self._trace(params, Layout())
-        profile = trace.profile(Layout())
-        while isinstance(found := compare(profile, batch=trace.batch, cluster=cluster), Untraced):
+        profile = trace.profile(Layout()).with_curve(Layout(), self._curve(trace))
+        while isinstance(found := compare(profile, batch=trace.batch, cluster=cluster, margin=margin), Untraced):
             trace = self._trace(params, found.layout)
-            profile = profile.with_curve(found.layout, trace.curve, trace.work)
-        choice = choose(profile, batch=trace.batch, cluster=cluster)
+            profile = profile.with_curve(found.layout, self._curve(trace), trace.work)
+        choice = choose(profile, batch=trace.batch, cluster=cluster, margin=margin)
         assert not isinstance(choice, Untraced), "compare looks at all that choose looks at"
-        return Estimate(params, trace.batch, profile, found, choice, self._kind)
+        return Estimate(params, trace.batch, profile, found, choice, self._kind, margin)
 
-    def _trace(self, params: Json, layout: Layout) -> Any:
+    def _curve(self, trace: Trace) -> PeakCurve:
+        """Of what is needed on the devices that are asked about."""
+        if self._kind is None or self._kind.memory is None or trace.log is None:
+            return trace.curve
+        return ReservedCurve(trace.curve, trace.log, self._expandable)
+
+    def _trace(self, params: Json, layout: Layout) -> Trace:
         wish = (self._workload, self._code, params, layout)
         try:
             return self._tracer.known(*wish) or self._tracer.trace(self._process, *wish)
         except TraceFailed as failed:
-            raise InvalidInput(f"{self._workload} with {_listed(params)}: {failed.reason}") from None
+            raise InvalidInput(f"{self._workload} with {listed(params)}: {failed.reason}") from None
 
 
-def devices(count: int, mib: int) -> Cluster:
+def listed(params: Mapping[str, Any]) -> str:
+    shown = (f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items())
+    return " ".join(shown) or "its defaults"
+
+
+def devices(count: int, mib: int, kind: str = "virtual") -> Cluster:
     """``count`` equal devices of one node."""
     if count < 1 or mib < 1:
         raise InvalidInput(f"there must be at least one device of at least 1 MiB, got {count} of {mib} MiB")
-    return Cluster(tuple(Device(f"here/{index}", "here", index, "virtual", mib) for index in range(count)))
-
-
-COLUMNS = {
-    "params": ("parameters",),
-    "grads": ("gradients",),
-    "optim": ("optimizer",),
-    "activ": ("activations",),
-    "gather": ("gathered",),
-    "temp": ("scratch",),
-    "other": ("buffers", "batch"),
-}
-
-
-def as_table(estimate: Estimate) -> Table:
-    """MiB of one rank by category; one plan in a row, the one to be taken in bold. ``rc`` is recompute."""
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
-    timed = ["sec"] if estimate.kind else []
-    for heading in ["ranks", "batch", "rc", *COLUMNS, "peak", "reserve", "max", *timed]:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for option in estimate.options:
-        plan, cost, largest = option.plan, option.footprint, estimate.largest_micro_batch(option)
-        seconds = estimate.step_seconds(option)
-        least = "≥" if option.at_least else ""
-        accumulated = f"{plan.num_micro_batches}×" if plan.num_micro_batches > 1 and option.fits else ""
-        chosen = isinstance(estimate.choice, Choice) and plan == estimate.choice.plan
-        table.add_row(
-            str(plan.dp_shard),
-            "states" if option.states_alone else f"{accumulated}{plan.micro_batch}",
-            "rc" if plan.recompute else "",
-            *(_mib(sum(cost.parts.get(name, 0) for name in names)) if cost.parts else "" for names in COLUMNS.values()),
-            f"{least}{_mib(cost.peak_bytes)}",
-            f"{least}{cost.reserved_mib}",
-            "" if largest is None else str(largest),
-            *(["" if seconds is None else f"{seconds:.2g}"] if timed else []),
-            style="bold green" if chosen else None if option.fits else "dim",
-        )
-    return table
-
-
-def _mib(num_bytes: int) -> str:
-    return f"{num_bytes / MIB:.1f}"
-
-
-def headline(estimate: Estimate) -> str:
-    profile = estimate.profile
-    states = f"{profile.num_params:,} parameters, {profile.state_bytes / MIB:.1f} MiB of states"
-    flops = f"{profile.work[Layout()].per_sample.flops / 1e9:.3g} GFLOPs a sample"
-    return f"{_listed(estimate.params)}: {states}, {flops}, batch {estimate.batch}"
-
-
-def _listed(params: Mapping[str, Any]) -> str:
-    shown = (f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items())
-    return " ".join(shown) or "its defaults"
+    return Cluster(tuple(Device(f"here/{index}", "here", index, kind, mib) for index in range(count)))
 
 
 @dataclass(frozen=True, slots=True)

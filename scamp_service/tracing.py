@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from estimators.envelope import curve_from_json
 from estimators.model import Layout, ModelProfile, PeakCurve
+from estimators.step_log import StepLog
 from estimators.work import StepWork
 from scamp_service.model import Json
 
@@ -39,7 +40,7 @@ NUMBERS = frozenset({"lr", "weight_decay"})
 @dataclass(frozen=True, slots=True)
 class Trace:
     """What one layout of a candidate has shown. ``batch`` is the candidate's effective batch; ``alike`` says whether a
-    few of its blocks have told of all."""
+    few of its blocks have told of all, and ``log`` is None where sizes are not affine."""
 
     batch: int
     curve: PeakCurve
@@ -48,6 +49,7 @@ class Trace:
     state_bytes: int
     work: StepWork
     alike: bool
+    log: StepLog | None = None
 
     @classmethod
     def from_json(cls, data: Json) -> Trace:
@@ -60,6 +62,7 @@ class Trace:
             int(data["state_bytes"]),
             StepWork.from_json(data["work"]),
             bool(data["alike"]),
+            StepLog.from_json(data["log"]) if data["log"] else None,
         )
 
     def profile(self, layout: Layout) -> ModelProfile:

@@ -98,6 +98,7 @@ def _answer(traced: Traced) -> dict[str, Any]:
         "state_bytes": traced.state_bytes,
         "work": traced.work.to_json(),
         "alike": traced.alike,
+        "log": traced.log.to_json() if traced.log else None,
     }
 
 

@@ -17,7 +17,8 @@ from estimators.model import CATEGORIES, Layout
 from placement.planner import Choice, NoPlan
 from scamp_service.calibration import calibrated
 from scamp_service.errors import InvalidInput
-from scamp_service.estimate import Estimate, Estimator, as_table, devices, headline
+from scamp_service.estimate import Estimate, Estimator, devices
+from scamp_service.estimate_table import as_table, headline
 from scamp_service.executor import Sized
 from scamp_service.sizing import ProcessSizer
 from tests.processes import scamp
@@ -89,7 +90,7 @@ def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alon
     slow = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
     with Estimator("vit_digits", None, folder, slow) as timed:
         found = timed.estimate(MEDIUM, devices(2, 96))
-    plain, recompute, *gangs = (found.step_seconds(option) for option in found.options)
+    plain, recompute, *gangs = (data["step_seconds"] for data in found.to_json()["options"])
     assert plain is not None and recompute is not None and recompute > plain and gangs == [None, None]
     products = found.profile.work[Layout()].step(32, 1).of("matmul")[1]
     assert (
