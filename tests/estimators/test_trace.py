@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from estimators import trace as tracing
-from estimators.envelope import Envelope, PeakTable
+from estimators.envelope import Envelope, PeakTable, highest
 from estimators.model import CATEGORIES, MIB, Layout
 from estimators.trace import Recipe, trace
 from workloads.budget import measure_peak
@@ -201,6 +201,17 @@ def test_a_model_that_is_not_affine_gets_a_table_of_traced_points() -> None:
     assert isinstance(curve, PeakTable)
     assert [size for size, _ in curve.points] == [1, 2, 4, 8, 16, 32, 50]
     assert curve.peak_bytes(50) == pytest.approx(measured(Similarities, Layout(), 50), abs=TOLERANCE_BYTES)
+    assert trace(recipe(Similarities), Layout(), 50).log is None
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(accumulate=True), Layout(4, recompute=True)], ids=str)
+@pytest.mark.parametrize("build", [Mlp, Positions, Deep])
+def test_the_log_of_a_run_reaches_the_peak_of_every_micro_batch(build: Callable[[], nn.Module], layout: Layout) -> None:
+    traced = trace(recipe(build), layout, 64)
+    assert traced.log is not None
+    for micro_batch in (1, 2, 7, 200):
+        reached = highest(traced.log.run(micro_batch)).fixed_bytes
+        assert reached == pytest.approx(traced.curve.peak_bytes(micro_batch), abs=TOLERANCE_BYTES)
 
 
 def test_a_model_that_keeps_activations_is_not_believed_to_be_affine() -> None:

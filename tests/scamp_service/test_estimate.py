@@ -13,13 +13,15 @@ import pytest
 from rich.console import Console
 
 from estimators.device_kind import DeviceKind, Rate
+from estimators.device_kinds import KINDS, gpu
 from estimators.model import CATEGORIES, Layout
 from placement.planner import Choice, NoPlan
 from scamp_service.calibration import calibrated
 from scamp_service.errors import InvalidInput
-from scamp_service.estimate import Estimate, Estimator, devices
-from scamp_service.estimate_table import as_table, headline
+from scamp_service.estimate import UNVERIFIED, Estimate, Estimator, devices, estimate, target
+from scamp_service.estimate_table import as_table, footnotes, headline
 from scamp_service.executor import Sized
+from scamp_service.settings import Settings
 from scamp_service.sizing import ProcessSizer
 from tests.processes import scamp
 from tests.sizing import USER, MemoryBlobs, Sizing
@@ -96,6 +98,73 @@ def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alon
     assert (
         plain == pytest.approx(1e-6 * products) and products > 0.9 * 32 * found.profile.work[Layout()].per_sample.flops
     )
+
+
+def shown(found: Estimate) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(headline(found), as_table(found), *footnotes(found))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
+    estimator: Estimator, folder: Path, expandable: bool
+) -> None:
+    tensors = estimator.estimate(MEDIUM, devices(2, 96)).to_json()
+    with Estimator("vit_digits", None, folder, gpu("H100"), expandable) as on_gpu:
+        found = on_gpu.estimate(MEDIUM, devices(2, 1100, "H100"))
+    data = found.to_json()
+    assert data["device"]["name"] == "H100" and data["device"]["unverified"] == list(UNVERIFIED)
+    assert tensors["device"] is None
+    assert all(figure["source"] for figure in data["device"]["figures"].values())
+    for option, of_tensors in zip(data["options"], tensors["options"], strict=True):
+        assert option["parts"].pop("slack") == option["peak_bytes"] - of_tensors["peak_bytes"] > 0
+        assert option["parts"] == of_tensors["parts"]
+        ranks = option["plan"]["dp_shard"]
+        assert option["outside_bytes"] == (384 + (544 if ranks == 2 else 0)) * 2**20
+        assert option["smallest_capacity_bytes"] == option["peak_bytes"] + option["outside_bytes"]
+        assert option["reserved_mib"] > option["smallest_capacity_bytes"] / 2**20
+        assert option["step_seconds"] >= option["compute_seconds"] > 0
+        assert (option["communication_share"] > 0) == (ranks == 2)
+    text = shown(found)
+    assert "unverified: out, least, max, step, comm" in text and "not measured any H100" in text and "…" not in text
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_every_kind_of_gpu_offers_the_memory_that_it_has(kind: str) -> None:
+    cluster, found = target(Settings(), kind.lower(), 3, None)
+    assert [device.kind for device in cluster.devices] == [kind] * 3 and found == gpu(kind)
+    assert found.memory is not None and cluster.devices[0].capacity_mib == int(found.memory.total.value) // 2**20
+    smaller, _ = target(Settings(), kind, None, 10_000)
+    assert [device.capacity_mib for device in smaller.devices] == [10_000]
+
+
+def test_a_plan_that_fits_a_gpu_by_its_tensors_alone_is_refused(folder: Path) -> None:
+    with Estimator("vit_digits", None, folder, gpu("T4")) as on_gpu:
+        room = on_gpu.estimate(MEDIUM, devices(1, 1000, "T4")).options[0].footprint.reserved_mib
+        assert on_gpu.estimate(MEDIUM, devices(1, room, "T4")).options[0].fits
+        tight = on_gpu.estimate(MEDIUM, devices(1, room - 1, "T4"))
+        none = on_gpu.estimate(MEDIUM, devices(1, 300, "T4"))
+    assert tight.options[0].plan.num_micro_batches > 1
+    assert isinstance(none.choice, NoPlan) and none.smallest_capacity_bytes(none.options[0]) is None
+    assert "≥" in shown(none) and "states" in shown(none)
+
+
+def test_the_function_tells_what_the_command_tells(
+    estimator: Estimator, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCAMP_DATA_DIR", str(folder / "data"))
+    (folder / "data").mkdir()
+    (folder / "data" / "profiles").symlink_to(folder)
+    found = estimate("vit_digits", MEDIUM, device="A100-40", count=2)
+    assert plans(found) == [(1, False), (1, True), (2, False), (2, True)]
+    for arguments, complaint in (
+        ({"device": "A100"}, "unknown device 'A100': choose one of P100"),
+        ({"device": "H100", "mib": 90_000}, "a device of kind H100 offers 81008 MiB, not 90000"),
+        ({"device": "H100", "count": 0}, "at least one device"),
+    ):
+        with pytest.raises(InvalidInput, match=complaint):
+            estimate("vit_digits", MEDIUM, **arguments)
 
 
 def test_this_machine_is_calibrated_once_and_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
@@ -197,6 +266,7 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path:
     for arguments, complaint in (
         (["--param", "widht=16"], "has no parameter 'widht': width, depth, heads, batch"),
         (["--param", "heads=3"], "must be a multiple of heads (3)"),
+        (["--expandable-segments"], "name one with --device"),
     ):
         failed = scamp(*command, *arguments)
         assert failed.returncode == 2 and complaint in failed.stderr and len(failed.stderr.splitlines()) == 1
