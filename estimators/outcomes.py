@@ -45,7 +45,7 @@ class Outcome:
     made: tuple[_Made | int | None, ...]
     is_sequence: type | None
     kind: str | None
-    amounts: tuple[float, float, float]
+    amounts: tuple[float, ...]
 
 
 class Outcomes:
@@ -74,7 +74,7 @@ class Outcomes:
     ) -> Outcome:
         """Remember ``out``, as far as it can be."""
         kind = kind_of(operation)
-        amounts = amounts_of(operation, args, kwargs, out) if kind is not None else (0.0, 0.0, 0.0)
+        amounts = amounts_of(operation, args, kwargs, out) if kind is not None else ()
         sequence = type(out) if type(out) in (tuple, list) else None
         try:
             if key is None or torch.Tag.inplace_view in operation.tags:
