@@ -43,7 +43,7 @@ def look(tensor: Tensor) -> tuple[Any, ...]:
          lambda: (torch.empty(2, 3, 8, 8), torch.empty(6, 3, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)),
         (aten._foreach_add.Scalar, lambda: ([torch.empty(3), torch.empty(4)], 1.0)),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "_opname", ""),
 )  # fmt: skip
 def test_new_tensors_are_like_those_of_torch(operation: Any, arguments: Any) -> None:
     out, remembered, _ = both(operation, arguments)
@@ -59,7 +59,7 @@ def test_new_tensors_are_like_those_of_torch(operation: Any, arguments: Any) -> 
         (aten.slice.Tensor, lambda: (torch.empty(6, 4), 0, 2, 5)),
         (aten.split.Tensor, lambda: (torch.empty(6, 4), 2)),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "_opname", ""),
 )
 def test_views_share_the_memory_of_the_new_argument(operation: Any, arguments: Any) -> None:
     out, remembered, (source, *_) = both(operation, arguments)
