@@ -1,7 +1,8 @@
 """How good the estimator is: every case, the bad ones too, and last the figures as one line of JSON.
 
-Peaks against what real steps take from the C library; "it fits" against real steps under an enforced limit; the
-estimator's shortcuts against direct traces; seconds of a step against real ones on this CPU; how long it all takes.
+Peaks against what real steps take from the C library, and what each rank of a gang takes; "it fits" against real steps
+under an enforced limit; the estimator's shortcuts against direct traces; seconds of a step against real ones on this
+CPU; how long it all takes.
 
 All cases take an hour or so of one core. Run them in pieces: --cases, and --results, with which a later run goes on.
 """
@@ -17,11 +18,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.estimating import envelope, oom, pace, speed, truth
+from benchmarks.estimating import envelope, oom, pace, ranks, speed, truth
 from benchmarks.estimating.results import Finding, Results, Section, page
 
 COMMAND = "python -m benchmarks.estimators --results FILE --write PAGE"
-PARTS: Mapping[str, ModuleType] = {"truth": truth, "oom": oom, "envelope": envelope, "pace": pace, "speed": speed}
+PARTS: Mapping[str, ModuleType] = {
+    "truth": truth,
+    "ranks": ranks,
+    "oom": oom,
+    "envelope": envelope,
+    "pace": pace,
+    "speed": speed,
+}
 
 
 def main() -> None:

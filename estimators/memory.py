@@ -49,13 +49,26 @@ def margin_on(memory: Memory) -> Margin:
 
 
 def footprint(profile: ModelProfile, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
-    """Bytes of one rank. ``extra_bytes`` is what out-of-memory failures have added: the part ``unseen`` of the peak.
+    """Bytes of the rank that needs most.
 
-    Raises KeyError when the plan's layout has not been traced.
+    ``extra_bytes`` is what out-of-memory failures have added: the part ``unseen`` of the peak.
+
+    Raises KeyError when a layout of the plan has not been traced.
     """
-    curve = profile.curves[plan.layout]
-    parts = curve.parts(plan.micro_batch) | ({"unseen": extra_bytes} if extra_bytes else {})
-    return _with_margin(margin, curve.peak_bytes(plan.micro_batch) + extra_bytes, plan.dp_shard, parts)
+    return max(footprints(profile, plan, extra_bytes, margin), key=lambda cost: cost.peak_bytes)
+
+
+def footprints(
+    profile: ModelProfile, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL
+) -> tuple[Footprint, ...]:
+    """Bytes of one rank of each stage; see ``footprint``."""
+
+    def of(layout: Layout) -> Footprint:
+        curve = profile.curves[layout]
+        parts = curve.parts(plan.micro_batch) | ({"unseen": extra_bytes} if extra_bytes else {})
+        return _with_margin(margin, curve.peak_bytes(plan.micro_batch) + extra_bytes, plan.world_size, parts)
+
+    return tuple(map(of, plan.layouts))
 
 
 def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
@@ -73,7 +86,7 @@ def largest_micro_batch(
 
     Raises KeyError when the layout has not been traced.
     """
-    without_margin = capacity_mib * MIB - margin.fixed_bytes(layout.dp_shard)
+    without_margin = capacity_mib * MIB - margin.fixed_bytes(layout.world_size)
     highest = (100 * (without_margin + 1) - 1) // (
         100 + margin.percent
     )  # solves peak + ⌊share · peak⌋ ≤ without_margin

@@ -5,8 +5,9 @@ Nothing here knows torch. Sizes are bytes, micro-batches count samples on one ra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from estimators.work import StepWork
@@ -14,7 +15,33 @@ from estimators.work import StepWork
 MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True, order=True)
+SCHEDULES = ("1f1b", "gpipe")
+"""Orders of the micro-batches of a pipeline: 1F1B holds as many as there are stages from here on, GPipe all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One of ``count`` stages of a pipeline, and what determines how many micro-batches it holds at a time."""
+
+    index: int
+    count: int
+    num_micro_batches: int
+    schedule: str
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "count", "num_micro_batches")
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"stages are counted from 0 to {self.count - 1}, got {self.index}")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"the schedule of a pipeline is one of {', '.join(SCHEDULES)}, got {self.schedule!r}")
+        if self.schedule == "1f1b" and self.num_micro_batches < self.count:
+            raise ValueError(f"1F1B needs at least {self.count} micro-batches, one for each stage: use them, or gpipe")
+
+    def __str__(self) -> str:
+        return f"stage{self.index}of{self.count}+{self.schedule}{self.num_micro_batches}"
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """The part of a plan that changes the sequence of operations on one rank, and so needs a trace of its own.
 
@@ -24,15 +51,42 @@ class Layout:
     dp_shard: int = 1
     recompute: bool = False
     accumulate: bool = False
+    tp: int = 1
+    sequence_parallel: bool = False
+    stage: Stage | None = None
 
     def __post_init__(self) -> None:
-        if self.dp_shard < 1:
-            raise ValueError(f"dp_shard must be at least 1, got {self.dp_shard}")
+        _check_positive(self, "dp_shard", "tp")
+        _check_sequence(self)
+        if self.stage is not None and self.dp_shard > 1:
+            raise ValueError("stages of a pipeline cannot be sharded yet: use dp_shard=1 with pp")
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """Ranks along each dimension of the device mesh, the slowest first; empty for a single rank."""
+        sizes = {"dp": self.dp_shard, "pp": self.stage.count if self.stage else 1, "tp": self.tp}
+        return {name: size for name, size in sizes.items() if size > 1}
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in the gang."""
+        return math.prod(self.mesh.values())
+
+    @property
+    def first_rank(self) -> int:
+        """Of the gang, of those that this is the layout of."""
+        return self.stage.index * self.tp if self.stage else 0
 
     def __str__(self) -> str:
-        words = [f"fsdp{self.dp_shard}" if self.dp_shard > 1 else "single"]
-        words += ["recompute"] * self.recompute + ["accumulate"] * self.accumulate
-        return "+".join(words)
+        words = [f"fsdp{self.dp_shard}"] * (self.dp_shard > 1) + [f"tp{self.tp}"] * (self.tp > 1)
+        words += [str(self.stage)] if self.stage else []
+        words = (words or ["single"]) + ["sequence"] * self.sequence_parallel
+        return "+".join(words + ["recompute"] * self.recompute + ["accumulate"] * self.accumulate)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Layout:
+        """Inverse of ``dataclasses.asdict``."""
+        return cls(**{**data, "stage": Stage(**data["stage"]) if data["stage"] else None})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +94,29 @@ class Plan:
     """How one candidate is spread over ranks; every plan of a candidate trains on the same effective batch.
 
     ``dp_shard`` ranks each hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2); every optimizer
-    step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
+    step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank. The layers of
+    each of them are split over ``tp`` ranks with the same samples (tensor parallel), which also divide what is between
+    these layers along the sequence when ``sequence_parallel``. ``pp`` stages of a pipeline each have a share of the
+    blocks, and take the micro-batches in the order of ``schedule``.
     """
 
     micro_batch: int
     num_micro_batches: int = 1
     dp_shard: int = 1
     recompute: bool = False
+    tp: int = 1
+    sequence_parallel: bool = False
+    pp: int = 1
+    schedule: str = SCHEDULES[0]
 
     def __post_init__(self) -> None:
-        for name in ("micro_batch", "num_micro_batches", "dp_shard"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        _check_positive(self, "micro_batch", "num_micro_batches", "dp_shard", "tp", "pp")
+        _ = self.layouts  # which check the rest
 
     @property
     def world_size(self) -> int:
         """Ranks in the gang."""
-        return self.dp_shard
+        return self.dp_shard * self.pp * self.tp
 
     @property
     def batch(self) -> int:
@@ -64,11 +124,32 @@ class Plan:
         return self.dp_shard * self.micro_batch * self.num_micro_batches
 
     @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """One for each stage; without a pipeline that of all ranks."""
+        accumulate = self.num_micro_batches > 1
+        whole = Layout(self.dp_shard, self.recompute, accumulate, self.tp, self.sequence_parallel)
+        if self.pp == 1:
+            return (whole,)
+        stages = (Stage(index, self.pp, self.num_micro_batches, self.schedule) for index in range(self.pp))
+        return tuple(replace(whole, stage=stage) for stage in stages)
+
+    @property
     def layout(self) -> Layout:
-        return Layout(self.dp_shard, self.recompute, self.num_micro_batches > 1)
+        """Of rank 0."""
+        return self.layouts[0]
+
+    def layout_of(self, rank: int) -> Layout:
+        return self.layouts[rank // self.tp % self.pp]
+
+    def data_rank(self, rank: int) -> int:
+        """Which share of the batch a rank trains on; those that share the layers have the same samples."""
+        return rank // (self.tp * self.pp)
 
     def __str__(self) -> str:
-        ranks = f"FSDP over {self.dp_shard} ranks" if self.dp_shard > 1 else "1 rank"
+        split = f"tensor{' and sequence' * self.sequence_parallel} parallel over {self.tp} ranks"
+        ways = [f"FSDP over {self.dp_shard} ranks"] * (self.dp_shard > 1) + [split] * (self.tp > 1)
+        ways += [f"{self.schedule} pipeline of {self.pp} stages"] * (self.pp > 1)
+        ranks = " × ".join(ways) or "1 rank"
         steps = (
             f"{self.num_micro_batches} × {self.micro_batch}" if self.num_micro_batches > 1 else f"{self.micro_batch}"
         )
@@ -80,11 +161,27 @@ class Plan:
             "micro_batch": self.micro_batch,
             "num_micro_batches": self.num_micro_batches,
             "recompute": self.recompute,
+            "tp": self.tp,
+            "sequence_parallel": self.sequence_parallel,
+            "pp": self.pp,
+            "schedule": self.schedule,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        return cls(data["micro_batch"], data["num_micro_batches"], data["dp_shard"], data["recompute"])
+        """Plans that were written before there was a way to spread lack its fields."""
+        return cls(**{item.name: data[item.name] for item in fields(cls) if item.name in data})
+
+
+def _check_positive(sizes: Stage | Layout | Plan, *names: str) -> None:
+    for name in names:
+        if getattr(sizes, name) < 1:
+            raise ValueError(f"{name} must be at least 1, got {getattr(sizes, name)}")
+
+
+def _check_sequence(split: Layout) -> None:
+    if split.sequence_parallel and split.tp == 1:
+        raise ValueError("sequence parallelism divides activations between tensor-parallel ranks: it needs tp > 1")
 
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "gathered", "scratch", "buffers", "batch")

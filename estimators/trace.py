@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
@@ -30,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from estimators.blocks import are_equal, container_of, lengthen, shorten
 from estimators.depth import TRACED_BLOCKS, Passes, stretch
 from estimators.envelope import EventLog, Line, PeakTable, fit, highest, live_bytes
+from estimators.fake_gang import fake_mesh
 from estimators.model import Layout, PeakCurve
 from estimators.recorder import Batch, Recorder
 from estimators.step_log import StepLog, log_of
@@ -87,7 +86,8 @@ def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None)
     which do the same forward with 2 samples do the same backward, with others, and under other layouts.
     """
     largest = max(batch, 4)
-    steps = _stretched(recipe, layout, largest, verify=alike is None) if alike is not False else None
+    short = alike is not False and layout.stage is None
+    steps = _stretched(recipe, layout, largest, verify=alike is None) if short else None
     stretched = steps is not None
     steps = steps or _whole(recipe, layout, largest)
     curve = _curve(steps)
@@ -95,11 +95,18 @@ def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None)
     if curve is None:
         curve = _table(recipe, layout, batch)
     second = steps.passes[2]
-    passes_of_two = second.work * (1 / _NUM_ACCUMULATED if layout.accumulate else 1)
-    passes_of_all = steps.passes[largest].work * (1 / _NUM_ACCUMULATED if layout.accumulate else 1)
+    passes_of_two = second.work * (1 / _num_passes(layout))
+    passes_of_all = steps.passes[largest].work * (1 / _num_passes(layout))
     per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
     work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.update_work)
     return Traced(curve, _structure(second, curve), steps.num_params, second.held_after, work, stretched, log)
+
+
+def _num_passes(layout: Layout) -> int:
+    """Micro-batches of a traced step: in a pipeline all, as its schedule tells how many are held."""
+    if layout.stage is not None:
+        return layout.stage.num_micro_batches
+    return _NUM_ACCUMULATED if layout.accumulate else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +242,7 @@ class _Step:
 
 
 class _Session:
-    """One model of rank 0 (whose shards are the largest) in fake mode, as it is until ``spread`` applies the layout.
+    """One model in fake mode, as it is until ``spread`` applies the layout, of which it is the first rank.
 
     All but a few of its blocks may be left out (``shorten``), and put back afterwards for updates alone (``grow``).
     Collecting cyclic garbage is put off to the time between steps: it would free buffers at moments that
@@ -254,7 +261,7 @@ class _Session:
     def __enter__(self) -> _Session:
         with contextlib.ExitStack() as modes:
             modes.enter_context(_deferred_garbage())
-            self._mesh = modes.enter_context(_mesh(self._wanted.dp_shard))
+            self._mesh = modes.enter_context(fake_mesh(self._wanted))
             fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             self._recorder = modes.enter_context(Recorder(fake))
             with _NoInit():
@@ -290,6 +297,8 @@ class _Session:
         """Apply the layout."""
         self._layout = self._wanted
         self._model = self._recipe.apply_plan(self._model, self._blocks, self._layout, self._mesh)
+        kept = set(self._model.modules())
+        self._blocks = [block for block in self._blocks if block in kept]  # those of other stages are gone
         self._optimizer = self._recipe.optimizer(self._model)
         if self._left_out:
             self._watch_blocks()
@@ -320,7 +329,7 @@ class _Session:
         return self._step(micro_batch, update=True)
 
     def _step(self, micro_batch: int, *, update: bool) -> _Step:
-        num = _NUM_ACCUMULATED if self._layout.accumulate else 1
+        num = _num_passes(self._layout)
         num_before, batches = self._begin(micro_batch, num)
         owners = self._owners()
         if update:
@@ -441,19 +450,6 @@ def _deferred_garbage() -> Iterator[None]:
     finally:
         gc.enable()
         gc.unfreeze()
-
-
-@contextlib.contextmanager
-def _mesh(num_ranks: int) -> Iterator[DeviceMesh | None]:
-    """A mesh over a process group that communicates with nobody. Made outside of fake mode: a mesh holds real ranks."""
-    if num_ranks == 1:
-        yield None
-        return
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
-    try:
-        yield init_device_mesh("cpu", (num_ranks,))
-    finally:
-        dist.destroy_process_group()
 
 
 class _NoInit(TorchFunctionMode):

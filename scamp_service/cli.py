@@ -9,15 +9,16 @@ import atexit
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.live import Live
 
+from estimators.model import Plan
 from scamp_service.client import Client
 from scamp_service.errors import InvalidInput, ScampError
 from scamp_service.progress import closing_line, leaderboard, live_view
@@ -25,6 +26,9 @@ from scamp_service.settings import Settings
 from scamp_service.spec import StudySpec, parse_study
 from scamp_service.subject import code_of, read_study, subject
 from scamp_service.supervise import ROOT, Service, running_server
+
+if TYPE_CHECKING:
+    from scamp_service.estimate import Estimator
 
 app = typer.Typer(help="ScaMP tunes models that may not fit on one GPU.", no_args_is_help=True, add_completion=False,
                   pretty_exceptions_enable=False)  # fmt: skip
@@ -189,6 +193,7 @@ def estimate(
     expandable: Annotated[
         bool, typer.Option("--expandable-segments", help="as in PYTORCH_CUDA_ALLOC_CONF; with --device")
     ] = False,
+    plan: Annotated[str | None, typer.Option(help="price this one alone, such as micro_batch=8,tp=2")] = None,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -204,14 +209,19 @@ def estimate(
     """
     from scamp_service.estimate import Estimator, target
     from scamp_service.estimate_table import as_table, footnotes, headline
+    from scamp_service.price import plan_of
 
     settings = _settings(data_dir=data_dir)
     if expandable and device is None:
         raise InvalidInput("--expandable-segments is about the allocator of GPUs: name one with --device")
     cluster, kind = target(settings, device, count, mib)
+    given = plan_of(plan) if plan is not None else None
     wanted = subject(what, _params(param or []), candidates, working_dir)
     found = []
     with Estimator(wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable) as estimator:
+        if given is not None:
+            _price(estimator, wanted.candidates, given, as_json)
+            return
         for params in wanted.candidates:
             with err.status("tracing …"):
                 found.append(estimator.estimate(params, cluster))
@@ -224,6 +234,21 @@ def estimate(
             out.print(line, style="dim", soft_wrap=True, markup=False)
     if as_json:
         print(json.dumps([one.to_json() for one in found]))
+
+
+def _price(estimator: Estimator, candidates: Sequence[Mapping[str, Any]], plan: Plan, as_json: bool) -> None:
+    from scamp_service.price import price_json, price_table
+
+    answers = []
+    for params in candidates:
+        with err.status("tracing …"):
+            stages = estimator.price(params, plan)
+        answers.append(price_json(dict(params), plan, stages))
+        if not as_json:
+            out.print(f"{plan}: one rank of each stage", style="bold", soft_wrap=True)
+            out.print(price_table(stages))
+    if as_json:
+        print(json.dumps(answers))
 
 
 @app.command()

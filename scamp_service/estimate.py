@@ -16,8 +16,8 @@ from typing import Any, Self
 from estimators.communication import StepTime, step_time
 from estimators.device_kind import DeviceKind
 from estimators.device_kinds import gpu
-from estimators.memory import VIRTUAL, Margin, largest_micro_batch, margin_on
-from estimators.model import MIB, Layout, ModelProfile, PeakCurve
+from estimators.memory import VIRTUAL, Margin, footprints, largest_micro_batch, margin_on
+from estimators.model import MIB, Footprint, Layout, ModelProfile, PeakCurve, Plan
 from estimators.reserved import ReservedCurve
 from placement.model import Cluster, Device
 from placement.planner import Choice, NoPlan, Option, Untraced, choose, compare
@@ -200,6 +200,17 @@ class Estimator:
         choice = choose(profile, batch=trace.batch, cluster=cluster, margin=margin)
         assert not isinstance(choice, Untraced), "compare looks at all that choose looks at"
         return Estimate(params, trace.batch, profile, found, choice, self._kind, margin)
+
+    def price(self, params: Mapping[str, Any], plan: Plan) -> tuple[Footprint, ...]:
+        """What a rank of each stage needs under ``plan``, whether or not a study would choose from such plans.
+
+        Raises ``InvalidInput`` when the workload refuses the parameters, fails, or cannot be spread like this.
+        """
+        traces = {layout: self._trace(dict(params), layout) for layout in plan.layouts}
+        profile = traces[plan.layout].profile(plan.layout)
+        for layout, trace in traces.items():
+            profile = profile.with_curve(layout, self._curve(trace))
+        return footprints(profile, plan, 0, self._margin)
 
     def _curve(self, trace: Trace) -> PeakCurve:
         """Of what is needed on the devices that are asked about."""

@@ -44,6 +44,7 @@ def save(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Op
     with _quiet():
         writer = FileSystemWriter(staged, sync_files=True)
         dcp_save(state, storage_writer=writer, no_dist=not dist.is_initialized())
+    scalars = _of_all_stages(scalars)
     if _rank() == 0:
         _write_json(staged / "scalars.json", {"step": step, "groups": _group_values(optimizer), "state": scalars})
         if target.exists():
@@ -73,14 +74,18 @@ def load(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Op
     for key, entry in stored.items():
         if key.startswith("optimizer/") and isinstance(entry, TensorStorageMetadata):
             _, name, field = key.split("/")
+            if name not in names:  # another stage's
+                continue
             optimizer.state[names[name]][field] = _empty_state(names[name], entry)
     tensors, _ = _optimizer_state(model, optimizer)
     with _quiet():
         dcp_load({**_model_state(model), **tensors}, storage_reader=reader, no_dist=not dist.is_initialized())
     for name, fields in scalars["state"].items():
+        if name not in names:
+            continue
         optimizer.state[names[name]].update(fields)
-    for group, values in zip(optimizer.param_groups, scalars["groups"], strict=True):
-        for key, value in values.items():
+    for number, group in enumerate(optimizer.param_groups):
+        for key, value in scalars["groups"][group.get("part_of", number)].items():
             group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
 
 
@@ -119,6 +124,7 @@ def _group_values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [
         {key: value for key, value in group.items() if key != "params" and isinstance(value, plain)}
         for group in optimizer.param_groups
+        if "part_of" not in group  # of another group, whose values it has (see ``tensor_parallel.grouped_by_mesh``)
     ]
 
 
@@ -180,6 +186,14 @@ def _sync(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _of_all_stages(scalars: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    if not dist.is_initialized():
+        return scalars
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, scalars)
+    return {name: fields for part in parts for name, fields in part.items()}
 
 
 def _rank() -> int:

@@ -1,6 +1,7 @@
-"""Spreads a model over ranks: recompute of its blocks, then FSDP2 sharding. The tracer calls it as the ranks do.
+"""Spreads a model over ranks: its stage of a pipeline, tensor parallelism and recompute of its blocks, FSDP2 sharding.
 
-It holds no state and starts nothing: the process group and mesh are the caller's, real or fake.
+The tracer calls it as the ranks do. It holds no state and starts nothing: the process group and mesh are the caller's,
+real or fake.
 """
 
 from __future__ import annotations
@@ -14,23 +15,32 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from estimators.model import Layout
+from workloads.chain import Place, cut
+from workloads.tensor_parallel import split_layers, split_sequences
 
 
 def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, mesh: DeviceMesh | None) -> nn.Module:
-    """Change ``model`` in place, and return it. ``mesh`` has one dimension of ``layout.dp_shard`` ranks.
+    """Change ``model`` in place, and return it. ``mesh`` has the dimensions of ``layout.mesh``.
 
     Parameter names stay as they are. Call it on a model on the meta device (ranks) or of fake tensors (the tracer);
-    on a model that holds memory, FSDP2 copies each shard out of it.
+    on a model that holds memory, FSDP2 copies each shard out of it. Raises ``ValueError`` for blocks that cannot be
+    divided so.
     """
+    if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
+        raise ValueError(f"{layout} needs a mesh of {layout.world_size} ranks, got {mesh}")
+    if mesh is not None and layout.stage is not None:
+        blocks = cut(model, Place(layout.stage, mesh.get_group("pp")))
+    if mesh is not None and layout.tp > 1:
+        split_layers(blocks, mesh["tp"], sequence=layout.sequence_parallel)
     if layout.recompute:
         for block in blocks:
             # Inside FSDP's hooks, not around them: the all-gather before backward serves the recomputation too.
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    if layout.dp_shard > 1:
-        if mesh is None or mesh.size() != layout.dp_shard:
-            raise ValueError(f"{layout} needs a mesh of {layout.dp_shard} ranks, got {mesh}")
+    if mesh is not None and layout.dp_shard > 1:
         for block in blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+            fully_shard(block, mesh=mesh["dp"])
+        fully_shard(model, mesh=mesh["dp"])
+    if mesh is not None and layout.sequence_parallel:
+        split_sequences(blocks, mesh["tp"])
     return model

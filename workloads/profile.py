@@ -32,6 +32,7 @@ from workloads.loading import BUILT_INS, WorkloadError, load_estimable, load_wor
 from workloads.parallel import apply_plan
 from workloads.protocol import Workload
 from workloads.step import train_step
+from workloads.tensor_parallel import grouped_by_mesh
 from workloads.transformer import Block
 
 MEMORY_BYTES = 8 * 2**30  # of real memory: data sets, mostly; the model itself takes none
@@ -82,7 +83,7 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
         batch = request["params"].get("batch", workload.default_batch)
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
             return _error("params", f"batch must be a positive whole number, got {batch!r}")
-        traced = trace(recipe_of(workload), _layout(request["layout"]), batch, request["alike"])
+        traced = trace(recipe_of(workload), Layout.from_json(request["layout"]), batch, request["alike"])
     except WorkloadError as error:
         return _error("workload", str(error))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
@@ -112,14 +113,10 @@ def recipe_of(workload: Workload) -> Recipe:
         make_batch=lambda size: workload.train_batch(torch.arange(size) % workload.num_train),
         blocks=workload.blocks,
         apply_plan=apply_plan,
-        optimizer=workload.optimizer,
+        optimizer=lambda model: grouped_by_mesh(workload.optimizer(model)),
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
     )
-
-
-def _layout(data: Mapping[str, Any]) -> Layout:
-    return Layout(data["dp_shard"], data["recompute"], data["accumulate"])
 
 
 def _explain(error: BaseException) -> str:

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -32,7 +32,8 @@ from workloads import budget, checkpoint
 from workloads.loading import WorkloadError, load_workload
 from workloads.parallel import apply_plan
 from workloads.protocol import Workload
-from workloads.step import to_device, train_step
+from workloads.step import evaluate, to_device, train_step
+from workloads.tensor_parallel import grouped_by_mesh
 
 CHECKPOINT_SHARE = 0.1  # of the time since the last one may go into the next
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
@@ -96,7 +97,7 @@ def train(
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
         workload = load_workload(job.workload, job.code_dir)(job.params)
-        with _process_group(rank, world_size, rendezvous, device) as mesh:
+        with process_group(job.plan, rank, rendezvous, device) as mesh:
             return _train(job, workload, device, mesh, rank, reporter)
     except budget.OutOfMemory as error:
         overrun = error.with_traceback(None)  # whose frames hold the memory that the next job needs
@@ -122,7 +123,8 @@ def _train(
     baseline = budget.baseline_bytes(device)
     model = build_model(workload, job.plan, job.seed, device, mesh)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
-        run = _Run(job, workload, device, mesh, rank, reporter, held, model, workload.optimizer(model))
+        optimizer = grouped_by_mesh(workload.optimizer(model))
+        run = _Run(job, workload, device, mesh, rank, reporter, held, model, optimizer)
         return run.train()
 
 
@@ -169,7 +171,8 @@ class _Run:
 
     def _step(self, step: int, measured: bool) -> Tensor:
         self.workload.on_step(step, self.job.steps, self.optimizer)
-        torch.manual_seed(hash((self.job.seed, step, self.rank)))  # so that a resumed run draws the same numbers
+        # So that a resumed run draws the same numbers, and tensor-parallel ranks the same for the same samples.
+        torch.manual_seed(hash((self.job.seed, step, self.job.plan.data_rank(self.rank))))
         if not measured:
             return self._train_step(step)
         loss = torch.zeros(())
@@ -197,10 +200,11 @@ class _Run:
         return train_step(self.workload, self.model, self.optimizer, batches, plan.num_micro_batches)
 
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
-        """The mean loss over ranks, and whether any of them was told to stop: equal on all, or some would hang."""
+        """The mean loss over the batch, and whether any of them was told to stop: equal on all, or some would hang."""
         mine = torch.tensor([float(loss), float(self.reporter.should_stop())], dtype=torch.float64)
         total, stops = self._sum(mine).tolist()
-        return total / self.job.plan.world_size, stops > 0
+        plan = self.job.plan
+        return total * plan.pp / plan.world_size, stops > 0  # in a pipeline the last stage alone has a loss
 
     def _report(self, step: int, train_loss: float) -> None:
         values = {**self._evaluate(), "train_loss": train_loss}
@@ -232,11 +236,12 @@ class _Run:
         sums: dict[str, Tensor] = {}
         self.model.eval()
         with torch.no_grad():
-            for first in range(self.rank * plan.micro_batch, _round_up(num, plan), plan.world_size * plan.micro_batch):
+            start, together = plan.data_rank(self.rank) * plan.micro_batch, plan.dp_shard * plan.micro_batch
+            for first in range(start, _round_up(num, together), together):
                 indices = torch.arange(first, first + plan.micro_batch)
                 counts = (indices < num).to(torch.float64)
                 batch = to_device(self.workload.eval_batch(indices.clamp(max=num - 1)), self.device)
-                for name, values in self.workload.evaluate(self.model, batch).items():
+                for name, values in evaluate(self.workload, self.model, batch).items():
                     if values.shape != indices.shape:
                         raise WorkloadError(
                             f"evaluate must give metric {name!r} one value per sample, shape [{len(indices)}],"
@@ -249,8 +254,17 @@ class _Run:
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # the root keeps its parameters whole after a forward, for a backward that never comes
-        totals = self._sum(torch.stack([sums[name] for name in sorted(sums)]))
-        return {name: float(total) / num for name, total in zip(sorted(sums), totals, strict=True)}
+        names = self._of_last_rank(sorted(sums))
+        totals = self._sum(torch.stack([sums.get(name, torch.zeros((), dtype=torch.float64)) for name in names]))
+        return {name: float(total) / plan.tp / num for name, total in zip(names, totals, strict=True)}
+
+    def _of_last_rank(self, names: list[str]) -> list[str]:
+        """In a pipeline the last stage alone has metrics."""
+        if self.job.plan.pp > 1:
+            listed = [names]
+            dist.broadcast_object_list(listed, src=self.job.plan.world_size - 1)
+            return listed[0]
+        return names
 
     def _sum(self, mine: Tensor) -> Tensor:
         if self.mesh is not None:
@@ -281,7 +295,7 @@ def batch_indices(num_train: int, batch: int, step: int, seed: int) -> Tensor:
 
 def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
     """The micro-batches of ``rank``: its contiguous share of the global batch ``indices``."""
-    return indices.chunk(plan.dp_shard)[rank].chunk(plan.num_micro_batches)
+    return indices.chunk(plan.dp_shard)[plan.data_rank(rank)].chunk(plan.num_micro_batches)
 
 
 def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device, mesh: DeviceMesh | None) -> nn.Module:
@@ -297,8 +311,9 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
     drawn = dict(_tensors(workload.build_model())) if mesh.get_rank() == 0 else {}
     with torch.device("meta"):
         model = workload.build_model()
+    outline = dict(_tensors(model))
     shared = _shared_parameters(model)
-    apply_plan(model, workload.blocks(model), plan.layout, mesh)
+    apply_plan(model, workload.blocks(model), plan.layout_of(mesh.get_rank()), mesh)
     if device.type == "cpu":
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -308,11 +323,15 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
     for name, first in shared.items():  # to_empty gives each name a parameter of its own
         owner, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
+    held = dict(_tensors(model))
     with torch.no_grad():
-        for name, tensor in _tensors(model):
-            whole = drawn.pop(name) if drawn else torch.empty(tensor.shape, dtype=tensor.dtype)
+        for name, like in outline.items():
+            whole = drawn.pop(name) if drawn else torch.empty(like.shape, dtype=like.dtype)
             whole = whole.detach().to(device)
             dist.broadcast(whole, src=0)
+            tensor = held.get(name)
+            if tensor is None:  # another stage's
+                continue
             if isinstance(tensor, DTensor):
                 part = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
                 tensor.to_local().copy_(part.to_local())
@@ -390,28 +409,31 @@ def _shared_parameters(model: nn.Module) -> dict[str, str]:
     return {name: seen for name, parameter in names if (seen := first.setdefault(id(parameter), name)) != name}
 
 
-def _round_up(num: int, plan: Plan) -> int:
+def _round_up(num: int, together: int) -> int:
     """Samples of an evaluation with padding, of which every rank has as many micro-batches."""
-    together = plan.world_size * plan.micro_batch
     return -(-num // together) * together
 
 
 @contextmanager
-def _process_group(
-    rank: int, world_size: int, rendezvous: Store | None, device: torch.device
-) -> Iterator[DeviceMesh | None]:
-    if world_size == 1:
+def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch.device) -> Iterator[DeviceMesh | None]:
+    """The gang's, with the mesh of the plan; None for a single rank."""
+    sizes = plan.layout.mesh
+    if not sizes:
         yield None
         return
     if rendezvous is None:
-        raise ValueError(f"{world_size} ranks need a rendezvous store")
+        raise ValueError(f"{plan.world_size} ranks need a rendezvous store")
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if device.type == "cpu":
         os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")  # records of the collectives grow by 0.1 MiB with each step
     with _gloo_interface(rendezvous):
-        dist.init_process_group(backend, store=rendezvous, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT)
+        dist.init_process_group(
+            backend, store=rendezvous, rank=rank, world_size=plan.world_size, timeout=COLLECTIVE_TIMEOUT
+        )
     try:
-        yield DeviceMesh(device.type, list(range(world_size)))
+        with _gloo_interface(rendezvous):
+            mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        yield mesh
     finally:
         dist.destroy_process_group()
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from workloads.chain import Chain
 from workloads.protocol import Workload
 from workloads.transformer import Block, warmup_cosine
 
@@ -140,11 +141,15 @@ class StdlibGpt(Workload):
         return text[starts[:, None] + torch.arange(self.context + 1)].long()
 
 
-class CharacterGpt(nn.Module):
+class CharacterGpt(Chain):
     """Pre-norm causal transformer: characters [n, t] → logits of the next ones [n, t, len(VOCABULARY)]."""
+
+    enters = ("characters", "positions")
+    leaves = ("norm", "head")
 
     def __init__(self, depth: int, width: int, heads: int, context: int, dropout: float) -> None:
         super().__init__()
+        self.context, self.width = context, width
         self.characters = nn.Embedding(len(VOCABULARY), width)
         self.positions = nn.Parameter(torch.randn(context, width) * 0.1)
         self.blocks = nn.ModuleList(
@@ -153,12 +158,16 @@ class CharacterGpt(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, len(VOCABULARY), bias=False)
 
-    def forward(self, characters: Tensor) -> Tensor:
+    def enter(self, characters: Tensor) -> Tensor:
         x: Tensor = self.characters(characters) + self.positions[: characters.shape[1]]
-        for block in self.blocks:
-            x = block(x)
+        return x
+
+    def leave(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.norm(x))
         return logits
+
+    def hidden_shape(self, num_samples: int) -> tuple[int, ...]:
+        return num_samples, self.context, self.width
 
 
 @cache

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from workloads.tensor_parallel import Split
+
 
 class Block(nn.Module):
     """Pre-norm transformer block: self-attention, then a GELU feed-forward of ``mlp_ratio`` × width.
@@ -20,6 +22,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
+        self.split = Split(columns=("qkv", "up"), rows=("out", "down"), norms=("norm1", "norm2"), most_parts=heads)
         self.norm1 = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -32,10 +35,11 @@ class Block(nn.Module):
             self.down.weight.mul_(branch_scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        n, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        qkv = self.qkv(self.norm1(x))
+        # Head by head, so that consecutive rows of the weight are whole heads: a rank may hold some of them only.
+        q, k, v = qkv.unflatten(-1, (-1, 3, x.shape[-1] // self.heads)).permute(3, 0, 2, 1, 4)
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        x = x + self.dropout(self.out(attended.transpose(1, 2).reshape(n, length, width)))
+        x = x + self.dropout(self.out(attended.transpose(1, 2).flatten(2)))
         fed: Tensor = self.dropout(self.down(functional.gelu(self.up(self.norm2(x)))))
         return x + fed
 

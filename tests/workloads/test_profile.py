@@ -5,6 +5,7 @@ import os
 import time
 import zipfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +84,16 @@ def ask(
         "code_dir": None,
         **(code or {}),
         "params": params,
-        "layout": {"dp_shard": layout.dp_shard, "recompute": layout.recompute, "accumulate": layout.accumulate},
+        "layout": asdict(layout),
         "alike": None,
     }
     return dict(traces.ask(request, seconds))
 
 
-def reserved(answer: dict[str, Any], plan: Plan) -> tuple[int, int]:
-    """Predicted peak and reserved bytes."""
-    curves = {plan.layout: curve_from_json(answer["curve"])}
+def reserved(traces: TraceProcess, workload: str, params: dict[str, Any], plan: Plan) -> tuple[int, int]:
+    """Predicted peak and reserved bytes of the rank that needs most."""
+    answers = {layout: ask(traces, workload, params, layout) for layout in plan.layouts}
+    curves = {layout: curve_from_json(answer["curve"]) for layout, answer in answers.items()}
     cost = footprint(ModelProfile("", 1, 1, curves), plan)
     return cost.peak_bytes, cost.reserved_mib * MIB
 
@@ -106,15 +108,15 @@ def reserved(answer: dict[str, Any], plan: Plan) -> tuple[int, int]:
         ("stdlib_gpt", {"depth": 2, "width": 128}, Plan(1, num_micro_batches=2)),
         ("vit_digits", {"depth": 4, "width": 128}, Plan(32, dp_shard=2)),
         ("stdlib_gpt", {"depth": 4, "width": 128}, Plan(4, num_micro_batches=2, dp_shard=2, recompute=True)),
+        ("stdlib_gpt", {"depth": 4, "width": 128}, Plan(8, num_micro_batches=3, pp=2)),
+        ("vit_digits", {"depth": 4, "width": 128}, Plan(16, num_micro_batches=4, pp=4, schedule="gpipe")),
     ],
     ids=str,
 )
 def test_the_prediction_is_what_a_real_step_takes_and_its_budget_suffices(
     traces: TraceProcess, ranks: Any, workload: str, params: dict[str, Any], plan: Plan
 ) -> None:
-    answer = ask(traces, workload, {**params, "batch": plan.batch}, plan.layout)
-    assert answer["batch"] == plan.batch
-    predicted, budget = reserved(answer, plan)
+    predicted, budget = reserved(traces, workload, {**params, "batch": plan.batch}, plan)
     ends = ranks.train(plan, workload=workload, params={**params, "batch": plan.batch}, budget_bytes=budget)
     assert [end["ended"] for end in ends] == ["done"] * plan.world_size, ends[0]["traceback"]
     tolerance = TOLERANCE if plan.world_size == 1 else GANG_TOLERANCE
@@ -123,12 +125,13 @@ def test_the_prediction_is_what_a_real_step_takes_and_its_budget_suffices(
 
 def test_the_prediction_is_needed_half_of_it_fails(traces: TraceProcess, ranks: Any) -> None:
     plan, params = Plan(64), {"depth": 4, "width": 64}
-    predicted, _ = reserved(ask(traces, "vit_digits", params, plan.layout), plan)
+    predicted, _ = reserved(traces, "vit_digits", params, plan)
     (end,) = ranks.train(plan, params=params, budget_bytes=predicted // 2)
     assert end["error"] == "OutOfMemory"
 
 
-def test_the_default_batch_is_the_workloads(traces: TraceProcess) -> None:
+def test_the_batch_is_the_candidates_or_the_workloads_default(traces: TraceProcess) -> None:
+    assert ask(traces, "vit_digits", {"depth": 1, "width": 8, "batch": 24}, Layout())["batch"] == 24
     assert ask(traces, "vit_digits", {"depth": 1, "width": 8}, Layout())["batch"] == 64
 
 

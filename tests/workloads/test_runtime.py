@@ -72,6 +72,12 @@ def single(ranks: Any) -> list[Any]:
         Plan(16, num_micro_batches=4),
         Plan(32, dp_shard=2),
         Plan(8, num_micro_batches=2, dp_shard=4, recompute=True),
+        Plan(64, tp=2),
+        Plan(16, num_micro_batches=4, tp=4, sequence_parallel=True, recompute=True),
+        Plan(32, dp_shard=2, tp=2),
+        Plan(32, dp_shard=2, tp=2, sequence_parallel=True),
+        Plan(16, num_micro_batches=4, pp=2),
+        Plan(16, num_micro_batches=4, pp=2, schedule="gpipe", tp=2, recompute=True),
     ],
     ids=str,
 )
@@ -85,7 +91,15 @@ def test_shared_parameters_and_unsaved_buffers_train_alike_when_sharded(ranks: A
 
 
 @pytest.mark.parametrize(
-    ("first", "then"), [(Plan(64), Plan(32, dp_shard=2)), (Plan(32, dp_shard=2), Plan(64))], ids=str
+    ("first", "then"),
+    [
+        (Plan(64), Plan(32, dp_shard=2)),
+        (Plan(32, dp_shard=2), Plan(64)),
+        (Plan(64, tp=2), Plan(32, dp_shard=2, tp=2)),
+        (Plan(16, 4, pp=2), Plan(64)),
+        (Plan(64), Plan(16, 4, pp=2)),
+    ],
+    ids=str,
 )
 def test_a_resumed_training_goes_on_with_the_same_curve_on_other_ranks(
     ranks: Any, tmp_path: Path, single: list[Any], first: Plan, then: Plan

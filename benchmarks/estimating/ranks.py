@@ -1,0 +1,215 @@
+"""What each rank of a real gang takes, against what a trace of a single process has foretold of it.
+
+The ranks are processes that talk over gloo. Each takes a few steps as ``workloads.runtime`` does, and torch's profiler
+counts the bytes of tensors in the last of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.estimating.zoo import make
+from estimators.model import MIB, Plan
+
+NUM_STEPS = 3  # the last is measured: optimizer states and lazily made buffers exist by then
+
+
+@dataclass(frozen=True)
+class Case:
+    """A built-in workload, or a model of the zoo, under a plan for several ranks."""
+
+    workload: str
+    params: dict[str, Any]
+    plan: Plan
+
+    def to_json(self) -> str:
+        return json.dumps({"workload": self.workload, "params": self.params, "plan": self.plan.to_json()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        data = json.loads(text)
+        return cls(data["workload"], data["params"], Plan.from_json(data["plan"]))
+
+    def __str__(self) -> str:
+        size = " ".join(f"{name}={value}" for name, value in self.params.items())
+        return f"{self.workload} {size}: {self.plan}"
+
+
+GPT = {"depth": 4, "width": 512, "context": 64}
+VIT = {"depth": 4, "width": 512, "patch": 1}
+
+
+TITLE = "What each rank of a gang takes"
+HEADER = ("foretold MiB", "counted MiB", "error", "case")
+ABOUT = """\
+Peaks of tensors of real ranks on gloo, of at least 50 MiB, by torch's profiler; the rank with the
+largest error."""
+
+
+def cases(quick: bool, seed: int) -> list[Case]:
+    every = list(_cases())
+    return every[::6] if quick else every
+
+
+def _cases() -> Iterator[Case]:
+    yield Case("stdlib_gpt", GPT, Plan(4, dp_shard=2))
+    yield Case("vit_digits", VIT, Plan(2, 2, dp_shard=4))
+    yield Case("vit_digits", VIT, Plan(8, 2, dp_shard=2, recompute=True))
+    yield Case("gpt", {"depth": 4, "context": 64}, Plan(2, dp_shard=2))
+    yield Case("gpt", {"depth": 4, "context": 64}, Plan(1, 2, dp_shard=4, recompute=True))
+    yield Case("swin", {"width": 64, "depths": [2, 2]}, Plan(2, dp_shard=2))
+    yield Case("unet", {"width": 32, "side": 32}, Plan(2, dp_shard=2))
+    yield Case("hf_llama", {"depth": 3, "width": 384, "context": 32}, Plan(2, 2, dp_shard=2))
+    yield Case("stdlib_gpt", GPT, Plan(8, tp=2))
+    yield Case("stdlib_gpt", GPT, Plan(16, tp=2, recompute=True))
+    yield Case("vit_digits", VIT, Plan(4, 2, tp=4))
+    yield Case("stdlib_gpt", GPT, Plan(4, dp_shard=2, tp=2))
+    yield Case("stdlib_gpt", GPT, Plan(2, 4, pp=2))
+    yield Case("vit_digits", VIT, Plan(2, 4, pp=2, schedule="gpipe"))
+    yield Case("stdlib_gpt", GPT, Plan(4, 6, pp=4))
+    yield Case("vit_digits", VIT, Plan(4, 6, pp=4, schedule="gpipe", recompute=True))
+    yield Case("stdlib_gpt", GPT, Plan(4, 4, pp=2, tp=2))
+
+
+@dataclass(frozen=True)
+class Result:
+    """Bytes of each rank."""
+
+    predicted: Sequence[int]
+    measured: Sequence[int]
+
+    @property
+    def errors_pct(self) -> list[float]:
+        return [100 * (told / taken - 1) for told, taken in zip(self.predicted, self.measured, strict=True)]
+
+    def row(self) -> list[str]:
+        worst = max(range(len(self.measured)), key=lambda rank: abs(self.errors_pct[rank]))
+        sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (self.predicted[worst], self.measured[worst])]
+        return [*sizes, f"{self.errors_pct[worst]:+.3f} %"]
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    errors = [abs(error) for result in results for error in result.errors_pct]
+    return {"ranks_cases": len(results), "ranks_max_pct": max(errors), "ranks_median_pct": median(errors)}
+
+
+def measure(case: Case, seconds: float) -> Result:
+    with tempfile.TemporaryDirectory() as folder:
+        gang = _Gang(Path(folder))
+        try:
+            return Result(predict(case), gang.measure(case))
+        finally:
+            gang.end()
+
+
+def predict(case: Case) -> list[int]:
+    """Peak bytes of each rank."""
+    from estimators.trace import trace
+    from workloads.profile import recipe_of
+
+    plan, recipe = case.plan, recipe_of(_workload(case))
+    curves = {layout: trace(recipe, layout, plan.micro_batch).curve for layout in plan.layouts}
+    return [curves[plan.layout_of(rank)].peak_bytes(plan.micro_batch) for rank in range(plan.world_size)]
+
+
+class _Gang:
+    """Warm rank processes; as many as the largest plan so far has needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._num_cases = 0
+        self._ranks: list[subprocess.Popen[str]] = []
+
+    def measure(self, case: Case) -> list[int]:
+        """Peak bytes of each rank."""
+        self._num_cases += 1
+        store = self._folder / f"store-{self._num_cases}"
+        gang = [self._rank(rank) for rank in range(case.plan.world_size)]
+        for rank, process in enumerate(gang):
+            assert process.stdin is not None
+            process.stdin.write(json.dumps({"case": case.to_json(), "rank": rank, "store": str(store)}) + "\n")
+            process.stdin.flush()
+        return [self._answer(process) for process in gang]
+
+    def _rank(self, rank: int) -> subprocess.Popen[str]:
+        while len(self._ranks) <= rank:
+            command = [sys.executable, "-m", "benchmarks.estimating.ranks"]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            self._ranks.append(
+                subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+        return self._ranks[rank]
+
+    @staticmethod
+    def _answer(process: subprocess.Popen[str]) -> int:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a rank ended with {process.wait()}: its error is above")
+        return int(line)
+
+    def end(self) -> None:
+        for process in self._ranks:
+            process.kill()
+            process.communicate()
+
+
+def run_for_real(case: Case, rank: int, store: str) -> int:
+    """The peak of this rank, in bytes; its peers run at the same time."""
+    import torch
+    from torch.distributed import FileStore
+
+    from workloads import budget
+    from workloads.runtime import build_model, process_group, rank_slices
+    from workloads.step import train_step
+    from workloads.tensor_parallel import grouped_by_mesh
+
+    device, plan, workload = torch.device("cpu"), case.plan, _workload(case)
+    with process_group(plan, rank, FileStore(store, plan.world_size), device) as mesh:
+        budget.warm_up(device, mesh)
+        model = build_model(workload, plan, 0, device, mesh)
+        optimizer = grouped_by_mesh(workload.optimizer(model))
+        samples = rank_slices(torch.arange(plan.batch) % workload.num_train, plan, rank)
+
+        def step() -> None:
+            batches = map(workload.train_batch, samples)
+            train_step(workload, model, optimizer, batches, plan.num_micro_batches)
+
+        for _ in range(NUM_STEPS - 1):
+            step()
+        return budget.measure_peak(device, model, optimizer, step)
+
+
+def _workload(case: Case) -> Any:
+    from workloads.function import FunctionWorkload
+    from workloads.loading import BUILT_INS, load_workload
+
+    if case.workload in BUILT_INS:
+        return load_workload(case.workload, None)(case.params)
+    return FunctionWorkload(make, {"model": case.workload, **case.params})
+
+
+def _serve() -> None:
+    """One case a line on stdin, one peak a line on stdout."""
+    import gc
+
+    import torch
+
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        order = json.loads(line)
+        print(run_for_real(Case.from_json(order["case"]), order["rank"], order["store"]), flush=True)
+        gc.collect()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,77 @@
+"""A gang of which only one rank exists, for traces: its process group communicates with nobody.
+
+Meshes hold ranks as real tensors, so whatever makes one steps out of fake mode. It knows layouts, and no models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from estimators.model import Layout
+
+
+@contextlib.contextmanager
+def fake_mesh(layout: Layout) -> Iterator[DeviceMesh | None]:
+    """The mesh of ``layout`` as its first rank sees it; None for a single rank. The process group ends with it."""
+    sizes = layout.mesh
+    if not sizes:
+        yield None
+        return
+    dist.init_process_group("fake", store=FakeStore(), rank=layout.first_rank, world_size=layout.world_size)
+    try:
+        with _real_meshes(), _sends_that_hold():
+            yield init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    finally:
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _real_meshes() -> Iterator[None]:
+    """FSDP2 joins the mesh of a tensor-parallel parameter to its own while it shards, which may be in fake mode."""
+    with contextlib.ExitStack() as patches:
+        for name in ("__init__", "_concatenate"):
+            real = _out_of_fake_mode(getattr(DeviceMesh, name))
+            kept = staticmethod(real) if isinstance(vars(DeviceMesh)[name], staticmethod) else real
+            patches.enter_context(mock.patch.object(DeviceMesh, name, kept))
+        yield
+
+
+@contextlib.contextmanager
+def _sends_that_hold() -> Iterator[None]:
+    """Gloo's handle of a message keeps the tensor, also when it has been sent; the fake group's does not."""
+    real = distributed_c10d.isend
+
+    def isend(tensor: Tensor, *args: Any, **kwargs: Any) -> _Sent | None:
+        work = real(tensor, *args, **kwargs)
+        return _Sent(work, tensor) if work is not None else None
+
+    with mock.patch.object(dist, "isend", isend), mock.patch.object(distributed_c10d, "isend", isend):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    work: dist.Work
+    tensor: Tensor
+
+    def wait(self) -> None:
+        self.work.wait()
+
+
+def _out_of_fake_mode(function: Callable[..., Any]) -> Callable[..., Any]:
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily():
+            return function(*args, **kwargs)
+
+    return outside

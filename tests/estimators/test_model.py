@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from estimators.model import Layout, Plan
+
+PLANS = [
+    Plan(4),
+    Plan(2, 3, 4, True),
+    Plan(2, 2, 2, tp=4, sequence_parallel=True),
+    Plan(2, 4, pp=3),
+    Plan(2, 2, tp=2, pp=3, schedule="gpipe"),
+]
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_plans_and_layouts_survive_json(plan: Plan) -> None:
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    for layout in plan.layouts:
+        assert Layout.from_json(json.loads(json.dumps(asdict(layout)))) == layout
+
+
+def test_every_layout_has_a_name_of_its_own() -> None:
+    layouts = [layout for plan in PLANS for layout in plan.layouts]
+    assert len(set(map(str, layouts))) == len(set(layouts)) == len(layouts)
+
+
+def test_plans_written_before_tensor_parallelism_are_read() -> None:
+    row = {"dp_shard": 2, "micro_batch": 8, "num_micro_batches": 3, "recompute": True}
+    assert Plan.from_json(row) == Plan(8, 3, 2, True)
+
+
+def test_tensor_parallel_ranks_have_the_same_samples() -> None:
+    plan = Plan(4, 2, dp_shard=3, tp=2)
+    assert (plan.world_size, plan.batch) == (6, 24)
+    assert [plan.data_rank(rank) for rank in range(6)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_sequences_are_divided_between_tensor_parallel_ranks_only() -> None:
+    for make in (lambda: Plan(4, sequence_parallel=True), lambda: Layout(sequence_parallel=True)):
+        with pytest.raises(ValueError, match="needs tp > 1"):
+            make()
+
+
+def test_the_ranks_of_a_stage_split_its_layers_and_all_stages_have_the_same_samples() -> None:
+    plan = Plan(1, 4, pp=2, tp=2)
+    assert (plan.world_size, plan.batch) == (4, 4)
+    found = [plan.layout_of(rank) for rank in range(4)]
+    assert [layout.stage.index for layout in found if layout.stage] == [0, 0, 1, 1]
+    assert [layout.first_rank for layout in found] == [0, 0, 2, 2]
+    assert {layout.world_size for layout in found} == {4} and {plan.data_rank(rank) for rank in range(4)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"pp": 4, "num_micro_batches": 3}, "1F1B needs at least 4 micro-batches"),
+        ({"pp": 2, "num_micro_batches": 2, "schedule": "zb"}, "one of 1f1b, gpipe"),
+        ({"pp": 2, "num_micro_batches": 2, "dp_shard": 2}, "cannot be sharded yet"),
+    ],
+    ids=str,
+)
+def test_pipelines_that_cannot_run_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Plan(1, **fields)
