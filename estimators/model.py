@@ -184,10 +184,20 @@ def _check_sequence(split: Layout) -> None:
         raise ValueError("sequence parallelism divides activations between tensor-parallel ranks: it needs tp > 1")
 
 
-CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "gathered", "scratch", "buffers", "batch")
+CATEGORIES = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "gathered",
+    "scratch",
+    "workspace",
+    "buffers",
+    "batch",
+)
 """What memory is held for. ``activations`` are kept by a forward pass for the backward pass, ``gathered`` are sharded
 parameters made whole, ``scratch`` is whatever else an operation makes: gradients of activations, recomputed
-activations, temporaries."""
+activations, temporaries. ``workspace`` is what an operation takes inside (see ``estimators.workspace``)."""
 
 
 class PeakCurve(Protocol):

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 from torch.utils._pytree import tree_leaves
 
 from estimators.operations import amounts_of, kind_of
+from estimators.workspace import Workspace, workspace_of
 
 Key = tuple[Any, ...]
 _NUMBERS = (bool, int, float, str, type(None))
@@ -40,10 +41,14 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an operation gives, and the work it is. ``made`` are its outputs; an int is the place of an argument."""
+    """What an operation gives, the memory that it takes inside, and the work it is.
+
+    ``made`` are its outputs; an int is the place of an argument.
+    """
 
     made: tuple[_Made | int | None, ...]
     is_sequence: type | None
+    workspace: Workspace
     kind: str | None
     amounts: tuple[float, ...]
 
@@ -75,6 +80,7 @@ class Outcomes:
         """Remember ``out``, as far as it can be."""
         kind = kind_of(operation)
         amounts = amounts_of(operation, args, kwargs, out) if kind is not None else ()
+        workspace = workspace_of(operation, args, out)
         sequence = type(out) if type(out) in (tuple, list) else None
         try:
             if key is None or torch.Tag.inplace_view in operation.tags:
@@ -82,8 +88,8 @@ class Outcomes:
             given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             made = tuple(_described(one, args, given) for one in (out if sequence else (out,)))
         except _Unknown:
-            return Outcome((), sequence, kind, amounts)
-        self._known[key] = outcome = Outcome(made, sequence, kind, amounts)
+            return Outcome((), sequence, workspace, kind, amounts)
+        self._known[key] = outcome = Outcome(made, sequence, workspace, kind, amounts)
         return outcome
 
     def again(self, outcome: Outcome, args: tuple[Any, ...]) -> Any:

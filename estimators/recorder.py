@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any
 from unittest import mock
 
@@ -157,10 +158,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outcome = self._outcomes.learn(key, func, args, kwargs, out)
         if outcome.kind is not None:
             self._done.add(outcome.kind, *outcome.amounts)
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, FakeTensor):
-                self._see(leaf)
+        for leaf, workspace in zip_longest(tree_leaves(out), outcome.workspace, fillvalue=()):
+            with self._taken(workspace):
+                if isinstance(leaf, FakeTensor):
+                    self._see(leaf)
         return out
+
+    @contextlib.contextmanager
+    def _taken(self, workspace: tuple[int, ...]) -> Iterator[None]:
+        """Log that so many bytes, one amount after another, are held until the end of the block."""
+        if not any(workspace):
+            yield
+            return
+        number = len(self.categories)
+        self.categories.append("workspace")
+        self.log += [(number, num_bytes) for num_bytes in workspace]
+        yield
+        self.log.append((number, 0))
 
     def _note_pass(self, number: int) -> None:
         """A buffer of a forward pass that outlives it is an activation."""

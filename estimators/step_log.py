@@ -102,4 +102,6 @@ def _compact(passes: Passes, lines: Sequence[tuple[int, int]], update: EventLog)
     before = events[: passes.num_before]
     states = tuple(event for event in before if passes.categories[event[0]] == "optimizer")
     held = tuple(event for event in before if passes.categories[event[0]] != "optimizer")
-    return StepLog(tuple(table), held, states, tuple(events[passes.num_before :]), own)
+    # What a CPU's convolutions take inside is not what a GPU's do.
+    steps = tuple(event for event in events[passes.num_before :] if passes.categories[event[0]] != "workspace")
+    return StepLog(tuple(table), held, states, steps, own)

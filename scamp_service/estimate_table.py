@@ -17,7 +17,7 @@ COLUMNS = {
     "optim": ("optimizer",),
     "activ": ("activations",),
     "gather": ("gathered",),
-    "temp": ("scratch",),
+    "temp": ("scratch", "workspace"),
     "other": ("buffers", "batch", "slack"),
 }
 _SHORT = ["param", "grad", "optim", "activ", "gath", "temp", "other"]  # of COLUMNS, so that all fits 80 characters

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from estimators.envelope import Envelope
+from estimators.model import Layout
+from estimators.trace import Recipe, trace
+from estimators.workspace import workspace_of
+from workloads.budget import measure_peak
+
+TOLERANCE_BYTES = 8192  # small temporaries of one register block and the like
+
+
+def conv(*sizes: int, **options: Any) -> nn.Module:
+    return nn.Conv2d(*sizes, **options)
+
+
+def net(*layers: nn.Module) -> nn.Module:
+    """With a layer before, so that gradients of images are asked for."""
+    return nn.Sequential(conv(3, 16, 3, padding=1), *layers)
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Tensor], num: int) -> None:
+    for images in batches:
+        (model(images).square().mean() / num).backward()
+        del images
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+@pytest.mark.parametrize("batch", [2, 5])
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: (),
+        lambda: (conv(16, 64, 3, padding=1),),
+        lambda: (conv(16, 20, 3, padding=1), conv(20, 36, 3, padding=1)),  # channels that fill no block
+        lambda: (conv(16, 48, 4, stride=4),),
+        lambda: (conv(16, 48, 1),),
+        lambda: (conv(16, 32, 3, padding=1, groups=4),),
+        lambda: (conv(16, 128, 3, padding=1, stride=8), conv(128, 256, 3, padding=1, stride=2)),  # 2 × 2 pixels
+        lambda: (conv(16, 32, 3, padding=2, dilation=2),),
+        lambda: (conv(16, 64, 3, padding=1, stride=2), nn.ConvTranspose2d(64, 32, 2, 2)),
+    ],
+    ids=["few channels", "3×3", "odd channels", "patches", "1×1", "groups", "few pixels", "dilation", "transposed"],
+)
+def test_the_peak_of_convolutions_is_that_of_a_real_step(layers: Any, batch: int) -> None:
+    recipe = Recipe(
+        build_model=lambda: net(*layers()),
+        make_batch=lambda size: torch.randn(size, 3, 32, 32),
+        blocks=lambda model: [],
+        apply_plan=lambda model, blocks, layout, mesh: model,
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        begin_step=lambda step, optimizer: None,
+        train_step=train_step,
+    )
+    curve = trace(recipe, Layout(), 8).curve
+    assert isinstance(curve, Envelope)
+    model = recipe.build_model()
+    optimizer = recipe.optimizer(model)
+
+    def step() -> None:
+        train_step(model, optimizer, iter([recipe.make_batch(batch)]), 1)
+
+    step()
+    peak = measure_peak(torch.device("cpu"), model, optimizer, step)
+    assert curve.peak_bytes(batch) == pytest.approx(peak, abs=TOLERANCE_BYTES)
+
+
+def test_nothing_is_known_of_16_bits_single_samples_and_other_operations() -> None:
+    aten, weight = torch.ops.aten, torch.empty(8, 8, 3, 3)
+    options = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    for images, kernel in (
+        (torch.empty(1, 8, 9, 9), weight),
+        (torch.empty(2, 8, 9, 9).bfloat16(), weight.bfloat16()),
+    ):
+        assert workspace_of(aten.convolution.default, (images, kernel, *options), images) == ()
+    assert workspace_of(aten.relu.default, (weight,), weight) == ()
