@@ -86,7 +86,11 @@ class Outcomes:
             if key is None or torch.Tag.inplace_view in operation.tags:
                 raise _Unknown
             given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-            made = tuple(_described(one, args, given) for one in (out if sequence else (out,)))
+            outputs = out if sequence else (out,)
+            made = tuple(_described(one, args, given) for one in outputs)
+            memory = [o.untyped_storage()._cdata for o, m in zip(outputs, made, strict=True) if _is_own(m)]
+            if len(set(memory)) < len(memory):
+                raise _Unknown  # outputs that share what they are made of
         except _Unknown:
             return Outcome((), sequence, workspace, kind, amounts)
         self._known[key] = outcome = Outcome(made, sequence, workspace, kind, amounts)
@@ -141,6 +145,10 @@ def _described(out: Any, args: Sequence[Any], given: Sequence[Tensor]) -> _Made 
     if not known or out.is_conj() or out.is_neg():
         raise _Unknown
     return _Made(tuple(out.shape), out.stride(), out.storage_offset(), out.dtype, out.fake_device, is_view)
+
+
+def _is_own(made: _Made | int | None) -> bool:
+    return isinstance(made, _Made) and not made.is_view
 
 
 def _bytes_of(tensor: torch.Tensor) -> int:

@@ -98,6 +98,18 @@ def test_what_cannot_be_told_is_not_remembered(operation: Any, arguments: Any) -
         assert key is None or outcomes.known(key) is None
 
 
+def test_outputs_that_share_their_memory_are_not_remembered() -> None:
+    fake = FakeTensorMode()
+    with fake:
+        outcomes, given, out = Outcomes(fake), (torch.empty(2, 7),), torch.empty(7, 2)
+        key = outcomes.key(aten.sort.default, given, {})
+        assert key is not None
+        outcomes.learn(key, aten.sort.default, given, {}, (out, out.view(14)))
+        assert outcomes.known(key) is None
+        outcomes.learn(key, aten.sort.default, given, {}, (out, torch.empty(14)))
+        assert outcomes.known(key) is not None
+
+
 def test_real_tensors_and_constants_are_left_to_torch() -> None:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     outcomes = Outcomes(fake)
