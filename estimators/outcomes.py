@@ -67,7 +67,9 @@ class Outcomes:
         if not operation._schema.returns:
             return None  # to be done each time: it may write to tensors whose values are known
         try:
-            return (operation, *map(self._told, args), *((name, self._told(value)) for name, value in kwargs.items()))
+            named = ((name, self._told(value)) for name, value in kwargs.items())
+            # The default type is that of whatever is made without one, and of products of whole and other numbers.
+            return (operation, torch.get_default_dtype(), *map(self._told, args), *named)
         except _Unknown:
             return None
 

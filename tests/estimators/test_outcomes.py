@@ -81,6 +81,18 @@ def test_numbers_of_different_types_are_told_apart() -> None:
     assert len(keys) == 3
 
 
+def test_what_is_made_without_a_type_has_the_default_one_of_its_time() -> None:
+    fake = FakeTensorMode()
+    outcomes, keys = Outcomes(fake), []
+    try:
+        for default in (torch.float32, torch.bfloat16):
+            torch.set_default_dtype(default)
+            keys.append(outcomes.key(aten.empty.memory_format, ([3],), {}))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert None not in keys and keys[0] != keys[1]
+
+
 @pytest.mark.parametrize(
     ("operation", "arguments"),
     [
