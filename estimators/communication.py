@@ -15,29 +15,22 @@ from typing import Literal
 from estimators.device_kind import DeviceKind, Links
 from estimators.work import Work
 
-Collective = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "send"]
 
+def ring_seconds(num_bytes: float, num_ranks: int, links: Links) -> float:
+    """Of one all-gather or reduce-scatter over ``num_ranks``, who fill link domains one after another.
 
-def collective_seconds(collective: Collective, num_bytes: float, num_ranks: int, links: Links) -> float:
-    """Of one collective over ``num_ranks``, who fill link domains one after another.
-
-    ``num_bytes`` are those of the whole tensor: what an all-gather gives to each rank, what each rank brings to a
-    reduce-scatter, all-reduce or all-to-all, or what is sent (to a rank of another domain, if there are several).
-    With g ranks an all-gather, reduce-scatter or all-to-all has g − 1 hops and moves (g − 1)/g of the bytes over each
-    link; an all-reduce is a reduce-scatter and an all-gather.
+    ``num_bytes`` are those of the whole tensor: what an all-gather gives to each rank, or each rank brings to a
+    reduce-scatter. With g ranks it has g − 1 hops, and moves (g − 1)/g of the bytes over each link.
     """
     if num_ranks == 1:
         return 0.0
-    num_domains = -(-num_ranks // int(links.domain_size.value))
+    hops, hops_across = num_ranks - 1, -(-num_ranks // int(links.domain_size.value)) - 1
     inside, across = links.inside, links.across
-    rounds = 2 if collective == "all-reduce" else 1
-    share = 1.0 if collective == "send" else (num_ranks - 1) / num_ranks
-    hops, hops_across = (num_ranks - 1, num_domains - 1) if collective != "send" else (1, min(num_domains - 1, 1))
     latency = (hops - hops_across) * inside.latency_seconds.value + hops_across * across.latency_seconds.value
     speed = inside.bytes_per_second.value
-    if num_domains > 1:
+    if hops_across:
         speed = min(speed, across.bytes_per_second.value)
-    return links.start_seconds.value + rounds * (latency + share * num_bytes / speed)
+    return links.start_seconds.value + latency + hops / num_ranks * num_bytes / speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +82,6 @@ def _all_of(work: Work, kind: Literal["gather", "reduce"], num_ranks: int, links
     num, _, num_bytes, *_ = work.of(kind)
     if not num:
         return 0.0, 0.0
-    collective: Collective = "all-gather" if kind == "gather" else "reduce-scatter"
     counted = 2 + 1 / num_ranks if kind == "gather" else 1 + 2 / num_ranks
-    average = collective_seconds(collective, num_bytes / counted / num, num_ranks, links)
+    average = ring_seconds(num_bytes / counted / num, num_ranks, links)
     return num * average, average

@@ -47,7 +47,7 @@ class Outcome:
     """
 
     made: tuple[_Made | int | None, ...]
-    is_sequence: type | None
+    sequence: type | None
     workspace: Workspace
     kind: str | None
     amounts: tuple[float, ...]
@@ -101,7 +101,7 @@ class Outcomes:
     def again(self, outcome: Outcome, args: tuple[Any, ...]) -> Any:
         """What the operation gives for ``args``."""
         given = [self._make(one, args) for one in outcome.made]
-        return outcome.is_sequence(given) if outcome.is_sequence else given[0]
+        return outcome.sequence(given) if outcome.sequence else given[0]
 
     def _told(self, value: Any) -> Any:
         """All that an outcome can depend on."""

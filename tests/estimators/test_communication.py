@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.communication import Collective, StepTime, collective_seconds, step_time
+from estimators.communication import StepTime, ring_seconds, step_time
 from estimators.device_kind import DeviceKind, Figure, Link, Links, Rate
 from estimators.work import Counter, Work
 
@@ -19,39 +19,19 @@ LINKS = Links(
 KIND = DeviceKind("a GPU", {"matmul": Rate(0.0, 1e-12, 0.0)}, "made up", verified=False, links=LINKS)
 
 
-@pytest.mark.parametrize(
-    ("collective", "seconds"),
-    [
-        ("all-gather", 5e-6 + 3 * 2e-6 + 3 / 4 * 1e-3),
-        ("reduce-scatter", 5e-6 + 3 * 2e-6 + 3 / 4 * 1e-3),
-        ("all-to-all", 5e-6 + 3 * 2e-6 + 3 / 4 * 1e-3),
-        ("all-reduce", 5e-6 + 6 * 2e-6 + 6 / 4 * 1e-3),
-        ("send", 5e-6 + 2e-6 + 1e-3),
-    ],
-)
-def test_a_hundred_megabytes_among_four_ranks_of_a_node(collective: Collective, seconds: float) -> None:
-    assert collective_seconds(collective, 100e6, 4, LINKS) == pytest.approx(seconds)
+def test_a_hundred_megabytes_among_four_ranks_of_a_node() -> None:
+    assert ring_seconds(100e6, 4, LINKS) == pytest.approx(5e-6 + 3 * 2e-6 + 3 / 4 * 1e-3)
 
 
-@pytest.mark.parametrize(
-    ("collective", "seconds"),
-    [
-        ("all-gather", 5e-6 + 6 * 2e-6 + 10e-6 + 7 / 8 * 2e-3),
-        ("all-reduce", 5e-6 + 2 * (6 * 2e-6 + 10e-6 + 7 / 8 * 2e-3)),
-        ("send", 5e-6 + 10e-6 + 2e-3),
-    ],
-)
-def test_two_nodes_pay_for_the_hop_between_them_and_its_speed(collective: Collective, seconds: float) -> None:
-    assert collective_seconds(collective, 100e6, 8, LINKS) == pytest.approx(seconds)
+def test_two_nodes_pay_for_the_hop_between_them_and_its_speed() -> None:
+    assert ring_seconds(100e6, 8, LINKS) == pytest.approx(5e-6 + 6 * 2e-6 + 10e-6 + 7 / 8 * 2e-3)
 
 
-@given(st.sampled_from(["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "send"]), st.integers(1, 64))
-def test_more_bytes_or_ranks_never_take_less(collective: Collective, num_ranks: int) -> None:
-    def seconds(num_bytes: float, ranks: int) -> float:
-        return collective_seconds(collective, num_bytes, ranks, LINKS)
-
-    assert seconds(1e6, num_ranks) <= seconds(2e6, num_ranks) and seconds(1e6, num_ranks) <= seconds(1e6, num_ranks + 1)
-    assert seconds(1e6, 1) == 0
+@given(st.integers(1, 64))
+def test_more_bytes_or_ranks_never_take_less(num_ranks: int) -> None:
+    once = ring_seconds(1e6, num_ranks, LINKS)
+    assert once <= ring_seconds(2e6, num_ranks, LINKS) and once <= ring_seconds(1e6, num_ranks + 1, LINKS)
+    assert ring_seconds(1e6, 1, LINKS) == 0
 
 
 def sharded(flops: float, units: int, parameter_bytes: float, num_ranks: int) -> Work:
@@ -66,7 +46,7 @@ def sharded(flops: float, units: int, parameter_bytes: float, num_ranks: int) ->
 
 
 def test_collectives_are_hidden_behind_enough_computation_but_for_the_first_and_the_last() -> None:
-    one = collective_seconds("all-gather", 100e6, 4, LINKS)
+    one = ring_seconds(100e6, 4, LINKS)
     time = step_time(KIND, sharded(1e12, 10, 100e6, 4), 4, 1)
     assert time is not None
     assert time.compute_seconds == pytest.approx(1.0) and time.communication_seconds == pytest.approx(30 * one)
@@ -77,7 +57,7 @@ def test_collectives_are_hidden_behind_enough_computation_but_for_the_first_and_
 def test_what_computation_cannot_hide_is_waited_for() -> None:
     time = step_time(KIND, sharded(1e9, 10, 100e6, 4), 4, 1)
     assert time is not None
-    assert time.seconds == pytest.approx(2 * collective_seconds("all-gather", 100e6, 4, LINKS) + 28 / 30 *
+    assert time.seconds == pytest.approx(2 * ring_seconds(100e6, 4, LINKS) + 28 / 30 *
                                          time.communication_seconds)  # fmt: skip
     assert time.communication_share > 0.9
 
