@@ -28,6 +28,7 @@ from scamp_service.subject import code_of, read_study, subject
 from scamp_service.supervise import ROOT, Service, running_server
 
 if TYPE_CHECKING:
+    from estimators.device_kind import DeviceKind
     from scamp_service.estimate import Estimator
 
 app = typer.Typer(help="ScaMP tunes models that may not fit on one GPU.", no_args_is_help=True, add_completion=False,
@@ -220,7 +221,7 @@ def estimate(
     found = []
     with Estimator(wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable) as estimator:
         if given is not None:
-            _price(estimator, wanted.candidates, given, as_json)
+            _price(estimator, wanted.candidates, given, kind if device else None, as_json)
             return
         for params in wanted.candidates:
             with err.status("tracing …"):
@@ -236,19 +237,27 @@ def estimate(
         print(json.dumps([one.to_json() for one in found]))
 
 
-def _price(estimator: Estimator, candidates: Sequence[Mapping[str, Any]], plan: Plan, as_json: bool) -> None:
-    from scamp_service.price import price_json, price_table
+def _price(
+    estimator: Estimator,
+    candidates: Sequence[Mapping[str, Any]],
+    plan: Plan,
+    kind: DeviceKind | None,
+    as_json: bool,
+) -> None:
+    from scamp_service.price import caveat, price_json, price_table
 
     answers = []
     for params in candidates:
         with err.status("tracing …"):
             stages = estimator.price(params, plan)
-        answers.append(price_json(dict(params), plan, stages))
+        answers.append(price_json(dict(params), plan, stages, kind))
         if not as_json:
             out.print(f"{plan}: one rank of each stage", style="bold", soft_wrap=True)
             out.print(price_table(stages))
     if as_json:
         print(json.dumps(answers))
+    elif words := caveat(kind):
+        out.print(words, style="dim", soft_wrap=True, markup=False)
 
 
 @app.command()

@@ -8,8 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from estimators.model import CATEGORIES, MIB, Footprint, Plan
+from estimators.device_kind import DeviceKind
+from estimators.model import MIB, Footprint, Plan
 from scamp_service.errors import InvalidInput
+from scamp_service.estimate_table import COLUMNS
 
 
 def plan_of(text: str) -> Plan:
@@ -22,23 +24,36 @@ def plan_of(text: str) -> Plan:
         raise InvalidInput(f"no plan: {text!r} ({error}); write micro_batch=8,tp=2 or others of {known}") from None
 
 
-def price_json(params: dict[str, Any], plan: Plan, stages: Sequence[Footprint]) -> dict[str, Any]:
-    """``parts`` are bytes of the peak by category."""
+def price_json(
+    params: dict[str, Any], plan: Plan, stages: Sequence[Footprint], kind: DeviceKind | None
+) -> dict[str, Any]:
+    """``parts`` are bytes of the peak by category; ``device`` is a GPU, and whether ScaMP has measured one."""
     costs = [
         {"peak_bytes": cost.peak_bytes, "reserved_mib": cost.reserved_mib, "parts": dict(cost.parts)} for cost in stages
     ]
-    return {"params": params, "plan": plan.to_json(), "stages": costs}
+    device = {"name": kind.name, "verified": kind.verified} if kind else None
+    return {"params": params, "plan": plan.to_json(), "device": device, "stages": costs}
 
 
 def price_table(stages: Sequence[Footprint]) -> Table:
     """MiB of one rank of each stage by category."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
-    for heading in ["stage", *CATEGORIES, "peak", "reserve"]:
+    for heading in ["stage", *COLUMNS, "peak", "reserve"]:
         table.add_column(heading, justify="right")
     for stage, cost in enumerate(stages):
-        parts = [f"{cost.parts.get(name, 0) / MIB:.1f}" for name in CATEGORIES]
+        parts = [f"{sum(cost.parts.get(name, 0) for name in names) / MIB:.1f}" for names in COLUMNS.values()]
         table.add_row(str(stage), *parts, f"{cost.peak_bytes / MIB:.1f}", str(cost.reserved_mib))
     return table
+
+
+def caveat(kind: DeviceKind | None) -> str:
+    """What to say beside such a price; empty where all of it is measured."""
+    if kind is None or kind.verified:
+        return ""
+    return (
+        f"unverified: ScaMP has not measured any {kind.name}. The peak is a replay of PyTorch's allocator; the "
+        "reservation adds what others found CUDA and NCCL to take."
+    )
 
 
 def _field(name: str, value: str) -> Any:

@@ -25,6 +25,14 @@ def test_each_stage_is_priced_and_together_they_have_all_parameters(tmp_path: Pa
     assert refused.returncode == 2 and "4 heads cannot be divided evenly over 3" in refused.stderr
 
 
+def test_a_price_on_a_gpu_says_that_nobody_has_verified_it(tmp_path: Path) -> None:
+    command = ("estimate", "vit_digits", "--plan", "micro_batch=4,tp=2", "--device", "H100")
+    done = scamp(tmp_path, *command)
+    assert "unverified: ScaMP has not measured any H100" in done.stdout
+    (priced,) = json.loads(scamp(tmp_path, *command, "--json").stdout)
+    assert priced["device"] == {"name": "H100", "verified": False}
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
