@@ -120,21 +120,35 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
     for block in range(num_blocks):
         synthesis.extend(states[0], block)
     synthesis.extend(told([event for event in before if homes[event[0]][1] is None], None), 0)
-    num_before, work = len(synthesis.events), passes.work
+    num_before, work = len(synthesis.events), Work()
+    marks: list[tuple[int, int | None, Work]] = []
+
+    def append(segment: _Segment, events: Sequence[_Told], block: int | None) -> None:
+        nonlocal work
+        if marks or len(synthesis.events) > num_before or block is not None:
+            marks.append((len(synthesis.events), block, work))
+        synthesis.extend(events, block or 0)
+        work += segment.work
+
     for sweep in _sweeps(segments):
         if sweep[0].block is None:
-            synthesis.extend(_from_both_ends(told(sweep[0].events, None), num_blocks), 0)
+            append(sweep[0], _from_both_ends(told(sweep[0].events, None), num_blocks), None)
             continue
-        first, second, third, last = (told(s.events, s.block) for s in sorted(sweep, key=lambda s: s.block or 0))
+        by_block = sorted(sweep, key=lambda segment: segment.block or 0)
+        first, second, third, last = (told(segment.events, segment.block) for segment in by_block)
         if second != third:
             raise _Refused("blocks differ")
         if any(abs(home[1]) > 1 for home, _, _ in first + last if home[1] is not None):
             raise _Refused("the first or the last block touches memory of one that is not its neighbour")
-        work += next(segment.work for segment in sweep if segment.block == 1) * (num_blocks - TRACED_BLOCKS)
         rising = sweep[0].block == 0
         for block in range(num_blocks) if rising else reversed(range(num_blocks)):
-            synthesis.extend(first if block == 0 else last if block == num_blocks - 1 else second, block)
-    return Passes(tuple(synthesis.events), tuple(synthesis.categories), work, num_before=num_before)
+            if block == 0:
+                append(by_block[0], first, block)
+            elif block == num_blocks - 1:
+                append(by_block[-1], last, block)
+            else:
+                append(by_block[1], second, block)
+    return Passes(tuple(synthesis.events), tuple(synthesis.categories), work, num_before, marks=marks)
 
 
 class _Synthesis:

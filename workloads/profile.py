@@ -27,7 +27,8 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from estimators.model import Layout
-from estimators.trace import Recipe, Traced, trace
+from estimators.session import Recipe
+from estimators.trace import Traced, trace
 from workloads.loading import BUILT_INS, WorkloadError, load_estimable, load_workload, unpack_code
 from workloads.parallel import apply_plan
 from workloads.protocol import Workload

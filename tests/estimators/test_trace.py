@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from estimators import trace as tracing
+from estimators import session
 from estimators.envelope import Envelope, PeakTable, highest
 from estimators.model import CATEGORIES, MIB, Layout
-from estimators.trace import Recipe, trace
+from estimators.session import Recipe
+from estimators.trace import trace
 from workloads.budget import measure_peak
 from workloads.parallel import apply_plan
 
@@ -284,7 +285,7 @@ LAYOUTS = [Layout(), Layout(1, True), Layout(1, False, True), Layout(2), Layout(
 def test_a_few_equal_blocks_tell_of_all(build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     stretched = trace(recipe(build), layout, 16)
     assert stretched.alike and trace(recipe(build), layout, 16, alike=True) == stretched
-    monkeypatch.setattr(tracing, "TRACED_BLOCKS", Deep.num_layers)
+    monkeypatch.setattr(session, "TRACED_BLOCKS", Deep.num_layers)
     whole = trace(recipe(build), layout, 16)
     assert not whole.alike
     for size in (1, 2, 3, 16, 500):
@@ -306,7 +307,7 @@ def test_where_blocks_are_not_alike_the_whole_model_is_traced(
     build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = trace(recipe(build), layout, 16)
-    monkeypatch.setattr(tracing, "TRACED_BLOCKS", Deep.num_layers)
+    monkeypatch.setattr(session, "TRACED_BLOCKS", Deep.num_layers)
     whole = trace(recipe(build), layout, 16)
     assert found == whole
 

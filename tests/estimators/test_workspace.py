@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from estimators.envelope import Envelope
 from estimators.model import Layout
-from estimators.trace import Recipe, trace
+from estimators.session import Recipe
+from estimators.trace import trace
 from estimators.workspace import workspace_of
 from workloads.budget import measure_peak
 

@@ -1,0 +1,183 @@
+"""Finds by what formula a size follows from those of an architecture, from examples of both: exact, or not at all.
+
+What a training step allocates is mostly a product of dimensions: 4 · micro_batch · context · width. Logarithms make
+that linear, least squares find the exponents, and whole numbers must then give every example exactly. A dimension may
+have a constant on top (one more token), a shard is rounded up to whole rows, and FSDP puts the shards of one unit
+together: such factors are told beforehand, and divided out. Nothing is traced here, and nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Whole = npt.NDArray[np.int64]
+Points = Mapping[str, Whole]
+"""The same variables of several architectures, one array each."""
+
+RANKS = "dp_shard"
+"""The variable by which shards are divided."""
+SPARE = 3
+"""Examples beyond those that would determine the exponents: what a formula must foretell to be believed."""
+_CONSTANTS = (0, 1, -1, 2, -2)
+
+
+class NotWhole(ValueError):
+    """A formula gives no whole number there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Monomial:
+    """coefficient · Π variable^exponent + constant."""
+
+    coefficient: Fraction
+    exponents: tuple[tuple[str, int], ...] = ()
+    constant: int = 0
+
+    def at(self, points: Points) -> Whole:
+        """Raises ``NotWhole``."""
+        over = np.full(_length(points), self.coefficient.numerator, dtype=np.int64)
+        under = np.full(_length(points), self.coefficient.denominator, dtype=np.int64)
+        for name, exponent in self.exponents:
+            if exponent > 0:
+                over = over * points[name] ** exponent
+            else:
+                under = under * points[name] ** -exponent
+        return _divided(over, under) + self.constant
+
+    def to_json(self) -> list[Any]:
+        return [self.coefficient.numerator, self.coefficient.denominator, dict(self.exponents), self.constant]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Monomial:
+        over, under, exponents, constant = data
+        named = tuple((str(name), int(exponent)) for name, exponent in exponents.items())
+        return cls(Fraction(int(over), int(under)), named, int(constant))
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Elements that one rank holds of some tensors: Σ ⌈rows / ranks⌉ · elements of a row."""
+
+    tensors: tuple[tuple[Monomial, Monomial], ...]  # (rows, elements of a row)
+
+    def at(self, points: Points) -> Whole:
+        """Raises ``NotWhole``."""
+        elements = np.zeros(_length(points), dtype=np.int64)
+        for rows, row in self.tensors:
+            elements = elements - -rows.at(points) // points[RANKS] * row.at(points)
+        return elements
+
+    def to_json(self) -> list[Any]:
+        return [[rows.to_json(), row.to_json()] for rows, row in self.tensors]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Shards:
+        return cls(tuple((Monomial.from_json(rows), Monomial.from_json(row)) for rows, row in data))
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A monomial without a constant, times factors that are none."""
+
+    monomial: Monomial
+    factors: tuple[Monomial | Shards, ...] = ()
+
+    def at(self, points: Points) -> Whole:
+        """Raises ``NotWhole``."""
+        monomial = self.monomial
+        whole = Monomial(Fraction(monomial.coefficient.numerator), _of_sign(monomial, 1)).at(points)
+        for factor in self.factors:
+            whole = whole * factor.at(points)
+        under = Monomial(Fraction(monomial.coefficient.denominator), _of_sign(monomial, -1)).at(points)
+        return _divided(whole, under)
+
+    def to_json(self) -> list[Any]:
+        kinds = ["shards" if isinstance(factor, Shards) else "dimension" for factor in self.factors]
+        factors = [[kind, factor.to_json()] for kind, factor in zip(kinds, self.factors, strict=True)]
+        return [self.monomial.to_json(), factors]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Formula:
+        monomial, factors = data
+        return cls(
+            Monomial.from_json(monomial),
+            tuple((Shards if kind == "shards" else Monomial).from_json(factor) for kind, factor in factors),
+        )
+
+
+class Solver:
+    """Finds formulas in the variables of ``points``; those that never change are left out.
+
+    Raises ValueError where the points cannot tell the variables apart.
+    """
+
+    def __init__(self, points: Points) -> None:
+        self._points = points
+        self._names = [name for name, values in points.items() if len(set(values.tolist())) > 1]
+        num = _length(points)
+        if num < len(self._names) + 1 + SPARE:
+            raise ValueError(f"{num} examples are too few for {len(self._names)} variables")
+        logs = [np.log(points[name]) for name in self._names]
+        matrix = np.stack([np.ones(num), *logs], axis=1)
+        if np.linalg.matrix_rank(matrix, tol=1e-6) < matrix.shape[1]:
+            raise ValueError(f"the examples do not tell {', '.join(self._names)} apart")
+        self._inverse = np.linalg.pinv(matrix)
+
+    def monomial(self, values: Whole, constants: Sequence[int] = (0,)) -> Monomial | None:
+        """That gives these values, the sum of a monomial and one of the ``constants``."""
+        for constant in constants:
+            if np.all(values > constant) and (found := self._fit(values - constant, None)):
+                return Monomial(found.coefficient, found.exponents, constant)
+        return None
+
+    def dimension(self, values: Whole) -> Monomial | None:
+        return self.monomial(values, _CONSTANTS)
+
+    def formula(self, values: Whole, factors: Sequence[Monomial | Shards]) -> Formula | None:
+        """That gives these values (positive), with at most two of the ``factors``."""
+        known = [factor.at(self._points) for factor in factors]
+        for num in range(3):
+            for chosen in itertools.combinations_with_replacement(range(len(factors)), num):
+                product = np.ones(len(values), dtype=np.int64)
+                for place in chosen:
+                    product = product * known[place]
+                if found := self._fit(values, product):
+                    return Formula(found, tuple(factors[place] for place in chosen))
+        return None
+
+    def _fit(self, values: Whole, divisor: Whole | None) -> Monomial | None:
+        logs = np.log(values) - (np.log(divisor) if divisor is not None else 0)
+        _, *found = self._inverse @ logs
+        exponents = [round(exponent) for exponent in found]
+        if any(abs(a - b) > 1e-6 for a, b in zip(found, exponents, strict=True)):
+            return None
+        named = tuple((name, e) for name, e in zip(self._names, exponents, strict=True) if e)
+        over = Monomial(Fraction(1), tuple((name, e) for name, e in named if e > 0)).at(self._points)
+        under = Monomial(Fraction(1), tuple((name, -e) for name, e in named if e < 0)).at(self._points)
+        if divisor is not None:
+            over = over * divisor
+        ratios = {
+            Fraction(value * u, o) for value, o, u in zip(values.tolist(), over.tolist(), under.tolist(), strict=True)
+        }
+        return Monomial(ratios.pop(), named) if len(ratios) == 1 else None
+
+
+def _of_sign(monomial: Monomial, sign: int) -> tuple[tuple[str, int], ...]:
+    return tuple((name, sign * exponent) for name, exponent in monomial.exponents if sign * exponent > 0)
+
+
+def _divided(over: Whole, under: Whole) -> Whole:
+    if np.any(over % under):
+        raise NotWhole("a size would not be whole")
+    return over // under
+
+
+def _length(points: Points) -> int:
+    return len(next(iter(points.values())))
