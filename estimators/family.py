@@ -24,8 +24,8 @@ Rows = npt.NDArray[np.int64]
 """How many buffers of each size class are alive, by moment."""
 
 SAMPLES = "micro_batch"
-LEAST_DEPTH = 3
-"""Blocks: a first, a last, and one between."""
+LEAST_DEPTH = 2
+"""Blocks: a first and a last."""
 
 
 class NoFamily(Exception):
@@ -75,29 +75,77 @@ class Example:
 @dataclass(frozen=True, slots=True)
 class Moments:
     """Those at which most may be alive, as counts of size classes: ``base`` with ``LEAST_DEPTH`` blocks, and
-    ``per_block`` more for each further one."""
+    ``per_block`` more for each further one. ``inner`` are those of blocks between the first and the last."""
 
     base: Rows
     per_block: Rows
+    inner: npt.NDArray[np.bool_]
 
     def bytes(self, sizes: npt.NDArray[np.float64], depth: Whole) -> npt.NDArray[np.float64]:
-        """[moments, architectures] of ``sizes`` [classes, architectures]; whole numbers below 2**53, so exact."""
+        """[moments, architectures] of ``sizes`` [classes, architectures]; whole numbers below 2**53, so exact.
+
+        0 for moments that an architecture does not have.
+        """
         further = (depth - LEAST_DEPTH).astype(np.float64)
-        return self.base @ sizes + (self.per_block @ sizes) * further
+        alive = self.base @ sizes + (self.per_block @ sizes) * further
+        alive[np.ix_(self.inner, further == 0)] = 0
+        return alive
 
     def plus(self, other: Moments) -> Moments:
         """With what is alive at the only moment of ``other`` besides."""
-        return Moments(self.base + other.base, self.per_block + other.per_block)
+        return Moments(self.base + other.base, self.per_block + other.per_block, self.inner)
+
+    def to_json(self) -> list[Any]:
+        return [self.base.tolist(), self.per_block.tolist(), self.inner.tolist()]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Moments:
+        base, per_block = (np.array(rows, dtype=np.int64) for rows in data[:2])
+        inner = np.array(data[2], dtype=np.bool_)
+        if base.ndim != 2 or base.shape != per_block.shape or inner.shape != base.shape[:1]:
+            raise ValueError("moments are two tables of the same shape, and a word on each row")
+        return cls(base, per_block, inner)
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of many architectures: lines [moments, architectures] as in ``envelope.Line``, and the peak of one sample."""
+    """Of many architectures: lines [moments, architectures] as in ``envelope.Line``, the peak of one sample, and the
+    states when the optimizer begins."""
 
     fixed: npt.NDArray[np.float64]
     per_sample: npt.NDArray[np.float64]
     one_sample: npt.NDArray[np.float64]
     states: npt.NDArray[np.float64]
+
+    def curve(self, place: int) -> Lines:
+        """Of one of the architectures."""
+        return Lines(self, place)
+
+
+class Lines:
+    """The peak of one candidate under one layout (a ``PeakCurve``), from the lines of its family."""
+
+    def __init__(self, costs: Costs, place: int) -> None:
+        self._fixed, self._per_sample = costs.fixed[:, place].copy(), costs.per_sample[:, place].copy()
+        self._one_sample = int(costs.one_sample[place])
+
+    def peak_bytes(self, micro_batch: int) -> int:
+        return self._one_sample if micro_batch == 1 else int((self._fixed + micro_batch * self._per_sample).max())
+
+    def parts(self, micro_batch: int) -> dict[str, int]:
+        """Nothing: lines of families do not tell categories apart."""
+        return {}
+
+    def largest_batch(self, capacity_bytes: int) -> int:
+        room = capacity_bytes - self._fixed
+        if room.min() >= 0:
+            growing = self._per_sample > 0
+            if (largest := int((room[growing] // self._per_sample[growing]).min())) >= 2:
+                return largest
+        return int(self._one_sample <= capacity_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        raise NotImplementedError("kept with their family")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +153,8 @@ class Family:
     """``sizes`` are the formulas of the size classes, ``depth`` that of the number of blocks.
 
     ``passes`` and ``single`` are moments of the passes of two and more samples, and of one; ``updates`` those of the
-    optimizer, and ``ends`` what is alive when it begins after either. ``lowest`` and ``highest`` bound the variables.
+    optimizer, and ``ends`` what is alive when it begins after either. ``lowest`` and ``highest`` bound the
+    variables, but for those of the depth alone.
     """
 
     sizes: tuple[Formula, ...]
@@ -117,15 +166,46 @@ class Family:
     lowest: Mapping[str, int]
     highest: Mapping[str, int]
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sizes": [size.to_json() for size in self.sizes],
+            "depth": self.depth.to_json(),
+            "passes": self.passes.to_json(),
+            "single": self.single.to_json() if self.single else None,
+            "updates": self.updates.to_json(),
+            "ends": [end.to_json() for end in self.ends],
+            "lowest": dict(self.lowest),
+            "highest": dict(self.highest),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Family:
+        """Raises KeyError, TypeError or ValueError on anything but what ``to_json`` gives."""
+        after, after_single = map(Moments.from_json, data["ends"])
+        return cls(
+            tuple(map(Formula.from_json, data["sizes"])),
+            Monomial.from_json(data["depth"]),
+            Moments.from_json(data["passes"]),
+            Moments.from_json(data["single"]) if data["single"] else None,
+            Moments.from_json(data["updates"]),
+            (after, after_single),
+            {str(name): int(value) for name, value in data["lowest"].items()},
+            {str(name): int(value) for name, value in data["highest"].items()},
+        )
+
+    def has_enough_blocks(self, points: Points) -> npt.NDArray[np.bool_]:
+        """Which architectures do: one that has fewer must be traced."""
+        return self.depth.at(points) >= LEAST_DEPTH
+
     def covers(self, points: Points) -> npt.NDArray[np.bool_]:
-        """Which architectures lie between the examples; their number of samples does not matter."""
+        """Which architectures lie between the examples; the micro-batch and the number of blocks may be any."""
         inside = np.ones(len(next(iter(points.values()))), dtype=np.bool_)
-        for name in self.lowest.keys() - {SAMPLES}:
+        for name in self.lowest:
             inside &= (points[name] >= self.lowest[name]) & (points[name] <= self.highest[name])
         return inside
 
     def costs(self, points: Points) -> Costs:
-        """Of architectures that are covered, and have ``LEAST_DEPTH`` blocks. Raises ``NotWhole``."""
+        """Of architectures that are covered, and have enough blocks. Raises ``formula.NotWhole``."""
         num = len(next(iter(points.values())))
         two, three = (
             np.array([size.at({**points, SAMPLES: np.full(num, n)}) for size in self.sizes], dtype=np.float64)
@@ -168,6 +248,7 @@ def fit(points: Points, examples: Sequence[Example]) -> Family:
     coded = [_coded(alike, classes) for alike in zip(*logs, strict=True)]
     factors = _factors(solver, points, examples)
     sizes = tuple(_formula(solver, np.array(size), factors) for size in classes)
+    bounded = [name for name in points if name != SAMPLES and not _of_depth_alone(name, depth, sizes)]
     passes, *others = coded
     updates, updates_of_more = others[: len(examples[0].updates)], others[len(examples[0].updates) :][:2]
     num = len(classes)
@@ -175,16 +256,15 @@ def fit(points: Points, examples: Sequence[Example]) -> Family:
     during, after = _moments(passes, num)
     single, after_single = _moments(others[-1], num) if has_single == {True} else (None, after)
     pairs = [_of_update(few, more, num) for few, more in zip(updates, updates_of_more, strict=True)]
-    both = Moments(np.concatenate([m.base for m in pairs]), np.concatenate([m.per_block for m in pairs]))
     return Family(
         sizes,
         depth,
         _highest(during.plus(states)),
         _highest(single.plus(states)) if single is not None else None,
-        _highest(both),
+        _highest(_joined(pairs)),
         (after.plus(states), after_single.plus(states)),
-        {name: int(values.min()) for name, values in points.items()},
-        {name: int(values.max()) for name, values in points.items()},
+        {name: int(points[name].min()) for name in bounded},
+        {name: int(points[name].max()) for name in bounded},
     )
 
 
@@ -246,6 +326,11 @@ def _formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards])
     return formula
 
 
+def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Formula]) -> bool:
+    """Whether a variable says how many blocks there are, and changes no size: any number of blocks follows."""
+    return name in dict(depth.exponents) and not any(name in str(size) for size in sizes)
+
+
 def _alive(passes: Passes, num: int) -> Rows:
     """[events, classes] after each event."""
     changes = np.zeros((len(passes.events), num + 1), dtype=np.int64)
@@ -265,31 +350,30 @@ def _moments(passes: Passes, num: int) -> tuple[Moments, Moments]:
     too, so no block there needs more than both ends.
     """
     by_depth = []
-    for depth in range(LEAST_DEPTH + 3, LEAST_DEPTH + 6):
+    for depth in range(6, 9):
         longer = stretch(passes, depth)
         if longer is None:
             raise NoFamily("blocks do not do the same")
         by_depth.append(_by_role(longer, depth, _alive(longer, num)))
-    first, second, third = by_depth
+    (first, inner), (second, _), (third, _) = by_depth
     if not first.shape == second.shape == third.shape or np.any(third - second != second - first):
         raise NoFamily("what is alive does not grow evenly with the blocks")
     per_block = second - first
-    base = first - 3 * per_block
-    everything = Moments(base, per_block)
-    return everything, Moments(base[-1:], per_block[-1:])
+    everything = Moments(first - (6 - LEAST_DEPTH) * per_block, per_block, inner)
+    return everything, Moments(everything.base[-1:], per_block[-1:], np.array([False]))
 
 
-def _by_role(passes: Passes, depth: int, alive: Rows) -> Rows:
-    """Those rows of passes that belong to no block between the second and the last but one."""
-    bounds = [
-        (max(0, passes.num_before - 1), None),
-        *((position, block) for position, block, _ in passes.marks),
-        (len(alive), None),
-    ]
-    between = range(2, depth - 2)
-    return np.concatenate(
-        [alive[start:end] for (start, block), (end, _) in pairwise(bounds) if block is None or block not in between]
-    )
+def _by_role(passes: Passes, depth: int, alive: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    """Those rows of passes that belong to no block between the second and the last but one; and which belong to one
+    of these two."""
+    start = max(0, passes.num_before - 1)
+    bounds = [(start, None), *((position, block) for position, block, _ in passes.marks), (len(alive), None)]
+    rows, inner = [], []
+    for (begin, block), (end, _) in pairwise(bounds):
+        if block is None or block not in range(2, depth - 2):
+            rows.append(alive[begin:end])
+            inner += [block in (1, depth - 2)] * (end - begin)
+    return np.concatenate(rows), np.array(inner)
 
 
 def _states(few: Passes, more: Passes, num: int) -> Moments:
@@ -313,22 +397,36 @@ def _of_update(few: Passes, more: Passes, num: int) -> Moments:
 def _even(few: Rows, more: Rows) -> Moments:
     """Of rows with ``TRACED_BLOCKS`` blocks, and with one more."""
     per_block = more - few
-    return Moments(few - (TRACED_BLOCKS - LEAST_DEPTH) * per_block, per_block)
+    return Moments(few - (TRACED_BLOCKS - LEAST_DEPTH) * per_block, per_block, np.zeros(len(few), dtype=np.bool_))
+
+
+def _joined(moments: Sequence[Moments]) -> Moments:
+    return Moments(
+        np.concatenate([one.base for one in moments]),
+        np.concatenate([one.per_block for one in moments]),
+        np.concatenate([one.inner for one in moments]),
+    )
 
 
 def _highest(moments: Moments) -> Moments:
-    """Without those that never need more than another, whatever the sizes and the depth."""
-    together = _maximal(np.concatenate([moments.base, moments.per_block], axis=1))
-    return Moments(*np.split(together, 2, axis=1))
+    """Without those that never need more than another, whatever the sizes and the depth.
+
+    Those of inner blocks are compared among each other: without such blocks, they must not hide others.
+    """
+    rows = np.concatenate([moments.base, moments.per_block], axis=1)
+    kept = [_maximal(rows[moments.inner == inner]) for inner in (False, True)]
+    base, per_block = np.split(np.concatenate(kept), 2, axis=1)
+    return Moments(base, per_block, np.repeat([False, True], [len(part) for part in kept]))
 
 
 def _maximal(rows: Rows) -> Rows:
     """Those that no other row exceeds in every column, in the order of the rows."""
-    rows = np.array(list(dict.fromkeys(map(tuple, rows.tolist()))))
+    different = list(dict.fromkeys(map(tuple, rows.tolist())))
+    rows = np.array(different, dtype=np.int64).reshape(len(different), rows.shape[1])
     kept = np.empty((0, rows.shape[1]), dtype=np.int64)
     places = []
     for place in np.argsort(-rows.sum(axis=1), kind="stable").tolist():
-        if not len(kept) or not np.any(np.all(kept >= rows[place], axis=1)):
+        if not np.any(np.all(kept >= rows[place], axis=1)):
             kept = np.concatenate([kept, rows[place : place + 1]])
             places.append(place)
     return rows[sorted(places)]

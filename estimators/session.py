@@ -91,6 +91,7 @@ class Session:
         self._num_steps = 0
         self._left_out: list[nn.Module] = []
         self._hooks: list[RemovableHandle] = []
+        self._begun: list[tuple[int, Work]] = []  # where in the log each micro-batch begins, and the work done by then
         self._without_gradient: set[Tensor] = set()
 
     def __enter__(self) -> Session:
@@ -170,14 +171,20 @@ class Session:
 
     def passes(self, micro_batch: int) -> Passes:
         """Those of a step without its update: its gradients are dropped at the end, and nothing changes."""
-        return self._step(micro_batch, update=False).passes
+        return self._step(micro_batch, num_passes(self._layout), update=False).passes
+
+    def one_and_two(self, micro_batch: int) -> tuple[Passes, Passes]:
+        """The passes of one micro-batch, and those of two of the same step, which begin as the one does."""
+        two = self._step(micro_batch, 2, update=False).passes
+        end, work = self._begun[1]
+        marks = [mark for mark in two.marks if mark[0] < end]
+        return replace(two, events=two.events[:end], work=work, marks=marks), two
 
     def step(self, micro_batch: int) -> Step:
         """A step as ranks take it."""
-        return self._step(micro_batch, update=True)
+        return self._step(micro_batch, num_passes(self._layout), update=True)
 
-    def _step(self, micro_batch: int, *, update: bool) -> Step:
-        num = num_passes(self._layout)
+    def _step(self, micro_batch: int, num: int, *, update: bool) -> Step:
         num_before, batches = self._begin(micro_batch, num)
         owners = self._owners()
         if update:
@@ -202,7 +209,12 @@ class Session:
     def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterator[Batch]]:
         with _disable_current_modes():
             samples = self._recipe.make_batch(micro_batch)
-        return self._begin_log(), map(self._recorder.copied, [samples] * num)
+        self._begun.clear()
+        return self._begin_log(), (self._next_batch(samples) for _ in range(num))
+
+    def _next_batch(self, samples: Batch) -> Batch:
+        self._begun.append((len(self._recorder.log), self._recorder.work))
+        return self._recorder.copied(samples)
 
     def _begin_log(self) -> int:
         """A new log of what is alive now; returns its length."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -21,6 +22,8 @@ from estimators.model import Layout, PeakCurve
 from estimators.session import Recipe, Session, num_passes
 from estimators.step_log import StepLog, log_of
 from estimators.work import StepWork, Work
+
+_Seen = TypeVar("_Seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def _whole(recipe: Recipe, layout: Layout, largest: int) -> _Steps:
         passes = {2: second.passes} | {size: session.passes(size) for size in (largest, 3)}
         first_peak = max(first.passes.peak, first.update.peak)
         update_peak = max(first.update.peak, second.update.peak)
-        single, num_params = _single(session), session.num_params
+        single, num_params = _allowed(session, lambda: session.passes(1)), session.num_params
     return _Steps(passes, single, first_peak, update_peak, second.update.work, second.made, num_params)
 
 
@@ -116,7 +119,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) ->
             few |= {size: session.passes(size) for size in (2, largest, 3) if size not in few}
         except Exception:  # it does not work with fewer blocks; or not at all, and then the whole one will tell why
             return None
-        few_single = _single(session)
+        few_single = _allowed(session, lambda: session.passes(1))
         session.grow()
         first, second = session.update(), session.update()
         num_blocks, num_params = session.num_blocks, session.num_params
@@ -157,10 +160,10 @@ def _log(steps: _Steps) -> StepLog:
     return log_of(steps.passes, steps.single or steps.passes[2], steps.update)
 
 
-def _single(session: Session) -> Passes | None:
-    """The passes of one sample; None where the model refuses it, as batch normalisation does."""
+def _allowed(session: Session, of_one_sample: Callable[[], _Seen]) -> _Seen | None:
+    """None where the model refuses a single sample, as batch normalisation does."""
     try:
-        return session.passes(1)
+        return of_one_sample()
     except Exception:
         session.forget()
         return None
@@ -191,8 +194,11 @@ def _structure(passes: Passes, curve: PeakCurve) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def example(recipe: Recipe, layout: Layout, micro_batch: int) -> Example:
-    """Of a family (see ``estimators.family``). Raises ValueError where a few blocks do not tell of all."""
+def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example, Example]:
+    """Two of families (see ``estimators.family``): of steps of one micro-batch, and of those that accumulate.
+
+    Raises ValueError where a few blocks do not tell of all.
+    """
     with Session(recipe, layout) as session:
         if not session.can_be_shortened:
             raise ValueError("there are too few blocks, or they are not alike")
@@ -200,8 +206,13 @@ def example(recipe: Recipe, layout: Layout, micro_batch: int) -> Example:
         shapes = session.shapes
         dimensions = [size for shape, _ in shapes for size in shape] + session.sample_dimensions
         session.spread()
-        passes, single = session.passes(micro_batch), _single(session)
+        logs = session.one_and_two(micro_batch)
+        singles = _allowed(session, lambda: session.one_and_two(1)) or (None, None)
         updates = session.update().update, session.update().update
         session.grow(1)
         more = session.update().update, session.update().update
-        return Example(session.num_blocks, shapes, tuple(dimensions), passes, single, updates, more)
+        num_blocks = session.num_blocks
+    whole, parts = (
+        Example(num_blocks, shapes, tuple(dimensions), *log, updates, more) for log in zip(logs, singles, strict=True)
+    )
+    return whole, parts

@@ -17,7 +17,7 @@ Degree by memory alone leaves devices idle when few candidates are left; mending
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from estimators.memory import VIRTUAL, Margin, footprint, largest_micro_batch, least_footprint
@@ -91,8 +91,13 @@ def choose(
     Asks for at most four layouts per degree, and for none of a degree whose states alone are too large. Raises
     ValueError for an empty cluster: no candidate is infeasible merely because the devices are not there yet.
     """
+    return decide(_options(profile, batch, cluster, extra_bytes, margin), batch=batch, cluster=cluster)
+
+
+def decide(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> Choice | Untraced | NoPlan:
+    """The first option that fits, as all that ``compare`` lists are in the order of preference."""
     refused: list[Option] = []
-    for option in _options(profile, batch, cluster, extra_bytes, margin):
+    for option in options:
         if isinstance(option, Untraced):
             return option
         if option.fits:

@@ -29,11 +29,10 @@ def admit(spec: StudySpec, code: bytes | None) -> None:
         code_zip = Path(directory, "code.zip")
         code_zip.write_bytes(code)
         request: dict[str, Any] = {
+            "ask": "load",
             "workload": spec.workload,
             "code_zip": str(code_zip),
             "code_dir": str(Path(directory, "code")),
-            "params": {},
-            "layout": None,
         }
         process = TraceProcess()
         try:

@@ -237,6 +237,47 @@ def estimate(
         print(json.dumps([one.to_json() for one in found]))
 
 
+@app.command()
+def screen(
+    what: Annotated[str, typer.Argument(help="a study in YAML", metavar="STUDY.yaml")],
+    candidates: Annotated[int, typer.Option(help="how many to draw from the study's space", min=1, max=100_000)] = 1000,
+    device: Annotated[
+        str | None, typer.Option(help="a kind of GPU, such as H100; default: virtual devices", metavar="KIND")
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
+    mib: Annotated[int | None, typer.Option(help="memory of one device, if not all that it has", min=1)] = None,
+    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, instead of the study's own; repeatable")] = None,
+    working_dir: WorkingDir = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which part of a study's space fits, and on how many ranks: a thousand candidates drawn from it, in a minute.
+
+    A few candidates are traced, and formulas found from these give the peaks of all others to the byte. Each row counts
+    the candidates of which a study would choose so many ranks; `recompute` and `accumulate` say how many of them need
+    it, and the last two columns are medians. `--json` has every candidate with its plan at every degree.
+    """
+    from scamp_service.estimate import target
+    from scamp_service.screen import screen as screened
+    from scamp_service.screen_table import as_table, footnotes
+
+    settings = _settings(data_dir=data_dir)
+    cluster, kind = target(settings, device, count, mib)
+    wanted = subject(what, _params(param or []), candidates, working_dir, at_random=True)
+    cache_dir = settings.data_dir / "profiles"
+    with err.status("tracing …"):
+        found = screened(wanted.workload, wanted.code, wanted.candidates, cluster, cache_dir, kind, err.print)
+    if as_json:
+        print(json.dumps([one.to_json() for one in found.candidates]))
+        return
+    one = cluster.devices[0]
+    offered = f"{len(cluster.devices)} × {one.kind}, {one.capacity_mib} MiB"
+    out.print(f"{len(found.candidates)} candidates on {offered}", style="bold")
+    out.print(as_table(found))
+    for line in footnotes(found, kind):
+        out.print(line, style="dim", soft_wrap=True, markup=False)
+
+
 def _price(
     estimator: Estimator,
     candidates: Sequence[Mapping[str, Any]],

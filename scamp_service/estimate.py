@@ -20,7 +20,7 @@ from estimators.memory import VIRTUAL, Margin, footprints, largest_micro_batch, 
 from estimators.model import MIB, Footprint, Layout, ModelProfile, PeakCurve, Plan
 from estimators.reserved import ReservedCurve
 from placement.model import Cluster, Device
-from placement.planner import Choice, NoPlan, Option, Untraced, choose, compare
+from placement.planner import Choice, NoPlan, Option, Untraced, compare, decide
 from scamp_service.calibration import calibrated
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
@@ -176,10 +176,10 @@ class Estimator:
         allocator may have ``expandable`` segments. Raises ``InvalidInput`` for a workload that does not exist."""
         check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
-        self._tracer = Tracer(_OneBlob(code or b""), cache_dir, TRACE_SECONDS)
+        self._tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS)
         self._process = TraceProcess()
         self._kind, self._expandable = kind, expandable
-        self._margin = margin_on(kind.memory) if kind is not None and kind.memory is not None else VIRTUAL
+        self._margin = margin_of(kind)
 
     def __enter__(self) -> Self:
         return self
@@ -197,8 +197,8 @@ class Estimator:
         while isinstance(found := compare(profile, batch=trace.batch, cluster=cluster, margin=margin), Untraced):
             trace = self._trace(params, found.layout)
             profile = profile.with_curve(found.layout, self._curve(trace), trace.work)
-        choice = choose(profile, batch=trace.batch, cluster=cluster, margin=margin)
-        assert not isinstance(choice, Untraced), "compare looks at all that choose looks at"
+        choice = decide(found, batch=trace.batch, cluster=cluster)
+        assert not isinstance(choice, Untraced)
         return Estimate(params, trace.batch, profile, found, choice, self._kind, margin)
 
     def price(self, params: Mapping[str, Any], plan: Plan) -> tuple[Footprint, ...]:
@@ -226,6 +226,10 @@ class Estimator:
             raise InvalidInput(f"{self._workload} with {listed(params)}: {failed.reason}") from None
 
 
+def margin_of(kind: DeviceKind | None) -> Margin:
+    return margin_on(kind.memory) if kind is not None and kind.memory is not None else VIRTUAL
+
+
 def listed(params: Mapping[str, Any]) -> str:
     shown = (f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items())
     return " ".join(shown) or "its defaults"
@@ -239,7 +243,9 @@ def devices(count: int, mib: int, kind: str = "virtual") -> Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class _OneBlob:
+class OneBlob:
+    """The only files that a tracer may ask for."""
+
     data: bytes
 
     def blob(self, sha256: str) -> bytes:

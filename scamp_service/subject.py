@@ -21,10 +21,18 @@ class Subject:
     candidates: Sequence[Mapping[str, Any]]
 
 
-def subject(what: str, params: Mapping[str, Any], num_candidates: int = 1, working_dir: Path | None = None) -> Subject:
+def subject(
+    what: str,
+    params: Mapping[str, Any],
+    num_candidates: int = 1,
+    working_dir: Path | None = None,
+    *,
+    at_random: bool = False,
+) -> Subject:
     """``what`` is STUDY.yaml, the name of a built-in workload, FILE.py:Class, FILE.py:function or MODULE:FUNC.
 
-    ``params`` take the place of a study's own. Raises ``InvalidInput``.
+    ``params`` take the place of a study's own; its candidates are the first that it would try, or drawn ``at_random``.
+    Raises ``InvalidInput``.
     """
     if Path(what).suffix not in (".yaml", ".yml", ".json"):
         if ":" not in what:
@@ -38,6 +46,8 @@ def subject(what: str, params: Mapping[str, Any], num_candidates: int = 1, worki
     spec = parse_study(read_study(study))
     if unknown := sorted(params.keys() - spec.space.keys() - spec.fixed.keys()):
         raise InvalidInput(f"{what} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
+    if at_random:
+        spec = spec.model_copy(update={"search": spec.search.model_copy(update={"sampler": "random"})})
     proposed = Search(spec).propose([], 0, num_candidates)
     return Subject(spec.workload, code_of(study, spec, working_dir), [{**one, **params} for one in proposed])
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -96,6 +96,11 @@ class TraceCache:
         asked = [self._sources, workload, code, {**params, **numbers}, str(layout)]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
+    def family_file(self, workload: str, code: str | None, settings: Sequence[Any], kind: str) -> Path:
+        """Of what is known of all candidates that share these settings (see ``screener``)."""
+        asked = [self._sources, workload, code, settings, kind]
+        return self._file(hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest())
+
     def has_any(self) -> bool:
         return self._folder.is_dir()
 
@@ -136,19 +141,17 @@ class Tracer:
     def trace(self, process: TraceProcess, workload: str, code: str | None, params: Json, layout: Layout) -> Trace:
         """Raises ``TraceFailed``. What the plain layout has found, if it was traced, makes others cheaper."""
         plain = self.known(workload, code, params, Layout())
-        request: dict[str, Any] = {
-            "workload": workload,
-            "code_zip": None,
-            "code_dir": None,
-            "params": dict(params),
-            "layout": asdict(layout),
-            "alike": plain.alike if plain else None,
-        }
-        if code is not None:
-            request["code_zip"] = str(self._code_zip(code))
-            request["code_dir"] = str((self._cache_dir / "code" / code).resolve())
-        answer = process.ask(request, self._seconds)
+        wish = {"params": dict(params), "layout": asdict(layout), "alike": plain.alike if plain else None}
+        answer = self.ask(process, "trace", workload, code, wish, self._seconds)
         return self.cache.put(self.cache.key(workload, code, params, layout), answer)
+
+    def ask(self, process: TraceProcess, what: str, workload: str, code: str | None, wish: Json, seconds: int) -> Json:
+        """The answer of ``workloads.profile``, uncached. Raises ``TraceFailed``."""
+        files: dict[str, str | None] = {"code_zip": None, "code_dir": None}
+        if code is not None:
+            files["code_zip"] = str(self._code_zip(code))
+            files["code_dir"] = str((self._cache_dir / "code" / code).resolve())
+        return process.ask({"ask": what, "workload": workload, **files, **wish}, seconds)
 
     def _code_zip(self, sha256: str) -> Path:
         file = (self._cache_dir / "code" / f"{sha256}.zip").resolve()

@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from estimators.model import Layout
 from estimators.session import Recipe
-from estimators.trace import Traced, trace
+from estimators.trace import Traced, examples, trace, trace_peak
 from workloads.loading import BUILT_INS, WorkloadError, load_estimable, load_workload, unpack_code
 from workloads.parallel import apply_plan
 from workloads.protocol import Workload
@@ -60,36 +60,87 @@ def main() -> None:
 
 
 def profile(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Trace the layout of a request in this process; returns the answer, or an error, of kind params or workload.
+    """Answer a request in this process: with what was asked for, or an error, of kind params or workload.
 
-    Without a layout (null) the workload is only loaded, as ranks load it, and the answer is empty.
+    ``ask`` is one of
+
+    - load: only load the workload, as ranks do; the answer is empty;
+    - trace: the ``layout`` of a candidate of ``params``; ``alike`` is that of another layout's answer, if any;
+    - candidates: of each of a list of ``params`` its batch, or what the workload has against them;
+    - examples: of families; a list of ``params``, ``layout`` and ``micro_batch``;
+    - peaks: bytes of a list of the same, traced whole.
 
     User files come as a zip, ``code_zip``, and the folder to unpack it into, ``code_dir``; both are null for a
     built-in workload. Parameters that the workload refuses (``ValueError`` in its constructor) are ``params``: the
-    candidate makes no sense. Whatever else goes wrong is the ``workload``'s fault. ``alike`` is that of another
-    layout's answer, if there was one.
+    candidate makes no sense. Whatever else goes wrong is the ``workload``'s fault.
     """
     code_dir = Path(request["code_dir"]) if request["code_dir"] else None
     try:
         if code_dir is not None:
             unpack_code(Path(request["code_zip"]).read_bytes(), code_dir)
-        if request["layout"] is None:
-            load_workload(request["workload"], code_dir)
-            return {}
-        make = load_estimable(request["workload"], code_dir)
-        try:
-            workload = make(dict(request["params"]))
-        except ValueError as error:
-            return _error("params", str(error) or "the workload refuses these parameters")
-        batch = request["params"].get("batch", workload.default_batch)
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            return _error("params", f"batch must be a positive whole number, got {batch!r}")
-        traced = trace(recipe_of(workload), Layout.from_json(request["layout"]), batch, request["alike"])
+        return _ASKED[request["ask"]](request, code_dir)
+    except _RefusedParams as error:
+        return _error("params", str(error))
     except WorkloadError as error:
         return _error("workload", str(error))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
         return _error("workload", _explain(error), _user_frames(error, code_dir))
+
+
+class _RefusedParams(Exception):
+    pass
+
+
+def _load(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
+    load_workload(request["workload"], code_dir)
+    return {}
+
+
+def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
+    workload, batch = _candidate(load_estimable(request["workload"], code_dir), request["params"])
+    traced = trace(recipe_of(workload), Layout.from_json(request["layout"]), batch, request["alike"])
     return {"batch": batch, **_answer(traced)}
+
+
+def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
+    make = load_estimable(request["workload"], code_dir)
+
+    def checked(params: Mapping[str, Any]) -> int | str:
+        try:
+            return _candidate(make, params)[1]
+        except _RefusedParams as error:
+            return str(error)
+
+    return {"candidates": [checked(params) for params in request["params"]]}
+
+
+def _examples(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
+    return {"examples": [[one.to_json() for one in examples(*wish)] for wish in _wishes(request, code_dir)]}
+
+
+def _peaks(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
+    return {"peaks": [trace_peak(*wish).fixed_bytes for wish in _wishes(request, code_dir)]}
+
+
+def _wishes(request: Mapping[str, Any], code_dir: Path | None) -> Iterator[tuple[Recipe, Layout, int]]:
+    make = load_estimable(request["workload"], code_dir)
+    for params, layout, micro_batch in request["wishes"]:
+        yield recipe_of(_candidate(make, params)[0]), Layout.from_json(layout), micro_batch
+
+
+_ASKED = {"load": _load, "trace": _trace, "candidates": _candidates, "examples": _examples, "peaks": _peaks}
+
+
+def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, Any]) -> tuple[Workload, int]:
+    """With its batch."""
+    try:
+        workload = make(dict(params))
+    except ValueError as error:
+        raise _RefusedParams(str(error) or "the workload refuses these parameters") from None
+    batch = params.get("batch", workload.default_batch)
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise _RefusedParams(f"batch must be a positive whole number, got {batch!r}")
+    return workload, batch
 
 
 def _answer(traced: Traced) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def ask(
     seconds: int = 60,
 ) -> dict[str, Any]:
     request = {
+        "ask": "trace",
         "workload": workload,
         "code_zip": None,
         "code_dir": None,

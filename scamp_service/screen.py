@@ -1,0 +1,155 @@
+"""Screens the candidates of a space: the plans of each at every degree, most of them without a trace of their own.
+
+The same policy as in a study. Peaks are those of tensors, exact; on a GPU what the allocator needs besides is left to
+the margin: ``estimate`` replays it, for one candidate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from estimators.device_kind import DeviceKind
+from estimators.family import Costs, Family, NoFamily
+from estimators.formula import RANKS, NotWhole
+from estimators.memory import Margin
+from estimators.model import Layout, ModelProfile
+from placement.model import Cluster
+from placement.planner import Choice, NoPlan, Option, Untraced, compare, decide
+from scamp_service.errors import InvalidInput
+from scamp_service.estimate import TRACE_SECONDS, Estimator, OneBlob, margin_of
+from scamp_service.model import Json
+from scamp_service.screener import Screener
+from scamp_service.screening import Group, columns, grouped
+from scamp_service.tracing import TraceFailed, Tracer
+from scamp_service.user_code import check_code
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """A candidate, the best plan of each degree and recompute setting, and what a study would choose.
+
+    ``options`` are empty and ``choice`` is None where the workload ``refused`` the parameters.
+    """
+
+    params: Json
+    batch: int
+    options: Sequence[Option] = ()
+    choice: Choice | NoPlan | None = None
+    refused: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        chosen = self.choice if isinstance(self.choice, Choice) else None
+        return {
+            "params": dict(self.params),
+            "batch": self.batch,
+            "refused": self.refused,
+            "plan": chosen.plan.to_json() if chosen else None,
+            "peak_bytes": chosen.footprint.peak_bytes if chosen else None,
+            "reserved_mib": chosen.footprint.reserved_mib if chosen else None,
+            "reason": self.choice.reason if self.choice else self.refused,
+            "options": [
+                {
+                    "plan": option.plan.to_json(),
+                    "fits": option.fits,
+                    "peak_bytes": option.footprint.peak_bytes,
+                    "reserved_mib": option.footprint.reserved_mib,
+                }
+                for option in self.options
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Screening:
+    """All candidates in their order, and how they were screened. ``alone`` are those that were traced, and why."""
+
+    candidates: Sequence[Screened]
+    num_examples: int
+    num_checked: int
+    alone: Mapping[int, str]
+
+
+def screen(
+    workload: str,
+    code: bytes | None,
+    candidates: Sequence[Json],
+    cluster: Cluster,
+    cache_dir: Path,
+    kind: DeviceKind | None = None,
+    tell: Callable[[str], None] = lambda progress: None,
+) -> Screening:
+    """``code`` is the zip of a user's files, ``kind`` what the devices are. Raises ``InvalidInput``."""
+    check_code(workload, code, functions=True)
+    tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS)
+    degrees = [1 << power for power in range(len(cluster.devices).bit_length())]
+    margin = margin_of(kind)
+    found: dict[int, Screened] = {}
+    alone: dict[int, str] = {}
+    with Screener(workload, hashlib.sha256(code).hexdigest() if code else None, tracer) as screener:
+        batches = _batches(screener, candidates)
+        sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
+        for group in grouped(sound):
+            tell(f"looking for formulas of {len(group.members)} candidates")
+            try:
+                profiles = _profiles(group, sound, screener.families(group, sound, degrees), degrees)
+            except (NoFamily, NotWhole, TraceFailed) as reason:
+                alone |= dict.fromkeys(group.members, str(reason).splitlines()[0])
+                continue
+            for place, profile in profiles.items():
+                found[place] = _decided(candidates[place], batches[place], profile, cluster, margin)
+            alone |= dict.fromkeys(set(group.members) - set(profiles), "they have too few blocks")
+        counts = screener.num_examples, screener.num_checked
+    for why, num in Counter(alone.values()).items():
+        tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
+    with Estimator(workload, code, cache_dir, kind) as estimator:
+        for place in alone:
+            estimate = estimator.estimate(candidates[place], cluster)
+            found[place] = Screened(candidates[place], estimate.batch, estimate.options, estimate.choice)
+    for place, batch in enumerate(batches):
+        if isinstance(batch, str):
+            found[place] = Screened(candidates[place], 0, refused=batch)
+    return Screening([found[place] for place in range(len(candidates))], *counts, alone)
+
+
+def _batches(screener: Screener, candidates: Sequence[Json]) -> list[int | str]:
+    try:
+        return screener.batches(candidates)
+    except TraceFailed as failed:
+        raise InvalidInput(failed.reason) from None
+
+
+def _decided(params: Json, batch: int | str, profile: ModelProfile, cluster: Cluster, margin: Margin) -> Screened:
+    assert isinstance(batch, int)
+    options = compare(profile, batch=batch, cluster=cluster, margin=margin)
+    assert not isinstance(options, Untraced), "families know every layout that is compared"
+    choice = decide(options, batch=batch, cluster=cluster)
+    assert not isinstance(choice, Untraced)
+    return Screened(params, batch, options, choice)
+
+
+def _profiles(
+    group: Group, candidates: Mapping[int, Json], families: Mapping[Layout, Family], degrees: Sequence[int]
+) -> dict[int, ModelProfile]:
+    """Of the members that have enough blocks, with the peaks under every layout that a planner may look at."""
+    points = columns([candidates[key] for key in group.members], group.sizes)
+    enough = families[Layout()].has_enough_blocks(points)
+    points = {name: values[enough] for name, values in points.items()}
+    members = [key for key, has in zip(group.members, enough, strict=True) if has]
+    costs: dict[Layout, Costs] = {}
+    for kind, family in families.items():
+        for degree in degrees[1:] if kind.dp_shard > 1 else degrees[:1]:
+            ranks = {RANKS: np.full(len(members), degree)} if degree > 1 else {}
+            costs[replace(kind, dp_shard=degree)] = family.costs({**points, **ranks})
+    return {
+        key: ModelProfile(
+            "", 0, int(costs[Layout()].states[place]), {layout: cost.curve(place) for layout, cost in costs.items()}
+        )
+        for place, key in enumerate(members)
+    }

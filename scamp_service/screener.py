@@ -1,0 +1,191 @@
+"""Finds families of candidates by tracing a few of them, and keeps what it has found.
+
+The examples have few blocks; formulas found from them give the peaks of all candidates, byte by byte
+(``estimators.family``), and one candidate of each family is traced whole to check them. Where anything does not hold
+there is no family, and whoever asks must have the candidates traced one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+
+from estimators.family import SAMPLES, Example, Family, NoFamily, fit
+from estimators.formula import RANKS, Points
+from estimators.model import Layout
+from scamp_service.model import Json
+from scamp_service.screening import Group, columns, points_of
+from scamp_service.tracing import TraceProcess, Tracer, write_atomically
+
+KINDS = tuple(
+    Layout(dp_shard, recompute, accumulate)
+    for dp_shard in (1, 2)
+    for recompute in (False, True)
+    for accumulate in (False, True)
+)
+"""One layout for each family of a group; 2 stands for every number of shards."""
+CHECKED_DEPTH = 8  # blocks at most, of a candidate that is traced whole to see that a family holds
+SECONDS = 600  # of processor time, for what one process is asked at a time
+
+
+class Screener:
+    """Finds families for the candidates of one workload; a context manager, since it keeps processes that trace."""
+
+    def __init__(self, workload: str, code: str | None, tracer: Tracer, num_processes: int = 2) -> None:
+        """``code`` is the hash of a user's files, which ``tracer`` can get."""
+        self._workload, self._code, self._tracer = workload, code, tracer
+        self._processes = [TraceProcess() for _ in range(num_processes)]
+        self._idle: queue.SimpleQueue[TraceProcess] = queue.SimpleQueue()
+        for process in self._processes:
+            self._idle.put(process)
+        self._threads = ThreadPoolExecutor(num_processes)
+        self.num_examples = 0
+        self.num_checked = 0
+
+    def __enter__(self) -> Screener:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for process in self._processes:
+            process.kill()
+        self._threads.shutdown()
+        for process in self._processes:
+            process.end()
+
+    def batches(self, candidates: Sequence[Json]) -> list[int | str]:
+        """Of each candidate its batch, or what the workload has against it. Raises ``TraceFailed``."""
+        wish = {"params": [dict(params) for params in candidates]}
+        return list(self._ask("candidates", wish)["candidates"])
+
+    def families(self, group: Group, candidates: Mapping[int, Json], degrees: Sequence[int]) -> dict[Layout, Family]:
+        """By the layouts of ``KINDS``, for the members of a group and all ``degrees``.
+
+        Raises ``NoFamily``, and ``TraceFailed`` where the workload fails.
+        """
+        if not group.sizes:
+            raise NoFamily("they do not differ in any size")
+        members = [candidates[key] for key in group.members]
+        gangs = [degree for degree in degrees if degree > 1]
+        kinds = [kind for kind in KINDS if kind.dp_shard == 1 or gangs]
+        points = columns(members, group.sizes)
+        known = {kind: family for kind in kinds if (family := self._known(group, kind)) is not None}
+        if len(known) == len(kinds) and all(_covers(known[kind], points, kind, gangs) for kind in kinds):
+            return known
+        found = self._traced(group, members, kinds, gangs)
+        for kind, family in found.items():
+            if not _covers(family, points, kind, gangs):
+                raise NoFamily("some are beyond all examples")
+            write_atomically(self._file(group, kind), json.dumps(family.to_json()).encode())
+        return found
+
+    def _traced(
+        self, group: Group, members: Sequence[Json], kinds: Sequence[Layout], gangs: Sequence[int]
+    ) -> dict[Layout, Family]:
+        depth = self._depth(group, members)
+        others = [name for name in group.sizes if name != depth]
+        wanted = {
+            kind: points_of(members, others, gangs if kind.dp_shard > 1 else (), depth)
+            for kind in kinds
+            if not kind.accumulate
+        }
+        asked = {
+            kind: [self._submit("examples", kind, points[start : start + 3]) for start in range(0, len(points), 3)]
+            for kind, points in wanted.items()
+        }
+        found = {}
+        for kind, answers in asked.items():
+            pairs = [pair for answer in answers for pair in answer.result()["examples"]]
+            self.num_examples += len(pairs)
+            for accumulate in (False, True):
+                examples = [Example.from_json(pair[accumulate]) for pair in pairs]
+                found[replace(kind, accumulate=accumulate)] = fit(
+                    columns(wanted[kind], [*group.sizes, *_dealt(kind)]), examples
+                )
+        self._check(group, members, found, gangs, depth)
+        return found
+
+    def _depth(self, group: Group, members: Sequence[Json]) -> str | None:
+        """The parameter that is the number of blocks, if there is one."""
+        largest = {name: max(one[name] for one in members) for name in group.sizes}
+
+        def suits(one: Json) -> tuple[int, int]:
+            """Has sizes that can be told apart, and many blocks."""
+            return len({one[name] for name in group.sizes}), sum(one[name] == largest[name] for name in group.sizes)
+
+        point = {**sorted(members, key=suits)[-1], SAMPLES: 2}
+        (pair,) = self._submit("examples", Layout(), [point]).result()["examples"]
+        return next((name for name in group.sizes if point[name] == pair[0]["num_blocks"]), None)
+
+    def _check(
+        self,
+        group: Group,
+        members: Sequence[Json],
+        families: Mapping[Layout, Family],
+        gangs: Sequence[int],
+        depth: str | None,
+    ) -> None:
+        """Raises ``NoFamily`` where whole models need something else."""
+        chance = random.Random(1)
+        asked = []
+        for kind in families:
+            point = {**chance.choice(members), SAMPLES: chance.choice((1, 2, 7))}
+            point |= {depth: min(point[depth], CHECKED_DEPTH)} if depth else {}
+            point |= {RANKS: chance.choice(gangs)} if kind.dp_shard > 1 else {}
+            asked.append((kind, point, self._submit("peaks", kind, [point])))
+        for kind, point, answer in asked:
+            (peak,) = answer.result()["peaks"]
+            self.num_checked += 1
+            told = (
+                families[kind]
+                .costs(columns([point], [*group.sizes, *_dealt(kind)]))
+                .curve(0)
+                .peak_bytes(point[SAMPLES])
+            )
+            if told != peak:
+                raise NoFamily(f"{point} needs {peak:,} bytes where its family says {told:,}")
+
+    def _submit(self, what: str, kind: Layout, points: Sequence[Json]) -> Future[Json]:
+        wishes = []
+        for point in points:
+            params = {name: value for name, value in point.items() if name not in (SAMPLES, RANKS)}
+            layout = replace(kind, dp_shard=point.get(RANKS, 1))
+            wishes.append([params, asdict(layout), point[SAMPLES]])
+        return self._threads.submit(self._ask, what, {"wishes": wishes})
+
+    def _ask(self, what: str, wish: Json) -> Json:
+        process = self._idle.get()
+        try:
+            return self._tracer.ask(process, what, self._workload, self._code, wish, SECONDS)
+        finally:
+            self._idle.put(process)
+
+    def _known(self, group: Group, kind: Layout) -> Family | None:
+        try:
+            return Family.from_json(json.loads(self._file(group, kind).read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _file(self, group: Group, kind: Layout) -> Path:
+        settings = [group.settings, *group.sizes]
+        return self._tracer.cache.family_file(self._workload, self._code, settings, str(kind))
+
+
+def _dealt(kind: Layout) -> list[str]:
+    """The variables that are no candidate's."""
+    return [SAMPLES, RANKS] if kind.dp_shard > 1 else [SAMPLES]
+
+
+def _covers(family: Family, points: Points, kind: Layout, gangs: Sequence[int]) -> bool:
+    ranks = [np.array([side(gangs)]) for side in (min, max)] if kind.dp_shard > 1 else [np.array([1])]
+    num = len(next(iter(points.values())))
+    return all(
+        family.covers({**points, **({RANKS: np.repeat(count, num)} if kind.dp_shard > 1 else {})}).all()
+        for count in ranks
+    )
