@@ -87,7 +87,8 @@ class Moments:
         0 for moments that an architecture does not have.
         """
         further = (depth - LEAST_DEPTH).astype(np.float64)
-        alive = self.base @ sizes + (self.per_block @ sizes) * further
+        base, per_block = (rows.astype(np.float64) for rows in (self.base, self.per_block))
+        alive = base @ sizes + (per_block @ sizes) * further
         alive[np.ix_(self.inner, further == 0)] = 0
         return alive
 
@@ -109,7 +110,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of many architectures: lines [moments, architectures] as in ``envelope.Line``, the peak of one sample, and the
+    """Of many architectures: lines [architectures, moments] as in ``envelope.Line``, the peak of one sample, and the
     states when the optimizer begins."""
 
     fixed: npt.NDArray[np.float64]
@@ -119,15 +120,14 @@ class Costs:
 
     def curve(self, place: int) -> Lines:
         """Of one of the architectures."""
-        return Lines(self, place)
+        return Lines(self.fixed[place], self.per_sample[place], int(self.one_sample[place]))
 
 
 class Lines:
-    """The peak of one candidate under one layout (a ``PeakCurve``), from the lines of its family."""
+    """The peak of one architecture (a ``PeakCurve``), from the lines of its family."""
 
-    def __init__(self, costs: Costs, place: int) -> None:
-        self._fixed, self._per_sample = costs.fixed[:, place].copy(), costs.per_sample[:, place].copy()
-        self._one_sample = int(costs.one_sample[place])
+    def __init__(self, fixed: npt.NDArray[np.float64], per_sample: npt.NDArray[np.float64], one_sample: int) -> None:
+        self._fixed, self._per_sample, self._one_sample = fixed, per_sample, one_sample
 
     def peak_bytes(self, micro_batch: int) -> int:
         return self._one_sample if micro_batch == 1 else int((self._fixed + micro_batch * self._per_sample).max())
@@ -206,24 +206,21 @@ class Family:
 
     def costs(self, points: Points) -> Costs:
         """Of architectures that are covered, and have enough blocks. Raises ``formula.NotWhole``."""
-        num = len(next(iter(points.values())))
-        two, three = (
-            np.array([size.at({**points, SAMPLES: np.full(num, n)}) for size in self.sizes], dtype=np.float64)
-            for n in (2, 3)
-        )
+        one_each = {**points, SAMPLES: np.ones(len(next(iter(points.values()))), dtype=np.int64)}
+        one = np.array([size.at(one_each) for size in self.sizes], dtype=np.float64)
+        grows = np.array([_grows(size) for size in self.sizes])[:, None]
+        fixed, slopes = np.where(grows, 0, one), np.where(grows, one, 0)
         depth = self.depth.at(points)
-        slopes = three - two
-        fixed = two - 2 * slopes
         updates = self.updates.bytes(fixed, depth)
         lines = np.concatenate([self.passes.bytes(fixed, depth), updates])
         slope = np.concatenate([self.passes.bytes(slopes, depth), np.zeros_like(updates)])
-        if self.single is None:
-            return Costs(lines, slope, (lines + 2 * slope).max(axis=0), self.ends[0].bytes(fixed, depth)[0])
-        one = fixed + slopes
         after, after_single = (end.bytes(one, depth)[0] for end in self.ends)
-        kept = np.maximum(0, after_single - after)
-        single = np.maximum(self.single.bytes(one, depth).max(axis=0), updates.max(axis=0) + kept)
-        return Costs(lines, slope, single, after)
+        if self.single is None:
+            single = (lines + 2 * slope).max(axis=0)  # counts as two, so that it fits wherever two do
+        else:
+            kept = np.maximum(0, after_single - after)
+            single = np.maximum(self.single.bytes(one, depth).max(axis=0), updates.max(axis=0) + kept)
+        return Costs(np.ascontiguousarray(lines.T), np.ascontiguousarray(slope.T), single, after)
 
 
 def fit(points: Points, examples: Sequence[Example]) -> Family:
@@ -329,6 +326,11 @@ def _formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards])
 def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Formula]) -> bool:
     """Whether a variable says how many blocks there are, and changes no size: any number of blocks follows."""
     return name in dict(depth.exponents) and not any(name in str(size) for size in sizes)
+
+
+def _grows(size: Formula) -> bool:
+    """With the micro-batch: then it is proportional to it."""
+    return SAMPLES in dict(size.monomial.exponents)
 
 
 def _alive(passes: Passes, num: int) -> Rows:

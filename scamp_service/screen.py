@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from estimators.device_kind import DeviceKind
 from estimators.family import Costs, Family, NoFamily
 from estimators.formula import RANKS, NotWhole
 from estimators.memory import Margin
-from estimators.model import Layout, ModelProfile
+from estimators.model import Layout, ModelProfile, PeakCurve
 from placement.model import Cluster
 from placement.planner import Choice, NoPlan, Option, Untraced, compare, decide
 from scamp_service.errors import InvalidInput
@@ -142,14 +142,34 @@ def _profiles(
     enough = families[Layout()].has_enough_blocks(points)
     points = {name: values[enough] for name, values in points.items()}
     members = [key for key, has in zip(group.members, enough, strict=True) if has]
-    costs: dict[Layout, Costs] = {}
+    known: dict[Layout, tuple[Costs, int]] = {}
     for kind, family in families.items():
-        for degree in degrees[1:] if kind.dp_shard > 1 else degrees[:1]:
-            ranks = {RANKS: np.full(len(members), degree)} if degree > 1 else {}
-            costs[replace(kind, dp_shard=degree)] = family.costs({**points, **ranks})
+        counts = degrees[1:] if kind.dp_shard > 1 else degrees[:1]
+        repeated = {name: np.tile(values, len(counts)) for name, values in points.items()}
+        costs = family.costs({**repeated, RANKS: np.repeat(counts, len(members))})
+        for number, degree in enumerate(counts):
+            known[replace(kind, dp_shard=degree)] = costs, number * len(members)
+    plain, _ = known[Layout()]
     return {
-        key: ModelProfile(
-            "", 0, int(costs[Layout()].states[place]), {layout: cost.curve(place) for layout, cost in costs.items()}
-        )
-        for place, key in enumerate(members)
+        key: ModelProfile("", 0, int(plain.states[place]), _Curves(known, place)) for place, key in enumerate(members)
     }
+
+
+class _Curves(Mapping[Layout, PeakCurve]):
+    """Those of one candidate, each made when it is asked for; ``known`` are costs, and where those of all begin."""
+
+    def __init__(self, known: Mapping[Layout, tuple[Costs, int]], place: int) -> None:
+        self._known, self._place = known, place
+
+    def __getitem__(self, layout: Layout) -> PeakCurve:
+        costs, first = self._known[layout]
+        return costs.curve(first + self._place)
+
+    def __contains__(self, layout: object) -> bool:
+        return layout in self._known
+
+    def __iter__(self) -> Iterator[Layout]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)

@@ -7,6 +7,7 @@ there is no family, and whoever asks must have the candidates traced one by one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import random
@@ -62,7 +63,12 @@ class Screener:
     def batches(self, candidates: Sequence[Json]) -> list[int | str]:
         """Of each candidate its batch, or what the workload has against it. Raises ``TraceFailed``."""
         wish = {"params": [dict(params) for params in candidates]}
-        return list(self._ask("candidates", wish)["candidates"])
+        file = self._tracer.cache.file_of("candidates", self._workload, self._code, wish)
+        with contextlib.suppress(OSError, ValueError):
+            return list(json.loads(file.read_bytes()))
+        answer: list[int | str] = self._ask("candidates", wish)["candidates"]
+        write_atomically(file, json.dumps(answer).encode())
+        return answer
 
     def families(self, group: Group, candidates: Mapping[int, Json], degrees: Sequence[int]) -> dict[Layout, Family]:
         """By the layouts of ``KINDS``, for the members of a group and all ``degrees``.
@@ -133,6 +139,8 @@ class Screener:
     ) -> None:
         """Raises ``NoFamily`` where whole models need something else."""
         chance = random.Random(1)
+        enough = next(iter(families.values())).has_enough_blocks(columns(members, group.sizes))
+        members = [one for one, has in zip(members, enough, strict=True) if has]
         asked = []
         for kind in families:
             point = {**chance.choice(members), SAMPLES: chance.choice((1, 2, 7))}
@@ -173,8 +181,8 @@ class Screener:
             return None
 
     def _file(self, group: Group, kind: Layout) -> Path:
-        settings = [group.settings, *group.sizes]
-        return self._tracer.cache.family_file(self._workload, self._code, settings, str(kind))
+        shared = [group.settings, *group.sizes]
+        return self._tracer.cache.file_of("family", self._workload, self._code, shared, str(kind))
 
 
 def _dealt(kind: Layout) -> list[str]:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -96,10 +96,10 @@ class TraceCache:
         asked = [self._sources, workload, code, {**params, **numbers}, str(layout)]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
-    def family_file(self, workload: str, code: str | None, settings: Sequence[Any], kind: str) -> Path:
-        """Of what is known of all candidates that share these settings (see ``screener``)."""
-        asked = [self._sources, workload, code, settings, kind]
-        return self._file(hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest())
+    def file_of(self, what: str, workload: str, code: str | None, *asked: Any) -> Path:
+        """Where to keep something else that is determined by this (see ``screener``)."""
+        determining = [self._sources, what, workload, code, *asked]
+        return self._file(hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest())
 
     def has_any(self) -> bool:
         return self._folder.is_dir()
