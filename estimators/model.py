@@ -54,18 +54,25 @@ class Layout:
     tp: int = 1
     sequence_parallel: bool = False
     stage: Stage | None = None
+    dp_replicate: int = 1
 
     def __post_init__(self) -> None:
-        _check_positive(self, "dp_shard", "tp")
+        _check_positive(self, "dp_shard", "tp", "dp_replicate")
         _check_sequence(self)
-        if self.stage is not None and self.dp_shard > 1:
-            raise ValueError("stages of a pipeline cannot be sharded yet: use dp_shard=1 with pp")
+        if self.stage is not None and (self.dp_shard > 1 or self.dp_replicate > 1):
+            raise ValueError(
+                "stages of a pipeline cannot be sharded or replicated yet: use dp_shard=1 and dp_replicate=1 with pp"
+            )
 
     @property
     def mesh(self) -> dict[str, int]:
-        """Ranks along each dimension of the device mesh, the slowest first; empty for a single rank."""
-        sizes = {"dp": self.dp_shard, "pp": self.stage.count if self.stage else 1, "tp": self.tp}
-        return {name: size for name, size in sizes.items() if size > 1}
+        """Ranks along each dimension of the device mesh, the slowest first; empty for a single rank.
+
+        With replicas there is always a dimension of shards, if need be of one that is all: FSDP2 asks for both.
+        """
+        sizes = {"replicate": self.dp_replicate, "dp": self.dp_shard}
+        sizes |= {"pp": self.stage.count if self.stage else 1, "tp": self.tp}
+        return {name: size for name, size in sizes.items() if size > 1 or (name == "dp" and self.dp_replicate > 1)}
 
     @property
     def world_size(self) -> int:
@@ -78,7 +85,8 @@ class Layout:
         return self.stage.index * self.tp if self.stage else 0
 
     def __str__(self) -> str:
-        words = [f"fsdp{self.dp_shard}"] * (self.dp_shard > 1) + [f"tp{self.tp}"] * (self.tp > 1)
+        degrees = {"replicate": self.dp_replicate, "fsdp": self.dp_shard, "tp": self.tp}
+        words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
         words += [str(self.stage)] if self.stage else []
         words = (words or ["single"]) + ["sequence"] * self.sequence_parallel
         return "+".join(words + ["recompute"] * self.recompute + ["accumulate"] * self.accumulate)
@@ -94,10 +102,11 @@ class Plan:
     """How one candidate is spread over ranks; every plan of a candidate trains on the same effective batch.
 
     ``dp_shard`` ranks each hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2); every optimizer
-    step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank. The layers of
-    each of them are split over ``tp`` ranks with the same samples (tensor parallel), which also divide what is between
-    these layers along the sequence when ``sequence_parallel``. ``pp`` stages of a pipeline each have a share of the
-    blocks, and take the micro-batches in the order of ``schedule``.
+    step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
+    ``dp_replicate`` such groups of ranks have the same shards, and other samples (HSDP). The layers of each rank are
+    split over ``tp`` ranks with the same samples (tensor parallel), which also divide what is between these layers
+    along the sequence when ``sequence_parallel``. ``pp`` stages of a pipeline each have a share of the blocks, and take
+    the micro-batches in the order of ``schedule``.
     """
 
     micro_batch: int
@@ -108,26 +117,39 @@ class Plan:
     sequence_parallel: bool = False
     pp: int = 1
     schedule: str = SCHEDULES[0]
+    dp_replicate: int = 1
 
     def __post_init__(self) -> None:
-        _check_positive(self, "micro_batch", "num_micro_batches", "dp_shard", "tp", "pp")
+        _check_positive(self, "micro_batch", "num_micro_batches", "pp")
         _ = self.layouts  # which check the rest
 
     @property
     def world_size(self) -> int:
         """Ranks in the gang."""
-        return self.dp_shard * self.pp * self.tp
+        return self.num_shares * self.pp * self.tp
+
+    @property
+    def num_shares(self) -> int:
+        """Of the batch, of which every rank trains on one (see ``data_rank``)."""
+        return self.dp_replicate * self.dp_shard
 
     @property
     def batch(self) -> int:
         """Samples per optimizer step over all ranks (the effective batch)."""
-        return self.dp_shard * self.micro_batch * self.num_micro_batches
+        return self.num_shares * self.micro_batch * self.num_micro_batches
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """One for each stage; without a pipeline that of all ranks."""
         accumulate = self.num_micro_batches > 1
-        whole = Layout(self.dp_shard, self.recompute, accumulate, self.tp, self.sequence_parallel)
+        whole = Layout(
+            self.dp_shard,
+            self.recompute,
+            accumulate,
+            self.tp,
+            self.sequence_parallel,
+            dp_replicate=self.dp_replicate,
+        )
         if self.pp == 1:
             return (whole,)
         stages = (Stage(index, self.pp, self.num_micro_batches, self.schedule) for index in range(self.pp))
@@ -147,7 +169,8 @@ class Plan:
 
     def __str__(self) -> str:
         split = f"tensor{' and sequence' * self.sequence_parallel} parallel over {self.tp} ranks"
-        ways = [f"FSDP over {self.dp_shard} ranks"] * (self.dp_shard > 1) + [split] * (self.tp > 1)
+        ways = [f"{self.dp_replicate} replicas"] * (self.dp_replicate > 1)
+        ways += [f"FSDP over {self.dp_shard} ranks"] * (self.dp_shard > 1) + [split] * (self.tp > 1)
         ways += [f"{self.schedule} pipeline of {self.pp} stages"] * (self.pp > 1)
         ranks = " × ".join(ways) or "1 rank"
         steps = (
@@ -165,6 +188,7 @@ class Plan:
             "sequence_parallel": self.sequence_parallel,
             "pp": self.pp,
             "schedule": self.schedule,
+            "dp_replicate": self.dp_replicate,
         }
 
     @classmethod

@@ -37,10 +37,10 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
             # Inside FSDP's hooks, not around them: the all-gather before backward serves the recomputation too.
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
-    if mesh is not None and layout.dp_shard > 1:
-        for block in blocks:
-            fully_shard(block, mesh=mesh["dp"])
-        fully_shard(model, mesh=mesh["dp"])
+    if mesh is not None and "dp" in layout.mesh:
+        shards = mesh["replicate", "dp"] if layout.dp_replicate > 1 else mesh["dp"]
+        for module in (*blocks, model):
+            fully_shard(module, mesh=shards)
     if mesh is not None and layout.sequence_parallel:
         split_sequences(blocks, mesh["tp"])
     return model

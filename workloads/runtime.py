@@ -26,6 +26,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from estimators.model import Plan
 from workloads import budget, checkpoint
@@ -236,7 +237,7 @@ class _Run:
         sums: dict[str, Tensor] = {}
         self.model.eval()
         with torch.no_grad():
-            start, together = plan.data_rank(self.rank) * plan.micro_batch, plan.dp_shard * plan.micro_batch
+            start, together = plan.data_rank(self.rank) * plan.micro_batch, plan.num_shares * plan.micro_batch
             for first in range(start, _round_up(num, together), together):
                 indices = torch.arange(first, first + plan.micro_batch)
                 counts = (indices < num).to(torch.float64)
@@ -295,7 +296,7 @@ def batch_indices(num_train: int, batch: int, step: int, seed: int) -> Tensor:
 
 def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
     """The micro-batches of ``rank``: its contiguous share of the global batch ``indices``."""
-    return indices.chunk(plan.dp_shard)[plan.data_rank(rank)].chunk(plan.num_micro_batches)
+    return indices.chunk(plan.num_shares)[plan.data_rank(rank)].chunk(plan.num_micro_batches)
 
 
 def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device, mesh: DeviceMesh | None) -> nn.Module:
@@ -435,6 +436,8 @@ def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch
             mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         yield mesh
     finally:
+        # Else a later mesh that equals this one gets the process groups that end here.
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         dist.destroy_process_group()
 
 

@@ -12,6 +12,8 @@ PLANS = [
     Plan(4),
     Plan(2, 3, 4, True),
     Plan(2, 2, 2, tp=4, sequence_parallel=True),
+    Plan(2, 2, 2, dp_replicate=2),
+    Plan(4, dp_replicate=4),
     Plan(2, 4, pp=3),
     Plan(2, 2, tp=2, pp=3, schedule="gpipe"),
 ]
@@ -40,6 +42,13 @@ def test_tensor_parallel_ranks_have_the_same_samples() -> None:
     assert [plan.data_rank(rank) for rank in range(6)] == [0, 0, 1, 1, 2, 2]
 
 
+def test_replicas_of_the_same_shards_have_other_samples() -> None:
+    plan = Plan(4, 2, dp_shard=3, dp_replicate=2, tp=2)
+    assert (plan.world_size, plan.batch) == (12, 48)
+    assert [plan.data_rank(rank) for rank in range(0, 12, 2)] == list(range(plan.num_shares))
+    assert list(plan.layout.mesh.items()) == [("replicate", 2), ("dp", 3), ("tp", 2)]
+
+
 def test_sequences_are_divided_between_tensor_parallel_ranks_only() -> None:
     for make in (lambda: Plan(4, sequence_parallel=True), lambda: Layout(sequence_parallel=True)):
         with pytest.raises(ValueError, match="needs tp > 1"):
@@ -60,7 +69,8 @@ def test_the_ranks_of_a_stage_split_its_layers_and_all_stages_have_the_same_samp
     [
         ({"pp": 4, "num_micro_batches": 3}, "1F1B needs at least 4 micro-batches"),
         ({"pp": 2, "num_micro_batches": 2, "schedule": "zb"}, "one of 1f1b, gpipe"),
-        ({"pp": 2, "num_micro_batches": 2, "dp_shard": 2}, "cannot be sharded yet"),
+        ({"pp": 2, "num_micro_batches": 2, "dp_shard": 2}, "cannot be sharded or replicated yet"),
+        ({"pp": 2, "num_micro_batches": 2, "dp_replicate": 2}, "cannot be sharded or replicated yet"),
     ],
     ids=str,
 )
