@@ -55,10 +55,13 @@ class Layout:
     sequence_parallel: bool = False
     stage: Stage | None = None
     dp_replicate: int = 1
+    reshard: bool = True
 
     def __post_init__(self) -> None:
         _check_positive(self, "dp_shard", "tp", "dp_replicate")
         _check_sequence(self)
+        if not self.reshard and self.dp_shard == 1:
+            raise ValueError("without shards there is nothing to keep gathered: reshard=false needs dp_shard > 1")
         if self.stage is not None and (self.dp_shard > 1 or self.dp_replicate > 1):
             raise ValueError(
                 "stages of a pipeline cannot be sharded or replicated yet: use dp_shard=1 and dp_replicate=1 with pp"
@@ -87,6 +90,7 @@ class Layout:
     def __str__(self) -> str:
         degrees = {"replicate": self.dp_replicate, "fsdp": self.dp_shard, "tp": self.tp}
         words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
+        words += ["gathered"] * (not self.reshard)
         words += [str(self.stage)] if self.stage else []
         words = (words or ["single"]) + ["sequence"] * self.sequence_parallel
         return "+".join(words + ["recompute"] * self.recompute + ["accumulate"] * self.accumulate)
@@ -103,7 +107,8 @@ class Plan:
 
     ``dp_shard`` ranks each hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2); every optimizer
     step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
-    ``dp_replicate`` such groups of ranks have the same shards, and other samples (HSDP). The layers of each rank are
+    Parameters of a block are gathered for its forward pass and, if ``reshard``, once more for its backward pass; else
+    they stay whole in between. ``dp_replicate`` such groups of ranks have the same shards, and other samples (HSDP). The layers of each rank are
     split over ``tp`` ranks with the same samples (tensor parallel), which also divide what is between these layers
     along the sequence when ``sequence_parallel``. ``pp`` stages of a pipeline each have a share of the blocks, and take
     the micro-batches in the order of ``schedule``.
@@ -118,6 +123,7 @@ class Plan:
     pp: int = 1
     schedule: str = SCHEDULES[0]
     dp_replicate: int = 1
+    reshard: bool = True
 
     def __post_init__(self) -> None:
         _check_positive(self, "micro_batch", "num_micro_batches", "pp")
@@ -149,6 +155,7 @@ class Plan:
             self.tp,
             self.sequence_parallel,
             dp_replicate=self.dp_replicate,
+            reshard=self.reshard,
         )
         if self.pp == 1:
             return (whole,)
@@ -170,7 +177,8 @@ class Plan:
     def __str__(self) -> str:
         split = f"tensor{' and sequence' * self.sequence_parallel} parallel over {self.tp} ranks"
         ways = [f"{self.dp_replicate} replicas"] * (self.dp_replicate > 1)
-        ways += [f"FSDP over {self.dp_shard} ranks"] * (self.dp_shard > 1) + [split] * (self.tp > 1)
+        gathered = " that keep what they gather" * (not self.reshard)
+        ways += [f"FSDP over {self.dp_shard} ranks{gathered}"] * (self.dp_shard > 1) + [split] * (self.tp > 1)
         ways += [f"{self.schedule} pipeline of {self.pp} stages"] * (self.pp > 1)
         ranks = " × ".join(ways) or "1 rank"
         steps = (
@@ -189,6 +197,7 @@ class Plan:
             "pp": self.pp,
             "schedule": self.schedule,
             "dp_replicate": self.dp_replicate,
+            "reshard": self.reshard,
         }
 
     @classmethod

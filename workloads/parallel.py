@@ -40,7 +40,8 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     if mesh is not None and "dp" in layout.mesh:
         shards = mesh["replicate", "dp"] if layout.dp_replicate > 1 else mesh["dp"]
         for module in (*blocks, model):
-            fully_shard(module, mesh=shards)
+            # By default all but the outermost give back after a forward pass what they have gathered for it.
+            fully_shard(module, mesh=shards, reshard_after_forward=None if layout.reshard else False)
     if mesh is not None and layout.sequence_parallel:
         split_sequences(blocks, mesh["tp"])
     return model

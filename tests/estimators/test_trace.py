@@ -277,6 +277,7 @@ def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
 
 
 LAYOUTS = [Layout(), Layout(1, True), Layout(1, False, True), Layout(2), Layout(2, True, True)]
+LAYOUTS += [Layout(2, dp_replicate=2), Layout(dp_replicate=2), Layout(2, reshard=False)]
 
 
 @pytest.mark.parametrize(
