@@ -56,12 +56,15 @@ class Layout:
     stage: Stage | None = None
     dp_replicate: int = 1
     reshard: bool = True
+    selective: bool = False
 
     def __post_init__(self) -> None:
         _check_positive(self, "dp_shard", "tp", "dp_replicate")
         _check_sequence(self)
         if not self.reshard and self.dp_shard == 1:
             raise ValueError("without shards there is nothing to keep gathered: reshard=false needs dp_shard > 1")
+        if self.selective and not self.recompute:
+            raise ValueError("selective says what is recomputed: it needs recompute=true")
         if self.stage is not None and (self.dp_shard > 1 or self.dp_replicate > 1):
             raise ValueError(
                 "stages of a pipeline cannot be sharded or replicated yet: use dp_shard=1 and dp_replicate=1 with pp"
@@ -93,7 +96,8 @@ class Layout:
         words += ["gathered"] * (not self.reshard)
         words += [str(self.stage)] if self.stage else []
         words = (words or ["single"]) + ["sequence"] * self.sequence_parallel
-        return "+".join(words + ["recompute"] * self.recompute + ["accumulate"] * self.accumulate)
+        words += ["selective"] * self.selective + ["recompute"] * self.recompute
+        return "+".join(words + ["accumulate"] * self.accumulate)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Layout:
@@ -108,10 +112,11 @@ class Plan:
     ``dp_shard`` ranks each hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2); every optimizer
     step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
     Parameters of a block are gathered for its forward pass and, if ``reshard``, once more for its backward pass; else
-    they stay whole in between. ``dp_replicate`` such groups of ranks have the same shards, and other samples (HSDP). The layers of each rank are
-    split over ``tp`` ranks with the same samples (tensor parallel), which also divide what is between these layers
-    along the sequence when ``sequence_parallel``. ``pp`` stages of a pipeline each have a share of the blocks, and take
-    the micro-batches in the order of ``schedule``.
+    they stay whole in between. ``dp_replicate`` such groups of ranks have the same shards, and other samples (HSDP).
+    The layers of each rank are split over ``tp`` ranks with the same samples (tensor parallel), which also divide what
+    is between these layers along the sequence when ``sequence_parallel``. ``pp`` stages of a pipeline each have a share
+    of the blocks, and take the micro-batches in the order of ``schedule``. If ``recompute``, blocks are computed once
+    more in the backward pass: all of them, or if ``selective`` what is neither a product of matrices nor attention.
     """
 
     micro_batch: int
@@ -124,6 +129,7 @@ class Plan:
     schedule: str = SCHEDULES[0]
     dp_replicate: int = 1
     reshard: bool = True
+    selective: bool = False
 
     def __post_init__(self) -> None:
         _check_positive(self, "micro_batch", "num_micro_batches", "pp")
@@ -156,6 +162,7 @@ class Plan:
             self.sequence_parallel,
             dp_replicate=self.dp_replicate,
             reshard=self.reshard,
+            selective=self.selective,
         )
         if self.pp == 1:
             return (whole,)
@@ -184,7 +191,8 @@ class Plan:
         steps = (
             f"{self.num_micro_batches} × {self.micro_batch}" if self.num_micro_batches > 1 else f"{self.micro_batch}"
         )
-        return f"{ranks}, micro-batch {steps}{', recompute' if self.recompute else ''}"
+        recompute = f", {'selective ' * self.selective}recompute" if self.recompute else ""
+        return f"{ranks}, micro-batch {steps}{recompute}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -198,6 +206,7 @@ class Plan:
             "schedule": self.schedule,
             "dp_replicate": self.dp_replicate,
             "reshard": self.reshard,
+            "selective": self.selective,
         }
 
     @classmethod

@@ -7,15 +7,14 @@ real or fake.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
-from torch.utils.checkpoint import checkpoint
 
 from estimators.model import Layout
 from workloads.chain import Place, cut
+from workloads.recompute import recomputed
 from workloads.tensor_parallel import split_layers, split_sequences
 
 
@@ -36,7 +35,7 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         for block in blocks:
             # Inside FSDP's hooks, not around them: the all-gather before backward serves the recomputation too.
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+            block.forward = recomputed(block.forward, selective=layout.selective)
     if mesh is not None and "dp" in layout.mesh:
         shards = mesh["replicate", "dp"] if layout.dp_replicate > 1 else mesh["dp"]
         for module in (*blocks, model):

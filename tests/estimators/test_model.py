@@ -15,6 +15,7 @@ PLANS = [
     Plan(2, 2, 2, dp_replicate=2),
     Plan(4, dp_replicate=4),
     Plan(4, dp_shard=2, reshard=False),
+    Plan(4, recompute=True, selective=True),
     Plan(2, 4, pp=3),
     Plan(2, 2, tp=2, pp=3, schedule="gpipe"),
 ]
@@ -63,6 +64,11 @@ def test_the_ranks_of_a_stage_split_its_layers_and_all_stages_have_the_same_samp
     assert [layout.stage.index for layout in found if layout.stage] == [0, 0, 1, 1]
     assert [layout.first_rank for layout in found] == [0, 0, 2, 2]
     assert {layout.world_size for layout in found} == {4} and {plan.data_rank(rank) for rank in range(4)} == {0}
+
+
+def test_selective_says_what_is_recomputed() -> None:
+    with pytest.raises(ValueError, match="needs recompute=true"):
+        Plan(4, selective=True)
 
 
 def test_what_was_not_gathered_cannot_be_kept() -> None:

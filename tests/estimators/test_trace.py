@@ -19,6 +19,7 @@ from workloads.budget import measure_peak
 from workloads.parallel import apply_plan
 
 CPU = torch.device("cpu")
+SELECTIVE = Layout(recompute=True, selective=True)
 WIDTH = 64
 # Against torch's own record of a real step. Each recomputed block keeps the random state, which is no fake tensor.
 RNG_STATE_BYTES = 5056
@@ -178,7 +179,7 @@ def measured(build: Callable[[], nn.Module], layout: Layout, micro_batch: int) -
     return measure_peak(CPU, model, optimizer, step)
 
 
-@pytest.mark.parametrize("layout", [Layout(), Layout(recompute=True), Layout(accumulate=True)], ids=str)
+@pytest.mark.parametrize("layout", [Layout(), Layout(recompute=True), SELECTIVE, Layout(accumulate=True)], ids=str)
 def test_the_traced_peak_is_that_of_a_real_step(layout: Layout) -> None:
     curve = trace(recipe(), layout, 64).curve
     assert isinstance(curve, Envelope)
@@ -277,7 +278,7 @@ def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
 
 
 LAYOUTS = [Layout(), Layout(1, True), Layout(1, False, True), Layout(2), Layout(2, True, True)]
-LAYOUTS += [Layout(2, dp_replicate=2), Layout(dp_replicate=2), Layout(2, reshard=False)]
+LAYOUTS += [SELECTIVE, Layout(2, dp_replicate=2), Layout(dp_replicate=2), Layout(2, reshard=False)]
 
 
 @pytest.mark.parametrize(
@@ -342,6 +343,13 @@ def test_recompute_trades_activations_for_flops() -> None:
     plain, recompute = (trace(recipe(), Layout(recompute=on), 512) for on in (False, True))
     assert recompute.curve.peak_bytes(512) < 0.75 * plain.curve.peak_bytes(512)
     assert recompute.work.per_sample.flops > plain.work.per_sample.flops
+
+
+def test_selective_recompute_keeps_the_products_and_so_repeats_none() -> None:
+    plain, selective, whole = (trace(recipe(), one, 512) for one in (Layout(), SELECTIVE, Layout(recompute=True)))
+    peaks = [one.curve.peak_bytes(512) for one in (whole, selective, plain)]
+    assert peaks == sorted(set(peaks))
+    assert selective.work.per_sample.flops == plain.work.per_sample.flops
 
 
 def test_flops_are_those_of_the_matrix_products() -> None:

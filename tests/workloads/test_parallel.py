@@ -17,8 +17,9 @@ def gradients(layout: Layout) -> dict[str, torch.Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def test_recompute_changes_neither_names_nor_gradients_even_with_dropout() -> None:
-    plain, recomputed = gradients(Layout()), gradients(Layout(recompute=True))
+@pytest.mark.parametrize("selective", [False, True])
+def test_recompute_changes_neither_names_nor_gradients_even_with_dropout(selective: bool) -> None:
+    plain, recomputed = gradients(Layout()), gradients(Layout(recompute=True, selective=selective))
     assert list(plain) == list(recomputed)
     for name, gradient in plain.items():
         torch.testing.assert_close(recomputed[name], gradient)

@@ -76,6 +76,8 @@ def single(ranks: Any) -> list[Any]:
         Plan(8, num_micro_batches=2, dp_replicate=4, recompute=True),
         Plan(16, num_micro_batches=2, dp_shard=2, reshard=False),
         Plan(32, dp_replicate=2, tp=2),
+        Plan(16, num_micro_batches=2, dp_shard=2, recompute=True, selective=True),
+        Plan(64, tp=2, recompute=True, selective=True),
         Plan(64, tp=2),
         Plan(16, num_micro_batches=4, tp=4, sequence_parallel=True, recompute=True),
         Plan(32, dp_shard=2, tp=2),
