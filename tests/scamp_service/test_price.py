@@ -33,6 +33,23 @@ def test_a_price_on_a_gpu_says_that_nobody_has_verified_it(tmp_path: Path) -> No
     assert priced["device"] == {"name": "H100", "verified": False}
 
 
+def test_all_axes_of_a_plan_can_be_named() -> None:
+    text = "micro_batch=4,dp_shard=2,dp_replicate=2,reshard=false,recompute=true,selective=true"
+    wanted = Plan(4, dp_shard=2, dp_replicate=2, reshard=False, recompute=True, selective=True)
+    assert plan_of(text) == wanted
+
+
+def test_replicas_cost_a_rank_what_its_shards_cost(tmp_path: Path) -> None:
+    command = ("estimate", "vit_digits", "--json", "--plan")
+    shards, replicas = (
+        json.loads(scamp(tmp_path, *command, f"micro_batch=4,dp_shard=2{more}").stdout)[0]
+        for more in ("", ",dp_replicate=2")
+    )
+    assert replicas["plan"] == shards["plan"] | {"dp_replicate": 2}
+    for category in ("parameters", "optimizer", "batch"):
+        assert replicas["stages"][0]["parts"][category] == shards["stages"][0]["parts"][category]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
