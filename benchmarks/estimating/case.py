@@ -24,6 +24,7 @@ class Case:
     optimizer: str = "adamw"
     recompute: bool = False
     num_micro_batches: int = 1
+    selective: bool = False
 
     def to_json(self) -> str:
         return json.dumps(vars(self))
@@ -36,11 +37,12 @@ class Case:
         size = " ".join(f"{name}={value}" for name, value in self.params.items())
         more = [word for word in (self.precision, self.optimizer) if word not in ("fp32", "adamw")]
         batch = f"batch={f'{self.num_micro_batches}×' if self.num_micro_batches > 1 else ''}{self.batch}"
-        return " ".join(filter(None, [self.model, size, batch, *more, "recompute" * self.recompute]))
+        recompute = f"{'selective ' * self.selective}{'recompute' * self.recompute}"
+        return " ".join(filter(None, [self.model, size, batch, *more, recompute]))
 
     @property
     def layout(self) -> Layout:
-        return Layout(recompute=self.recompute, accumulate=self.num_micro_batches > 1)
+        return Layout(recompute=self.recompute, accumulate=self.num_micro_batches > 1, selective=self.selective)
 
     def workload(self) -> Workload:
         if self.model in BUILT_INS:

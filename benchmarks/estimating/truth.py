@@ -50,6 +50,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
     return [
         Case("gpt", 8),
         Case("gpt", 12, recompute=True),
+        Case("gpt", 8, recompute=True, selective=True),
         Case("gpt", 2, short, precision="amp"),
         Case("gpt", 2, short, precision="bf16"),
         Case("gpt", 2, wide),
@@ -66,6 +67,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         Case("swin", 2, {"width": 128}, optimizer="momentum"),
         Case("swin", 2, {"width": 128}, precision="amp"),
         Case("swin", 8, recompute=True),
+        Case("swin", 6, recompute=True, selective=True),
         Case("unet", 10),
         Case("unet", 4, {"width": 64}),
         Case("unet", 6, {"width": 48}, optimizer="sgd"),
