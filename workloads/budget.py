@@ -6,17 +6,14 @@ allocation error; on CUDA it is the caching allocator's share of the device. The
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import re
 import resource
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +23,11 @@ from torch.distributed.tensor import DTensor
 
 from estimators.model import MIB, Layout
 from workloads.parallel import apply_plan
+from workloads.process_memory import Held, configure_malloc, data_bytes, give_back_free_memory, held, high_water
 from workloads.transformer import Block
 
-THREAD_STACK_BYTES = MIB
-# Tensors above it are mapped and unmapped one by one, so that what the system counts is what torch has allocated, to
-# the page. Left to itself, malloc raises the threshold up to 32 MiB and keeps freed tensors: up to 20 % over.
-# Price: the page faults of fresh memory, 1.8 × the CPU time of a step of a 6 × 128 transformer.
-MMAP_THRESHOLD_BYTES = 128 * 1024
+# What libraries may keep from a first use on, such as the machine code of convolutions; see docs/decisions/0009.
+ALLOWANCE_BYTES = 128 * MIB
 
 
 class OutOfMemory(Exception):
@@ -52,11 +47,37 @@ class OutOfMemory(Exception):
 
 @dataclass(slots=True)
 class Budget:
-    """A budget in force: ``budget_bytes`` (None: unlimited) over ``baseline_bytes`` on ``device``."""
+    """A budget in force: ``budget_bytes`` (None: unlimited) over ``baseline`` on ``device``.
+
+    ``kept_bytes`` is what libraries have kept since the baseline was taken, which is not the candidate's.
+    """
 
     device: torch.device
-    baseline_bytes: int
+    baseline: Held
     budget_bytes: int | None
+    kept_bytes: int = 0
+    _settled: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def settling(self, use: str) -> Iterator[None]:
+        """Around every ``use`` of the model: the first one shows what libraries keep, and the limit moves up by that.
+
+        In a first use they get ``ALLOWANCE_BYTES``, which is also the most that all first uses together may keep. None
+        of it is for tensors: raises ``OutOfMemory`` where the process was in between over the limit that comes out.
+        """
+        if self.budget_bytes is None or self.device.type != "cpu" or use in self._settled:
+            yield
+            return
+        self._settled.add(use)
+        self.kept_bytes = ALLOWANCE_BYTES
+        self.restore()
+        with high_water() as above_now:
+            yield
+            self.kept_bytes = min(held().kept_since(self.baseline), ALLOWANCE_BYTES)
+            highest = self.used_bytes() + above_now()
+        self.restore()
+        if highest > self.budget_bytes:
+            raise OutOfMemory(0, highest, self.budget_bytes)
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
@@ -65,27 +86,29 @@ class Budget:
         try:
             yield
         finally:
-            _give_back_free_memory()
+            give_back_free_memory()
             self.restore()
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """As ``lifted``, for work that leaves no tensors behind: what the process has grown by is not the candidate's.
+        """As ``lifted``, and what the process has grown by is not the candidate's, but for tensors.
 
         The profiler's first use alone leaves 20 MiB in pieces that malloc cannot give back.
         """
-        _give_back_free_memory()
-        held = self.used_bytes()
+        if self.budget_bytes is None or self.device.type != "cpu":
+            yield
+            return
+        before = held()
         try:
             with self.lifted():
                 yield
         finally:
-            self.baseline_bytes += max(0, self.used_bytes() - held)
+            self.baseline = self.baseline.grown(before, held())
             self.restore()
 
     def restore(self) -> None:
         if self.budget_bytes is not None:
-            self._set_limit(self.baseline_bytes + self.budget_bytes)
+            self._set_limit(self.baseline.data_bytes + self.kept_bytes + self.budget_bytes)
 
     def _set_limit(self, limit_bytes: int) -> None:
         if self.device.type == "cpu" and self.budget_bytes is not None:
@@ -93,27 +116,24 @@ class Budget:
             resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
 
     def used_bytes(self) -> int:
-        """Held now over the baseline."""
+        """Held now over the baseline, without what libraries have kept."""
         if self.device.type == "cuda":
-            return torch.cuda.memory_allocated(self.device) - self.baseline_bytes
-        return _data_bytes() - self.baseline_bytes
+            return torch.cuda.memory_allocated(self.device) - self.baseline.data_bytes
+        return data_bytes() - self.baseline.data_bytes - self.kept_bytes
 
 
-def baseline_bytes(device: torch.device) -> int:
+def baseline(device: torch.device) -> Held:
     """What the process holds before any of the candidate's memory: take it when warm, with all threads running."""
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
-    _give_back_free_memory()
-    return _data_bytes()
+    return Held(torch.cuda.memory_allocated(device)) if device.type == "cuda" else held()
 
 
 @contextmanager
-def enforce(device: torch.device, baseline: int, budget_bytes: int | None) -> Iterator[Budget]:
+def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> Iterator[Budget]:
     """Limit this process to ``budget_bytes`` over ``baseline``; raises ``OutOfMemory`` for any failure at the limit."""
     budget = Budget(device, baseline, budget_bytes)
     if budget_bytes is not None and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, (baseline + budget_bytes) / total), device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (baseline.data_bytes + budget_bytes) / total), device)
     try:
         budget.restore()
         yield budget
@@ -139,7 +159,7 @@ def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
         if isinstance(seen, OutOfMemory):
             return seen
         if isinstance(seen, torch.OutOfMemoryError):
-            used = torch.cuda.max_memory_allocated(budget.device) - budget.baseline_bytes
+            used = torch.cuda.max_memory_allocated(budget.device) - budget.baseline.data_bytes
             return OutOfMemory(
                 _cuda_request_bytes(str(seen)), used + _cuda_request_bytes(str(seen)), budget.budget_bytes
             )
@@ -175,7 +195,7 @@ def warm_up(device: torch.device, mesh: DeviceMesh | None) -> None:
     Cheap when repeated. With a process group it must come after it, whose threads and buffers then exist.
     """
     if device.type == "cpu":
-        _configure_malloc()
+        configure_malloc()
     _warm_step(device, mesh)
     _exempt_from_collection()
 
@@ -230,43 +250,8 @@ def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     return sum(storages.values())
 
 
-def _data_bytes() -> int:
-    """Private writable memory of this process, as RLIMIT_DATA counts it."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmData:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status has no VmData: a memory budget without a GPU needs Linux")
-
-
-def _give_back_free_memory() -> None:
-    gc.collect()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 @cache
 def _exempt_from_collection() -> None:
     """What torch has imported stays: a full collection without it takes 10 ms in place of 200."""
     gc.collect()
     gc.freeze()
-
-
-@cache
-def _configure_malloc() -> None:
-    """Allocator and threads such that memory counted is memory used; glibc only, once per process."""
-    if sys.platform != "linux":
-        raise OSError("a memory budget without a GPU needs Linux")
-    libc = ctypes.CDLL(None)
-    for option, value in (
-        (-3, MMAP_THRESHOLD_BYTES),  # M_MMAP_THRESHOLD; setting it also ends its automatic growth
-        (-8, 1),  # M_ARENA_MAX: an arena per thread would set apart memory for each
-        (-1, 256 * 1024),  # M_TRIM_THRESHOLD
-        (-2, 64 * 1024),  # M_TOP_PAD
-    ):
-        if libc.mallopt(option, value) != 1:
-            raise OSError(f"mallopt({option}, {value}) was refused: a memory budget without a GPU needs glibc")
-    attributes = ctypes.create_string_buffer(64)  # pthread_attr_t is 56 bytes on x86-64, 64 on arm64
-    libc.pthread_attr_init(attributes)
-    libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(THREAD_STACK_BYTES))  # the default counts 8 MiB each
-    if libc.pthread_setattr_default_np(attributes) != 0:
-        raise OSError("the default stack size of threads cannot be set: a memory budget without a GPU needs glibc")

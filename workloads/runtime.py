@@ -121,7 +121,7 @@ def _train(
     budget.warm_up(device, mesh)
     for make_batch in (workload.train_batch, workload.eval_batch):
         make_batch(torch.arange(1))  # data sets are read now: they belong to the host, not to the budget
-    baseline = budget.baseline_bytes(device)
+    baseline = budget.baseline(device)
     model = build_model(workload, job.plan, job.seed, device, mesh)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
         optimizer = grouped_by_mesh(workload.optimizer(model))
@@ -175,7 +175,8 @@ class _Run:
         # So that a resumed run draws the same numbers, and tensor-parallel ranks the same for the same samples.
         torch.manual_seed(hash((self.job.seed, step, self.job.plan.data_rank(self.rank))))
         if not measured:
-            return self._train_step(step)
+            with self.held.settling("step"):
+                return self._train_step(step)
         loss = torch.zeros(())
 
         def run() -> None:
@@ -208,7 +209,8 @@ class _Run:
         return total * plan.pp / plan.world_size, stops > 0  # in a pipeline the last stage alone has a loss
 
     def _report(self, step: int, train_loss: float) -> None:
-        values = {**self._evaluate(), "train_loss": train_loss}
+        with self.held.settling("evaluation"):
+            values = {**self._evaluate(), "train_loss": train_loss}
         if self.job.metric not in values:
             raise WorkloadError(f"the workload reports {', '.join(values)}, but the objective is {self.job.metric!r}")
         if self.rank == 0:

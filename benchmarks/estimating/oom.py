@@ -177,17 +177,18 @@ def _forked(case: Case, cap_bytes: int) -> str:
 
 
 def _end_of(case: Case, cap_bytes: int | None) -> str:
-    baseline = budget.baseline_bytes(CPU)
+    baseline = budget.baseline(CPU)
     workload = case.workload()
     model = workload.build_model()
     apply_plan(model, workload.blocks(model), case.layout, None)
     optimizer = workload.optimizer(model)
     try:
-        with budget.enforce(CPU, baseline, cap_bytes):
+        with budget.enforce(CPU, baseline, cap_bytes) as held:
             for step in range(NUM_STEPS):
                 workload.on_step(step, NUM_STEPS, optimizer)
                 batches = (workload.train_batch(torch.arange(case.batch)) for _ in range(case.num_micro_batches))
-                train_step(workload, model, optimizer, batches, case.num_micro_batches)
+                with held.settling("step"):
+                    train_step(workload, model, optimizer, batches, case.num_micro_batches)
     except Exception as error:
         return type(error).__name__
     return ""

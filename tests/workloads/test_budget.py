@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from estimators.model import MIB, Plan
-from workloads import budget
 from workloads.budget import Budget, OutOfMemory, classify
+from workloads.process_memory import Held, data_bytes
 
 MODEL = {"depth": 3, "width": 96}
 
@@ -60,7 +60,7 @@ def test_sharding_and_recompute_lower_the_measured_peak(ranks: Any, peak: int) -
 
 
 def at(used_bytes: int, budget_bytes: int | None) -> Budget:
-    return Budget(torch.device("cpu"), budget._data_bytes() - used_bytes, budget_bytes)
+    return Budget(torch.device("cpu"), Held(data_bytes() - used_bytes), budget_bytes)
 
 
 def test_a_failure_far_from_the_limit_is_not_an_overrun() -> None:
