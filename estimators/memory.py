@@ -19,8 +19,8 @@ from estimators.model import MIB, Footprint, Layout, ModelProfile, Plan
 # in pieces, and gloo's threads have memory of their own.
 # In Ray workers one rank of 87 MiB that took 32 micro-batches of 2 samples needed over 7 MiB. The rest is for what
 # those runs had not: the other threads of a Ray worker, which share the limit, and operations with scratch memory of
-# their own, such as large convolutions. It does not cover the machine code of a U-Net's convolutions in a process that
-# runs them for the first time (41 MiB, see docs/decisions/0003): `benchmarks.estimators --only oom`.
+# their own, such as large convolutions. What libraries keep from a first use on is not in it, such as the machine code
+# of a U-Net's convolutions (46 MiB): the limit of the rank moves up by that (docs/decisions/0009).
 MARGIN_PERCENT = 6
 MARGIN_BYTES = 4 * MIB
 GANG_MARGIN_BYTES = 6 * MIB

@@ -35,10 +35,12 @@ class Held:
     free_bytes: int = 0
 
     def kept_since(self, before: Held) -> int:
-        """Bytes that have come since, and are neither tensors nor gaps where tensors have been."""
-        tensors = self.tensor_bytes - before.tensor_bytes
-        gaps = max(0, self.free_bytes - before.free_bytes)
-        return max(0, self.data_bytes - before.data_bytes - tensors - gaps)
+        """Bytes that have come since, and are neither tensors nor gaps where tensors have been.
+
+        Negative where tensors have filled gaps that were there: these cost the process nothing, but are not free.
+        """
+        tensors, gaps = self.tensor_bytes - before.tensor_bytes, self.free_bytes - before.free_bytes
+        return max(self.data_bytes - before.data_bytes - tensors - max(0, gaps), min(0, gaps))
 
     def grown(self, before: Held, after: Held) -> Held:
         """This with what came between the two, but for tensors; of gaps, those that are part of it."""

@@ -34,7 +34,8 @@ HEADER = ("peak MiB", "reserved MiB", *(f"{percent} %" for percent in CAPS_PERCE
 ABOUT = f"""\
 {NUM_STEPS} real steps of one rank under `RLIMIT_DATA`: at caps of so many percent of the traced peak, and at what the
 service would reserve (the peak, 6 % and 4 MiB). "Fits" and "dies" are how the run ended. A used rank has run the same
-model before, and so has all that libraries keep for good; a new one has not.
+model before, and so has all that libraries keep for good; a new one gets it in its first step, as the ranks of the
+service do (docs/decisions/0009-settled-baseline.md).
 
 By the peak alone the estimator says that a model fits where the peak is at most the cap; **bold** is where that was
 wrong. `oom_right_pct` is of decisions {BAND_PERCENT} % and more from the peak, `oom_missed` are those of them that said

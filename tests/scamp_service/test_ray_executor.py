@@ -182,10 +182,11 @@ def test_a_killed_rank_breaks_its_gang_at_once_and_stopping_frees_every_process(
     assert not is_running(victim) and not is_running(sibling)
 
 
-def test_an_overrun_is_told_as_such_and_harms_no_neighbour_on_the_device(world: World) -> None:
+@pytest.mark.parametrize("step", [0, 8])
+def test_an_overrun_is_told_as_such_and_harms_no_neighbour_on_the_device(world: World, step: int) -> None:
     device = world.devices()[:1]
     neighbour = world.order(device, steps=60)
-    spiking = world.order(device, steps=20, params={"spike_mib": 400, "spike_step": 8})
+    spiking = world.order(device, steps=20, params={"spike_mib": 400, "spike_step": step})
     world.launch(neighbour)
     world.launch(spiking)
     attempt = world.ended(spiking)

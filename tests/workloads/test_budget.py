@@ -46,6 +46,14 @@ def test_a_spike_in_the_measured_step_counts_too(ranks: Any) -> None:
     assert ranks.train(Plan(64), params=params, budget_bytes=32 * MIB)[0]["error"] == "OutOfMemory"
 
 
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_spike_that_the_allowance_of_a_first_step_could_hide_counts_too(ranks: Any, peak: int, step: int) -> None:
+    params, limit = {**MODEL, "spike_mib": 24, "spike_step": step}, peak + 8 * MIB
+    (answer,) = ranks.train(Plan(64), params=params, budget_bytes=limit)
+    assert (answer["error"], answer["reports"]) == ("OutOfMemory", [])
+    assert peak < answer["measured_bytes"] < peak + 26 * MIB
+
+
 def test_one_rank_out_of_memory_ends_its_sibling_too_and_both_train_on(ranks: Any) -> None:
     params = {"depth": 2, "width": 32, "spike_mib": 64, "spike_step": 3}
     answers = ranks.train(Plan(32, dp_shard=2), params=params, steps=5, budget_bytes=32 * MIB)

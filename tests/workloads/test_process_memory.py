@@ -14,7 +14,13 @@ def test_what_is_kept_is_neither_tensors_nor_gaps_where_tensors_were() -> None:
     before = Held(100, tensor_bytes=10, free_bytes=5)
     assert Held(170, 40, 15).kept_since(before) == 170 - 100 - 30 - 10
     assert Held(170, 40, 1).kept_since(before) == 170 - 100 - 30, "a gap that was filled is not a debt"
-    assert Held(110, 60, 5).kept_since(before) == 0, "tensors in a gap that was there"
+    assert Held(110, 60, 5).kept_since(before) == 0, "tensors that took nothing, such as those of a mapped file"
+
+
+def test_tensors_in_gaps_that_were_there_lower_what_is_kept_by_no_more_than_the_gaps() -> None:
+    before = Held(100, tensor_bytes=10, free_bytes=5)
+    assert Held(140, 51, 2).kept_since(before) == 40 - 41
+    assert Held(110, 60, 2).kept_since(before) == -3
 
 
 def test_work_that_is_not_the_candidates_adds_what_it_left_but_for_tensors() -> None:
