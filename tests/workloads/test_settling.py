@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from estimators.model import MIB, Plan
+from tests.workloads.conftest import Ranks
 from workloads.budget import ALLOWANCE_BYTES
 
 MODEL = {"depth": 3, "width": 96}
@@ -49,8 +51,9 @@ Keep = tuple[str, int, int, str]
 
 
 @pytest.fixture(scope="module")
-def train(ranks: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("keeps")
+    ranks = Ranks(folder)  # new ones: gaps that the profiler has left in a used one may hold a candidate of this size
     (folder / "keeps.py").write_text(KEEPS)
     peaks = {plan: ranks.train(plan, params=MODEL)[0]["peak"] for plan in (ALONE, PAIR)}
 
@@ -63,7 +66,8 @@ def train(ranks: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
         assert dead or ended["error"] == "", ended["traceback"]
         return ended
 
-    return run
+    yield run
+    ranks.close()
 
 
 def test_what_a_first_step_and_a_first_evaluation_keep_is_not_the_candidates(train: Any) -> None:
