@@ -98,23 +98,29 @@ class Screener:
         others = [name for name in group.sizes if name != depth]
         wanted = {
             kind: points_of(members, others, gangs if kind.dp_shard > 1 else (), depth)
-            for kind in kinds
+            for kind in reversed(kinds)  # those that take longest first, so that no process is idle at the end
             if not kind.accumulate
         }
-        asked = {
-            kind: [self._submit("examples", kind, points[start : start + 3]) for start in range(0, len(points), 3)]
-            for kind, points in wanted.items()
-        }
-        found = {}
+        asked = {kind: [self._submit("examples", kind, one) for one in points] for kind, points in wanted.items()}
+        found, checks = {}, []
         for kind, answers in asked.items():
-            pairs = [pair for answer in answers for pair in answer.result()["examples"]]
+            pairs = [answer.result()["examples"] for answer in answers]
             self.num_examples += len(pairs)
+            names = [*group.sizes, *_dealt(kind)]
             for accumulate in (False, True):
+                layout = replace(kind, accumulate=accumulate)
                 examples = [Example.from_json(pair[accumulate]) for pair in pairs]
-                found[replace(kind, accumulate=accumulate)] = fit(
-                    columns(wanted[kind], [*group.sizes, *_dealt(kind)]), examples
-                )
-        self._check(group, members, found, gangs, depth)
+                found[layout] = family = fit(columns(wanted[kind], names), examples)
+                point = self._to_check(layout, family, group, members, gangs, depth)
+                checks.append((family, point, names, self._submit("peak", layout, point)))
+        for family, point, names, answer in checks:
+            told, peak = (
+                family.costs(columns([point], names)).curve(0).peak_bytes(point[SAMPLES]),
+                answer.result()["peak"],
+            )
+            self.num_checked += 1
+            if told != peak:
+                raise NoFamily(f"{point} needs {peak:,} bytes where its family says {told:,}")
         return found
 
     def _depth(self, group: Group, members: Sequence[Json]) -> str | None:
@@ -126,46 +132,31 @@ class Screener:
             return len({one[name] for name in group.sizes}), sum(one[name] == largest[name] for name in group.sizes)
 
         point = {**sorted(members, key=suits)[-1], SAMPLES: 2}
-        (pair,) = self._submit("examples", Layout(), [point]).result()["examples"]
-        return next((name for name in group.sizes if point[name] == pair[0]["num_blocks"]), None)
+        one, _ = self._submit("examples", Layout(), point).result()["examples"]
+        return next((name for name in group.sizes if point[name] == one["num_blocks"]), None)
 
-    def _check(
+    def _to_check(
         self,
+        layout: Layout,
+        family: Family,
         group: Group,
         members: Sequence[Json],
-        families: Mapping[Layout, Family],
         gangs: Sequence[int],
         depth: str | None,
-    ) -> None:
-        """Raises ``NoFamily`` where whole models need something else."""
-        chance = random.Random(1)
-        enough = next(iter(families.values())).has_enough_blocks(columns(members, group.sizes))
-        members = [one for one, has in zip(members, enough, strict=True) if has]
-        asked = []
-        for kind in families:
-            point = {**chance.choice(members), SAMPLES: chance.choice((1, 2, 7))}
-            point |= {depth: min(point[depth], CHECKED_DEPTH)} if depth else {}
-            point |= {RANKS: chance.choice(gangs)} if kind.dp_shard > 1 else {}
-            asked.append((kind, point, self._submit("peaks", kind, [point])))
-        for kind, point, answer in asked:
-            (peak,) = answer.result()["peaks"]
-            self.num_checked += 1
-            told = (
-                families[kind]
-                .costs(columns([point], [*group.sizes, *_dealt(kind)]))
-                .curve(0)
-                .peak_bytes(point[SAMPLES])
-            )
-            if told != peak:
-                raise NoFamily(f"{point} needs {peak:,} bytes where its family says {told:,}")
+    ) -> Json:
+        """A candidate to be traced whole: any, but with few blocks if possible, since that takes long."""
+        chance = random.Random(str(layout))
+        enough = family.has_enough_blocks(columns(members, group.sizes))
+        able = [one for one, has in zip(members, enough, strict=True) if has]
+        point = {**chance.choice(able or members), SAMPLES: chance.choice((1, 2, 7))}
+        point |= {depth: min(point[depth], CHECKED_DEPTH)} if depth else {}
+        return point | ({RANKS: chance.choice(gangs)} if layout.dp_shard > 1 else {})
 
-    def _submit(self, what: str, kind: Layout, points: Sequence[Json]) -> Future[Json]:
-        wishes = []
-        for point in points:
-            params = {name: value for name, value in point.items() if name not in (SAMPLES, RANKS)}
-            layout = replace(kind, dp_shard=point.get(RANKS, 1))
-            wishes.append([params, asdict(layout), point[SAMPLES]])
-        return self._threads.submit(self._ask, what, {"wishes": wishes})
+    def _submit(self, what: str, kind: Layout, point: Json) -> Future[Json]:
+        params = {name: value for name, value in point.items() if name not in (SAMPLES, RANKS)}
+        layout = replace(kind, dp_shard=point.get(RANKS, 1))
+        wish = {"params": params, "layout": asdict(layout), "micro_batch": point[SAMPLES]}
+        return self._threads.submit(self._ask, what, wish)
 
     def _ask(self, what: str, wish: Json) -> Json:
         process = self._idle.get()

@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,8 +67,8 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     - load: only load the workload, as ranks do; the answer is empty;
     - trace: the ``layout`` of a candidate of ``params``; ``alike`` is that of another layout's answer, if any;
     - candidates: of each of a list of ``params`` its batch, or what the workload has against them;
-    - examples: of families; a list of ``params``, ``layout`` and ``micro_batch``;
-    - peaks: bytes of a list of the same, traced whole.
+    - examples: two of families (``estimators.family``), of ``params``, ``layout`` and ``micro_batch``;
+    - peak: bytes of the same, traced whole.
 
     User files come as a zip, ``code_zip``, and the folder to unpack it into, ``code_dir``; both are null for a
     built-in workload. Parameters that the workload refuses (``ValueError`` in its constructor) are ``params``: the
@@ -115,20 +115,19 @@ def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, 
 
 
 def _examples(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
-    return {"examples": [[one.to_json() for one in examples(*wish)] for wish in _wishes(request, code_dir)]}
+    return {"examples": [one.to_json() for one in examples(*_wish(request, code_dir))]}
 
 
-def _peaks(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
-    return {"peaks": [trace_peak(*wish).fixed_bytes for wish in _wishes(request, code_dir)]}
+def _peak(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
+    return {"peak": trace_peak(*_wish(request, code_dir)).fixed_bytes}
 
 
-def _wishes(request: Mapping[str, Any], code_dir: Path | None) -> Iterator[tuple[Recipe, Layout, int]]:
-    make = load_estimable(request["workload"], code_dir)
-    for params, layout, micro_batch in request["wishes"]:
-        yield recipe_of(_candidate(make, params)[0]), Layout.from_json(layout), micro_batch
+def _wish(request: Mapping[str, Any], code_dir: Path | None) -> tuple[Recipe, Layout, int]:
+    workload, _ = _candidate(load_estimable(request["workload"], code_dir), request["params"])
+    return recipe_of(workload), Layout.from_json(request["layout"]), request["micro_batch"]
 
 
-_ASKED = {"load": _load, "trace": _trace, "candidates": _candidates, "examples": _examples, "peaks": _peaks}
+_ASKED = {"load": _load, "trace": _trace, "candidates": _candidates, "examples": _examples, "peak": _peak}
 
 
 def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, Any]) -> tuple[Workload, int]:
