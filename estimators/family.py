@@ -9,7 +9,7 @@ Depth is told by a few blocks (``estimators.depth``). Nothing is traced here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -118,34 +118,46 @@ class Costs:
     one_sample: npt.NDArray[np.float64]
     states: npt.NDArray[np.float64]
 
+    _largest: dict[int, Whole] = field(default_factory=dict, compare=False, repr=False)
+
     def curve(self, place: int) -> Lines:
         """Of one of the architectures."""
-        return Lines(self.fixed[place], self.per_sample[place], int(self.one_sample[place]))
+        return Lines(self, place)
+
+    def largest(self, capacity_bytes: int) -> Whole:
+        """Of each architecture the largest micro-batch whose peak is within ``capacity_bytes``.
+
+        Of all at once, and remembered, since one is asked about after another.
+        """
+        if capacity_bytes not in self._largest:
+            room = capacity_bytes - self.fixed
+            counts = np.full_like(room, np.inf)
+            np.floor_divide(room, self.per_sample, out=counts, where=self.per_sample > 0)
+            most = np.where(room.min(axis=1) >= 0, counts.min(axis=1), 0)
+            single = self.one_sample <= capacity_bytes
+            self._largest[capacity_bytes] = np.where(most >= 2, most, single).astype(np.int64)
+        return self._largest[capacity_bytes]
 
 
+@dataclass(frozen=True, slots=True)
 class Lines:
     """The peak of one architecture (a ``PeakCurve``), from the lines of its family."""
 
-    def __init__(self, fixed: npt.NDArray[np.float64], per_sample: npt.NDArray[np.float64], one_sample: int) -> None:
-        self._fixed, self._per_sample, self._one_sample = fixed, per_sample, one_sample
+    costs: Costs
+    place: int
 
     def peak_bytes(self, micro_batch: int) -> int:
-        return self._one_sample if micro_batch == 1 else int((self._fixed + micro_batch * self._per_sample).max())
+        costs, place = self.costs, self.place
+        if micro_batch == 1:
+            return int(costs.one_sample[place])
+        return int((costs.fixed[place] + micro_batch * costs.per_sample[place]).max())
 
     def parts(self, micro_batch: int) -> dict[str, int]:
         """Nothing: lines of families do not tell categories apart."""
         return {}
 
     def largest_batch(self, capacity_bytes: int) -> int:
-        room = capacity_bytes - self._fixed
-        if room.min() >= 0:
-            growing = self._per_sample > 0
-            if (largest := int((room[growing] // self._per_sample[growing]).min())) >= 2:
-                return largest
-        return int(self._one_sample <= capacity_bytes)
-
-    def to_json(self) -> dict[str, Any]:
-        raise NotImplementedError("kept with their family")
+        return int(self.costs.largest(capacity_bytes)[self.place])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ Nothing here knows torch. Sizes are bytes, micro-batches count samples on one ra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Protocol
 
 from estimators.work import StepWork
@@ -83,7 +83,7 @@ class Layout:
     @property
     def world_size(self) -> int:
         """Ranks in the gang."""
-        return math.prod(self.mesh.values())
+        return self.dp_replicate * self.dp_shard * (self.stage.count if self.stage else 1) * self.tp
 
     @property
     def first_rank(self) -> int:
@@ -153,17 +153,11 @@ class Plan:
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """One for each stage; without a pipeline that of all ranks."""
-        accumulate = self.num_micro_batches > 1
-        whole = Layout(
-            self.dp_shard,
-            self.recompute,
-            accumulate,
-            self.tp,
-            self.sequence_parallel,
-            dp_replicate=self.dp_replicate,
-            reshard=self.reshard,
-            selective=self.selective,
-        )
+        accumulate, sequence = self.num_micro_batches > 1, self.sequence_parallel
+        whole = _layout(
+            self.dp_shard, self.recompute, accumulate, self.tp, sequence, None, self.dp_replicate, self.reshard,
+            self.selective,
+        )  # fmt: skip
         if self.pp == 1:
             return (whole,)
         stages = (Stage(index, self.pp, self.num_micro_batches, self.schedule) for index in range(self.pp))
@@ -215,6 +209,9 @@ class Plan:
         return cls(**{item.name: data[item.name] for item in fields(cls) if item.name in data})
 
 
+_layout = cache(Layout)  # a screening asks for the same few tens of thousands of times
+
+
 def _check_positive(sizes: Stage | Layout | Plan, *names: str) -> None:
     for name in names:
         if getattr(sizes, name) < 1:
@@ -254,8 +251,6 @@ class PeakCurve(Protocol):
     def largest_batch(self, capacity_bytes: int) -> int:
         """Largest micro-batch whose peak is within ``capacity_bytes``; 0 when not even one sample fits."""
         ...
-
-    def to_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)

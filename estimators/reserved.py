@@ -5,7 +5,6 @@ tensors hold. Exact by replay, a few milliseconds each; only where a step log is
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from estimators.allocator import replay, smallest_capacity
 from estimators.model import PeakCurve
@@ -42,10 +41,6 @@ class ReservedCurve:
         if capacity_bytes not in self._largest:
             self._largest[capacity_bytes] = self._search(capacity_bytes)
         return self._largest[capacity_bytes]
-
-    def to_json(self) -> dict[str, Any]:
-        """That of the curve: the rest can be had from the log."""
-        return self.curve.to_json()
 
     def _search(self, capacity_bytes: int) -> int:
         too_large = self.curve.largest_batch(capacity_bytes) + 1

@@ -16,9 +16,9 @@ from typing import TypeVar
 import torch
 
 from estimators.depth import Passes, stretch
-from estimators.envelope import EventLog, Line, PeakTable, fit, live_bytes
+from estimators.envelope import Envelope, EventLog, Line, PeakTable, fit, live_bytes
 from estimators.family import Example
-from estimators.model import Layout, PeakCurve
+from estimators.model import Layout
 from estimators.session import Recipe, Session, num_passes
 from estimators.step_log import StepLog, log_of
 from estimators.work import StepWork, Work
@@ -35,7 +35,7 @@ class Traced:
     envelope.
     """
 
-    curve: PeakCurve
+    curve: Envelope | PeakTable
     structure: str
     num_params: int
     state_bytes: int
@@ -61,10 +61,9 @@ def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None)
     steps = _stretched(recipe, layout, largest, verify=alike is None) if short else None
     stretched = steps is not None
     steps = steps or _whole(recipe, layout, largest)
-    curve = _curve(steps)
-    log = _log(steps) if curve is not None else None
-    if curve is None:
-        curve = _table(recipe, layout, batch)
+    envelope = _curve(steps)
+    log = _log(steps) if envelope is not None else None
+    curve = envelope if envelope is not None else _table(recipe, layout, batch)
     second = steps.passes[2]
     passes_of_two = second.work * (1 / num_passes(layout))
     passes_of_all = steps.passes[largest].work * (1 / num_passes(layout))
@@ -139,7 +138,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) ->
     return _Steps(passes, single, first.update.peak, update_peak, second.update.work, second.made, num_params)
 
 
-def _curve(steps: _Steps) -> PeakCurve | None:
+def _curve(steps: _Steps) -> Envelope | None:
     """None where the passes are not affine in the micro-batch, or the first step needs more than they say."""
     of_two, single, floor = steps.passes[2], steps.single, steps.update_peak
     # The optimizer does the same after every micro-batch if it begins with the same gradients, and nothing else.
@@ -188,7 +187,7 @@ def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> Line:
     return max(max(step.passes.peak, step.update.peak) for step in steps)
 
 
-def _structure(passes: Passes, curve: PeakCurve) -> str:
+def _structure(passes: Passes, curve: Envelope | PeakTable) -> str:
     live = live_bytes(passes.events)[passes.num_before :].tolist()
     text = json.dumps([torch.__version__, passes.held_before, live, curve.to_json()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

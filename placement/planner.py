@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from estimators.memory import VIRTUAL, Margin, footprint, largest_micro_batch, least_footprint
 from estimators.model import Footprint, Layout, ModelProfile, Plan
@@ -159,7 +160,7 @@ class _Row:
 
     def best(self) -> Option | Untraced:
         share = self.batch // self.degree
-        whole, parts = (Layout(self.degree, self.recompute, accumulate) for accumulate in (False, True))
+        whole, parts = _layouts(self.degree, self.recompute)
         if whole not in self.profile.curves:
             return Untraced(whole)
         largest = self._largest(whole)
@@ -182,6 +183,12 @@ class _Row:
         plan = Plan(micro_batch, num_micro_batches, self.degree, self.recompute)
         cost = footprint(self.profile, plan, self.extra_bytes, self.margin)
         return Option(plan, cost, self.offered_mib, at_least=at_least)
+
+
+@cache
+def _layouts(degree: int, recompute: bool) -> tuple[Layout, Layout]:
+    """Without and with accumulation."""
+    return Layout(degree, recompute), Layout(degree, recompute, True)
 
 
 def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan:

@@ -108,10 +108,11 @@ def screen(
         counts = screener.num_examples, screener.num_checked
     for why, num in Counter(alone.values()).items():
         tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
-    with Estimator(workload, code, cache_dir, kind) as estimator:
-        for place in alone:
-            estimate = estimator.estimate(candidates[place], cluster)
-            found[place] = Screened(candidates[place], estimate.batch, estimate.options, estimate.choice)
+    if alone:
+        with Estimator(workload, code, cache_dir, kind) as estimator:
+            for place in alone:
+                one = estimator.estimate(candidates[place], cluster)
+                found[place] = Screened(candidates[place], one.batch, one.options, one.choice)
     for place, batch in enumerate(batches):
         if isinstance(batch, str):
             found[place] = Screened(candidates[place], 0, refused=batch)

@@ -66,6 +66,8 @@ class Screener:
         file = self._tracer.cache.file_of("candidates", self._workload, self._code, wish)
         with contextlib.suppress(OSError, ValueError):
             return list(json.loads(file.read_bytes()))
+        for process in self._processes:
+            process.start()  # all at once, since that takes seconds
         answer: list[int | str] = self._ask("candidates", wish)["candidates"]
         write_atomically(file, json.dumps(answer).encode())
         return answer
@@ -114,11 +116,9 @@ class Screener:
                 point = self._to_check(layout, family, group, members, gangs, depth)
                 checks.append((family, point, names, self._submit("peak", layout, point)))
         for family, point, names, answer in checks:
-            told, peak = (
-                family.costs(columns([point], names)).curve(0).peak_bytes(point[SAMPLES]),
-                answer.result()["peak"],
-            )
+            peak = answer.result()["peak"]
             self.num_checked += 1
+            told = family.costs(columns([point], names)).curve(0).peak_bytes(point[SAMPLES])
             if told != peak:
                 raise NoFamily(f"{point} needs {peak:,} bytes where its family says {told:,}")
         return found

@@ -73,7 +73,6 @@ def test_the_reserved_peak_is_that_of_tensors_and_a_slack_that_the_replay_has_fo
         parts = curve.parts(micro_batch)
         assert parts.pop("slack") == curve.peak_bytes(micro_batch) - CURVE.peak_bytes(micro_batch) >= 0
         assert parts == CURVE.parts(micro_batch)
-    assert curve.to_json() == CURVE.to_json()
 
 
 @pytest.mark.parametrize("expandable", [False, True])
