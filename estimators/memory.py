@@ -55,7 +55,8 @@ def footprint(profile: ModelProfile, plan: Plan, extra_bytes: int = 0, margin: M
 
     Raises KeyError when a layout of the plan has not been traced.
     """
-    return max(footprints(profile, plan, extra_bytes, margin), key=lambda cost: cost.peak_bytes)
+    costs = footprints(profile, plan, extra_bytes, margin)
+    return max(costs, key=lambda cost: cost.peak_bytes)
 
 
 def footprints(
@@ -63,12 +64,12 @@ def footprints(
 ) -> tuple[Footprint, ...]:
     """Bytes of one rank of each stage; see ``footprint``."""
 
-    def of(layout: Layout) -> Footprint:
+    size, costs = plan.micro_batch, []
+    for layout in plan.layouts:
         curve = profile.curves[layout]
-        parts = curve.parts(plan.micro_batch) | ({"unseen": extra_bytes} if extra_bytes else {})
-        return _with_margin(margin, curve.peak_bytes(plan.micro_batch) + extra_bytes, plan.world_size, parts)
-
-    return tuple(map(of, plan.layouts))
+        parts = {**curve.parts(size), "unseen": extra_bytes} if extra_bytes else curve.parts(size)
+        costs.append(_with_margin(margin, curve.peak_bytes(size) + extra_bytes, plan.world_size, parts))
+    return tuple(costs)
 
 
 def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
@@ -76,7 +77,7 @@ def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0, 
 
     The states are there when the optimizer begins, and sharding at best divides them evenly.
     """
-    return _with_margin(margin, -(-profile.state_bytes // dp_shard) + extra_bytes, dp_shard)
+    return _with_margin(margin, -(-profile.state_bytes // dp_shard) + extra_bytes, dp_shard, {})
 
 
 def largest_micro_batch(
@@ -93,6 +94,5 @@ def largest_micro_batch(
     return profile.curves[layout].largest_batch(highest - extra_bytes)
 
 
-def _with_margin(margin: Margin, peak_bytes: int, num_ranks: int, parts: Mapping[str, int] | None = None) -> Footprint:
-    margin_bytes = margin.fixed_bytes(num_ranks) + peak_bytes * margin.percent // 100
-    return Footprint(peak_bytes, margin_bytes, parts or {})
+def _with_margin(margin: Margin, peak_bytes: int, num_ranks: int, parts: Mapping[str, int]) -> Footprint:
+    return Footprint(peak_bytes, margin.fixed_bytes(num_ranks) + peak_bytes * margin.percent // 100, parts)
