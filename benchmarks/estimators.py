@@ -2,7 +2,7 @@
 
 Peaks against what real steps take from the C library, and what each rank of a gang takes; "it fits" against real steps
 under an enforced limit; the estimator's shortcuts against direct traces; seconds of a step against real ones on this
-CPU; how long it all takes.
+CPU; how long it all takes, for one candidate and for a thousand.
 
 All cases take an hour or so of one core. Run them in pieces: --cases, and --results, with which a later run goes on.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.estimating import envelope, oom, pace, ranks, speed, truth
+from benchmarks.estimating import envelope, oom, pace, ranks, screening, speed, truth
 from benchmarks.estimating.results import Finding, Results, Section, page
 
 COMMAND = "python -m benchmarks.estimators --results FILE --write PAGE"
@@ -29,6 +29,7 @@ PARTS: Mapping[str, ModuleType] = {
     "envelope": envelope,
     "pace": pace,
     "speed": speed,
+    "screening": screening,
 }
 
 

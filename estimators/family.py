@@ -29,7 +29,14 @@ LEAST_DEPTH = 2
 
 
 class NoFamily(Exception):
-    """The examples do not follow from each other; the message says what does not."""
+    """The examples do not follow from each other; the message says what does not.
+
+    ``parted_by`` is a variable of which each value may have a family of its own.
+    """
+
+    def __init__(self, reason: str, parted_by: str | None = None) -> None:
+        super().__init__(reason)
+        self.parted_by = parted_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +260,7 @@ def fit(points: Points, examples: Sequence[Example]) -> Family:
     logs = [[example.passes, *example.updates, *example.updates_of_more] for example in examples]
     if has_single == {True}:
         logs = [[*log, example.single] for log, example in zip(logs, examples, strict=True) if example.single]
+    _check_operations(points, logs)
     classes: dict[tuple[int, ...], int] = {}
     coded = [_coded(alike, classes) for alike in zip(*logs, strict=True)]
     factors = _factors(solver, points, examples)
@@ -277,12 +285,23 @@ def fit(points: Points, examples: Sequence[Example]) -> Family:
     )
 
 
+def _check_operations(points: Points, logs: Sequence[Sequence[Passes]]) -> None:
+    """Raises ``NoFamily`` unless all logs are the same but for their sizes."""
+    skeletons = [[_skeleton(passes) for passes in log] for log in logs]
+    kinds = [skeletons.index(skeleton) for skeleton in skeletons]
+    if not any(kinds):
+        return
+    parting = []
+    for name in points.keys() - {SAMPLES, RANKS}:
+        values = points[name].tolist()
+        if len(set(values)) == len(set(zip(values, kinds, strict=True))):  # each value has one kind
+            parting.append((len(set(values)), name))
+    raise NoFamily("architectures do not run the same operations", min(parting)[1] if parting else None)
+
+
 def _coded(passes: Sequence[Passes], classes: dict[tuple[int, ...], int]) -> Passes:
     """The log that all have in common, with the number of a class (from 1) for each size, 0 for none."""
     first = passes[0]
-    for other in passes[1:]:
-        if _skeleton(other) != _skeleton(first):
-            raise NoFamily("architectures do not run the same operations")
     events = []
     for position, (buffer, _) in enumerate(first.events):
         sizes = tuple(one.events[position][1] for one in passes)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from estimators.device_kind import DeviceKind
-from estimators.family import Costs, Family, NoFamily
+from estimators.family import Costs, Family
 from estimators.formula import RANKS, NotWhole
 from estimators.memory import Margin
 from estimators.model import Layout, ModelProfile, PeakCurve
@@ -26,7 +26,7 @@ from scamp_service.errors import InvalidInput
 from scamp_service.estimate import TRACE_SECONDS, Estimator, OneBlob, margin_of
 from scamp_service.model import Json
 from scamp_service.screener import Screener
-from scamp_service.screening import Group, columns, grouped
+from scamp_service.screening import Group, columns
 from scamp_service.tracing import TraceFailed, Tracer
 from scamp_service.user_code import check_code
 
@@ -95,16 +95,16 @@ def screen(
     with Screener(workload, hashlib.sha256(code).hexdigest() if code else None, tracer) as screener:
         batches = _batches(screener, candidates)
         sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
-        for group in grouped(sound):
-            tell(f"looking for formulas of {len(group.members)} candidates")
+        tell(f"looking for formulas of {len(sound)} candidates")
+        for group, families in screener.families(sound, degrees):
             try:
-                profiles = _profiles(group, sound, screener.families(group, sound, degrees), degrees)
-            except (NoFamily, NotWhole, TraceFailed) as reason:
-                alone |= dict.fromkeys(group.members, str(reason).splitlines()[0])
-                continue
+                profiles = _profiles(group, sound, families, degrees) if not isinstance(families, str) else {}
+            except NotWhole as reason:
+                profiles, families = {}, str(reason)
             for place, profile in profiles.items():
                 found[place] = _decided(candidates[place], batches[place], profile, cluster, margin)
-            alone |= dict.fromkeys(set(group.members) - set(profiles), "they have too few blocks")
+            why = families if isinstance(families, str) else "they have too few blocks"
+            alone |= dict.fromkeys(set(group.members) - set(profiles), why)
         counts = screener.num_examples, screener.num_checked
     for why, num in Counter(alone.values()).items():
         tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")

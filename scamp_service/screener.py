@@ -11,7 +11,7 @@ import contextlib
 import json
 import queue
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,8 +22,8 @@ from estimators.family import SAMPLES, Example, Family, NoFamily, fit
 from estimators.formula import RANKS, Points
 from estimators.model import Layout
 from scamp_service.model import Json
-from scamp_service.screening import Group, columns, points_of
-from scamp_service.tracing import TraceProcess, Tracer, write_atomically
+from scamp_service.screening import Group, columns, grouped, parted, points_of
+from scamp_service.tracing import TraceFailed, TraceProcess, Tracer, write_atomically
 
 KINDS = tuple(
     Layout(dp_shard, recompute, accumulate)
@@ -72,11 +72,25 @@ class Screener:
         write_atomically(file, json.dumps(answer).encode())
         return answer
 
-    def families(self, group: Group, candidates: Mapping[int, Json], degrees: Sequence[int]) -> dict[Layout, Family]:
-        """By the layouts of ``KINDS``, for the members of a group and all ``degrees``.
+    def families(
+        self, candidates: Mapping[int, Json], degrees: Sequence[int]
+    ) -> Iterator[tuple[Group, dict[Layout, Family] | str]]:
+        """All candidates in groups, with the families of each by the layouts of ``KINDS``, for all ``degrees``; or why
+        there are none."""
+        waiting = grouped(candidates)
+        while waiting:
+            group = waiting.pop()
+            try:
+                yield group, self._families(group, candidates, degrees)
+            except NoFamily as why:
+                if why.parted_by is None:
+                    yield group, str(why)
+                else:
+                    waiting += parted(group, why.parted_by, candidates)
+            except TraceFailed as failed:
+                yield group, failed.reason.splitlines()[0]
 
-        Raises ``NoFamily``, and ``TraceFailed`` where the workload fails.
-        """
+    def _families(self, group: Group, candidates: Mapping[int, Json], degrees: Sequence[int]) -> dict[Layout, Family]:
         if not group.sizes:
             raise NoFamily("they do not differ in any size")
         members = [candidates[key] for key in group.members]

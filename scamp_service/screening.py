@@ -50,6 +50,15 @@ def grouped(candidates: Mapping[int, Json]) -> list[Group]:
     return groups
 
 
+def parted(group: Group, size: str, candidates: Mapping[int, Json]) -> list[Group]:
+    """One group for each value of a size, which becomes a setting."""
+    by_value: dict[int, list[int]] = {}
+    for key in group.members:
+        by_value.setdefault(candidates[key][size], []).append(key)
+    sizes = tuple(name for name in group.sizes if name != size)
+    return [Group({**group.settings, size: value}, sizes, tuple(keys)) for value, keys in by_value.items()]
+
+
 def _is_rate(name: str, value: Any) -> bool:
     """How a batch is divided is the planner's business: it changes no size on a rank by itself."""
     return isinstance(value, float) or name in _RATES

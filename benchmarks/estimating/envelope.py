@@ -1,31 +1,47 @@
-"""The estimator's shortcuts against direct traces: peaks of batches and depths that were never traced, at random.
+"""The estimator's shortcuts against direct traces: peaks of architectures that were never traced, at random.
 
-Each point is a GPT or a ViT of random depth, width and sequence, under a random layout. Its curve comes from one batch,
-four of its blocks and the first step of the whole; it is asked for another batch, which is then traced as it is.
+Each point is a GPT or a ViT of random depth, width and sequence, under a random layout. A curve of its own comes from
+one batch, four of its blocks and the first step of the whole; formulas come from examples of other architectures
+alone. Both are asked for a batch that is then traced as it is.
 """
 
 from __future__ import annotations
 
 import random
+import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from estimators.depth import TRACED_BLOCKS
 from estimators.envelope import Envelope
+from estimators.family import SAMPLES, Family
+from estimators.formula import RANKS
 from estimators.model import MIB, Layout
 from estimators.trace import trace, trace_peak
+from scamp_service.estimate import TRACE_SECONDS, OneBlob
+from scamp_service.screener import Screener
+from scamp_service.screening import Group, columns
+from scamp_service.tracing import Tracer
 from workloads.loading import load_workload
 from workloads.profile import recipe_of
 
 TITLE = "Shortcuts"
-HEADER = ("direct MiB", "bytes apart", "curve s", "direct s", "case")
+HEADER = ("direct MiB", "curve", "formula", "curve s", "direct s", "case")
 ABOUT = """\
-Peaks of batches and depths that were never traced, drawn at random, against direct traces of them. Seconds are of one
-processor: for the whole curve, and for the one batch."""
+Peaks of random architectures, layouts and batches against direct traces of them, in bytes apart: those of a curve
+traced with another batch and few blocks, and those of formulas found from examples of other architectures, as
+`scamp screen` uses them; where these do not hold, whether an architecture falls back to a trace. Seconds are of one
+processor: for the whole curve, and for the one batch; the formulas take microseconds once they are found."""
+
+EXAMPLES = 600
+"""Architectures that examples are chosen from."""
+DEGREES = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +59,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    bytes_apart: int
+    """Bytes apart are None where there is no curve on lines, or no formula."""
+
+    curve_apart: int | None
+    formula_apart: int | None
     direct_bytes: int
-    fell_back: bool
     curve_seconds: float  # of processor time
     direct_seconds: float  # the same, for the one batch
 
     def row(self) -> list[str]:
-        seconds = [f"{self.curve_seconds:.2f}", f"{self.direct_seconds:.2f}"]
-        apart = "fell back" if self.fell_back else str(self.bytes_apart)
-        return [f"{self.direct_bytes / MIB:.0f}", apart, *seconds]
+        apart = ["falls back" if one is None else str(one) for one in (self.curve_apart, self.formula_apart)]
+        return [f"{self.direct_bytes / MIB:.0f}", *apart, f"{self.curve_seconds:.2f}", f"{self.direct_seconds:.2f}"]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Point]:
@@ -61,10 +78,12 @@ def cases(quick: bool, seed: int) -> Sequence[Point]:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
+    apart = [one for result in results for one in (result.curve_apart, result.formula_apart) if one is not None]
     return {
         "envelope_points": len(results),
-        "envelope_max_bytes_apart": max(abs(result.bytes_apart) for result in results),
-        "envelope_fallbacks": sum(result.fell_back for result in results),
+        "envelope_max_bytes_apart": max(map(abs, apart), default=0),
+        "envelope_fallbacks": sum(result.formula_apart is None for result in results),
+        "envelope_curve_fallbacks": sum(result.curve_apart is None for result in results),
         "envelope_curve_seconds_mean": sum(result.curve_seconds for result in results) / len(results),
     }
 
@@ -88,6 +107,37 @@ def measure(point: Point, seconds: float) -> Result:
     direct = trace_peak(recipe, point.layout, point.asked_batch).fixed_bytes
     ended = time.process_time()
     shortened = traced.alike or point.params["depth"] <= TRACED_BLOCKS
-    fell_back = not (shortened and isinstance(traced.curve, Envelope))
-    apart = 0 if not isinstance(traced.curve, Envelope) else traced.curve.peak_bytes(point.asked_batch) - direct
-    return Result(apart, direct, fell_back, between - began, ended - between)
+    curve = traced.curve.peak_bytes(point.asked_batch) if shortened and isinstance(traced.curve, Envelope) else None
+    told = by_formula(point)
+    return Result(
+        None if curve is None else curve - direct,
+        None if told is None else told - direct,
+        direct,
+        between - began,
+        ended - between,
+    )
+
+
+def by_formula(point: Point) -> int | None:
+    """The peak; None where no family has such an architecture."""
+    variables = {**point.params, RANKS: point.layout.dp_shard, SAMPLES: point.asked_batch}
+    for group, families in _families(point.workload):
+        if isinstance(families, str) or any(point.params[name] != value for name, value in group.settings.items()):
+            continue
+        family = families[replace(point.layout, dp_shard=min(2, point.layout.dp_shard))]
+        one = columns([variables], [*group.sizes, RANKS, SAMPLES])
+        if family.covers(one).all() and family.has_enough_blocks(one).all():
+            return family.costs(one).curve(0).peak_bytes(point.asked_batch)
+    return None
+
+
+@cache
+def _families(workload: str) -> list[tuple[Group, dict[Layout, Family] | str]]:
+    """Of architectures that have nothing to do with the points."""
+    source = random.Random("families")
+    drawn = [point for point in (draw(source) for _ in range(EXAMPLES)) if point.workload == workload]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Screener(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS)) as screener,
+    ):
+        return list(screener.families(dict(enumerate(point.params for point in drawn)), DEGREES))

@@ -1,0 +1,98 @@
+"""How long it takes to screen a space: 1,000 GPTs of many shapes on up to 64 GPUs of one kind, without any GPU.
+
+Cold is with nothing known but the installed packages, warm once more with what the first has kept. By the clock, on
+all cores.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from placement.planner import Choice
+from scamp_service.estimate import target
+from scamp_service.screen import Screening, screen
+from scamp_service.settings import Settings
+
+TITLE = "Screening a space"
+HEADER = ("cold s", "warm s", "examples", "checked", "traced alone", "case")
+ABOUT = """\
+Seconds by the clock for the plans of random candidates at every degree (1, 2, 4, … ranks, with and without recompute
+and accumulation): cold, with nothing known; warm, with the formulas that this has found, the median of three. Examples
+are traced with a few blocks, and some candidates are checked, traced whole; those without formulas are traced alone."""
+NUM_WARM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    num_candidates: int
+    device: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.num_candidates} GPTs on up to {self.count} × {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    cold_seconds: float
+    warm_seconds: float
+    num_examples: int
+    num_checked: int
+    num_alone: int
+    by_ranks: dict[str, int]
+
+    def row(self) -> list[str]:
+        numbers = [self.num_examples, self.num_checked, self.num_alone]
+        return [f"{self.cold_seconds:.1f}", f"{self.warm_seconds:.2f}", *map(str, numbers)]
+
+
+def cases(quick: bool, seed: int) -> Sequence[Space]:
+    return [Space(50, "V100-16", 1)] if quick else [Space(1000, "V100-16", 64)]
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    (result,) = results
+    return {"screen_cold_seconds": result.cold_seconds, "screen_warm_seconds": result.warm_seconds}
+
+
+def measure(case: Space, seconds: float) -> Result:
+    """On all cores, where nothing ends it: ``seconds`` are not looked at."""
+    source = random.Random(0)
+    candidates = [draw(source) for _ in range(case.num_candidates)]
+    cluster, kind = target(Settings(), case.device, case.count, None)
+    took = []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(1 + NUM_WARM):
+            began = time.monotonic()
+            found = screen("stdlib_gpt", None, candidates, cluster, Path(folder), kind)
+            took.append(time.monotonic() - began)
+            first = found if len(took) == 1 else first
+    return Result(
+        took[0], median(took[1:]), first.num_examples, first.num_checked, len(first.alone), dict(_by_ranks(first))
+    )
+
+
+def draw(source: random.Random) -> dict[str, Any]:
+    """From half a million to thirteen billion parameters."""
+    heads = source.choice([2, 4, 8, 16, 32])
+    return {
+        "depth": source.randint(2, 48),
+        "width": heads * source.choice([16, 32, 64, 128]),
+        "heads": heads,
+        "context": source.choice([64, 128, 256, 512, 1024, 2048]),
+        "batch": source.choice([64, 128, 256, 512]),
+        "lr": 10 ** source.uniform(-4, -2),
+    }
+
+
+def _by_ranks(screening: Screening) -> Counter[str]:
+    choices = [one.choice for one in screening.candidates]
+    return Counter(str(choice.plan.world_size) if isinstance(choice, Choice) else "none" for choice in choices)
