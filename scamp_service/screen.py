@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -156,21 +156,16 @@ def _profiles(
     }
 
 
-class _Curves(Mapping[Layout, PeakCurve]):
+class _Curves(dict[Layout, PeakCurve]):
     """Those of one candidate, each made when it is asked for; ``known`` are costs, and where those of all begin."""
 
     def __init__(self, known: Mapping[Layout, tuple[Costs, int]], place: int) -> None:
         self._known, self._place = known, place
 
-    def __getitem__(self, layout: Layout) -> PeakCurve:
+    def __missing__(self, layout: Layout) -> PeakCurve:
         costs, first = self._known[layout]
-        return costs.curve(first + self._place)
+        curve = self[layout] = costs.curve(first + self._place)
+        return curve
 
     def __contains__(self, layout: object) -> bool:
         return layout in self._known
-
-    def __iter__(self) -> Iterator[Layout]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)

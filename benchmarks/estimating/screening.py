@@ -68,16 +68,16 @@ def measure(case: Space, seconds: float) -> Result:
     source = random.Random(0)
     candidates = [draw(source) for _ in range(case.num_candidates)]
     cluster, kind = target(Settings(), case.device, case.count, None)
-    took = []
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(1 + NUM_WARM):
+
+        def screened() -> tuple[Screening, float]:
             began = time.monotonic()
             found = screen("stdlib_gpt", None, candidates, cluster, Path(folder), kind)
-            took.append(time.monotonic() - began)
-            first = found if len(took) == 1 else first
-    return Result(
-        took[0], median(took[1:]), first.num_examples, first.num_checked, len(first.alone), dict(_by_ranks(first))
-    )
+            return found, time.monotonic() - began
+
+        found, cold = screened()
+        warm = median(screened()[1] for _ in range(NUM_WARM))
+    return Result(cold, warm, found.num_examples, found.num_checked, len(found.alone), dict(_by_ranks(found)))
 
 
 def draw(source: random.Random) -> dict[str, Any]:
