@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import torch
 
+from estimators.blueprint import Example
 from estimators.depth import Passes, stretch
 from estimators.envelope import Envelope, EventLog, Line, PeakTable, fit, live_bytes
-from estimators.family import Example
 from estimators.model import Layout
 from estimators.session import Recipe, Session, num_passes
 from estimators.step_log import StepLog, log_of
@@ -194,7 +194,7 @@ def _structure(passes: Passes, curve: Envelope | PeakTable) -> str:
 
 
 def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example, Example]:
-    """Two of families (see ``estimators.family``): of steps of one micro-batch, and of those that accumulate.
+    """Two for blueprints (see ``estimators.blueprint``): of steps of one micro-batch, and of those that accumulate.
 
     Raises ValueError where a few blocks do not tell of all.
     """

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from estimators.blueprint import Blueprint, Costs
 from estimators.device_kind import DeviceKind
-from estimators.family import Costs, Family
 from estimators.formula import RANKS, NotWhole
 from estimators.memory import Margin
 from estimators.model import Layout, ModelProfile, PeakCurve
@@ -96,14 +96,14 @@ def screen(
         batches = _batches(screener, candidates)
         sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
         tell(f"looking for formulas of {len(sound)} candidates")
-        for group, families in screener.families(sound, degrees):
+        for group, blueprints in screener.blueprints(sound, degrees):
             try:
-                profiles = _profiles(group, sound, families, degrees) if not isinstance(families, str) else {}
+                profiles = _profiles(group, sound, blueprints, degrees) if not isinstance(blueprints, str) else {}
             except NotWhole as reason:
-                profiles, families = {}, str(reason)
+                profiles, blueprints = {}, str(reason)
             for place, profile in profiles.items():
                 found[place] = _decided(candidates[place], batches[place], profile, cluster, margin)
-            why = families if isinstance(families, str) else "they have too few blocks"
+            why = blueprints if isinstance(blueprints, str) else "they have too few blocks"
             alone |= dict.fromkeys(set(group.members) - set(profiles), why)
         counts = screener.num_examples, screener.num_checked
     for why, num in Counter(alone.values()).items():
@@ -129,25 +129,25 @@ def _batches(screener: Screener, candidates: Sequence[Json]) -> list[int | str]:
 def _decided(params: Json, batch: int | str, profile: ModelProfile, cluster: Cluster, margin: Margin) -> Screened:
     assert isinstance(batch, int)
     options = compare(profile, batch=batch, cluster=cluster, margin=margin)
-    assert not isinstance(options, Untraced), "families know every layout that is compared"
+    assert not isinstance(options, Untraced), "blueprints know every layout that is compared"
     choice = decide(options, batch=batch, cluster=cluster)
     assert not isinstance(choice, Untraced)
     return Screened(params, batch, options, choice)
 
 
 def _profiles(
-    group: Group, candidates: Mapping[int, Json], families: Mapping[Layout, Family], degrees: Sequence[int]
+    group: Group, candidates: Mapping[int, Json], blueprints: Mapping[Layout, Blueprint], degrees: Sequence[int]
 ) -> dict[int, ModelProfile]:
     """Of the members that have enough blocks, with the peaks under every layout that a planner may look at."""
     points = columns([candidates[key] for key in group.members], group.sizes)
-    enough = families[Layout()].has_enough_blocks(points)
+    enough = blueprints[Layout()].has_enough_blocks(points)
     points = {name: values[enough] for name, values in points.items()}
     members = [key for key, has in zip(group.members, enough, strict=True) if has]
     known: dict[Layout, tuple[Costs, int]] = {}
-    for kind, family in families.items():
+    for kind, blueprint in blueprints.items():
         counts = degrees[1:] if kind.dp_shard > 1 else degrees[:1]
         repeated = {name: np.tile(values, len(counts)) for name, values in points.items()}
-        costs = family.costs({**repeated, RANKS: np.repeat(counts, len(members))})
+        costs = blueprint.costs({**repeated, RANKS: np.repeat(counts, len(members))})
         for number, degree in enumerate(counts):
             known[replace(kind, dp_shard=degree)] = costs, number * len(members)
     plain, _ = known[Layout()]

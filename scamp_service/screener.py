@@ -1,8 +1,8 @@
-"""Finds families of candidates by tracing a few of them, and keeps what it has found.
+"""Finds blueprints of candidates by tracing a few of them, and keeps what it has found.
 
 The examples have few blocks; formulas found from them give the peaks of all candidates, byte by byte
-(``estimators.family``), and one candidate of each family is traced whole to check them. Where anything does not hold
-there is no family, and whoever asks must have the candidates traced one by one.
+(``estimators.blueprint``), and one candidate of each blueprint is traced whole to check it. Where anything does not
+hold there is none, and whoever asks must have the candidates traced one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from estimators.family import SAMPLES, Example, Family, NoFamily, fit
+from estimators.blueprint import SAMPLES, Blueprint, Example, NoBlueprint, fit
 from estimators.formula import RANKS, Points
 from estimators.model import Layout
 from scamp_service.model import Json
@@ -31,13 +31,13 @@ KINDS = tuple(
     for recompute in (False, True)
     for accumulate in (False, True)
 )
-"""One layout for each family of a group; 2 stands for every number of shards."""
-CHECKED_DEPTH = 8  # blocks at most, of a candidate that is traced whole to see that a family holds
+"""One layout for each blueprint of a group; 2 stands for every number of shards."""
+CHECKED_DEPTH = 8  # blocks at most, of a candidate that is traced whole to see that a blueprint holds
 SECONDS = 600  # of processor time, for what one process is asked at a time
 
 
 class Screener:
-    """Finds families for the candidates of one workload; a context manager, since it keeps processes that trace."""
+    """Finds blueprints for the candidates of one workload; a context manager, since it keeps processes that trace."""
 
     def __init__(self, workload: str, code: str | None, tracer: Tracer, num_processes: int = 2) -> None:
         """``code`` is the hash of a user's files, which ``tracer`` can get."""
@@ -72,17 +72,19 @@ class Screener:
         write_atomically(file, json.dumps(answer).encode())
         return answer
 
-    def families(
+    def blueprints(
         self, candidates: Mapping[int, Json], degrees: Sequence[int]
-    ) -> Iterator[tuple[Group, dict[Layout, Family] | str]]:
-        """All candidates in groups, with the families of each by the layouts of ``KINDS``, for all ``degrees``; or why
-        there are none."""
+    ) -> Iterator[tuple[Group, dict[Layout, Blueprint] | str]]:
+        """All candidates in groups, with the blueprints of each by the layouts of ``KINDS``, for all ``degrees``.
+
+        In their place the reason, where there are none.
+        """
         waiting = grouped(candidates)
         while waiting:
             group = waiting.pop()
             try:
-                yield group, self._families(group, candidates, degrees)
-            except NoFamily as why:
+                yield group, self._blueprints(group, candidates, degrees)
+            except NoBlueprint as why:
                 if why.parted_by is None:
                     yield group, str(why)
                 else:
@@ -90,26 +92,28 @@ class Screener:
             except TraceFailed as failed:
                 yield group, failed.reason.splitlines()[0]
 
-    def _families(self, group: Group, candidates: Mapping[int, Json], degrees: Sequence[int]) -> dict[Layout, Family]:
+    def _blueprints(
+        self, group: Group, candidates: Mapping[int, Json], degrees: Sequence[int]
+    ) -> dict[Layout, Blueprint]:
         if not group.sizes:
-            raise NoFamily("they do not differ in any size")
+            raise NoBlueprint("they do not differ in any size")
         members = [candidates[key] for key in group.members]
         gangs = [degree for degree in degrees if degree > 1]
         kinds = [kind for kind in KINDS if kind.dp_shard == 1 or gangs]
         points = columns(members, group.sizes)
-        known = {kind: family for kind in kinds if (family := self._known(group, kind)) is not None}
+        known = {kind: blueprint for kind in kinds if (blueprint := self._known(group, kind)) is not None}
         if len(known) == len(kinds) and all(_covers(known[kind], points, kind, gangs) for kind in kinds):
             return known
         found = self._traced(group, members, kinds, gangs)
-        for kind, family in found.items():
-            if not _covers(family, points, kind, gangs):
-                raise NoFamily("some are beyond all examples")
-            write_atomically(self._file(group, kind), json.dumps(family.to_json()).encode())
+        for kind, blueprint in found.items():
+            if not _covers(blueprint, points, kind, gangs):
+                raise NoBlueprint("some are beyond all examples")
+            write_atomically(self._file(group, kind), json.dumps(blueprint.to_json()).encode())
         return found
 
     def _traced(
         self, group: Group, members: Sequence[Json], kinds: Sequence[Layout], gangs: Sequence[int]
-    ) -> dict[Layout, Family]:
+    ) -> dict[Layout, Blueprint]:
         depth = self._depth(group, members)
         others = [name for name in group.sizes if name != depth]
         wanted = {
@@ -126,15 +130,15 @@ class Screener:
             for accumulate in (False, True):
                 layout = replace(kind, accumulate=accumulate)
                 examples = [Example.from_json(pair[accumulate]) for pair in pairs]
-                found[layout] = family = fit(columns(wanted[kind], names), examples)
-                point = self._to_check(layout, family, group, members, gangs, depth)
-                checks.append((family, point, names, self._submit("peak", layout, point)))
-        for family, point, names, answer in checks:
+                found[layout] = blueprint = fit(columns(wanted[kind], names), examples)
+                point = self._to_check(layout, blueprint, group, members, gangs, depth)
+                checks.append((blueprint, point, names, self._submit("peak", layout, point)))
+        for blueprint, point, names, answer in checks:
             peak = answer.result()["peak"]
             self.num_checked += 1
-            told = family.costs(columns([point], names)).curve(0).peak_bytes(point[SAMPLES])
+            told = blueprint.costs(columns([point], names)).curve(0).peak_bytes(point[SAMPLES])
             if told != peak:
-                raise NoFamily(f"{point} needs {peak:,} bytes where its family says {told:,}")
+                raise NoBlueprint(f"{point} needs {peak:,} bytes where its blueprint says {told:,}")
         return found
 
     def _depth(self, group: Group, members: Sequence[Json]) -> str | None:
@@ -152,7 +156,7 @@ class Screener:
     def _to_check(
         self,
         layout: Layout,
-        family: Family,
+        blueprint: Blueprint,
         group: Group,
         members: Sequence[Json],
         gangs: Sequence[int],
@@ -160,7 +164,7 @@ class Screener:
     ) -> Json:
         """A candidate to be traced whole: any, but with few blocks if possible, since that takes long."""
         chance = random.Random(str(layout))
-        enough = family.has_enough_blocks(columns(members, group.sizes))
+        enough = blueprint.has_enough_blocks(columns(members, group.sizes))
         able = [one for one, has in zip(members, enough, strict=True) if has]
         point = {**chance.choice(able or members), SAMPLES: chance.choice((1, 2, 7))}
         point |= {depth: min(point[depth], CHECKED_DEPTH)} if depth else {}
@@ -179,15 +183,15 @@ class Screener:
         finally:
             self._idle.put(process)
 
-    def _known(self, group: Group, kind: Layout) -> Family | None:
+    def _known(self, group: Group, kind: Layout) -> Blueprint | None:
         try:
-            return Family.from_json(json.loads(self._file(group, kind).read_bytes()))
+            return Blueprint.from_json(json.loads(self._file(group, kind).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def _file(self, group: Group, kind: Layout) -> Path:
         shared = [group.settings, *group.sizes]
-        return self._tracer.cache.file_of("family", self._workload, self._code, shared, str(kind))
+        return self._tracer.cache.file_of("blueprint", self._workload, self._code, shared, str(kind))
 
 
 def _dealt(kind: Layout) -> list[str]:
@@ -195,10 +199,10 @@ def _dealt(kind: Layout) -> list[str]:
     return [SAMPLES, RANKS] if kind.dp_shard > 1 else [SAMPLES]
 
 
-def _covers(family: Family, points: Points, kind: Layout, gangs: Sequence[int]) -> bool:
+def _covers(blueprint: Blueprint, points: Points, kind: Layout, gangs: Sequence[int]) -> bool:
     ranks = [np.array([side(gangs)]) for side in (min, max)] if kind.dp_shard > 1 else [np.array([1])]
     num = len(next(iter(points.values())))
     return all(
-        family.covers({**points, **({RANKS: np.repeat(count, num)} if kind.dp_shard > 1 else {})}).all()
+        blueprint.covers({**points, **({RANKS: np.repeat(count, num)} if kind.dp_shard > 1 else {})}).all()
         for count in ranks
     )

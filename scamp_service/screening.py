@@ -1,4 +1,4 @@
-"""Which candidates form a family, and which of them to trace as its examples. Pure: nothing is traced here."""
+"""Which candidates may have one blueprint, and which of them to trace as its examples. Pure: nothing is traced here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from estimators.family import SAMPLES, NoFamily
+from estimators.blueprint import SAMPLES, NoBlueprint
 from estimators.formula import RANKS, SPARE, Points, Solver
 from scamp_service.model import Json
 from scamp_service.tracing import NUMBERS
@@ -78,7 +78,7 @@ def points_of(
     """As many of the candidates as formulas need, each with a ``SAMPLES`` and, where there are ``degrees``, ``RANKS``.
 
     ``sizes`` are those that matter; ``depth``, which is none of them, is set to a few blocks. The smallest and the
-    largest value of every size are among them, as formulas hold in between alone. Raises ``NoFamily`` where the
+    largest value of every size are among them, as formulas hold in between alone. Raises ``NoBlueprint`` where the
     candidates do not tell their sizes apart.
     """
     dealt: dict[str, Sequence[int]] = {SAMPLES: _MICRO_BATCHES}
@@ -99,7 +99,7 @@ def points_of(
             reason = str(error)
             continue
         return chosen
-    raise NoFamily(reason)
+    raise NoBlueprint(reason)
 
 
 def _extremes(candidates: Sequence[Json], sizes: Sequence[str], num: int, chance: random.Random) -> list[Json]:

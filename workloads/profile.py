@@ -67,7 +67,7 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     - load: only load the workload, as ranks do; the answer is empty;
     - trace: the ``layout`` of a candidate of ``params``; ``alike`` is that of another layout's answer, if any;
     - candidates: of each of a list of ``params`` its batch, or what the workload has against them;
-    - examples: two of families (``estimators.family``), of ``params``, ``layout`` and ``micro_batch``;
+    - examples: for blueprints (``estimators.blueprint``), two, of ``params``, ``layout`` and ``micro_batch``;
     - peak: bytes of the same, traced whole.
 
     User files come as a zip, ``code_zip``, and the folder to unpack it into, ``code_dir``; both are null for a

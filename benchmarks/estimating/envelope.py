@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from estimators.blueprint import SAMPLES, Blueprint
 from estimators.depth import TRACED_BLOCKS
 from estimators.envelope import Envelope
-from estimators.family import SAMPLES, Family
 from estimators.formula import RANKS
 from estimators.model import MIB, Layout
 from estimators.trace import trace, trace_peak
@@ -119,25 +119,25 @@ def measure(point: Point, seconds: float) -> Result:
 
 
 def by_formula(point: Point) -> int | None:
-    """The peak; None where no family has such an architecture."""
+    """The peak; None where no blueprint has such an architecture."""
     variables = {**point.params, RANKS: point.layout.dp_shard, SAMPLES: point.asked_batch}
-    for group, families in _families(point.workload):
-        if isinstance(families, str) or any(point.params[name] != value for name, value in group.settings.items()):
+    for group, blueprints in _blueprints(point.workload):
+        if isinstance(blueprints, str) or any(point.params[name] != value for name, value in group.settings.items()):
             continue
-        family = families[replace(point.layout, dp_shard=min(2, point.layout.dp_shard))]
+        blueprint = blueprints[replace(point.layout, dp_shard=min(2, point.layout.dp_shard))]
         one = columns([variables], [*group.sizes, RANKS, SAMPLES])
-        if family.covers(one).all() and family.has_enough_blocks(one).all():
-            return family.costs(one).curve(0).peak_bytes(point.asked_batch)
+        if blueprint.covers(one).all() and blueprint.has_enough_blocks(one).all():
+            return blueprint.costs(one).curve(0).peak_bytes(point.asked_batch)
     return None
 
 
 @cache
-def _families(workload: str) -> list[tuple[Group, dict[Layout, Family] | str]]:
+def _blueprints(workload: str) -> list[tuple[Group, dict[Layout, Blueprint] | str]]:
     """Of architectures that have nothing to do with the points."""
-    source = random.Random("families")
+    source = random.Random("blueprints")
     drawn = [point for point in (draw(source) for _ in range(EXAMPLES)) if point.workload == workload]
     with (
         tempfile.TemporaryDirectory() as folder,
         Screener(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS)) as screener,
     ):
-        return list(screener.families(dict(enumerate(point.params for point in drawn)), DEGREES))
+        return list(screener.blueprints(dict(enumerate(point.params for point in drawn)), DEGREES))

@@ -81,7 +81,7 @@ def test_the_table_counts_every_candidate(screening: Screening) -> None:
     assert any("agree to the byte" in line for line in notes)
 
 
-def test_a_second_screening_traces_nothing_but_a_damaged_family_is_found_anew(
+def test_a_second_screening_traces_nothing_but_a_damaged_blueprint_is_found_anew(
     screening: Screening, folder: Path
 ) -> None:
     candidates = [one.params for one in screening.candidates if one.params["depth"] > 1]

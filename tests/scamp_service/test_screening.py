@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from estimators.family import SAMPLES, NoFamily
+from estimators.blueprint import SAMPLES, NoBlueprint
 from estimators.formula import RANKS, Solver
 from scamp_service.screening import columns, grouped, points_of
 
@@ -53,5 +53,5 @@ def test_the_examples_span_every_size_and_tell_all_apart() -> None:
 
 def test_sizes_that_always_change_together_cannot_be_told_apart() -> None:
     members = [{**one, "heads": one["width"] // 32} for one in candidates().values()]
-    with pytest.raises(NoFamily, match="do not tell"):
+    with pytest.raises(NoBlueprint, match="do not tell"):
         points_of(members, ["width", "heads"], (), "depth")

@@ -1,8 +1,8 @@
-"""What all architectures of a family need, from examples of a few: exact, in microseconds.
+"""What all architectures of one blueprint need, from examples of a few: exact, in microseconds.
 
 Candidates of one study run the same operations on other sizes. So their logs are the same, event by event, and each
 size follows from those of the architecture by a formula (``estimators.formula``). ``fit`` finds the formulas, or says
-why it cannot; ``Family.costs`` then knows the lines of any candidate between the smallest and the largest examples.
+why it cannot; ``Blueprint.costs`` then knows the lines of any candidate between the smallest and the largest examples.
 Depth is told by a few blocks (``estimators.depth``). Nothing is traced here.
 """
 
@@ -28,10 +28,10 @@ LEAST_DEPTH = 2
 """Blocks: a first and a last."""
 
 
-class NoFamily(Exception):
+class NoBlueprint(Exception):
     """The examples do not follow from each other; the message says what does not.
 
-    ``parted_by`` is a variable of which each value may have a family of its own.
+    ``parted_by`` is a variable of which each value may have a blueprint of its own.
     """
 
     def __init__(self, reason: str, parted_by: str | None = None) -> None:
@@ -148,7 +148,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The peak of one architecture (a ``PeakCurve``), from the lines of its family."""
+    """The peak of one architecture (a ``PeakCurve``), from the lines of its blueprint."""
 
     costs: Costs
     place: int
@@ -160,7 +160,7 @@ class Lines:
         return int((costs.fixed[place] + micro_batch * costs.per_sample[place]).max())
 
     def parts(self, micro_batch: int) -> dict[str, int]:
-        """Nothing: lines of families do not tell categories apart."""
+        """Nothing: lines of blueprints do not tell categories apart."""
         return {}
 
     def largest_batch(self, capacity_bytes: int) -> int:
@@ -168,7 +168,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Blueprint:
     """``sizes`` are the formulas of the size classes, ``depth`` that of the number of blocks.
 
     ``passes`` and ``single`` are moments of the passes of two and more samples, and of one; ``updates`` those of the
@@ -198,7 +198,7 @@ class Family:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Family:
+    def from_json(cls, data: Mapping[str, Any]) -> Blueprint:
         """Raises KeyError, TypeError or ValueError on anything but what ``to_json`` gives."""
         after, after_single = map(Moments.from_json, data["ends"])
         return cls(
@@ -242,21 +242,21 @@ class Family:
         return Costs(np.ascontiguousarray(lines.T), np.ascontiguousarray(slope.T), single, after)
 
 
-def fit(points: Points, examples: Sequence[Example]) -> Family:
-    """The family of examples at ``points``: each is an architecture with its ranks and its micro-batch.
+def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
+    """The blueprint of examples at ``points``: each is an architecture with its ranks and its micro-batch.
 
-    Raises ``NoFamily`` where events do not align, or where a size follows no formula.
+    Raises ``NoBlueprint`` where events do not align, or where a size follows no formula.
     """
     try:
         solver = Solver(points)
     except ValueError as error:
-        raise NoFamily(str(error)) from None
+        raise NoBlueprint(str(error)) from None
     depth = solver.monomial(np.array([example.num_blocks for example in examples]))
     if depth is None:
-        raise NoFamily("the number of blocks follows from no parameter")
+        raise NoBlueprint("the number of blocks follows from no parameter")
     has_single = {example.single is not None for example in examples}
     if len(has_single) > 1:
-        raise NoFamily("some of the examples refuse a single sample")
+        raise NoBlueprint("some of the examples refuse a single sample")
     logs = [[example.passes, *example.updates, *example.updates_of_more] for example in examples]
     if has_single == {True}:
         logs = [[*log, example.single] for log, example in zip(logs, examples, strict=True) if example.single]
@@ -273,7 +273,7 @@ def fit(points: Points, examples: Sequence[Example]) -> Family:
     during, after = _moments(passes, num)
     single, after_single = _moments(others[-1], num) if has_single == {True} else (None, after)
     pairs = [_of_update(few, more, num) for few, more in zip(updates, updates_of_more, strict=True)]
-    return Family(
+    return Blueprint(
         sizes,
         depth,
         _highest(during.plus(states)),
@@ -286,7 +286,7 @@ def fit(points: Points, examples: Sequence[Example]) -> Family:
 
 
 def _check_operations(points: Points, logs: Sequence[Sequence[Passes]]) -> None:
-    """Raises ``NoFamily`` unless all logs are the same but for their sizes."""
+    """Raises ``NoBlueprint`` unless all logs are the same but for their sizes."""
     skeletons = [[_skeleton(passes) for passes in log] for log in logs]
     kinds = [skeletons.index(skeleton) for skeleton in skeletons]
     if not any(kinds):
@@ -296,7 +296,7 @@ def _check_operations(points: Points, logs: Sequence[Sequence[Passes]]) -> None:
         values = points[name].tolist()
         if len(set(values)) == len(set(zip(values, kinds, strict=True))):  # each value has one kind
             parting.append((len(set(values)), name))
-    raise NoFamily("architectures do not run the same operations", min(parting)[1] if parting else None)
+    raise NoBlueprint("architectures do not run the same operations", min(parting)[1] if parting else None)
 
 
 def _coded(passes: Sequence[Passes], classes: dict[tuple[int, ...], int]) -> Passes:
@@ -324,13 +324,13 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> lis
     def told(values: Iterable[int]) -> Monomial:
         dimension = solver.dimension(np.array(list(values)))
         if dimension is None:
-            raise NoFamily("a dimension of the model follows from no parameter")
+            raise NoBlueprint("a dimension of the model follows from no parameter")
         return dimension
 
     num_dimensions = {len(example.dimensions) for example in examples}
     layers = {tuple((len(shape), block) for shape, block in example.shapes) for example in examples}
     if len(num_dimensions) > 1 or len(layers) > 1:
-        raise NoFamily("architectures do not have the same parameters")
+        raise NoBlueprint("architectures do not have the same parameters")
     found = {told(values): None for values in zip(*(example.dimensions for example in examples), strict=True)}
     factors: dict[Monomial | Shards, None] = {d: None for d in found if d.constant}
     if RANKS in points:
@@ -347,10 +347,10 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> lis
 def _formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards]) -> Formula:
     formula = solver.formula(sizes, factors)
     if formula is None:
-        raise NoFamily(f"no formula gives the sizes {sizes.tolist()}")
+        raise NoBlueprint(f"no formula gives the sizes {sizes.tolist()}")
     samples = dict(formula.monomial.exponents).get(SAMPLES, 0)
     if samples not in (0, 1) or any(SAMPLES in str(factor) for factor in formula.factors):
-        raise NoFamily(f"the sizes {sizes.tolist()} are not affine in the micro-batch")
+        raise NoBlueprint(f"the sizes {sizes.tolist()} are not affine in the micro-batch")
     return formula
 
 
@@ -386,11 +386,11 @@ def _moments(passes: Passes, num: int) -> tuple[Moments, Moments]:
     for depth in range(6, 9):
         longer = stretch(passes, depth)
         if longer is None:
-            raise NoFamily("blocks do not do the same")
+            raise NoBlueprint("blocks do not do the same")
         by_depth.append(_by_role(longer, depth, _alive(longer, num)))
     (first, inner), (second, _), (third, _) = by_depth
     if not first.shape == second.shape == third.shape or np.any(third - second != second - first):
-        raise NoFamily("what is alive does not grow evenly with the blocks")
+        raise NoBlueprint("what is alive does not grow evenly with the blocks")
     per_block = second - first
     everything = Moments(first - (6 - LEAST_DEPTH) * per_block, per_block, inner)
     return everything, Moments(everything.base[-1:], per_block[-1:], np.array([False]))
@@ -423,7 +423,7 @@ def _states(few: Passes, more: Passes, num: int) -> Moments:
 def _of_update(few: Passes, more: Passes, num: int) -> Moments:
     rows = [_maximal(_alive(update, num)) for update in (few, more)]
     if len(rows[0]) != len(rows[1]):
-        raise NoFamily("the optimizer does not grow evenly with the blocks")
+        raise NoBlueprint("the optimizer does not grow evenly with the blocks")
     return _even(*rows)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from estimators.family import SAMPLES, Example, Family, NoFamily, fit
+from estimators.blueprint import SAMPLES, Blueprint, Example, NoBlueprint, fit
 from estimators.formula import RANKS, Points
 from estimators.model import Layout
 from estimators.session import Recipe
@@ -98,8 +98,8 @@ def seen(layout: Layout, build: type[Net] = Net, optimizer: Any = adam) -> list[
     return [Example.from_json(pair[layout.accumulate].to_json()) for pair in pairs]
 
 
-def told(family: Family, layout: Layout, point: Point) -> int:
-    return family.costs(columns([point], layout)).curve(0).peak_bytes(point[SAMPLES])
+def told(blueprint: Blueprint, layout: Layout, point: Point) -> int:
+    return blueprint.costs(columns([point], layout)).curve(0).peak_bytes(point[SAMPLES])
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def told(family: Family, layout: Layout, point: Point) -> int:
     ids=["single", "foreach", "recompute-accumulate-sgd", "fsdp-sgd", "fsdp-recompute-accumulate"],
 )
 def test_the_peak_of_a_candidate_that_was_never_traced_is_that_of_its_trace(layout: Layout, optimizer: Any) -> None:
-    family = fit(columns(EXAMPLES, layout), seen(layout, optimizer=optimizer))
-    family = Family.from_json(family.to_json())
+    blueprint = fit(columns(EXAMPLES, layout), seen(layout, optimizer=optimizer))
+    blueprint = Blueprint.from_json(blueprint.to_json())
     for width, inner, depth, size, ranks in [
         (8, 100, 2, 1, 8),
         (77, 13, 3, 6, 2),
@@ -123,30 +123,30 @@ def test_the_peak_of_a_candidate_that_was_never_traced_is_that_of_its_trace(layo
         (31, 8, 6, 1, 2),
     ]:
         point = {"width": width, "inner": inner, "depth": depth, SAMPLES: size, RANKS: ranks}
-        assert family.covers(columns([point], layout)).all()
-        assert family.has_enough_blocks(columns([point], layout)).all()
+        assert blueprint.covers(columns([point], layout)).all()
+        assert blueprint.has_enough_blocks(columns([point], layout)).all()
         whole = trace_peak(recipe(point, Net, optimizer), of(point, layout), size)
-        assert told(family, layout, point) == whole.fixed_bytes, point
+        assert told(blueprint, layout, point) == whole.fixed_bytes, point
 
 
 def test_the_largest_batch_is_the_largest_whose_peak_is_within_the_capacity() -> None:
-    family = fit(columns(EXAMPLES, Layout()), seen(Layout()))
-    curve = family.costs(columns([EXAMPLES[1]], Layout())).curve(0)
+    blueprint = fit(columns(EXAMPLES, Layout()), seen(Layout()))
+    curve = blueprint.costs(columns([EXAMPLES[1]], Layout())).curve(0)
     for size in (1, 2, 3, 17):
         assert curve.largest_batch(curve.peak_bytes(size)) == size
         assert curve.largest_batch(curve.peak_bytes(size) - 1) == size - 1
 
 
 def test_candidates_beyond_the_examples_are_not_covered() -> None:
-    family = fit(columns(EXAMPLES, Layout()), seen(Layout()))
+    blueprint = fit(columns(EXAMPLES, Layout()), seen(Layout()))
     inside = {"width": 50, "inner": 50, "depth": 40, SAMPLES: 1000, RANKS: 1}
     points = columns([inside, {**inside, "width": 97}, {**inside, "inner": 6}], Layout())
-    assert family.covers(points).tolist() == [True, False, False]
-    assert family.has_enough_blocks(columns([inside, {**inside, "depth": 1}], Layout())).tolist() == [True, False]
+    assert blueprint.covers(points).tolist() == [True, False, False]
+    assert blueprint.has_enough_blocks(columns([inside, {**inside, "depth": 1}], Layout())).tolist() == [True, False]
 
 
-def test_models_that_run_different_operations_are_no_family() -> None:
-    with pytest.raises(NoFamily, match="same operations"):
+def test_models_that_run_different_operations_are_no_blueprint() -> None:
+    with pytest.raises(NoBlueprint, match="same operations"):
         fit(columns(EXAMPLES, Layout()), seen(Layout(), Lopsided))
 
 
@@ -154,5 +154,5 @@ def test_a_size_that_follows_from_no_parameter_is_found_out() -> None:
     odd = [
         examples(recipe(p, Net, sgd, extra=number % 2), Layout(), p[SAMPLES])[0] for number, p in enumerate(EXAMPLES)
     ]
-    with pytest.raises(NoFamily, match="follows from no parameter"):
+    with pytest.raises(NoBlueprint, match="follows from no parameter"):
         fit(columns(EXAMPLES, Layout()), odd)
