@@ -10,109 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from estimators.depth import TRACED_BLOCKS, Passes, stretch
+from estimators.depth import Passes
+from estimators.example import Example, NoBlueprint
 from estimators.formula import RANKS, Formula, Monomial, Points, Shards, Solver, Whole
+from estimators.moments import LEAST_DEPTH, Moments, highest, joined, moments_of, of_update, states_of
 from estimators.work import Work
 
-Rows = npt.NDArray[np.int64]
-"""How many buffers of each size class are alive, by moment."""
-
 SAMPLES = "micro_batch"
-LEAST_DEPTH = 2
-"""Blocks: a first and a last."""
-
-
-class NoBlueprint(Exception):
-    """The examples do not follow from each other; the message says what does not.
-
-    ``parted_by`` is a variable of which each value may have a blueprint of its own.
-    """
-
-    def __init__(self, reason: str, parted_by: str | None = None) -> None:
-        super().__init__(reason)
-        self.parted_by = parted_by
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """What a few blocks of one architecture have shown under one layout.
-
-    ``shapes`` are those of the parameters, each with its block; ``dimensions`` all that occur in parameters and
-    samples. ``updates`` are the first two of the optimizer, ``updates_of_more`` those with one block more.
-    """
-
-    num_blocks: int
-    shapes: tuple[tuple[tuple[int, ...], int | None], ...]
-    dimensions: tuple[int, ...]
-    passes: Passes
-    single: Passes | None
-    updates: tuple[Passes, ...]
-    updates_of_more: tuple[Passes, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "num_blocks": self.num_blocks,
-            "shapes": [[list(shape), block] for shape, block in self.shapes],
-            "dimensions": list(self.dimensions),
-            "passes": _passes_json(self.passes),
-            "single": _passes_json(self.single) if self.single else None,
-            "updates": [_passes_json(update) for update in self.updates],
-            "updates_of_more": [_passes_json(update) for update in self.updates_of_more],
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Example:
-        return cls(
-            int(data["num_blocks"]),
-            tuple((tuple(shape), block) for shape, block in data["shapes"]),
-            tuple(data["dimensions"]),
-            _passes_from_json(data["passes"]),
-            _passes_from_json(data["single"]) if data["single"] else None,
-            tuple(map(_passes_from_json, data["updates"])),
-            tuple(map(_passes_from_json, data["updates_of_more"])),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Moments:
-    """Those at which most may be alive, as counts of size classes: ``base`` with ``LEAST_DEPTH`` blocks, and
-    ``per_block`` more for each further one. ``inner`` are those of blocks between the first and the last."""
-
-    base: Rows
-    per_block: Rows
-    inner: npt.NDArray[np.bool_]
-
-    def bytes(self, sizes: npt.NDArray[np.float64], depth: Whole) -> npt.NDArray[np.float64]:
-        """[moments, architectures] of ``sizes`` [classes, architectures]; whole numbers below 2**53, so exact.
-
-        0 for moments that an architecture does not have.
-        """
-        further = (depth - LEAST_DEPTH).astype(np.float64)
-        base, per_block = (rows.astype(np.float64) for rows in (self.base, self.per_block))
-        alive = base @ sizes + (per_block @ sizes) * further
-        alive[np.ix_(self.inner, further == 0)] = 0
-        return alive
-
-    def plus(self, other: Moments) -> Moments:
-        """With what is alive at the only moment of ``other`` besides."""
-        return Moments(self.base + other.base, self.per_block + other.per_block, self.inner)
-
-    def to_json(self) -> list[Any]:
-        return [self.base.tolist(), self.per_block.tolist(), self.inner.tolist()]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> Moments:
-        base, per_block = (np.array(rows, dtype=np.int64) for rows in data[:2])
-        inner = np.array(data[2], dtype=np.bool_)
-        if base.ndim != 2 or base.shape != per_block.shape or inner.shape != base.shape[:1]:
-            raise ValueError("moments are two tables of the same shape, and a word on each row")
-        return cls(base, per_block, inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +33,6 @@ class Costs:
     per_sample: npt.NDArray[np.float64]
     one_sample: npt.NDArray[np.float64]
     states: npt.NDArray[np.float64]
-
     _largest: dict[int, Whole] = field(default_factory=dict, compare=False, repr=False)
 
     def curve(self, place: int) -> Lines:
@@ -265,20 +173,22 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
     coded = [_coded(alike, classes) for alike in zip(*logs, strict=True)]
     factors = _factors(solver, points, examples)
     sizes = tuple(_formula(solver, np.array(size), factors) for size in classes)
+    if not any(map(_grows, sizes)):
+        raise NoBlueprint("nothing grows with the micro-batch, so every batch would fit")
     bounded = [name for name in points if name != SAMPLES and not _of_depth_alone(name, depth, sizes)]
     passes, *others = coded
     updates, updates_of_more = others[: len(examples[0].updates)], others[len(examples[0].updates) :][:2]
     num = len(classes)
-    states = _states(updates[-1], updates_of_more[-1], num)
-    during, after = _moments(passes, num)
-    single, after_single = _moments(others[-1], num) if has_single == {True} else (None, after)
-    pairs = [_of_update(few, more, num) for few, more in zip(updates, updates_of_more, strict=True)]
+    states = states_of(updates[-1], updates_of_more[-1], num)
+    during, after = moments_of(passes, num)
+    single, after_single = moments_of(others[-1], num) if has_single == {True} else (None, after)
+    pairs = [of_update(few, more, num) for few, more in zip(updates, updates_of_more, strict=True)]
     return Blueprint(
         sizes,
         depth,
-        _highest(during.plus(states)),
-        _highest(single.plus(states)) if single is not None else None,
-        _highest(_joined(pairs)),
+        highest(during.plus(states)),
+        highest(single.plus(states)) if single is not None else None,
+        highest(joined(pairs)),
         (after.plus(states), after_single.plus(states)),
         {name: int(points[name].min()) for name in bounded},
         {name: int(points[name].max()) for name in bounded},
@@ -362,125 +272,3 @@ def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Formula]) -> boo
 def _grows(size: Formula) -> bool:
     """With the micro-batch: then it is proportional to it."""
     return SAMPLES in dict(size.monomial.exponents)
-
-
-def _alive(passes: Passes, num: int) -> Rows:
-    """[events, classes] after each event."""
-    changes = np.zeros((len(passes.events), num + 1), dtype=np.int64)
-    held: dict[int, int] = {}
-    for position, (buffer, code) in enumerate(passes.events):
-        changes[position, held.get(buffer, 0)] -= 1
-        changes[position, code] += 1
-        held[buffer] = code
-    return np.cumsum(changes, axis=0)[:, 1:]
-
-
-def _moments(passes: Passes, num: int) -> tuple[Moments, Moments]:
-    """All that may be the peak, and the last.
-
-    Events of the first, the second, the last block and the one before it, and those outside, are the same for any
-    number of blocks; what is alive then grows with it evenly. In between it grows or falls from block to block evenly
-    too, so no block there needs more than both ends.
-    """
-    by_depth = []
-    for depth in range(6, 9):
-        longer = stretch(passes, depth)
-        if longer is None:
-            raise NoBlueprint("blocks do not do the same")
-        by_depth.append(_by_role(longer, depth, _alive(longer, num)))
-    (first, inner), (second, _), (third, _) = by_depth
-    if not first.shape == second.shape == third.shape or np.any(third - second != second - first):
-        raise NoBlueprint("what is alive does not grow evenly with the blocks")
-    per_block = second - first
-    everything = Moments(first - (6 - LEAST_DEPTH) * per_block, per_block, inner)
-    return everything, Moments(everything.base[-1:], per_block[-1:], np.array([False]))
-
-
-def _by_role(passes: Passes, depth: int, alive: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """Those rows of passes that belong to no block between the second and the last but one; and which belong to one
-    of these two."""
-    start = max(0, passes.num_before - 1)
-    bounds = [(start, None), *((position, block) for position, block, _ in passes.marks), (len(alive), None)]
-    rows, inner = [], []
-    for (begin, block), (end, _) in pairwise(bounds):
-        if block is None or block not in range(2, depth - 2):
-            rows.append(alive[begin:end])
-            inner += [block in (1, depth - 2)] * (end - begin)
-    return np.concatenate(rows), np.array(inner)
-
-
-def _states(few: Passes, more: Passes, num: int) -> Moments:
-    """The optimizer's, alive after an update of ``TRACED_BLOCKS`` blocks, and of one more."""
-
-    def row(update: Passes) -> Rows:
-        held = dict(update.events)
-        kept = [code for buffer, code in held.items() if code and update.categories[buffer] == "optimizer"]
-        return np.bincount(kept, minlength=num + 1)[None, 1:]
-
-    return _even(row(few), row(more))
-
-
-def _of_update(few: Passes, more: Passes, num: int) -> Moments:
-    rows = [_maximal(_alive(update, num)) for update in (few, more)]
-    if len(rows[0]) != len(rows[1]):
-        raise NoBlueprint("the optimizer does not grow evenly with the blocks")
-    return _even(*rows)
-
-
-def _even(few: Rows, more: Rows) -> Moments:
-    """Of rows with ``TRACED_BLOCKS`` blocks, and with one more."""
-    per_block = more - few
-    return Moments(few - (TRACED_BLOCKS - LEAST_DEPTH) * per_block, per_block, np.zeros(len(few), dtype=np.bool_))
-
-
-def _joined(moments: Sequence[Moments]) -> Moments:
-    return Moments(
-        np.concatenate([one.base for one in moments]),
-        np.concatenate([one.per_block for one in moments]),
-        np.concatenate([one.inner for one in moments]),
-    )
-
-
-def _highest(moments: Moments) -> Moments:
-    """Without those that never need more than another, whatever the sizes and the depth.
-
-    Those of inner blocks are compared among each other: without such blocks, they must not hide others.
-    """
-    rows = np.concatenate([moments.base, moments.per_block], axis=1)
-    kept = [_maximal(rows[moments.inner == inner]) for inner in (False, True)]
-    base, per_block = np.split(np.concatenate(kept), 2, axis=1)
-    return Moments(base, per_block, np.repeat([False, True], [len(part) for part in kept]))
-
-
-def _maximal(rows: Rows) -> Rows:
-    """Those that no other row exceeds in every column, in the order of the rows."""
-    different = list(dict.fromkeys(map(tuple, rows.tolist())))
-    rows = np.array(different, dtype=np.int64).reshape(len(different), rows.shape[1])
-    kept = np.empty((0, rows.shape[1]), dtype=np.int64)
-    places = []
-    for place in np.argsort(-rows.sum(axis=1), kind="stable").tolist():
-        if not np.any(np.all(kept >= rows[place], axis=1)):
-            kept = np.concatenate([kept, rows[place : place + 1]])
-            places.append(place)
-    return rows[sorted(places)]
-
-
-def _passes_json(passes: Passes) -> dict[str, Any]:
-    return {
-        "events": [list(event) for event in passes.events],
-        "categories": list(passes.categories),
-        "num_before": passes.num_before,
-        "owners": [list(owner) for owner in passes.owners.items()],
-        "marks": [[position, block] for position, block, _ in passes.marks],
-    }
-
-
-def _passes_from_json(data: Mapping[str, Any]) -> Passes:
-    return Passes(
-        tuple((buffer, size) for buffer, size in data["events"]),
-        tuple(data["categories"]),
-        Work(),
-        data["num_before"],
-        dict(data["owners"]),
-        [(position, block, Work()) for position, block in data["marks"]],
-    )

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 import torch
 
-from estimators.blueprint import Example
 from estimators.depth import Passes, stretch
 from estimators.envelope import Envelope, EventLog, Line, PeakTable, fit, live_bytes
+from estimators.example import Example
 from estimators.model import Layout
 from estimators.session import Recipe, Session, num_passes
 from estimators.step_log import StepLog, log_of

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from estimators.blueprint import SAMPLES, Blueprint, Example, NoBlueprint, fit
+from estimators.blueprint import SAMPLES, Blueprint, fit
+from estimators.example import Example, NoBlueprint
 from estimators.formula import RANKS, Points
 from estimators.model import Layout
 from scamp_service.model import Json
@@ -101,15 +102,21 @@ class Screener:
         gangs = [degree for degree in degrees if degree > 1]
         kinds = [kind for kind in KINDS if kind.dp_shard == 1 or gangs]
         points = columns(members, group.sizes)
-        known = {kind: blueprint for kind in kinds if (blueprint := self._known(group, kind)) is not None}
-        if len(known) == len(kinds) and all(_covers(known[kind], points, kind, gangs) for kind in kinds):
-            return known
-        found = self._traced(group, members, kinds, gangs)
-        for kind, blueprint in found.items():
+        covering = {
+            kind: known
+            for kind in kinds
+            if (known := self._known(group, kind)) is not None and _covers(known, points, kind, gangs)
+        }
+        # Examples tell of steps with and without accumulation at once.
+        missing = list(dict.fromkeys(replace(kind, accumulate=False) for kind in kinds if kind not in covering))
+        if not missing:
+            return covering
+        for kind, blueprint in self._traced(group, members, missing, gangs).items():
             if not _covers(blueprint, points, kind, gangs):
                 raise NoBlueprint("some are beyond all examples")
             write_atomically(self._file(group, kind), json.dumps(blueprint.to_json()).encode())
-        return found
+            covering[kind] = blueprint
+        return covering
 
     def _traced(
         self, group: Group, members: Sequence[Json], kinds: Sequence[Layout], gangs: Sequence[int]
@@ -119,7 +126,6 @@ class Screener:
         wanted = {
             kind: points_of(members, others, gangs if kind.dp_shard > 1 else (), depth)
             for kind in reversed(kinds)  # those that take longest first, so that no process is idle at the end
-            if not kind.accumulate
         }
         asked = {kind: [self._submit("examples", kind, one) for one in points] for kind, points in wanted.items()}
         found, checks = {}, []

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from estimators.blueprint import SAMPLES, NoBlueprint
+from estimators.blueprint import SAMPLES
+from estimators.example import NoBlueprint
 from estimators.formula import RANKS, SPARE, Points, Solver
 from scamp_service.model import Json
 from scamp_service.tracing import NUMBERS

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from estimators.blueprint import SAMPLES, Blueprint, Example, NoBlueprint, fit
+from estimators.blueprint import SAMPLES, Blueprint, fit
+from estimators.example import Example, NoBlueprint
 from estimators.formula import RANKS, Points
 from estimators.model import Layout
 from estimators.session import Recipe

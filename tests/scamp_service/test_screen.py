@@ -20,7 +20,7 @@ name: chars
 workload: stdlib_gpt
 objective: {metric: loss, direction: minimize}
 space:
-  depth: {low: 1, high: 12}
+  depth: {low: 1, high: 40}
   width: {low: 16, high: 128, step: 16}
   context: {choice: [32, 64, 128]}
   dropout: {low: 0.05, high: 0.2}
@@ -53,7 +53,7 @@ def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) 
     by_formula = [number for number in range(60) if number not in screening.alone]
     assert len(by_formula) > 45 and screening.num_checked == 4
     with Estimator("stdlib_gpt", None, folder / "profiles") as estimator:
-        for number in by_formula[:3]:
+        for number in by_formula[:2]:
             one = screening.candidates[number]
             alone = estimator.estimate(one.params, CLUSTER)
             assert [option.plan for option in one.options] == [option.plan for option in alone.options]
@@ -93,7 +93,7 @@ def test_a_second_screening_traces_nothing_but_a_damaged_blueprint_is_found_anew
     assert len(files) == 4
     files[0].write_bytes(files[0].read_bytes()[:1000])
     mended = screen("stdlib_gpt", None, candidates, CLUSTER, folder / "profiles")
-    assert mended.num_examples > 0 and [one.to_json() for one in mended.candidates] == [
+    assert 0 < mended.num_examples < screening.num_examples and [one.to_json() for one in mended.candidates] == [
         one.to_json() for one in again.candidates
     ]
 

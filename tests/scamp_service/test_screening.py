@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from estimators.blueprint import SAMPLES, NoBlueprint
+from estimators.blueprint import SAMPLES
+from estimators.example import NoBlueprint
 from estimators.formula import RANKS, Solver
 from scamp_service.screening import columns, grouped, points_of
 
