@@ -8,7 +8,7 @@ Depth is told by a few blocks (``estimators.depth``). Nothing is traced here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,7 +81,8 @@ class Blueprint:
 
     ``passes`` and ``single`` are moments of the passes of two and more samples, and of one; ``updates`` those of the
     optimizer, and ``ends`` what is alive when it begins after either. ``lowest`` and ``highest`` bound the
-    variables, but for those of the depth alone.
+    variables, but for those of the depth alone. ``even_rows`` are those of parameters that the ranks of all examples
+    divide.
     """
 
     sizes: tuple[Formula, ...]
@@ -92,6 +93,7 @@ class Blueprint:
     ends: tuple[Moments, Moments]
     lowest: Mapping[str, int]
     highest: Mapping[str, int]
+    even_rows: tuple[Monomial, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -103,6 +105,7 @@ class Blueprint:
             "ends": [end.to_json() for end in self.ends],
             "lowest": dict(self.lowest),
             "highest": dict(self.highest),
+            "even_rows": [rows.to_json() for rows in self.even_rows],
         }
 
     @classmethod
@@ -118,11 +121,19 @@ class Blueprint:
             (after, after_single),
             {str(name): int(value) for name, value in data["lowest"].items()},
             {str(name): int(value) for name, value in data["highest"].items()},
+            tuple(map(Monomial.from_json, data["even_rows"])),
         )
 
-    def has_enough_blocks(self, points: Points) -> npt.NDArray[np.bool_]:
-        """Which architectures do: one that has fewer must be traced."""
-        return self.depth.at(points) >= LEAST_DEPTH
+    def tells(self, points: Points) -> npt.NDArray[np.bool_]:
+        """Which of the architectures that are covered the formulas tell of; others must be traced.
+
+        Not of those that have too few blocks, nor where ranks do not divide rows that they divide in all examples:
+        shards would be rounded up, and no example tells which.
+        """
+        told: npt.NDArray[np.bool_] = self.depth.at(points) >= LEAST_DEPTH
+        for rows in self.even_rows if RANKS in points else ():
+            told &= rows.at(points) % points[RANKS] == 0
+        return told
 
     def covers(self, points: Points) -> npt.NDArray[np.bool_]:
         """Which architectures lie between the examples; the micro-batch and the number of blocks may be any."""
@@ -132,7 +143,7 @@ class Blueprint:
         return inside
 
     def costs(self, points: Points) -> Costs:
-        """Of architectures that are covered, and have enough blocks. Raises ``formula.NotWhole``."""
+        """Of architectures that are covered and told of. Raises ``formula.NotWhole``."""
         one_each = {**points, SAMPLES: np.ones(len(next(iter(points.values()))), dtype=np.int64)}
         one = np.array([size.at(one_each) for size in self.sizes], dtype=np.float64)
         grows = np.array([_grows(size) for size in self.sizes])[:, None]
@@ -192,6 +203,7 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
         (after.plus(states), after_single.plus(states)),
         {name: int(points[name].min()) for name in bounded},
         {name: int(points[name].max()) for name in bounded},
+        tuple(_even_rows(factors, points)),
     )
 
 
@@ -252,6 +264,14 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> lis
             factors[Shards(((rows, Monomial(rows.coefficient / rows.coefficient)),))] = None
         factors |= {Shards(tuple(tensors)): None for tensors in units.values()}
     return list(factors)
+
+
+def _even_rows(factors: Sequence[Monomial | Shards], points: Points) -> Iterator[Monomial]:
+    """Of all parameters, those that the ranks of every example divide."""
+    rows = {rows: None for factor in factors if isinstance(factor, Shards) for rows, _ in factor.tensors}
+    for each in rows:
+        if np.all(each.at(points) % points[RANKS] == 0):
+            yield each
 
 
 def _formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards]) -> Formula:

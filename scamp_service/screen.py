@@ -76,6 +76,9 @@ class Screening:
     alone: Mapping[int, str]
 
 
+NOT_TOLD = "they have a single block, or shards that are rounded up as in no example"
+
+
 def screen(
     workload: str,
     code: bytes | None,
@@ -103,7 +106,7 @@ def screen(
                 profiles, blueprints = {}, str(reason)
             for place, profile in profiles.items():
                 found[place] = _decided(candidates[place], batches[place], profile, cluster, margin)
-            why = blueprints if isinstance(blueprints, str) else "they have too few blocks"
+            why = blueprints if isinstance(blueprints, str) else NOT_TOLD
             alone |= dict.fromkeys(set(group.members) - set(profiles), why)
         counts = screener.num_examples, screener.num_checked
     for why, num in Counter(alone.values()).items():
@@ -138,11 +141,12 @@ def _decided(params: Json, batch: int | str, profile: ModelProfile, cluster: Clu
 def _profiles(
     group: Group, candidates: Mapping[int, Json], blueprints: Mapping[Layout, Blueprint], degrees: Sequence[int]
 ) -> dict[int, ModelProfile]:
-    """Of the members that have enough blocks, with the peaks under every layout that a planner may look at."""
+    """Of the members that the blueprints tell of, with the peaks under every layout that a planner may look at."""
     points = columns([candidates[key] for key in group.members], group.sizes)
-    enough = blueprints[Layout()].has_enough_blocks(points)
-    points = {name: values[enough] for name, values in points.items()}
-    members = [key for key, has in zip(group.members, enough, strict=True) if has]
+    widest = {**points, RANKS: np.full(len(group.members), degrees[-1])}  # what it divides, smaller degrees do
+    told = np.logical_and.reduce([blueprint.tells(widest) for blueprint in blueprints.values()])
+    points = {name: values[told] for name, values in points.items()}
+    members = [key for key, is_told in zip(group.members, told, strict=True) if is_told]
     known: dict[Layout, tuple[Costs, int]] = {}
     for kind, blueprint in blueprints.items():
         counts = degrees[1:] if kind.dp_shard > 1 else degrees[:1]

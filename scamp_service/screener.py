@@ -170,11 +170,11 @@ class Screener:
     ) -> Json:
         """A candidate to be traced whole: any, but with few blocks if possible, since that takes long."""
         chance = random.Random(str(layout))
-        enough = blueprint.has_enough_blocks(columns(members, group.sizes))
-        able = [one for one, has in zip(members, enough, strict=True) if has]
-        point = {**chance.choice(able or members), SAMPLES: chance.choice((1, 2, 7))}
-        point |= {depth: min(point[depth], CHECKED_DEPTH)} if depth else {}
-        return point | ({RANKS: chance.choice(gangs)} if layout.dp_shard > 1 else {})
+        ranks = {RANKS: chance.choice(gangs)} if layout.dp_shard > 1 else {}
+        told = blueprint.tells(columns([{**one, **ranks} for one in members], [*group.sizes, *ranks]))
+        able = [one for one, is_told in zip(members, told, strict=True) if is_told]
+        point = {**chance.choice(able or members), **ranks, SAMPLES: chance.choice((1, 2, 7))}
+        return point | ({depth: min(point[depth], CHECKED_DEPTH)} if depth else {})
 
     def _submit(self, what: str, kind: Layout, point: Json) -> Future[Json]:
         params = {name: value for name, value in point.items() if name not in (SAMPLES, RANKS)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,9 +91,13 @@ def points_of(
         chance = random.Random(seed)
         different = _extremes(candidates, sizes, num, chance)
         chosen = [different[place % len(different)] for place in range(num)]
+        oddest = min(range(num), key=lambda place: math.prod(_power_of_two(chosen[place][name]) for name in sizes))
         for name, values in dealt.items():
             mixed = [values[place % len(values)] for place in range(num)]
             chance.shuffle(mixed)
+            if name == RANKS:  # shards that have to be rounded up
+                most = mixed.index(max(mixed))
+                mixed[most], mixed[oddest] = mixed[oddest], mixed[most]
             chosen = [{**one, name: value} for one, value in zip(chosen, mixed, strict=True)]
         try:
             Solver(columns(chosen, [*sizes, *dealt]))
@@ -104,10 +109,11 @@ def points_of(
 
 
 def _extremes(candidates: Sequence[Json], sizes: Sequence[str], num: int, chance: random.Random) -> list[Json]:
-    """Different in these sizes alone; those first that have the smallest and the largest values."""
+    """Different in these sizes alone; those first that have the smallest, the largest and the oddest values."""
     left = list({tuple(one[name] for name in sizes): one for one in candidates}.values())
     chance.shuffle(left)
     wanted = {(name, side(one[name] for one in left)) for name in sizes for side in (min, max)}
+    wanted |= {(name, min((one[name] for one in left), key=_power_of_two)) for name in sizes}
     chosen: list[Json] = []
     while left and len(chosen) < num:
         best = max(left, key=lambda one: sum((name, one[name]) in wanted for name in sizes))
@@ -115,6 +121,11 @@ def _extremes(candidates: Sequence[Json], sizes: Sequence[str], num: int, chance
         wanted -= {(name, best[name]) for name in sizes}
         chosen.append(best)
     return chosen
+
+
+def _power_of_two(number: int) -> int:
+    """The largest that divides it."""
+    return number & -number
 
 
 def columns(points: Sequence[Json], names: Sequence[str]) -> Points:
