@@ -105,7 +105,7 @@ class Screener:
         covering = {
             kind: known
             for kind in kinds
-            if (known := self._known(group, kind)) is not None and _covers(known, points, kind, gangs)
+            if (known := self.known(group, kind)) is not None and _covers(known, points, kind, gangs)
         }
         # Examples tell of steps with and without accumulation at once.
         missing = list(dict.fromkeys(replace(kind, accumulate=False) for kind in kinds if kind not in covering))
@@ -189,7 +189,8 @@ class Screener:
         finally:
             self._idle.put(process)
 
-    def _known(self, group: Group, kind: Layout) -> Blueprint | None:
+    def known(self, group: Group, kind: Layout) -> Blueprint | None:
+        """What was found earlier; None where there is nothing, or only a damaged file."""
         try:
             return Blueprint.from_json(json.loads(self._file(group, kind).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError):
