@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -188,7 +189,8 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
         raise NoBlueprint("nothing grows with the micro-batch, so every batch would fit")
     bounded = [name for name in points if name != SAMPLES and not _of_depth_alone(name, depth, sizes)]
     passes, *others = coded
-    updates, updates_of_more = others[: len(examples[0].updates)], others[len(examples[0].updates) :][:2]
+    num_updates = len(examples[0].updates)
+    updates, updates_of_more = others[:num_updates], others[num_updates : 2 * num_updates]
     num = len(classes)
     states = states_of(updates[-1], updates_of_more[-1], num)
     during, after = moments_of(passes, num)
@@ -261,7 +263,7 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> lis
             rows = told(example.shapes[number][0][0] if shape else 1 for example in examples)
             row = told(int(np.prod(example.shapes[number][0][1:], dtype=np.int64)) for example in examples)
             units.setdefault(block, []).append((rows, row))
-            factors[Shards(((rows, Monomial(rows.coefficient / rows.coefficient)),))] = None
+            factors[Shards(((rows, Monomial(Fraction(1))),))] = None
         factors |= {Shards(tuple(tensors)): None for tensors in units.values()}
     return list(factors)
 
@@ -279,16 +281,16 @@ def _formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards])
     if formula is None:
         raise NoBlueprint(f"no formula gives the sizes {sizes.tolist()}")
     samples = dict(formula.monomial.exponents).get(SAMPLES, 0)
-    if samples not in (0, 1) or any(SAMPLES in str(factor) for factor in formula.factors):
+    if samples not in (0, 1) or any(SAMPLES in factor.variables for factor in formula.factors):
         raise NoBlueprint(f"the sizes {sizes.tolist()} are not affine in the micro-batch")
     return formula
 
 
 def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Formula]) -> bool:
     """Whether a variable says how many blocks there are, and changes no size: any number of blocks follows."""
-    return name in dict(depth.exponents) and not any(name in str(size) for size in sizes)
+    return name in depth.variables and not any(name in size.variables for size in sizes)
 
 
 def _grows(size: Formula) -> bool:
     """With the micro-batch: then it is proportional to it."""
-    return SAMPLES in dict(size.monomial.exponents)
+    return SAMPLES in size.variables

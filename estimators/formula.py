@@ -40,6 +40,10 @@ class Monomial:
     exponents: tuple[tuple[str, int], ...] = ()
     constant: int = 0
 
+    @property
+    def variables(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.exponents)
+
     def at(self, points: Points) -> Whole:
         """Raises ``NotWhole``."""
         over = np.full(_length(points), self.coefficient.numerator, dtype=np.int64)
@@ -67,6 +71,10 @@ class Shards:
 
     tensors: tuple[tuple[Monomial, Monomial], ...]  # (rows, elements of a row)
 
+    @property
+    def variables(self) -> frozenset[str]:
+        return frozenset({RANKS}).union(*(part.variables for tensor in self.tensors for part in tensor))
+
     def at(self, points: Points) -> Whole:
         """Raises ``NotWhole``."""
         elements = np.zeros(_length(points), dtype=np.int64)
@@ -88,6 +96,10 @@ class Formula:
 
     monomial: Monomial
     factors: tuple[Monomial | Shards, ...] = ()
+
+    @property
+    def variables(self) -> frozenset[str]:
+        return self.monomial.variables.union(*(factor.variables for factor in self.factors))
 
     def at(self, points: Points) -> Whole:
         """Raises ``NotWhole``."""

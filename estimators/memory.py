@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from estimators.device_kind import Memory
-from estimators.model import MIB, Footprint, Layout, ModelProfile, Plan
+from estimators.model import MIB, Footprint, Layout, Peaks, Plan
 
 # Measured with real steps under RLIMIT_DATA (torch 2.13, one thread): the smallest budget that a rank survived was at
 # most 0.15 MiB over the traced peak without a gang (7 ViT and GPT plans of 20 to 125 MiB, also with recompute and
@@ -48,7 +48,7 @@ def margin_on(memory: Memory) -> Margin:
     return Margin(*(memory.outside_bytes(num_ranks) for num_ranks in (1, 2, 3)))
 
 
-def footprint(profile: ModelProfile, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
+def footprint(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
     """Bytes of the rank that needs most.
 
     ``extra_bytes`` is what out-of-memory failures have added: the part ``unseen`` of the peak.
@@ -59,9 +59,7 @@ def footprint(profile: ModelProfile, plan: Plan, extra_bytes: int = 0, margin: M
     return max(costs, key=lambda cost: cost.peak_bytes)
 
 
-def footprints(
-    profile: ModelProfile, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL
-) -> tuple[Footprint, ...]:
+def footprints(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> tuple[Footprint, ...]:
     """Bytes of one rank of each stage; see ``footprint``."""
 
     size, costs = plan.micro_batch, []
@@ -72,7 +70,7 @@ def footprints(
     return tuple(costs)
 
 
-def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
+def least_footprint(profile: Peaks, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
     """A lower bound for every plan of ``dp_shard`` ranks, traced or not.
 
     The states are there when the optimizer begins, and sharding at best divides them evenly.
@@ -81,7 +79,7 @@ def least_footprint(profile: ModelProfile, dp_shard: int, extra_bytes: int = 0, 
 
 
 def largest_micro_batch(
-    profile: ModelProfile, layout: Layout, capacity_mib: int, extra_bytes: int = 0, margin: Margin = VIRTUAL
+    profile: Peaks, layout: Layout, capacity_mib: int, extra_bytes: int = 0, margin: Margin = VIRTUAL
 ) -> int:
     """Largest micro-batch with which one rank is within ``capacity_mib``, margin included; 0 when none is.
 

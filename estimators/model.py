@@ -253,6 +253,16 @@ class PeakCurve(Protocol):
         ...
 
 
+class Peaks(Protocol):
+    """What must be known of a candidate to choose its plan: see ``ModelProfile``."""
+
+    @property
+    def state_bytes(self) -> int: ...
+
+    @property
+    def curves(self) -> Mapping[Layout, PeakCurve]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
     """What fake traces say of one model structure; grows by a peak curve and the work of a step per traced layout.

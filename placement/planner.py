@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from estimators.memory import VIRTUAL, Margin, footprint, largest_micro_batch, least_footprint
-from estimators.model import Footprint, Layout, ModelProfile, Plan
+from estimators.model import Footprint, Layout, Peaks, Plan
 from placement.model import Cluster
 
 
@@ -84,7 +84,7 @@ class Option:
 
 
 def choose(
-    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
+    profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
 ) -> Choice | Untraced | NoPlan:
     """The plan for ``batch`` samples per optimizer step; ``extra_bytes`` per rank are added to every prediction, and
     the ``margin`` of its devices.
@@ -110,7 +110,7 @@ def decide(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster
 
 
 def compare(
-    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
+    profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
 ) -> list[Option] | Untraced:
     """What ``choose`` would look at if nothing had pleased it so far, in its order; the same errors."""
     options: list[Option] = []
@@ -122,7 +122,7 @@ def compare(
 
 
 def _options(
-    profile: ModelProfile, batch: int, cluster: Cluster, extra_bytes: int, margin: Margin
+    profile: Peaks, batch: int, cluster: Cluster, extra_bytes: int, margin: Margin
 ) -> Iterator[Option | Untraced]:
     if batch < 1 or extra_bytes < 0:
         raise ValueError(f"batch must be at least 1 and extra_bytes at least 0, got {batch} and {extra_bytes}")
@@ -150,7 +150,7 @@ def _degrees(cluster: Cluster, batch: int) -> Iterator[tuple[int, int]]:
 class _Row:
     """The plans of one degree and recompute setting."""
 
-    profile: ModelProfile
+    profile: Peaks
     batch: int
     extra_bytes: int
     margin: Margin

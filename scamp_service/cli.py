@@ -24,7 +24,7 @@ from scamp_service.errors import InvalidInput, ScampError
 from scamp_service.progress import closing_line, leaderboard, live_view
 from scamp_service.settings import Settings
 from scamp_service.spec import StudySpec, parse_study
-from scamp_service.subject import code_of, read_study, subject
+from scamp_service.subject import STUDY_SUFFIXES, code_of, read_study, subject
 from scamp_service.supervise import ROOT, Service, running_server
 
 if TYPE_CHECKING:
@@ -239,8 +239,8 @@ def estimate(
 
 @app.command()
 def screen(
-    what: Annotated[str, typer.Argument(help="a study in YAML", metavar="STUDY.yaml")],
-    candidates: Annotated[int, typer.Option(help="how many to draw from the study's space", min=1, max=100_000)] = 1000,
+    what: StudyFile,
+    candidates: Annotated[int, typer.Option(help="how many to draw from the study's space", min=1, max=10_000)] = 1000,
     device: Annotated[
         str | None, typer.Option(help="a kind of GPU, such as H100; default: virtual devices", metavar="KIND")
     ] = None,
@@ -263,7 +263,9 @@ def screen(
 
     settings = _settings(data_dir=data_dir)
     cluster, kind = target(settings, device, count, mib)
-    wanted = subject(what, _params(param or []), candidates, working_dir, at_random=True)
+    if what.suffix not in STUDY_SUFFIXES:
+        raise InvalidInput(f"{what} has no space to screen: name a study in YAML, or ask `scamp estimate {what}`")
+    wanted = subject(str(what), _params(param or []), candidates, working_dir, at_random=True)
     cache_dir = settings.data_dir / "profiles"
     with err.status("tracing …"):
         found = screened(wanted.workload, wanted.code, wanted.candidates, cluster, cache_dir, kind, err.print)

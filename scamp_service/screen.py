@@ -19,7 +19,7 @@ from estimators.blueprint import Blueprint, Costs
 from estimators.device_kind import DeviceKind
 from estimators.formula import RANKS, NotWhole
 from estimators.memory import Margin
-from estimators.model import Layout, ModelProfile, PeakCurve
+from estimators.model import Layout, PeakCurve
 from placement.model import Cluster
 from placement.planner import Choice, NoPlan, Option, Untraced, compare, decide
 from scamp_service.errors import InvalidInput
@@ -58,6 +58,7 @@ class Screened:
                 {
                     "plan": option.plan.to_json(),
                     "fits": option.fits,
+                    "lower_bound": option.at_least,
                     "peak_bytes": option.footprint.peak_bytes,
                     "reserved_mib": option.footprint.reserved_mib,
                 }
@@ -101,21 +102,21 @@ def screen(
         tell(f"looking for formulas of {len(sound)} candidates")
         for group, blueprints in screener.blueprints(sound, degrees):
             try:
-                profiles = _profiles(group, sound, blueprints, degrees) if not isinstance(blueprints, str) else {}
+                peaks = _peaks(group, sound, blueprints, degrees) if not isinstance(blueprints, str) else {}
             except NotWhole as reason:
-                profiles, blueprints = {}, str(reason)
-            for place, profile in profiles.items():
-                found[place] = _decided(candidates[place], batches[place], profile, cluster, margin)
+                peaks, blueprints = {}, str(reason)
+            for place, one in peaks.items():
+                found[place] = _decided(candidates[place], batches[place], one, cluster, margin)
             why = blueprints if isinstance(blueprints, str) else NOT_TOLD
-            alone |= dict.fromkeys(set(group.members) - set(profiles), why)
+            alone |= dict.fromkeys(set(group.members) - set(peaks), why)
         counts = screener.num_examples, screener.num_checked
     for why, num in Counter(alone.values()).items():
         tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
     if alone:
         with Estimator(workload, code, cache_dir, kind) as estimator:
             for place in alone:
-                one = estimator.estimate(candidates[place], cluster)
-                found[place] = Screened(candidates[place], one.batch, one.options, one.choice)
+                alone_one = estimator.estimate(candidates[place], cluster)
+                found[place] = Screened(candidates[place], alone_one.batch, alone_one.options, alone_one.choice)
     for place, batch in enumerate(batches):
         if isinstance(batch, str):
             found[place] = Screened(candidates[place], 0, refused=batch)
@@ -129,18 +130,18 @@ def _batches(screener: Screener, candidates: Sequence[Json]) -> list[int | str]:
         raise InvalidInput(failed.reason) from None
 
 
-def _decided(params: Json, batch: int | str, profile: ModelProfile, cluster: Cluster, margin: Margin) -> Screened:
+def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster, margin: Margin) -> Screened:
     assert isinstance(batch, int)
-    options = compare(profile, batch=batch, cluster=cluster, margin=margin)
+    options = compare(peaks, batch=batch, cluster=cluster, margin=margin)
     assert not isinstance(options, Untraced), "blueprints know every layout that is compared"
     choice = decide(options, batch=batch, cluster=cluster)
     assert not isinstance(choice, Untraced)
     return Screened(params, batch, options, choice)
 
 
-def _profiles(
+def _peaks(
     group: Group, candidates: Mapping[int, Json], blueprints: Mapping[Layout, Blueprint], degrees: Sequence[int]
-) -> dict[int, ModelProfile]:
+) -> dict[int, _Peaks]:
     """Of the members that the blueprints tell of, with the peaks under every layout that a planner may look at."""
     points = columns([candidates[key] for key in group.members], group.sizes)
     widest = {**points, RANKS: np.full(len(group.members), degrees[-1])}  # what it divides, smaller degrees do
@@ -155,9 +156,15 @@ def _profiles(
         for number, degree in enumerate(counts):
             known[replace(kind, dp_shard=degree)] = costs, number * len(members)
     plain, _ = known[Layout()]
-    return {
-        key: ModelProfile("", 0, int(plain.states[place]), _Curves(known, place)) for place, key in enumerate(members)
-    }
+    return {key: _Peaks(int(plain.states[place]), _Curves(known, place)) for place, key in enumerate(members)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Peaks:
+    """See ``estimators.model.Peaks``."""
+
+    state_bytes: int
+    curves: Mapping[Layout, PeakCurve]
 
 
 class _Curves(dict[Layout, PeakCurve]):

@@ -8,6 +8,7 @@ hold there is none, and whoever asks must have the candidates traced one by one.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import queue
 import random
@@ -34,7 +35,6 @@ KINDS = tuple(
 )
 """One layout for each blueprint of a group; 2 stands for every number of shards."""
 CHECKED_DEPTH = 8  # blocks at most, of a candidate that is traced whole to see that a blueprint holds
-SECONDS = 600  # of processor time, for what one process is asked at a time
 
 
 class Screener:
@@ -57,7 +57,7 @@ class Screener:
     def __exit__(self, *exc_info: object) -> None:
         for process in self._processes:
             process.kill()
-        self._threads.shutdown()
+        self._threads.shutdown(cancel_futures=True)
         for process in self._processes:
             process.end()
 
@@ -128,6 +128,22 @@ class Screener:
             for kind in reversed(kinds)  # those that take longest first, so that no process is idle at the end
         }
         asked = {kind: [self._submit("examples", kind, one) for one in points] for kind, points in wanted.items()}
+        try:
+            return self._fitted(group, members, wanted, asked, gangs, depth)
+        finally:
+            for answer in itertools.chain(*asked.values()):
+                answer.cancel()  # where one has failed, nobody waits for the others
+
+    def _fitted(
+        self,
+        group: Group,
+        members: Sequence[Json],
+        wanted: Mapping[Layout, Sequence[Json]],
+        asked: Mapping[Layout, Sequence[Future[Json]]],
+        gangs: Sequence[int],
+        depth: str | None,
+    ) -> dict[Layout, Blueprint]:
+        """Blueprints that a whole trace has confirmed."""
         found, checks = {}, []
         for kind, answers in asked.items():
             pairs = [answer.result()["examples"] for answer in answers]
@@ -185,7 +201,7 @@ class Screener:
     def _ask(self, what: str, wish: Json) -> Json:
         process = self._idle.get()
         try:
-            return self._tracer.ask(process, what, self._workload, self._code, wish, SECONDS)
+            return self._tracer.ask(process, what, self._workload, self._code, wish)
         finally:
             self._idle.put(process)
 

@@ -84,7 +84,8 @@ def points_of(
     candidates do not tell their sizes apart.
     """
     dealt: dict[str, Sequence[int]] = {SAMPLES: _MICRO_BATCHES}
-    dealt |= {RANKS: degrees} if degrees else {}
+    # Both ends first, as there may be more degrees than examples.
+    dealt |= {RANKS: list(dict.fromkeys([degrees[0], degrees[-1], *degrees]))} if degrees else {}
     dealt |= {depth: EXAMPLE_DEPTHS} if depth else {}
     num = len(sizes) + len(dealt) + 1 + SPARE
     for seed in range(20):

@@ -11,6 +11,8 @@ from scamp_service.client import bundle_code
 from scamp_service.errors import InvalidInput
 from scamp_service.spec import StudySpec, parse_study
 
+STUDY_SUFFIXES = (".yaml", ".yml", ".json")
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -34,7 +36,7 @@ def subject(
     ``params`` take the place of a study's own; its candidates are the first that it would try, or drawn ``at_random``.
     Raises ``InvalidInput``.
     """
-    if Path(what).suffix not in (".yaml", ".yml", ".json"):
+    if Path(what).suffix not in STUDY_SUFFIXES:
         if ":" not in what:
             return Subject(what, None, [params])
         module, _, name = what.rpartition(":")

@@ -142,16 +142,16 @@ class Tracer:
         """Raises ``TraceFailed``. What the plain layout has found, if it was traced, makes others cheaper."""
         plain = self.known(workload, code, params, Layout())
         wish = {"params": dict(params), "layout": asdict(layout), "alike": plain.alike if plain else None}
-        answer = self.ask(process, "trace", workload, code, wish, self._seconds)
+        answer = self.ask(process, "trace", workload, code, wish)
         return self.cache.put(self.cache.key(workload, code, params, layout), answer)
 
-    def ask(self, process: TraceProcess, what: str, workload: str, code: str | None, wish: Json, seconds: int) -> Json:
+    def ask(self, process: TraceProcess, what: str, workload: str, code: str | None, wish: Json) -> Json:
         """The answer of ``workloads.profile``, uncached. Raises ``TraceFailed``."""
         files: dict[str, str | None] = {"code_zip": None, "code_dir": None}
         if code is not None:
             files["code_zip"] = str(self._code_zip(code))
             files["code_dir"] = str((self._cache_dir / "code" / code).resolve())
-        return process.ask({"ask": what, "workload": workload, **files, **wish}, seconds)
+        return process.ask({"ask": what, "workload": workload, **files, **wish}, self._seconds)
 
     def _code_zip(self, sha256: str) -> Path:
         file = (self._cache_dir / "code" / f"{sha256}.zip").resolve()
