@@ -92,35 +92,40 @@ def screen(
     """``code`` is the zip of a user's files, ``kind`` what the devices are. Raises ``InvalidInput``."""
     check_code(workload, code, functions=True)
     tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS)
-    degrees = [1 << power for power in range(len(cluster.devices).bit_length())]
-    margin = margin_of(kind)
-    found: dict[int, Screened] = {}
-    alone: dict[int, str] = {}
     with Screener(workload, hashlib.sha256(code).hexdigest() if code else None, tracer) as screener:
         batches = _batches(screener, candidates)
         sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
         tell(f"looking for formulas of {len(sound)} candidates")
-        for group, blueprints in screener.blueprints(sound, degrees):
-            try:
-                peaks = _peaks(group, sound, blueprints, degrees) if not isinstance(blueprints, str) else {}
-            except NotWhole as reason:
-                peaks, blueprints = {}, str(reason)
-            for place, one in peaks.items():
-                found[place] = _decided(candidates[place], batches[place], one, cluster, margin)
-            why = blueprints if isinstance(blueprints, str) else NOT_TOLD
-            alone |= dict.fromkeys(set(group.members) - set(peaks), why)
-        counts = screener.num_examples, screener.num_checked
+        found, alone = _by_formulas(screener, sound, batches, cluster, margin_of(kind))
     for why, num in Counter(alone.values()).items():
         tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
     if alone:
         with Estimator(workload, code, cache_dir, kind) as estimator:
-            for place in alone:
-                alone_one = estimator.estimate(candidates[place], cluster)
-                found[place] = Screened(candidates[place], alone_one.batch, alone_one.options, alone_one.choice)
-    for place, batch in enumerate(batches):
-        if isinstance(batch, str):
-            found[place] = Screened(candidates[place], 0, refused=batch)
-    return Screening([found[place] for place in range(len(candidates))], *counts, alone)
+            estimates = {place: estimator.estimate(candidates[place], cluster) for place in alone}
+        found |= {place: Screened(one.params, one.batch, one.options, one.choice) for place, one in estimates.items()}
+    refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)}
+    found |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
+    in_order = [found[place] for place in range(len(candidates))]
+    return Screening(in_order, screener.num_examples, screener.num_checked, alone)
+
+
+def _by_formulas(
+    screener: Screener, sound: Mapping[int, Json], batches: Sequence[int | str], cluster: Cluster, margin: Margin
+) -> tuple[dict[int, Screened], dict[int, str]]:
+    """Those that have formulas, and why the others have none."""
+    degrees = [1 << power for power in range(len(cluster.devices).bit_length())]
+    found: dict[int, Screened] = {}
+    alone: dict[int, str] = {}
+    for group, blueprints in screener.blueprints(sound, degrees):
+        try:
+            peaks = _peaks(group, sound, blueprints, degrees) if not isinstance(blueprints, str) else {}
+        except NotWhole as reason:
+            peaks, blueprints = {}, str(reason)
+        for place, one in peaks.items():
+            found[place] = _decided(sound[place], batches[place], one, cluster, margin)
+        why = blueprints if isinstance(blueprints, str) else NOT_TOLD
+        alone |= dict.fromkeys(set(group.members) - set(peaks), why)
+    return found, alone
 
 
 def _batches(screener: Screener, candidates: Sequence[Json]) -> list[int | str]:

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import json
 import queue
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -24,7 +23,7 @@ from estimators.example import Example, NoBlueprint
 from estimators.formula import RANKS, Points
 from estimators.model import Layout
 from scamp_service.model import Json
-from scamp_service.screening import Group, columns, grouped, parted, points_of
+from scamp_service.screening import Group, Task, columns, grouped, parted
 from scamp_service.tracing import TraceFailed, TraceProcess, Tracer, write_atomically
 
 KINDS = tuple(
@@ -34,7 +33,6 @@ KINDS = tuple(
     for accumulate in (False, True)
 )
 """One layout for each blueprint of a group; 2 stands for every number of shards."""
-CHECKED_DEPTH = 8  # blocks at most, of a candidate that is traced whole to see that a blueprint holds
 
 
 class Screener:
@@ -111,55 +109,42 @@ class Screener:
         missing = list(dict.fromkeys(replace(kind, accumulate=False) for kind in kinds if kind not in covering))
         if not missing:
             return covering
-        for kind, blueprint in self._traced(group, members, missing, gangs).items():
+        task = Task(group, members, gangs, self._depth(group, members))
+        for kind, blueprint in self._traced(task, missing).items():
             if not _covers(blueprint, points, kind, gangs):
                 raise NoBlueprint("some are beyond all examples")
             write_atomically(self._file(group, kind), json.dumps(blueprint.to_json()).encode())
             covering[kind] = blueprint
         return covering
 
-    def _traced(
-        self, group: Group, members: Sequence[Json], kinds: Sequence[Layout], gangs: Sequence[int]
-    ) -> dict[Layout, Blueprint]:
-        depth = self._depth(group, members)
-        others = [name for name in group.sizes if name != depth]
-        wanted = {
-            kind: points_of(members, others, gangs if kind.dp_shard > 1 else (), depth)
-            for kind in reversed(kinds)  # those that take longest first, so that no process is idle at the end
-        }
+    def _traced(self, task: Task, kinds: Sequence[Layout]) -> dict[Layout, Blueprint]:
+        # Those that take longest first, so that no process is idle at the end.
+        wanted = {kind: task.examples(kind) for kind in reversed(kinds)}
         asked = {kind: [self._submit("examples", kind, one) for one in points] for kind, points in wanted.items()}
         try:
-            return self._fitted(group, members, wanted, asked, gangs, depth)
+            return self._confirmed(task, wanted, asked)
         finally:
             for answer in itertools.chain(*asked.values()):
                 answer.cancel()  # where one has failed, nobody waits for the others
 
-    def _fitted(
-        self,
-        group: Group,
-        members: Sequence[Json],
-        wanted: Mapping[Layout, Sequence[Json]],
-        asked: Mapping[Layout, Sequence[Future[Json]]],
-        gangs: Sequence[int],
-        depth: str | None,
+    def _confirmed(
+        self, task: Task, wanted: Mapping[Layout, Sequence[Json]], asked: Mapping[Layout, Sequence[Future[Json]]]
     ) -> dict[Layout, Blueprint]:
-        """Blueprints that a whole trace has confirmed."""
+        """Those of which a candidate that was traced whole needs what they say."""
         found, checks = {}, []
         for kind, answers in asked.items():
             pairs = [answer.result()["examples"] for answer in answers]
             self.num_examples += len(pairs)
-            names = [*group.sizes, *_dealt(kind)]
             for accumulate in (False, True):
                 layout = replace(kind, accumulate=accumulate)
                 examples = [Example.from_json(pair[accumulate]) for pair in pairs]
-                found[layout] = blueprint = fit(columns(wanted[kind], names), examples)
-                point = self._to_check(layout, blueprint, group, members, gangs, depth)
-                checks.append((blueprint, point, names, self._submit("peak", layout, point)))
-        for blueprint, point, names, answer in checks:
-            peak = answer.result()["peak"]
+                found[layout] = fit(task.columns(wanted[kind], kind), examples)
+                point = task.to_check(layout, found[layout])
+                checks.append((layout, point, self._submit("peak", layout, point)))
+        for layout, point, answer in checks:
+            told = found[layout].costs(task.columns([point], layout)).curve(0).peak_bytes(point[SAMPLES])
             self.num_checked += 1
-            told = blueprint.costs(columns([point], names)).curve(0).peak_bytes(point[SAMPLES])
-            if told != peak:
+            if told != (peak := answer.result()["peak"]):
                 raise NoBlueprint(f"{point} needs {peak:,} bytes where its blueprint says {told:,}")
         return found
 
@@ -174,23 +159,6 @@ class Screener:
         point = {**sorted(members, key=suits)[-1], SAMPLES: 2}
         one, _ = self._submit("examples", Layout(), point).result()["examples"]
         return next((name for name in group.sizes if point[name] == one["num_blocks"]), None)
-
-    def _to_check(
-        self,
-        layout: Layout,
-        blueprint: Blueprint,
-        group: Group,
-        members: Sequence[Json],
-        gangs: Sequence[int],
-        depth: str | None,
-    ) -> Json:
-        """A candidate to be traced whole: any, but with few blocks if possible, since that takes long."""
-        chance = random.Random(str(layout))
-        ranks = {RANKS: chance.choice(gangs)} if layout.dp_shard > 1 else {}
-        told = blueprint.tells(columns([{**one, **ranks} for one in members], [*group.sizes, *ranks]))
-        able = [one for one, is_told in zip(members, told, strict=True) if is_told]
-        point = {**chance.choice(able or members), **ranks, SAMPLES: chance.choice((1, 2, 7))}
-        return point | ({depth: min(point[depth], CHECKED_DEPTH)} if depth else {})
 
     def _submit(self, what: str, kind: Layout, point: Json) -> Future[Json]:
         params = {name: value for name, value in point.items() if name not in (SAMPLES, RANKS)}
@@ -215,11 +183,6 @@ class Screener:
     def _file(self, group: Group, kind: Layout) -> Path:
         shared = [group.settings, *group.sizes]
         return self._tracer.cache.file_of("blueprint", self._workload, self._code, shared, str(kind))
-
-
-def _dealt(kind: Layout) -> list[str]:
-    """The variables that are no candidate's."""
-    return [SAMPLES, RANKS] if kind.dp_shard > 1 else [SAMPLES]
 
 
 def _covers(blueprint: Blueprint, points: Points, kind: Layout, gangs: Sequence[int]) -> bool:

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from estimators.blueprint import SAMPLES
+from estimators.blueprint import SAMPLES, Blueprint
 from estimators.example import NoBlueprint
 from estimators.formula import RANKS, SPARE, Points, Solver
+from estimators.model import Layout
 from scamp_service.model import Json
 from scamp_service.tracing import NUMBERS
 
 EXAMPLE_DEPTHS = (5, 6, 7)
+CHECKED_DEPTH = 8  # blocks at most, of a candidate that is traced whole to see that a blueprint holds
 _MICRO_BATCHES = (2, 3, 5, 8, 16, 32, 64)
 _RATES = NUMBERS | {"batch"}
 
@@ -72,6 +74,34 @@ def _is_size(name: str, value: Any) -> bool:
 
 def _sign(value: Any) -> Any:
     return (value > 0) - (value < 0) if isinstance(value, int | float) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A group's members and the gangs that they are asked about; ``depth`` is the size that says how many blocks."""
+
+    group: Group
+    members: Sequence[Json]
+    gangs: Sequence[int]
+    depth: str | None
+
+    def examples(self, kind: Layout) -> list[Json]:
+        """What to trace under a layout like ``kind``; see ``points_of``."""
+        sizes = [name for name in self.group.sizes if name != self.depth]
+        return points_of(self.members, sizes, self.gangs if kind.dp_shard > 1 else (), self.depth)
+
+    def columns(self, points: Sequence[Json], kind: Layout) -> Points:
+        """All variables of points under a layout like ``kind``."""
+        return columns(points, [*self.group.sizes, SAMPLES, *([RANKS] if kind.dp_shard > 1 else [])])
+
+    def to_check(self, kind: Layout, blueprint: Blueprint) -> Json:
+        """A candidate to be traced whole: any, but with few blocks if possible, since that takes long."""
+        chance = random.Random(str(kind))
+        ranks = {RANKS: chance.choice(self.gangs)} if kind.dp_shard > 1 else {}
+        told = blueprint.tells(columns([{**one, **ranks} for one in self.members], [*self.group.sizes, *ranks]))
+        able = [one for one, is_told in zip(self.members, told, strict=True) if is_told]
+        point = {**chance.choice(able or self.members), **ranks, SAMPLES: chance.choice((1, 2, 7))}
+        return point | ({self.depth: min(point[self.depth], CHECKED_DEPTH)} if self.depth else {})
 
 
 def points_of(

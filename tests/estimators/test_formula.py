@@ -59,6 +59,12 @@ def test_shards_are_rounded_up_to_whole_rows_and_added_up_in_a_unit() -> None:
     )
 
 
+def test_a_formula_knows_its_variables_by_name() -> None:
+    shards = Shards(((Monomial(Fraction(1), (("w", 1),)), Monomial(Fraction(2))),))
+    formula = Formula(Monomial(Fraction(4), (("e", 1), ("n", -1))), (shards, Monomial(Fraction(1), (("t", 2),), 1)))
+    assert formula.variables == {"e", "n", "w", "t", RANKS}
+
+
 def test_a_sum_that_no_factor_explains_has_no_formula() -> None:
     assert Solver(POINTS).formula(POINTS["width"] * POINTS["tokens"] + POINTS["width"] ** 2, []) is None
 

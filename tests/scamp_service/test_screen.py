@@ -111,6 +111,9 @@ def test_the_command_screens_a_study(folder: Path, screening: Screening) -> None
     args = ["screen", str(folder / "study.yaml"), "--candidates", "40", "--count", "1", "--mib", "60"]
     shown = scamp(folder, *args)
     assert shown.returncode == 0, shown.stderr
+    for mistake, words in (("stdlib_gpt", "no space to screen"), ("gone.yaml", "cannot read")):
+        refused = scamp(folder, "screen", mistake)
+        assert refused.returncode == 2 and words in refused.stderr and len(refused.stderr.splitlines()) == 1
     assert "40 candidates on 1 × virtual, 60 MiB" in shown.stdout
     answer = scamp(folder, *args, "--json")
     assert len(json.loads(answer.stdout)) == 40

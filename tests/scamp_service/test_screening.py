@@ -52,6 +52,12 @@ def test_the_examples_span_every_size_and_tell_all_apart() -> None:
     assert points == points_of(members, ["width", "heads"], DEGREES, "depth")
 
 
+def test_the_smallest_and_the_largest_gang_are_among_the_examples_however_many_there_are() -> None:
+    degrees = [2**power for power in range(1, 14)]
+    points = points_of(list(candidates().values()), ["width", "heads"], degrees)
+    assert len(points) < len(degrees) and {2, 8192} <= {point[RANKS] for point in points}
+
+
 def test_sizes_that_always_change_together_cannot_be_told_apart() -> None:
     members = [{**one, "heads": one["width"] // 32} for one in candidates().values()]
     with pytest.raises(NoBlueprint, match="do not tell"):
