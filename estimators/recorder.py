@@ -132,6 +132,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*exc_info)  # type: ignore[no-untyped-call]
         self._patches.close()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to skip it takes as long as many an operation
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

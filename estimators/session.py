@@ -98,7 +98,7 @@ class Session:
         with contextlib.ExitStack() as modes:
             modes.enter_context(_deferred_garbage())
             self._mesh = modes.enter_context(fake_mesh(self._wanted))
-            fake = modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+            fake = modes.enter_context(_FakeMode(allow_non_fake_inputs=True))
             self._recorder = modes.enter_context(Recorder(fake))
             with _NoInit():
                 self._model = self._recipe.build_model()
@@ -305,6 +305,14 @@ def _deferred_garbage() -> Iterator[None]:
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+class _FakeMode(FakeTensorMode):
+    """Asks the kernels that torch has for shapes; its own takes operations apart in Python first, which is for symbols
+    and takes ten times as long."""
+
+    def cpp_meta_supports_symint(self, func: Any) -> bool:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta")
 
 
 class _NoInit(TorchFunctionMode):
