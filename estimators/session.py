@@ -307,7 +307,7 @@ def _deferred_garbage() -> Iterator[None]:
         gc.unfreeze()
 
 
-class _FakeMode(FakeTensorMode):
+class _FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Asks the kernels that torch has for shapes; its own takes operations apart in Python first, which is for symbols
     and takes ten times as long."""
 

@@ -193,15 +193,17 @@ class RayExecutor:
         ray.shutdown()
 
     def shutdown(self, seconds: float = 20.0) -> None:
-        """End every rank, the sink and the pools, then disconnect."""
+        """End every rank, the sink and the pools, then disconnect.
+
+        Ranks of this host are gone then; those that have not told where they are, or are elsewhere, Ray ends.
+        """
         self._closed.set()
         self._thread.join()
         with self._lock:
             for rank in self._ranks.values():
                 self._end(rank)
             deadline = time.monotonic() + seconds
-            while self._ranks and time.monotonic() < deadline:
-                self._bury()
+            while any(map(_lives_here, self._ranks.values())) and time.monotonic() < deadline:
                 time.sleep(0.02)
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.kill(self._sink)
@@ -515,6 +517,10 @@ def _is_created(group: PlacementGroup) -> bool:
     """``PlacementGroup.wait`` rounds its seconds down to whole ones, and at 0 answers by chance."""
     table: dict[str, Any] = placement_group_table(group)
     return table.get("state") == "CREATED"
+
+
+def _lives_here(rank: RankHandle) -> bool:
+    return rank.status is not None and rank.status.host == host_id() and _process_exists(rank.status.pid)
 
 
 def _process_exists(pid: int) -> bool:

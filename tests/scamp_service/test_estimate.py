@@ -225,24 +225,31 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path) -> None:
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("nets.py", FUNCTIONS)
 
-    def state_bytes(function: str, **params: Any) -> int:
-        with Estimator(f"nets.py:{function}", packed.getvalue(), folder) as estimator:
-            return estimator.estimate(params, devices(1, 96)).profile.state_bytes
+    def function(name: str) -> Estimator:
+        return Estimator(f"nets.py:{name}", packed.getvalue(), folder)
+
+    def state_bytes(estimator: Estimator, **params: Any) -> int:
+        return estimator.estimate(params, devices(1, 96)).profile.state_bytes
+
+    def refuses(estimator: Estimator, complaint: str, **params: Any) -> None:
+        with pytest.raises(InvalidInput, match=complaint):
+            estimator.estimate(params, devices(1, 96))
 
     num_params = 3 * (32 * 32 + 32)
     few = 64  # AdamW's counts of steps, the loss
-    assert state_bytes("own", width=32) == pytest.approx(4 * 4 * num_params, abs=few)
-    assert state_bytes("given", width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
-    assert state_bytes("given", width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
-    for function, params, complaint in (
-        ("own", {}, r"own\(width: 'int'\)|own\(width: int\): missing a required argument: 'width'"),
-        ("own", {"width": 8, "depht": 3}, "unexpected keyword argument 'depht'"),
-        ("bare", {"width": 8}, r"returns a tensor of shape \[\d+, 8\], no loss"),
-        ("wrong", {}, r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net"),
-        ("none", {}, "defines no class or function none"),
-    ):
-        with pytest.raises(InvalidInput, match=complaint):
-            state_bytes(function, **params)
+    with function("own") as own:
+        assert state_bytes(own, width=32) == pytest.approx(4 * 4 * num_params, abs=few)
+        refuses(own, r"own\(width: 'int'\)|own\(width: int\): missing a required argument: 'width'")
+        refuses(own, "unexpected keyword argument 'depht'", width=8, depht=3)
+    with function("given") as given:
+        assert state_bytes(given, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
+        assert state_bytes(given, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
+    with function("bare") as bare:
+        refuses(bare, r"returns a tensor of shape \[\d+, 8\], no loss", width=8)
+    with function("wrong") as wrong:
+        refuses(wrong, r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net")
+    with pytest.raises(InvalidInput, match="defines no class or function none"):
+        function("none")
 
 
 def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -96,7 +97,7 @@ def test_a_client_without_the_token_is_refused(local_ray: LocalRay) -> None:
 
 @pytest.mark.ray
 def test_it_listens_on_the_loopback_interface_only(local_ray: LocalRay) -> None:
-    sockets = {os.readlink(link) for pid in members(local_ray) for link in _links(pid)}
+    sockets = {target for pid in members(local_ray) for target in _open_files(pid)}
     addresses = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -107,11 +108,12 @@ def test_it_listens_on_the_loopback_interface_only(local_ray: LocalRay) -> None:
     assert addresses <= {"0100007F", "0000000000000000FFFF00000100007F", "0" * 24 + "01000000"}
 
 
-def _links(pid: int) -> list[Path]:
-    try:
-        return [link for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
-    except OSError:
-        return []
+def _open_files(pid: int) -> Iterator[str]:
+    """What a process has open, as far as it does not close it meanwhile."""
+    with contextlib.suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                yield os.readlink(link)
 
 
 @pytest.mark.ray

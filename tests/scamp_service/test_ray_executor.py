@@ -356,6 +356,19 @@ def test_a_rank_ends_itself_when_no_controller_renews_its_lease(world: World) ->
     assert not is_running(pid)
 
 
+def test_to_leave_is_not_to_wait_for_a_rank_that_has_only_begun_to_start(world: World) -> None:
+    executor, (device, *_) = world.executor, world.devices()
+    world.until(lambda: any(rank.phase is Phase.READY for rank in executor._ranks.values()), "a rank")
+    with executor._lock:
+        executor._create(device)
+    pids = [rank.status.pid for rank in executor._ranks.values() if rank.status]
+    began, patience = time.monotonic(), 60.0
+    executor.shutdown(patience)
+    assert time.monotonic() - began < patience
+    assert pids and not any(is_running(pid) for pid in pids)
+    world.executor = world.new_executor()
+
+
 def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
