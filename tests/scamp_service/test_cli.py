@@ -167,7 +167,7 @@ def test_a_language_model_is_better_than_one_who_knows_letters_alone(tmp_path: P
     study.write_text(
         "name: gpt\nworkload: stdlib_gpt\nobjective: {metric: loss, direction: minimize}\n"
         "space: {lr: {low: 3e-3, high: 6e-3}}\nfixed: {depth: 2, width: 64, heads: 4, context: 64, batch: 32}\n"
-        "budget: {trials: 1, steps: 120, report_every: 60}\n"
+        "budget: {trials: 1, steps: 60, report_every: 30}\n"
     )
     done = scamp(tmp_path / "data", "run", study, "--json")
     assert done.returncode == 0, done.stderr

@@ -124,9 +124,9 @@ def test_two_studies_that_fill_the_cluster_live_through_kills_at_any_moment(data
     rng = random.Random(2023)
     service = Served(data_dir, **CLUSTER)
     try:
-        watched = Watched(service, study(LARGE, trials=2, steps=40))
+        watched = Watched(service, study(LARGE, trials=2, steps=30))
         until(lambda: any(trial["num_ranks"] for trial in watched.trials()), "a plan for two ranks")
-        watched.submit(study(SMALL, trials=4, steps=200))  # what runs now leaves no device free
+        watched.submit(study(SMALL, trials=3, steps=150))  # what runs now leaves no device free
         num_ranks = 0
         for gang, victims in [(2, ["controller", "api", "rank"]), (1, ["controller", "rank"])]:
             until(lambda gang=gang: watched.trains_on(gang), f"a gang of {gang} that reports")

@@ -100,5 +100,5 @@ def test_a_request_counts_in_full_when_the_baseline_has_shrunk_meanwhile() -> No
 
 def test_the_peak_of_a_sharded_step_does_not_depend_on_when_gloo_lets_go_of_its_tensors(ranks: Any) -> None:
     plan = Plan(4, num_micro_batches=8, dp_shard=2, recompute=True)
-    peaks = {ranks.train(plan, params={"depth": 4, "width": 64}, report_every=4)[0]["peak"] for _ in range(3)}
+    peaks = {ranks.train(plan, steps=2, params={"depth": 4, "width": 64})[0]["peak"] for _ in range(3)}
     assert len(peaks) == 1
