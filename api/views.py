@@ -89,6 +89,13 @@ class LessonView(View):
     num_out_of_memory: Annotated[int, Field(description="those of them that went out of memory")]
 
 
+class OutOfMemoryView(View):
+    attempts: Annotated[int, Field(description="how many ended so")]
+    least_excess_pct: Annotated[
+        float | None, Field(description="the worst needed so much more than predicted, or beyond")
+    ]
+
+
 class SummaryView(View):
     """The study in a few numbers, the same as `scamp run --json` prints."""
 
@@ -104,10 +111,7 @@ class SummaryView(View):
         dict[str, float | None],
         Field(description="predicted against measured peak, where that is exact: median and max, absolute"),
     ]
-    out_of_memory: Annotated[
-        dict[str, float | None],
-        Field(description="attempts that ended so, and least_excess_pct: the worst needed so much more, or beyond"),
-    ]
+    out_of_memory: OutOfMemoryView
     device_seconds: float
     wall_seconds: float
     best_metrics: Annotated[dict[str, float | None], Field(description="the last evaluation of the best trial")]

@@ -34,7 +34,8 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """What one attempt demands: ``num_ranks`` different devices with ``mib_per_rank`` free on each."""
+    """What one attempt demands: ``num_ranks`` different devices with ``mib_per_rank`` free on each. Reasons name its
+    ``id``."""
 
     id: str
     num_ranks: int

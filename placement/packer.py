@@ -211,7 +211,7 @@ def _why_not(gang: Gang, free: Sequence[_Spot], num_large: int, shelf: _Shelf, r
     have += ", ".join(f"{spot.device.id}: {spot.free_mib} MiB" for spot in free[:4]) + (", …)" if free[4:] else ")")
     kept = [spot.device.id for spot in free if spot.device.id in reserved]
     if kept:
-        have += f", but {', '.join(kept)} {_are(len(kept))} kept for gang {reserved[kept[0]].gang.id}"
+        have += f", but {', '.join(kept)} {_are(len(kept))} kept for {reserved[kept[0]].gang.id}"
     return f"{demand}; {have}"
 
 

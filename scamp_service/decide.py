@@ -326,7 +326,7 @@ def _place_queued(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effec
             queued.append(trial)
     if not queued or not s.cluster.devices:
         return
-    by_gang = {str(trial.id): trial for trial in _fair_order(s, queued)}
+    by_gang = {_gang(trial).id: trial for trial in _fair_order(s, queued)}
     ledger = ledger_of(s.cluster, s.attempts, s.max_gangs_per_device)
     queue = [Queued(_gang(trial), s.passed_over.get(gang, 0), arrival=trial.id) for gang, trial in by_gang.items()]
     placements, waits = pack(queue, ledger)
@@ -383,7 +383,8 @@ def _plan(trial: Trial) -> Plan:
 
 
 def _gang(trial: Trial) -> Gang:
-    return Gang(str(trial.id), _plan(trial).world_size, trial.reserved_mib)
+    name = f"trial {trial.number} of study {trial.study_id}"
+    return Gang(name, _plan(trial).world_size, trial.reserved_mib)
 
 
 def _order(

@@ -141,8 +141,7 @@ def test_a_gang_passed_over_too_often_keeps_devices_for_itself() -> None:
     assert not placements
     assert waits[0].reason.endswith("passed over 8 times, so d0, d1 are now kept for it")
     assert waits[1].reason == (
-        "needs 10 MiB on 1 device at once; 2 have that free (d0: 16 MiB, d1: 16 MiB), "
-        "but d0, d1 are kept for gang old/1"
+        "needs 10 MiB on 1 device at once; 2 have that free (d0: 16 MiB, d1: 16 MiB), but d0, d1 are kept for old/1"
     )
     assert not pack([small, starved], ledger)[0], "wherever it stands in the queue"
     ledger.release("held0")

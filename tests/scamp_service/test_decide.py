@@ -209,7 +209,7 @@ def test_a_trial_waits_until_its_former_attempt_has_ended() -> None:
 
 def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
     studies = {1: study(), 2: study(id=2)}
-    trials = [trial(id=i, study_id=1 if i < 9 else 2, state=TrialState.QUEUED, attempt=0, reserved_mib=90)
+    trials = [trial(id=i, number=i, study_id=1 if i < 9 else 2, state=TrialState.QUEUED, attempt=0, reserved_mib=90)
               for i in range(1, 13)]  # fmt: skip
     begun = [e.trial.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
     assert sorted(begun) == [1, 1, 2, 2]
