@@ -305,7 +305,7 @@ def _price(
 
 @app.command()
 def calibrate(data_dir: DataDir = None) -> None:
-    """Measure how fast this machine's CPU trains, for the times that `scamp estimate` tells. Takes about 20 seconds."""
+    """Measure how fast this machine's CPU trains, for the times that `scamp estimate` tells. Takes about 30 seconds."""
     from scamp_service.calibration import calibrate as measure
 
     settings = _settings(data_dir=data_dir)

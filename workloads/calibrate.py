@@ -1,8 +1,9 @@
 """Measures how fast this machine's CPU does each kind of operation, as ranks do them: one thread, their allocator.
 
 ``python -m workloads.calibrate`` prints a ``DeviceKind`` as one line of JSON. Single operations of a few models are
-timed, and for each kind operations · a + FLOPs · b + bytes · c + fresh bytes · d is fitted to the seconds, no term of
-it negative. What steps take between operations, in Python and in autograd, is fitted to whole steps of the same models.
+timed in several rounds, and for each kind operations · a + FLOPs · b + bytes · c + fresh bytes · d is fitted to the
+median seconds, no term of it negative. What steps take between operations, in Python and in autograd, is fitted to
+whole steps of the same models.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from estimators.work import OP_KINDS, Counter, Work
 from workloads import budget
 from workloads.transformer import Block
 
-NUM_STEPS = 5
+NUM_ROUNDS = 3
+NUM_STEPS = 2  # whole ones, in each round
 Step = Callable[[], None]
 Sample = tuple[float, ...]  # FLOPs, bytes, fresh bytes, half FLOPs, seconds
 
@@ -111,15 +113,36 @@ class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def measure(step: Step) -> tuple[list[tuple[str, Sample]], Work, float]:
-    """Of a step: its operations by kind, their work together, and the processor seconds of the whole."""
-    step()  # makes the optimizer's states
-    with _Timed() as timed:
-        step()
-    counter = Counter()
-    for kind, (*amounts, _) in timed.samples:
-        counter.add(kind, *amounts)
-    return timed.samples, counter.work, median(seconds(step) for _ in range(NUM_STEPS))
+class Probe:
+    """A step that is measured again and again: the speed of a shared machine changes within seconds."""
+
+    def __init__(self, step: Step) -> None:
+        self._step, self._runs, self._taken = step, list[list[tuple[str, Sample]]](), list[float]()
+        step()  # makes the optimizer's states
+
+    def measure(self) -> None:
+        with _Timed() as timed:
+            self._step()
+        self._runs.append(timed.samples)
+        self._taken += [seconds(self._step) for _ in range(NUM_STEPS)]
+
+    @property
+    def samples(self) -> list[tuple[str, Sample]]:
+        """Each operation with its kind, and the median of its seconds."""
+        runs = zip(*self._runs, strict=True)
+        return [(run[0][0], (*run[0][1][:-1], median(sample[-1] for _, sample in run))) for run in runs]
+
+    @property
+    def work(self) -> Work:
+        counter = Counter()
+        for kind, (*amounts, _) in self._runs[0]:
+            counter.add(kind, *amounts)
+        return counter.work
+
+    @property
+    def seconds(self) -> float:
+        """Processor seconds of the whole step."""
+        return median(self._taken)
 
 
 def seconds(step: Callable[[], object]) -> float:
@@ -136,19 +159,20 @@ def prepare() -> None:
 
 
 def calibrate() -> DeviceKind:
-    """Takes about 20 seconds of one core."""
+    """Takes about 30 seconds of one core."""
     prepare()
     torch.manual_seed(0)
+    probes = [Probe(step) for step in steps()]
+    for _ in range(NUM_ROUNDS):
+        for probe in probes:
+            probe.measure()
     by_kind: dict[str, list[Sample]] = defaultdict(list)
-    whole: list[tuple[Work, float]] = []
-    for step in steps():
-        samples, work, taken = measure(step)
-        whole.append((work, taken))
-        for name, sample in samples:
+    for probe in probes:
+        for name, sample in probe.samples:
             by_kind[name].append(sample)
     rates = {name: _fit(np.array(samples)) for name, samples in by_kind.items()}
     measured = DeviceKind(cpu_name(), rates, f"measured {date.today()}, 1 thread, torch {torch.__version__}")
-    return _with_overhead(measured, whole)
+    return _with_overhead(measured, [(probe.work, probe.seconds) for probe in probes])
 
 
 def _fit(samples: npt.NDArray[np.float64]) -> Rate:
@@ -159,7 +183,7 @@ def _fit(samples: npt.NDArray[np.float64]) -> Rate:
     *amounts, _, taken = samples.T
     scale = np.array([1e-6, 1e-11, 1e-10, 1e-10])  # of one each, so that the terms are of a size
     terms = np.stack([np.ones_like(taken), *amounts], 1) * scale
-    weights = 1 / np.maximum(taken, 2e-5) ** 0.75
+    weights = 1 / np.sqrt(taken)
     solution, _ = nnls(terms * weights[:, None], taken * weights)
     per_op, per_flop, per_byte, per_fresh_byte = solution * scale
     return Rate(per_op, per_flop, per_byte, per_fresh_byte, per_flop)

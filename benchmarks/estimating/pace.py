@@ -52,6 +52,14 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         Case("hf_gpt2", 2, {"depth": 4, "width": 256, "context": 128}),
         Case("hf_bert", 4, {"depth": 3, "width": 192, "context": 128}),
         Case("hf_llama", 2, {"depth": 4, "width": 256, "context": 128}),
+        Case("gpt", 4, {"depth": 3, "width": 384, "context": 64}),
+        Case("vit", 4, {"depth": 4, "width": 256, "side": 96}, recompute=True),
+        Case("swin", 2, {"width": 48, "depths": [2, 2]}, optimizer="momentum"),
+        Case("unet", 2, {"width": 16, "side": 96}, optimizer="fused"),
+        Case("dlrm", 512, {"rows": 20_000}, optimizer="fused"),
+        Case("hf_gpt2", 4, {"depth": 2, "width": 384, "context": 64}, optimizer="foreach"),
+        Case("hf_bert", 2, {"depth": 4, "width": 256, "context": 128}, recompute=True),
+        Case("hf_t5", 2, {"depth": 2, "width": 256, "context": 64}),
     ]
     return every[:1] if quick else every
 
@@ -116,11 +124,9 @@ def predict(case: Case, kind: DeviceKind) -> float:
 def run_for_real(case: Case) -> dict[str, Any]:
     """Processor seconds of a step as a rank would take it, and of a few known steps before and after."""
     calibrate.prepare()
-    probes = list(calibrate.steps())[::PROBE_EVERY]
-    work, before = Work(), 0.0
+    probes = [calibrate.Probe(step) for step in list(calibrate.steps())[::PROBE_EVERY]]
     for probe in probes:
-        _, one, taken = calibrate.measure(probe)
-        work, before = work + one, before + taken
+        probe.measure()
     workload = case.workload()
     model = workload.build_model()
     apply_plan(model, workload.blocks(model), case.layout, None)
@@ -131,8 +137,10 @@ def run_for_real(case: Case) -> dict[str, Any]:
         train_step(workload, model, optimizer, [batch], 1)
 
     taken = median([calibrate.seconds(step) for _ in range(NUM_STEPS + 2)][2:])
-    after = sum(calibrate.measure(probe)[2] for probe in probes)
-    return {"seconds": taken, "probe_seconds": (before + after) / 2, "probe_work": work.to_json()}
+    for probe in probes:
+        probe.measure()
+    work = sum((probe.work for probe in probes), Work())
+    return {"seconds": taken, "probe_seconds": sum(probe.seconds for probe in probes), "probe_work": work.to_json()}
 
 
 if __name__ == "__main__":
