@@ -53,7 +53,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         Case("hf_bert", 4, {"depth": 3, "width": 192, "context": 128}),
         Case("hf_llama", 2, {"depth": 4, "width": 256, "context": 128}),
         Case("gpt", 4, {"depth": 3, "width": 384, "context": 64}),
-        Case("vit", 4, {"depth": 4, "width": 256, "side": 96}, recompute=True),
+        Case("vit", 4, {"depth": 4, "width": 288, "side": 96}, recompute=True),
         Case("swin", 2, {"width": 48, "depths": [2, 2]}, optimizer="momentum"),
         Case("unet", 2, {"width": 16, "side": 96}, optimizer="fused"),
         Case("dlrm", 512, {"rows": 20_000}, optimizer="fused"),
