@@ -24,6 +24,7 @@ from estimators.outcomes import Outcomes
 from estimators.work import Counter, Work
 
 Batch = Any
+_DEVICE = torch.ops.prim.device.default
 
 
 class _EndOfForward(BaseException):
@@ -139,7 +140,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two of three dispatches: answered here, a trace takes a third less
         if self._forward_only and torch._C._current_graph_task_id() != -1:
             raise _EndOfForward(self.passes)
