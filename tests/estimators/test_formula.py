@@ -65,6 +65,13 @@ def test_a_formula_knows_its_variables_by_name() -> None:
     assert formula.variables == {"e", "n", "w", "t", RANKS}
 
 
+def test_one_byte_among_millions_is_no_product() -> None:
+    values = 10**6 * POINTS["width"] * POINTS["tokens"]
+    assert Solver(POINTS).formula(values, []) is not None
+    values[3] += 1
+    assert Solver(POINTS).formula(values, []) is None
+
+
 def test_a_sum_that_no_factor_explains_has_no_formula() -> None:
     assert Solver(POINTS).formula(POINTS["width"] * POINTS["tokens"] + POINTS["width"] ** 2, []) is None
 
