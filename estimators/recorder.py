@@ -163,6 +163,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outcome = self._outcomes.learn(key, func, args, kwargs, out)
         if outcome.kind is not None:
             self._done.add(outcome.kind, *outcome.amounts)
+        if type(out) is FakeTensor and not outcome.workspace:
+            self._see(out)  # most of them: no need to look for leaves
+            return out
         for leaf, workspace in zip_longest(tree_leaves(out), outcome.workspace, fillvalue=()):
             with self._taken(workspace):
                 if isinstance(leaf, FakeTensor):

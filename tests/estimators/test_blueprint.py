@@ -109,10 +109,9 @@ def told(blueprint: Blueprint, layout: Layout, point: Point) -> int:
         (Layout(), adam),
         (Layout(), foreach),
         (Layout(1, True, True), sgd),
-        (Layout(2), sgd),
         (Layout(2, True, True), adam),
     ],
-    ids=["single", "foreach", "recompute-accumulate-sgd", "fsdp-sgd", "fsdp-recompute-accumulate"],
+    ids=["single", "foreach", "recompute-accumulate-sgd", "fsdp-recompute-accumulate"],
 )
 def test_the_peak_of_a_candidate_that_was_never_traced_is_that_of_its_trace(layout: Layout, optimizer: Any) -> None:
     blueprint = fit(columns(EXAMPLES, layout), seen(layout, optimizer=optimizer))

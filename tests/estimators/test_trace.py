@@ -76,7 +76,7 @@ class Positions(Mlp):
 class Deep(nn.Module):
     """Seven equal layers between others."""
 
-    num_layers = 7
+    num_layers = 6
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,9 +27,8 @@ objective: {metric: loss, direction: minimize}
 space:
   depth: {low: 1, high: 40}
   width: {low: 16, high: 128, step: 16}
-  context: {choice: [32, 64, 128]}
   dropout: {low: 0.05, high: 0.2}
-fixed: {heads: 4, batch: 16}
+fixed: {heads: 4, batch: 16, context: 64}
 budget: {trials: 4, steps: 4, report_every: 2}
 """
 CLUSTER = devices(1, 60)
