@@ -57,28 +57,36 @@ class Layout:
     dp_replicate: int = 1
     reshard: bool = True
     selective: bool = False
+    zero1: bool = False
+    co_shard: int = 1
 
     def __post_init__(self) -> None:
-        _check_positive(self, "dp_shard", "tp", "dp_replicate")
+        _check_positive(self, "dp_shard", "tp", "dp_replicate", "co_shard")
         _check_sequence(self)
         if not self.reshard and self.dp_shard == 1:
             raise ValueError("without shards there is nothing to keep gathered: reshard=false needs dp_shard > 1")
         if self.selective and not self.recompute:
             raise ValueError("selective says what is recomputed: it needs recompute=true")
-        if self.stage is not None and (self.dp_shard > 1 or self.dp_replicate > 1):
-            raise ValueError(
-                "stages of a pipeline cannot be sharded or replicated yet: use dp_shard=1 and dp_replicate=1 with pp"
-            )
+        if self.zero1 and (self.dp_replicate == 1 or self.dp_shard > 1 or self.tp > 1 or self.stage is not None):
+            raise ValueError("whole replicas divide optimizer states between them: zero1 needs dp_replicate > 1 alone")
+        if self.co_shard > 1 and self.tp > 1:
+            raise ValueError("layers are divided over ranks or computed in parts, not both: use tp or co_shard")
+
+    @property
+    def divides_blocks_alike(self) -> bool:
+        """Whether equal blocks cost a rank the same: no stage has but some of them, and it updates a part of each."""
+        return self.stage is None and not self.zero1
 
     @property
     def mesh(self) -> dict[str, int]:
         """Ranks along each dimension of the device mesh, the slowest first; empty for a single rank.
 
-        With replicas there is always a dimension of shards, if need be of one that is all: FSDP2 asks for both.
+        With replicas there is a dimension of shards, if need be of one that is all: FSDP2 asks for both, ZeRO-1 not.
         """
         sizes = {"replicate": self.dp_replicate, "dp": self.dp_shard}
         sizes |= {"pp": self.stage.count if self.stage else 1, "tp": self.tp}
-        return {name: size for name, size in sizes.items() if size > 1 or (name == "dp" and self.dp_replicate > 1)}
+        fsdp = self.dp_replicate > 1 and not self.zero1
+        return {name: size for name, size in sizes.items() if size > 1 or (name == "dp" and fsdp)}
 
     @property
     def world_size(self) -> int:
@@ -93,9 +101,10 @@ class Layout:
     def __str__(self) -> str:
         degrees = {"replicate": self.dp_replicate, "fsdp": self.dp_shard, "tp": self.tp}
         words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
-        words += ["gathered"] * (not self.reshard)
+        words += ["gathered"] * (not self.reshard) + ["zero1"] * self.zero1
         words += [str(self.stage)] if self.stage else []
         words = (words or ["single"]) + ["sequence"] * self.sequence_parallel
+        words += [f"coshard{self.co_shard}"] * (self.co_shard > 1)
         words += ["selective"] * self.selective + ["recompute"] * self.recompute
         return "+".join(words + ["accumulate"] * self.accumulate)
 
@@ -112,11 +121,14 @@ class Plan:
     ``dp_shard`` ranks each hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2); every optimizer
     step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
     Parameters of a block are gathered for its forward pass and, if ``reshard``, once more for its backward pass; else
-    they stay whole in between. ``dp_replicate`` such groups of ranks have the same shards, and other samples (HSDP).
+    they stay whole in between. ``dp_replicate`` such groups of ranks have the same shards, and other samples (HSDP). If
+    ``zero1`` these are whole replicas, each of which alone has the states of a part of the parameters (ZeRO-1).
     The layers of each rank are split over ``tp`` ranks with the same samples (tensor parallel), which also divide what
     is between these layers along the sequence when ``sequence_parallel``. ``pp`` stages of a pipeline each have a share
     of the blocks, and take the micro-batches in the order of ``schedule``. If ``recompute``, blocks are computed once
     more in the backward pass: all of them, or if ``selective`` what is neither a product of matrices nor attention.
+    Heads and hidden units of a block are computed in ``co_shard`` parts one after another, and each part once more in
+    the backward pass, so that the activations of one part alone are there at a time (SuperScaler's co-shard).
     """
 
     micro_batch: int
@@ -130,6 +142,8 @@ class Plan:
     dp_replicate: int = 1
     reshard: bool = True
     selective: bool = False
+    zero1: bool = False
+    co_shard: int = 1
 
     def __post_init__(self) -> None:
         _check_positive(self, "micro_batch", "num_micro_batches", "pp")
@@ -156,7 +170,7 @@ class Plan:
         accumulate, sequence = self.num_micro_batches > 1, self.sequence_parallel
         whole = _layout(
             self.dp_shard, self.recompute, accumulate, self.tp, sequence, None, self.dp_replicate, self.reshard,
-            self.selective,
+            self.selective, self.zero1, self.co_shard,
         )  # fmt: skip
         if self.pp == 1:
             return (whole,)
@@ -177,7 +191,7 @@ class Plan:
 
     def __str__(self) -> str:
         split = f"tensor{' and sequence' * self.sequence_parallel} parallel over {self.tp} ranks"
-        ways = [f"{self.dp_replicate} replicas"] * (self.dp_replicate > 1)
+        ways = [f"{self.dp_replicate} replicas{' that share optimizer states' * self.zero1}"] * (self.dp_replicate > 1)
         gathered = " that keep what they gather" * (not self.reshard)
         ways += [f"FSDP over {self.dp_shard} ranks{gathered}"] * (self.dp_shard > 1) + [split] * (self.tp > 1)
         ways += [f"{self.schedule} pipeline of {self.pp} stages"] * (self.pp > 1)
@@ -186,22 +200,11 @@ class Plan:
             f"{self.num_micro_batches} × {self.micro_batch}" if self.num_micro_batches > 1 else f"{self.micro_batch}"
         )
         recompute = f", {'selective ' * self.selective}recompute" if self.recompute else ""
-        return f"{ranks}, micro-batch {steps}{recompute}"
+        parts = f", blocks in {self.co_shard} parts" if self.co_shard > 1 else ""
+        return f"{ranks}, micro-batch {steps}{recompute}{parts}"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "dp_shard": self.dp_shard,
-            "micro_batch": self.micro_batch,
-            "num_micro_batches": self.num_micro_batches,
-            "recompute": self.recompute,
-            "tp": self.tp,
-            "sequence_parallel": self.sequence_parallel,
-            "pp": self.pp,
-            "schedule": self.schedule,
-            "dp_replicate": self.dp_replicate,
-            "reshard": self.reshard,
-            "selective": self.selective,
-        }
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:

@@ -45,7 +45,7 @@ class Recipe:
     make_batch: Callable[[int], Batch]
     blocks: Callable[[nn.Module], Sequence[nn.Module]]
     apply_plan: Callable[[nn.Module, Sequence[nn.Module], Layout, DeviceMesh | None], nn.Module]
-    optimizer: Callable[[nn.Module], Optimizer]
+    optimizer: Callable[[nn.Module, Layout, DeviceMesh | None], Optimizer]
     begin_step: Callable[[int, Optimizer], None]
     train_step: Callable[[nn.Module, Optimizer, Iterable[Batch], int], object]
 
@@ -108,7 +108,7 @@ class Session:
             self._blocks = list(self._recipe.blocks(self._model))
             self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
             self.num_blocks = len(self._blocks)
-            self._optimizer = self._recipe.optimizer(self._model)
+            self._optimizer = self._new_optimizer()
             self._modes = modes.pop_all()
         return self
 
@@ -139,7 +139,7 @@ class Session:
         """Leave ``TRACED_BLOCKS`` blocks in the model, and note where each begins."""
         self._left_out = self._blocks[TRACED_BLOCKS:]
         self._blocks = shorten(self._model, self._blocks, TRACED_BLOCKS)
-        self._optimizer = self._recipe.optimizer(self._model)
+        self._optimizer = self._new_optimizer()
         self._watch_blocks()
 
     def spread(self) -> None:
@@ -148,7 +148,7 @@ class Session:
         self._model = self._recipe.apply_plan(self._model, self._blocks, self._layout, self._mesh)
         kept = set(self._model.modules())
         self._blocks = [block for block in self._blocks if block in kept]  # those of other stages are gone
-        self._optimizer = self._recipe.optimizer(self._model)
+        self._optimizer = self._new_optimizer()
         if self._left_out:
             self._watch_blocks()
 
@@ -156,7 +156,10 @@ class Session:
         """Put blocks back that ``shorten`` has left out, so many or all, with parameters like those of the others."""
         copied = list(lengthen(self._model, self._blocks, self._left_out[:num]))
         self._without_gradient |= {new for old, new in copied if old in self._without_gradient}
-        self._optimizer = self._recipe.optimizer(self._model)
+        self._optimizer = self._new_optimizer()
+
+    def _new_optimizer(self) -> Optimizer:
+        return self._recipe.optimizer(self._model, self._layout, self._mesh)
 
     def forget(self) -> None:
         """Drop what a pass that failed has left behind."""

@@ -57,7 +57,7 @@ def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None)
     which do the same forward with 2 samples do the same backward, with others, and under other layouts.
     """
     largest = max(batch, 4)
-    short = alike is not False and layout.stage is None
+    short = alike is not False and layout.divides_blocks_alike
     steps = _stretched(recipe, layout, largest, verify=alike is None) if short else None
     stretched = steps is not None
     steps = steps or _whole(recipe, layout, largest)

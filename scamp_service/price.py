@@ -61,6 +61,6 @@ def _field(name: str, value: str) -> Any:
         raise ValueError(f"there is no {name!r}")
     if name == "schedule":
         return value
-    if name in ("recompute", "selective", "sequence_parallel", "reshard"):
+    if name in ("recompute", "selective", "sequence_parallel", "reshard", "zero1"):
         return {"true": True, "false": False}[value.lower()]
     return int(value)

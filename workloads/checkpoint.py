@@ -70,11 +70,12 @@ def load(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Op
     reader = _SafeReader(directory / f"step-{step}")
     stored = reader.read_metadata().state_dict_metadata
     scalars = json.loads((directory / f"step-{step}" / "scalars.json").read_text())
-    names = dict(model.named_parameters())
+    own = getattr(optimizer, "own", None)  # parameters whose states other ranks have not (``zero``); None: all
+    names = {name: parameter for name, parameter in model.named_parameters() if own is None or parameter in own}
     for key, entry in stored.items():
         if key.startswith("optimizer/") and isinstance(entry, TensorStorageMetadata):
             _, name, field = key.split("/")
-            if name not in names:  # another stage's
+            if name not in names:  # another rank's
                 continue
             optimizer.state[names[name]][field] = _empty_state(names[name], entry)
     tensors, _ = _optimizer_state(model, optimizer)

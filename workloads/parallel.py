@@ -1,4 +1,5 @@
-"""Spreads a model over ranks: its stage of a pipeline, tensor parallelism and recompute of its blocks, FSDP2 sharding.
+"""Spreads a model over ranks: its stage of a pipeline, tensor parallelism and recompute of its blocks, FSDP2 sharding,
+and its optimizer after it.
 
 The tracer calls it as the ranks do. It holds no state and starts nothing: the process group and mesh are the caller's,
 real or fake.
@@ -11,11 +12,13 @@ from collections.abc import Sequence
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.optim import Optimizer
 
 from estimators.model import Layout
 from workloads.chain import Place, cut
+from workloads.co_shard import compute_in_parts
 from workloads.recompute import recomputed
-from workloads.tensor_parallel import split_layers, split_sequences
+from workloads.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
 
 
 def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, mesh: DeviceMesh | None) -> nn.Module:
@@ -31,6 +34,8 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         blocks = cut(model, Place(layout.stage, mesh.get_group("pp")))
     if mesh is not None and layout.tp > 1:
         split_layers(blocks, mesh["tp"], sequence=layout.sequence_parallel)
+    if layout.co_shard > 1:
+        compute_in_parts(blocks, layout.co_shard)
     if layout.recompute:
         for block in blocks:
             # Inside FSDP's hooks, not around them: the all-gather before backward serves the recomputation too.
@@ -44,3 +49,13 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     if mesh is not None and layout.sequence_parallel:
         split_sequences(blocks, mesh["tp"])
     return model
+
+
+def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | None) -> Optimizer:
+    """The new ``optimizer`` of a model to which ``layout`` was applied, as its ranks use it."""
+    if mesh is not None and layout.zero1:
+        from workloads.zero import ZeroOptimizer  # which takes half a second to import
+
+        zero: Optimizer = ZeroOptimizer(optimizer, mesh.get_group("replicate"))
+        return zero
+    return grouped_by_mesh(optimizer)

@@ -30,10 +30,9 @@ from estimators.model import Layout
 from estimators.session import Recipe
 from estimators.trace import Traced, examples, trace, trace_peak
 from workloads.loading import BUILT_INS, WorkloadError, load_estimable, load_workload, unpack_code
-from workloads.parallel import apply_plan
+from workloads.parallel import apply_plan, spread_optimizer
 from workloads.protocol import Workload
 from workloads.step import train_step
-from workloads.tensor_parallel import grouped_by_mesh
 from workloads.transformer import Block
 
 MEMORY_BYTES = 8 * 2**30  # of real memory: data sets, mostly; the model itself takes none
@@ -164,7 +163,7 @@ def recipe_of(workload: Workload) -> Recipe:
         make_batch=lambda size: workload.train_batch(torch.arange(size) % workload.num_train),
         blocks=workload.blocks,
         apply_plan=apply_plan,
-        optimizer=lambda model: grouped_by_mesh(workload.optimizer(model)),
+        optimizer=lambda model, layout, mesh: spread_optimizer(workload.optimizer(model), layout, mesh),
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
     )

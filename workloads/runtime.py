@@ -31,10 +31,9 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from estimators.model import Plan
 from workloads import budget, checkpoint
 from workloads.loading import WorkloadError, load_workload
-from workloads.parallel import apply_plan
+from workloads.parallel import apply_plan, spread_optimizer
 from workloads.protocol import Workload
 from workloads.step import evaluate, to_device, train_step
-from workloads.tensor_parallel import grouped_by_mesh
 
 CHECKPOINT_SHARE = 0.1  # of the time since the last one may go into the next
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
@@ -124,7 +123,7 @@ def _train(
     baseline = budget.baseline(device)
     model = build_model(workload, job.plan, job.seed, device, mesh)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
-        optimizer = grouped_by_mesh(workload.optimizer(model))
+        optimizer = spread_optimizer(workload.optimizer(model), job.plan.layout, mesh)
         run = _Run(job, workload, device, mesh, rank, reporter, held, model, optimizer)
         return run.train()
 

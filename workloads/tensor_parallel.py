@@ -32,13 +32,15 @@ class Split:
     ``columns`` are linear layers divided by their outputs; ``rows`` take these, are divided by their inputs, and what
     they give is summed over ranks. Between the two every rank computes its own part, so the block's ``forward``
     must take the size of that part from the tensors. ``norms`` are normalisations of single positions. The ranks must
-    divide ``most_parts``, the number of attention heads.
+    divide ``most_parts``, the number of attention heads. ``branches`` are submodules each of which has some of these
+    columns and rows and gives the sum of what its parts give; only co-shard asks for them.
     """
 
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     norms: tuple[str, ...]
     most_parts: int
+    branches: tuple[str, ...] = ()
 
 
 def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: bool) -> None:
@@ -50,18 +52,24 @@ def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: boo
     if not blocks:
         raise ValueError("tensor parallelism divides the layers of blocks, and the workload names no blocks")
     for block in blocks:
-        split = getattr(block, "split", None)
-        if not isinstance(split, Split):
-            raise ValueError(
-                f"{type(block).__name__} does not say how it is divided: give it an attribute `split`, a "
-                "workloads.tensor_parallel.Split, or use plans without tensor parallelism"
-            )
+        split = split_of(block)
         if split.most_parts % mesh.size():
             raise ValueError(
                 f"{split.most_parts} heads cannot be divided evenly over {mesh.size()} tensor-parallel ranks: "
                 "choose a degree that divides them"
             )
         parallelize_module(block, mesh, _styles(split, sequence))
+
+
+def split_of(block: nn.Module) -> Split:
+    """How ``block`` is divided. Raises ``ValueError`` where it does not say."""
+    split = getattr(block, "split", None)
+    if not isinstance(split, Split):
+        raise ValueError(
+            f"{type(block).__name__} does not say how it is divided: give it an attribute `split`, a "
+            "workloads.tensor_parallel.Split, or use plans without tensor parallelism and co-shard"
+        )
+    return split
 
 
 def split_sequences(blocks: Sequence[nn.Module], mesh: DeviceMesh) -> None:

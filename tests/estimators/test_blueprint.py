@@ -66,7 +66,7 @@ def recipe(point: Point, build: type[Net], optimizer: Any, extra: int = 0) -> Re
         make_batch=lambda size: torch.zeros(size, 11),
         blocks=lambda model: list(model.layers),
         apply_plan=apply_plan,
-        optimizer=lambda model: optimizer(model.parameters()),
+        optimizer=lambda model, layout, mesh: optimizer(model.parameters()),
         begin_step=lambda step, optimizer: None,
         train_step=step,
     )

@@ -18,6 +18,11 @@ PLANS = [
     Plan(4, recompute=True, selective=True),
     Plan(2, 4, pp=3),
     Plan(2, 2, tp=2, pp=3, schedule="gpipe"),
+    Plan(2, 4, dp_shard=2, pp=3),
+    Plan(2, 4, dp_replicate=2, dp_shard=2, pp=3),
+    Plan(4, dp_replicate=4, zero1=True),
+    Plan(4, co_shard=2),
+    Plan(4, recompute=True, co_shard=4),
 ]
 
 
@@ -71,6 +76,25 @@ def test_selective_says_what_is_recomputed() -> None:
         Plan(4, selective=True)
 
 
+@pytest.mark.parametrize("fields", [{}, {"dp_shard": 2}, {"tp": 2}, {"pp": 2, "num_micro_batches": 2}], ids=str)
+def test_only_whole_replicas_share_optimizer_states(fields: dict[str, int]) -> None:
+    replicas = 2 if fields else 1
+    with pytest.raises(ValueError, match="zero1 needs dp_replicate > 1 alone"):
+        Plan(1, zero1=True, dp_replicate=replicas, **fields)
+
+
+def test_layers_are_divided_over_ranks_or_computed_in_parts() -> None:
+    with pytest.raises(ValueError, match="use tp or co_shard"):
+        Plan(4, tp=2, co_shard=2)
+
+
+def test_every_stage_has_a_gang_that_shards_it() -> None:
+    plan = Plan(1, 4, pp=2, dp_shard=2)
+    assert (plan.world_size, plan.batch) == (4, 8)
+    assert [layout.stage.index for rank in range(4) if (layout := plan.layout_of(rank)).stage] == [0, 1, 0, 1]
+    assert [plan.data_rank(rank) for rank in range(4)] == [0, 0, 1, 1]
+
+
 def test_what_was_not_gathered_cannot_be_kept() -> None:
     with pytest.raises(ValueError, match="needs dp_shard > 1"):
         Plan(4, dp_replicate=2, reshard=False)
@@ -81,8 +105,6 @@ def test_what_was_not_gathered_cannot_be_kept() -> None:
     [
         ({"pp": 4, "num_micro_batches": 3}, "1F1B needs at least 4 micro-batches"),
         ({"pp": 2, "num_micro_batches": 2, "schedule": "zb"}, "one of 1f1b, gpipe"),
-        ({"pp": 2, "num_micro_batches": 2, "dp_shard": 2}, "cannot be sharded or replicated yet"),
-        ({"pp": 2, "num_micro_batches": 2, "dp_replicate": 2}, "cannot be sharded or replicated yet"),
     ],
     ids=str,
 )

@@ -156,7 +156,7 @@ def recipe(build: Callable[[], nn.Module] = Mlp, lr: float = 1e-3) -> Recipe:
         make_batch=make_batch,
         blocks=lambda model: list(model.layers),  # type: ignore[arg-type]
         apply_plan=apply_plan,
-        optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=lr),
+        optimizer=lambda model, layout, mesh: torch.optim.AdamW(model.parameters(), lr=lr),
         begin_step=lambda step, optimizer: None,
         train_step=train_step,
     )
@@ -167,7 +167,7 @@ def measured(build: Callable[[], nn.Module], layout: Layout, micro_batch: int) -
     wanted = recipe(build)
     model = wanted.build_model()
     model = apply_plan(model, wanted.blocks(model), layout, None)
-    optimizer = wanted.optimizer(model)
+    optimizer = wanted.optimizer(model, layout, None)
     num = 2 if layout.accumulate else 1
 
     def step() -> None:
@@ -269,7 +269,7 @@ def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
                 x = layer(x)
             return x
 
-    def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    def optimizer(model: nn.Module, *_: object) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters(), foreach=True)
 
     traced = trace(replace(recipe(Layers), optimizer=optimizer), Layout(64), 4)

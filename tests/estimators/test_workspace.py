@@ -56,14 +56,14 @@ def test_the_peak_of_convolutions_is_that_of_a_real_step(layers: Any, batch: int
         make_batch=lambda size: torch.randn(size, 3, 32, 32),
         blocks=lambda model: [],
         apply_plan=lambda model, blocks, layout, mesh: model,
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        optimizer=lambda model, layout, mesh: torch.optim.SGD(model.parameters(), lr=0.1),
         begin_step=lambda step, optimizer: None,
         train_step=train_step,
     )
     curve = trace(recipe, Layout(), 8).curve
     assert isinstance(curve, Envelope)
     model = recipe.build_model()
-    optimizer = recipe.optimizer(model)
+    optimizer = recipe.optimizer(model, Layout(), None)
 
     def step() -> None:
         train_step(model, optimizer, iter([recipe.make_batch(batch)]), 1)

@@ -84,6 +84,12 @@ def single(ranks: Any) -> list[Any]:
         Plan(32, dp_shard=2, tp=2, sequence_parallel=True),
         Plan(16, num_micro_batches=4, pp=2),
         Plan(16, num_micro_batches=4, pp=2, schedule="gpipe", tp=2, recompute=True),
+        Plan(8, num_micro_batches=4, pp=2, dp_shard=2),
+        Plan(8, num_micro_batches=4, pp=2, dp_replicate=2, schedule="gpipe", recompute=True),
+        Plan(16, num_micro_batches=2, dp_replicate=2, zero1=True),
+        Plan(16, dp_replicate=4, zero1=True, recompute=True),
+        Plan(64, co_shard=4),
+        Plan(16, num_micro_batches=2, dp_shard=2, co_shard=2, recompute=True),
     ],
     ids=str,
 )
@@ -106,6 +112,8 @@ def test_shared_parameters_and_unsaved_buffers_train_alike_when_sharded(ranks: A
         (Plan(16, dp_shard=2, dp_replicate=2), Plan(64)),
         (Plan(16, 4, pp=2), Plan(64)),
         (Plan(64), Plan(16, 4, pp=2)),
+        (Plan(16, 2, dp_replicate=2, zero1=True), Plan(64)),
+        (Plan(32, dp_shard=2), Plan(16, 2, dp_replicate=2, zero1=True)),
     ],
     ids=str,
 )

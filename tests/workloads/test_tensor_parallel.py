@@ -21,7 +21,7 @@ def test_every_rank_holds_its_part_of_the_linear_layers() -> None:
     with fake_mesh(layout) as mesh:
         split = model()
         apply_plan(split, list(split), layout, mesh)
-        for parameter in (split[0].qkv.weight, split[0].out.weight, split[1].up.bias):
+        for parameter in (split[0].attention.qkv.weight, split[0].attention.out.weight, split[1].feed_forward.up.bias):
             assert isinstance(parameter, DTensor)
             assert parameter.to_local().numel() * 4 == parameter.numel()
 

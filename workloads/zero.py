@@ -1,0 +1,75 @@
+"""ZeRO-1: whole replicas of a model, each of which updates a part of the parameters and has the states of these alone.
+
+fairscale's ``OSS`` divides them, and sends what was updated. Imported by those who need it only: fairscale takes half a
+second to import.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of what torch no longer recommends
+    from fairscale.optim.oss import OSS
+
+
+class ZeroOptimizer(OSS):  # type: ignore[misc]
+    """Does as ``optimizer`` would on the mean of the replicas' gradients; ``state`` is that of this rank's part.
+
+    ``optimizer`` must be new, without states; from now on it has a part of the parameters.
+    """
+
+    def __init__(self, optimizer: Optimizer, group: dist.ProcessGroup) -> None:
+        def part(groups: list[dict[str, Any]], **defaults: Any) -> Optimizer:
+            optimizer.param_groups = groups
+            return optimizer
+
+        groups = [dict(group) for group in optimizer.param_groups]
+        super().__init__(groups, optim=part, group=group, **optimizer.defaults)
+        self.state = self.optim.state
+
+    @property
+    def own(self) -> set[Tensor]:
+        """The parameters that this rank updates."""
+        return {parameter for group in self.optim.param_groups for parameter in group["params"]}
+
+    def partition_parameters(self) -> list[list[dict[str, Any]]]:
+        """The groups of each rank. The largest parameters are dealt out first, each to the rank that has least so far,
+        which divides better than their order in the model would; rank 0 has most."""
+        if not self._partition_parameters:
+            every = [parameter for group in self.param_groups for parameter in group["params"]]
+            parts: list[list[Tensor]] = [[] for _ in range(self.world_size)]
+            for parameter in sorted(every, key=Tensor.numel, reverse=True):
+                min(parts, key=_size).append(parameter)
+            parts.sort(key=_size, reverse=True)
+            owner = {parameter: rank for rank, part in enumerate(parts) for parameter in part}
+            for rank in range(self.world_size):
+                self._partition_parameters.append([])
+                for group in self.param_groups:
+                    mine = copy.copy(group)
+                    mine["params"] = [parameter for parameter in group["params"] if owner[parameter] == rank]
+                    self._partition_parameters[rank].append(mine)
+        parted: list[list[dict[str, Any]]] = self._partition_parameters
+        return parted
+
+    @torch.no_grad()
+    def step(self, closure: None = None, **kwargs: Any) -> None:
+        """Updates its part with the mean of all replicas' gradients, and takes the other parts from those who do."""
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        sums = [dist.all_reduce(gradient, group=self.group, async_op=True) for gradient in gradients]
+        for gradient, work in zip(gradients, sums, strict=True):
+            work.wait()
+            gradient.div_(self.world_size)
+        super().step(**kwargs)
+
+
+def _size(part: list[Tensor]) -> int:
+    return sum(map(Tensor.numel, part))
