@@ -57,7 +57,8 @@ largest error. With ZeRO-1, which divides whole parameters, the rank that has mo
 
 def cases(quick: bool, seed: int) -> list[Case]:
     every = list(_cases())
-    return every[::6] if quick else every
+    small = (Case("stdlib_gpt", GPT, Plan(4, dp_shard=2)), Case("stdlib_gpt", GPT, Plan(2, 4, pp=2)))
+    return [case for case in every if case in small] if quick else every
 
 
 def _cases() -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""How long the estimator takes: for a structure that it knows, and for ones that it has never seen.
+"""How long the estimator takes: for a structure that it knows, exactly, and for ones that it has never seen.
 
 Seconds are of processor time. New structures are traced in forks of a process that has imported torch and traced a
 small model before, from the candidate's parameters on: as in the service's trace process.
@@ -6,8 +6,11 @@ small model before, from the candidate's parameters on: as in the service's trac
 
 from __future__ import annotations
 
+import json
 import os
 import struct
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +21,7 @@ from typing import Any
 
 import torch
 
+from estimators.allocator import replay
 from estimators.memory import footprint, largest_micro_batch
 from estimators.model import Layout, Plan
 from estimators.trace import trace
@@ -28,6 +32,7 @@ from workloads.profile import recipe_of, warm_up
 GPT_1P3B = {"depth": 24, "width": 2048, "heads": 16, "context": 1024, "batch": 8}
 GPT_7B = {"depth": 32, "width": 4096, "heads": 32, "context": 2048, "batch": 8}
 NUM_NEW = 3
+NUM_REPLAYED = 10
 NUM_CACHED = 1000
 
 
@@ -39,8 +44,9 @@ class _NoCode:
 TITLE = "How long an estimate takes"
 HEADER = ("median s", "longest s", "case")
 ABOUT = """\
-Processor seconds: for peak, reservation and largest micro-batch of a plan whose layout was traced before, and for
-tracing structures that were never seen."""
+Processor seconds: for peak, reservation and largest micro-batch of a plan whose layout was traced before; for what a
+GPU's caching allocator takes over two steps of such a plan, by replay; and for tracing structures that were never
+seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +72,46 @@ class Result:
 def cases(quick: bool, seed: int) -> Sequence[Speed]:
     every = [
         Speed("cached_ms", "known structure", {"depth": 2, "width": 64}, Layout()),
+        Speed("replay_ms", "exact replay, GPT of 1.3B", GPT_1P3B, Layout()),
         Speed("new_1p3b_seconds", "new structure, GPT of 1.3B", GPT_1P3B, Layout()),
         Speed("new_fsdp_7b_seconds", "new structure, GPT of 7B, FSDP over 8, recompute", GPT_7B, Layout(8, True)),
     ]
-    return every[:2] if quick else every
+    return every[:3] if quick else every
 
 
 def measure(case: Speed, seconds: float) -> Result:
     """On this machine's processor, where nothing ends a trace: ``seconds`` are not looked at."""
     torch.set_num_threads(1)
-    return Result(case.figure, _cached(case) if case.figure == "cached_ms" else _new(case))
+    take = {"cached_ms": _cached, "replay_ms": _replayed}.get(case.figure, _new)
+    return Result(case.figure, take(case))
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    scale = {"cached_ms": 1e3}
+    scale = {"cached_ms": 1e3, "replay_ms": 1e3}
     return {result.figure: scale.get(result.figure, 1) * median(result.seconds) for result in results}
 
 
 def _new(case: Speed) -> list[float]:
+    """In a process that has traced nothing else: what it learns of operations, it uses in all traces that follow."""
+    command = [sys.executable, "-m", "benchmarks.estimating.speed", case.figure]
+    seconds: list[float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return seconds
+
+
+def _trace_new(figure: str) -> list[float]:
+    case = next(case for case in cases(quick=False, seed=0) if case.figure == figure)
+
     def traced() -> None:
         trace(recipe_of(load_workload("stdlib_gpt", None)(case.params)), case.layout, case.params["batch"])
 
     warm_up()
     return [_in_fork(traced) for _ in range(NUM_NEW)]
+
+
+def _replayed(case: Speed) -> list[float]:
+    log = trace(recipe_of(load_workload("stdlib_gpt", None)(case.params)), case.layout, case.params["batch"]).log
+    assert log is not None
+    return [_took(lambda: replay(log.run(case.params["batch"]))) for _ in range(NUM_REPLAYED)]
 
 
 def _cached(case: Speed) -> list[float]:
@@ -130,3 +153,7 @@ def _took(work: Callable[[], object]) -> float:
     began = time.process_time()
     work()
     return time.process_time() - began
+
+
+if __name__ == "__main__":
+    print(json.dumps(_trace_new(sys.argv[1])))
