@@ -82,7 +82,9 @@ class Passes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class Segment:
+    """What is logged of one visit of a block (None: of a part that is no block's)."""
+
     visit: int
     block: int | None
     events: EventLog
@@ -105,8 +107,8 @@ def stretch(passes: Passes, num_blocks: int) -> Passes | None:
 
 
 def _stretch(passes: Passes, num_blocks: int) -> Passes:
-    segments = list(_segments(passes))
-    homes = _homes(passes, segments)
+    segments = list(segments_of(passes))
+    homes = homes_of(passes, segments)
 
     def told(events: EventLog, block: int | None) -> list[_Told]:
         """Buffers of blocks are told relative to ``block``."""
@@ -123,7 +125,7 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
     num_before, work = len(synthesis.events), Work()
     marks: list[tuple[int, int | None, Work]] = []
 
-    def append(segment: _Segment, events: Sequence[_Told], block: int | None) -> None:
+    def append(segment: Segment, events: Sequence[_Told], block: int | None) -> None:
         nonlocal work
         if marks or len(synthesis.events) > num_before or block is not None:
             marks.append((len(synthesis.events), block, work))
@@ -172,18 +174,18 @@ class _Synthesis:
             self.events.append((number, size))
 
 
-def _segments(passes: Passes) -> Iterator[_Segment]:
+def segments_of(passes: Passes) -> Iterator[Segment]:
     """All events after those before, cut at the marks."""
     bounds = [(passes.num_before, None, Work()), *passes.marks, (len(passes.events), None, passes.work)]
     visits: dict[int | None, int] = {}
     for (start, block, work), (end, _, work_then) in pairwise(bounds):
         visits[block] = visits.get(block, -1) + 1
-        yield _Segment(visits[block], block, passes.events[start:end], work_then - work)
+        yield Segment(visits[block], block, passes.events[start:end], work_then - work)
 
 
-def _sweeps(segments: Sequence[_Segment]) -> list[list[_Segment]]:
+def _sweeps(segments: Sequence[Segment]) -> list[list[Segment]]:
     """Segments of blocks in runs over all of them, up or down; those outside one by one."""
-    sweeps: list[list[_Segment]] = []
+    sweeps: list[list[Segment]] = []
     for segment in segments:
         if segment.block is None or not sweeps or sweeps[-1][0].block is None or len(sweeps[-1]) == TRACED_BLOCKS:
             sweeps.append([segment])
@@ -196,7 +198,7 @@ def _sweeps(segments: Sequence[_Segment]) -> list[list[_Segment]]:
     return sweeps
 
 
-def _homes(passes: Passes, segments: Sequence[_Segment]) -> dict[int, _Home]:
+def homes_of(passes: Passes, segments: Sequence[Segment]) -> dict[int, _Home]:
     """Of each buffer by its number."""
     homes: dict[int, _Home] = {}
     counts: Counter[tuple[int, int | None]] = Counter()

@@ -27,6 +27,7 @@ from estimators.envelope import EventLog
 from estimators.fake_gang import fake_mesh
 from estimators.model import Layout
 from estimators.recorder import Batch, Recorder
+from estimators.units import Outline
 from estimators.work import Work
 
 _NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: from the second on, all are alike
@@ -38,7 +39,7 @@ class Recipe:
 
     ``make_batch`` gives real tensors of that many samples; ``begin_step`` takes the number of the step from 0;
     ``train_step`` runs all micro-batches that it is given forward and backward, then ``step`` and ``zero_grad`` of
-    what it is given as the optimizer.
+    what it is given as the optimizer. ``most_parts`` is into how many parts the layers of a block can be divided.
     """
 
     build_model: Callable[[], nn.Module]
@@ -48,6 +49,7 @@ class Recipe:
     optimizer: Callable[[nn.Module, Layout, DeviceMesh | None], Optimizer]
     begin_step: Callable[[int, Optimizer], None]
     train_step: Callable[[nn.Module, Optimizer, Iterable[Batch], int], object]
+    most_parts: Callable[[nn.Module], int] = lambda block: 1
 
 
 def num_passes(layout: Layout) -> int:
@@ -93,6 +95,9 @@ class Session:
         self._hooks: list[RemovableHandle] = []
         self._begun: list[tuple[int, Work]] = []  # where in the log each micro-batch begins, and the work done by then
         self._without_gradient: set[Tensor] = set()
+        self._outputs: dict[
+            int, dict[int, int]
+        ] = {}  # by samples: bytes that each block gives, and the first (-1) takes
 
     def __enter__(self) -> Session:
         with contextlib.ExitStack() as modes:
@@ -108,6 +113,7 @@ class Session:
             self._blocks = list(self._recipe.blocks(self._model))
             self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
             self.num_blocks = len(self._blocks)
+            self.outlines = _outlines(self._model, self._blocks, self._recipe.most_parts)
             self._optimizer = self._new_optimizer()
             self._modes = modes.pop_all()
         return self
@@ -119,8 +125,12 @@ class Session:
     @property
     def can_be_shortened(self) -> bool:
         """Whether there are more blocks than need to be traced, all alike and one after another."""
-        alike = self.num_blocks > TRACED_BLOCKS and are_equal(self._blocks)
-        return alike and container_of(self._model, self._blocks) is not None
+        return self.num_blocks > TRACED_BLOCKS and self.alike and container_of(self._model, self._blocks) is not None
+
+    @property
+    def alike(self) -> bool:
+        """Whether all blocks are."""
+        return are_equal(self._blocks)
 
     @property
     def shapes(self) -> tuple[tuple[tuple[int, ...], int | None], ...]:
@@ -149,8 +159,13 @@ class Session:
         kept = set(self._model.modules())
         self._blocks = [block for block in self._blocks if block in kept]  # those of other stages are gone
         self._optimizer = self._new_optimizer()
-        if self._left_out:
+        if self._left_out or self._layout == Layout():
             self._watch_blocks()
+
+    def outputs(self, micro_batch: int) -> list[int]:
+        """Bytes that went into the first block, and out of each, where they were watched."""
+        seen = list(self._outputs.get(micro_batch, {}).values())
+        return seen[:3] + [seen[2]] * len(self._left_out) + seen[3:] if self._left_out and len(seen) > 3 else seen
 
     def grow(self, num: int | None = None) -> None:
         """Put blocks back that ``shorten`` has left out, so many or all, with parameters like those of the others."""
@@ -213,6 +228,7 @@ class Session:
         with _disable_current_modes():
             samples = self._recipe.make_batch(micro_batch)
         self._begun.clear()
+        self._crossing = self._outputs[micro_batch] = {}
         return self._begin_log(), (self._next_batch(samples) for _ in range(num))
 
     def _next_batch(self, samples: Batch) -> Batch:
@@ -237,9 +253,11 @@ class Session:
         mark, last = self._recorder.mark, len(self._blocks) - 1
 
         def begins(number: int) -> Callable[..., None]:
-            def hook(*_: Any) -> None:
+            def hook(module: nn.Module, inputs: Any) -> None:
                 if torch._C._current_graph_task_id() == -1:  # else it is recomputed
                     mark(number)
+                    if number == 0:
+                        self._crossing[-1] = _bytes_of(inputs)
 
             return hook
 
@@ -247,6 +265,7 @@ class Session:
             def hook(module: nn.Module, inputs: Any, output: Any) -> None:
                 if torch._C._current_graph_task_id() != -1:
                     return
+                self._crossing[number] = _bytes_of(output)
                 if number == last:
                     mark(None)
                 for tensor in tree_leaves(output):
@@ -272,6 +291,28 @@ class Session:
             held = [list(block.parameters()), list(block.buffers()), states]
             owners |= dict.fromkeys(self._recorder.numbers(held), number)
         return owners
+
+
+def _outlines(model: nn.Module, blocks: Sequence[nn.Module], most_parts: Callable[[nn.Module], int]) -> list[Outline]:
+    """Of what comes before the blocks, of each block, and of what comes after; by the order of their parameters."""
+    owners = {parameter: number for number, block in enumerate(blocks) for parameter in block.parameters()}
+    ends: list[dict[str, int]] = [{}, {}]  # parameters before and after, by the model's attribute that they are in
+    reached = False
+    for name, parameter in model.named_parameters():
+        if parameter in owners:
+            reached = True
+        else:
+            attribute = name.partition(".")[0]
+            ends[reached][attribute] = ends[reached].get(attribute, 0) + parameter.numel()
+    names = {block: name for name, block in model.named_modules()}
+    before, after = (Outline(", ".join(end) or "nothing", sum(end.values())) for end in ends)
+    sizes = (sum(parameter.numel() for parameter in block.parameters()) for block in blocks)
+    middle = [Outline(names[block], size, most_parts(block)) for block, size in zip(blocks, sizes, strict=True)]
+    return [before, *middle, after]
+
+
+def _bytes_of(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
 class _WatchedOptimizer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from estimators.example import Example
 from estimators.model import Layout
 from estimators.session import Recipe, Session, num_passes
 from estimators.step_log import StepLog, log_of
+from estimators.units import Outline, Seen, Unit, units_of
 from estimators.work import StepWork, Work
 
 _Seen = TypeVar("_Seen")
@@ -32,7 +33,7 @@ class Traced:
 
     ``structure`` identifies the sequence of operations and all sizes; ``state_bytes`` are alive when the
     optimizer begins. ``alike``: its blocks are, and a few have told of all. ``log`` is there where the curve is an
-    envelope.
+    envelope, ``units`` in the plain layout.
     """
 
     curve: Envelope | PeakTable
@@ -42,6 +43,7 @@ class Traced:
     work: StepWork
     alike: bool
     log: StepLog | None = None
+    units: tuple[Unit, ...] = ()
 
 
 def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None) -> Traced:
@@ -69,7 +71,9 @@ def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None)
     passes_of_all = steps.passes[largest].work * (1 / num_passes(layout))
     per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
     work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.update_work)
-    return Traced(curve, _structure(second, curve), steps.num_params, second.held_after, work, stretched, log)
+    return Traced(
+        curve, _structure(second, curve), steps.num_params, second.held_after, work, stretched, log, steps.units
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class _Steps:
     update_work: Work
     update: EventLog
     num_params: int
+    units: tuple[Unit, ...]
 
 
 def _whole(recipe: Recipe, layout: Layout, largest: int) -> _Steps:
@@ -97,7 +102,10 @@ def _whole(recipe: Recipe, layout: Layout, largest: int) -> _Steps:
         first_peak = max(first.passes.peak, first.update.peak)
         update_peak = max(first.update.peak, second.update.peak)
         single, num_params = _allowed(session, lambda: session.passes(1)), session.num_params
-    return _Steps(passes, single, first_peak, update_peak, second.update.work, second.made, num_params)
+        outputs = {size: session.outputs(size) for size in passes}
+        alike = session.alike
+    units = _units(session.outlines, passes, outputs, alike=alike) if layout == Layout() else ()
+    return _Steps(passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units)
 
 
 def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) -> _Steps | None:
@@ -122,6 +130,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) ->
         session.grow()
         first, second = session.update(), session.update()
         num_blocks, num_params = session.num_blocks, session.num_params
+        outputs = {size: session.outputs(size) for size in few}
 
     def stretched(passes: Passes) -> Passes | None:
         longer = stretch(passes, num_blocks)
@@ -135,7 +144,15 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) ->
     if any(getattr(passes[2], name) != getattr(second.passes, name) for name in ("held_before", "gradient_bytes")):
         return None
     update_peak = max(first.update.peak, second.update.peak)
-    return _Steps(passes, single, first.update.peak, update_peak, second.update.work, second.made, num_params)
+    units = _units(session.outlines, passes, outputs, alike=True) if layout == Layout() else ()
+    return _Steps(passes, single, first.update.peak, update_peak, second.update.work, second.made, num_params, units)
+
+
+def _units(
+    outlines: Sequence[Outline], passes: Mapping[int, Passes], outputs: Mapping[int, Sequence[int]], *, alike: bool
+) -> tuple[Unit, ...]:
+    low, high = (Seen(size, passes[size], outputs[size]) for size in (2, max(passes)))
+    return units_of(outlines, low, high, alike=alike)
 
 
 def _curve(steps: _Steps) -> Envelope | None:

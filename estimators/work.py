@@ -49,6 +49,11 @@ class Work:
     def flops(self) -> float:
         return sum(self.amounts[1::_PER_KIND])
 
+    @property
+    def num_bytes(self) -> float:
+        """Of all tensors read and written."""
+        return sum(self.amounts[2::_PER_KIND])
+
     def __add__(self, other: Work) -> Work:
         return Work(tuple(a + b for a, b in zip(self.amounts, other.amounts, strict=True)))
 

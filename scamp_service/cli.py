@@ -195,6 +195,7 @@ def estimate(
         bool, typer.Option("--expandable-segments", help="as in PYTORCH_CUDA_ALLOC_CONF; with --device")
     ] = False,
     plan: Annotated[str | None, typer.Option(help="price this one alone, such as micro_batch=8,tp=2")] = None,
+    units: Annotated[bool, typer.Option("--units", help="also what each block costs, and what is around them")] = False,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -209,7 +210,7 @@ def estimate(
     in which ranks wait for each other.
     """
     from scamp_service.estimate import Estimator, target
-    from scamp_service.estimate_table import as_table, footnotes, headline
+    from scamp_service.estimate_table import as_table, footnotes, headline, units_table
     from scamp_service.price import plan_of
 
     settings = _settings(data_dir=data_dir)
@@ -228,6 +229,8 @@ def estimate(
                 found.append(estimator.estimate(params, cluster))
             if not as_json:
                 out.print(headline(found[-1]), style="bold", soft_wrap=True)
+                if units:
+                    out.print(units_table(found[-1]), "")
                 out.print(as_table(found[-1]))
                 out.print(f"→ {found[-1].choice.reason}\n", soft_wrap=True, markup=False)
     if not as_json:

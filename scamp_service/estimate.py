@@ -19,6 +19,7 @@ from estimators.device_kinds import gpu
 from estimators.memory import VIRTUAL, Margin, footprints, largest_micro_batch, margin_on
 from estimators.model import MIB, Footprint, Layout, ModelProfile, PeakCurve, Plan
 from estimators.reserved import ReservedCurve
+from estimators.units import Unit
 from placement.model import Cluster, Device
 from placement.planner import Choice, NoPlan, Option, Untraced, compare, decide
 from scamp_service.calibration import calibrated
@@ -84,6 +85,7 @@ class Estimate:
     choice: Choice | NoPlan
     kind: DeviceKind | None = None
     margin: Margin = VIRTUAL
+    units: Sequence[Unit] = ()
 
     @property
     def on_gpu(self) -> bool:
@@ -125,6 +127,7 @@ class Estimate:
             "num_params": self.profile.num_params,
             "state_bytes": self.profile.state_bytes,
             "flops_per_sample": self.profile.work[Layout()].per_sample.flops,
+            "units": [_unit_json(unit) for unit in self.units],
             "plan": chosen.to_json() if chosen else None,
             "reason": self.choice.reason,
             "device": self._device_json(),
@@ -193,13 +196,14 @@ class Estimator:
         """Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""
         params, margin = dict(params), self._margin
         trace = self._trace(params, Layout())
+        units = trace.units
         profile = trace.profile(Layout()).with_curve(Layout(), self._curve(trace))
         while isinstance(found := compare(profile, batch=trace.batch, cluster=cluster, margin=margin), Untraced):
             trace = self._trace(params, found.layout)
             profile = profile.with_curve(found.layout, self._curve(trace), trace.work)
         choice = decide(found, batch=trace.batch, cluster=cluster)
         assert not isinstance(choice, Untraced)
-        return Estimate(params, trace.batch, profile, found, choice, self._kind, margin)
+        return Estimate(params, trace.batch, profile, found, choice, self._kind, margin, units)
 
     def price(self, params: Mapping[str, Any], plan: Plan) -> tuple[Footprint, ...]:
         """What a rank of each stage needs under ``plan``, whether or not a study would choose from such plans.
@@ -224,6 +228,20 @@ class Estimator:
             return self._tracer.known(*wish) or self._tracer.trace(self._process, *wish)
         except TraceFailed as failed:
             raise InvalidInput(f"{self._workload} with {listed(params)}: {failed.reason}") from None
+
+
+def _unit_json(unit: Unit) -> dict[str, Any]:
+    """Of one of ``count`` equal units; bytes and FLOPs of a sample."""
+    return {
+        "name": unit.name,
+        "count": unit.count,
+        "num_params": unit.num_params,
+        "flops": unit.per_sample.flops,
+        "bytes_read_and_written": unit.per_sample.num_bytes,
+        "activation_bytes": unit.activations.bytes_per_sample,
+        "output_bytes": unit.output.bytes_per_sample,
+        "most_parts": unit.most_parts,
+    }
 
 
 def margin_of(kind: DeviceKind | None) -> Margin:

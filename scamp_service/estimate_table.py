@@ -35,6 +35,20 @@ def as_table(estimate: Estimate) -> Table:
     return _gpu_table(estimate) if estimate.on_gpu else _virtual_table(estimate)
 
 
+def units_table(estimate: Estimate) -> Table:
+    """One unit of a model in a row; ``parts`` is the most that its layers can be divided into."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
+    table.add_column("unit", overflow="fold")
+    for heading in ["params", "GFLOPs", "MiB moved", "MiB kept", "MiB out", "parts"]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for unit in estimate.units:
+        work, name = unit.per_sample, f"{unit.name} × {unit.count}" if unit.count > 1 else unit.name
+        sizes = (work.num_bytes, unit.activations.bytes_per_sample, unit.output.bytes_per_sample)
+        cells = [f"{unit.num_params:,}", f"{work.flops / 1e9:.3g}", *(f"{size / MIB:.3g}" for size in sizes)]
+        table.add_row(name, *cells, str(unit.most_parts) if unit.most_parts > 1 else "")
+    return table
+
+
 def footnotes(estimate: Estimate) -> Iterator[str]:
     """What is unverified, and why, one line each; none for virtual devices."""
     if not estimate.on_gpu or estimate.kind is None:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from estimators.envelope import curve_from_json
 from estimators.model import Layout, ModelProfile, PeakCurve
 from estimators.step_log import StepLog
+from estimators.units import Unit
 from estimators.work import StepWork
 from scamp_service.model import Json
 
@@ -40,7 +41,8 @@ NUMBERS = frozenset({"lr", "weight_decay"})
 @dataclass(frozen=True, slots=True)
 class Trace:
     """What one layout of a candidate has shown. ``batch`` is the candidate's effective batch; ``alike`` says whether a
-    few of its blocks have told of all, and ``log`` is None where sizes are not affine."""
+    few of its blocks have told of all, ``log`` is None where sizes are not affine, and ``units`` are those of the plain
+    layout."""
 
     batch: int
     curve: PeakCurve
@@ -50,6 +52,7 @@ class Trace:
     work: StepWork
     alike: bool
     log: StepLog | None = None
+    units: tuple[Unit, ...] = ()
 
     @classmethod
     def from_json(cls, data: Json) -> Trace:
@@ -63,6 +66,7 @@ class Trace:
             StepWork.from_json(data["work"]),
             bool(data["alike"]),
             StepLog.from_json(data["log"]) if data["log"] else None,
+            tuple(map(Unit.from_json, data["units"])),
         )
 
     def profile(self, layout: Layout) -> ModelProfile:

@@ -33,6 +33,7 @@ from workloads.loading import BUILT_INS, WorkloadError, load_estimable, load_wor
 from workloads.parallel import apply_plan, spread_optimizer
 from workloads.protocol import Workload
 from workloads.step import train_step
+from workloads.tensor_parallel import Split
 from workloads.transformer import Block
 
 MEMORY_BYTES = 8 * 2**30  # of real memory: data sets, mostly; the model itself takes none
@@ -150,6 +151,7 @@ def _answer(traced: Traced) -> dict[str, Any]:
         "work": traced.work.to_json(),
         "alike": traced.alike,
         "log": traced.log.to_json() if traced.log else None,
+        "units": [unit.to_json() for unit in traced.units],
     }
 
 
@@ -166,7 +168,13 @@ def recipe_of(workload: Workload) -> Recipe:
         optimizer=lambda model, layout, mesh: spread_optimizer(workload.optimizer(model), layout, mesh),
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
+        most_parts=_most_parts,
     )
+
+
+def _most_parts(block: torch.nn.Module) -> int:
+    split = getattr(block, "split", None)
+    return split.most_parts if isinstance(split, Split) else 1
 
 
 def _explain(error: BaseException) -> str:
