@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from estimators.blocks import are_equal, container_of, lengthen, shorten
+from estimators.cuda import as_on_cuda
 from estimators.depth import TRACED_BLOCKS, Passes
 from estimators.envelope import EventLog
 from estimators.fake_gang import fake_mesh
@@ -39,7 +40,8 @@ class Recipe:
 
     ``make_batch`` gives real tensors of that many samples; ``begin_step`` takes the number of the step from 0;
     ``train_step`` runs all micro-batches that it is given forward and backward, then ``step`` and ``zero_grad`` of
-    what it is given as the optimizer. ``most_parts`` is into how many parts the layers of a block can be divided.
+    what it is given as the optimizer. ``most_parts`` is into how many parts the layers of a block can be divided;
+    ``on_cuda`` that what it does on CUDA is asked for (see ``estimators.cuda``).
     """
 
     build_model: Callable[[], nn.Module]
@@ -50,6 +52,7 @@ class Recipe:
     begin_step: Callable[[int, Optimizer], None]
     train_step: Callable[[nn.Module, Optimizer, Iterable[Batch], int], object]
     most_parts: Callable[[nn.Module], int] = lambda block: 1
+    on_cuda: bool = False
 
 
 def num_passes(layout: Layout) -> int:
@@ -102,6 +105,8 @@ class Session:
     def __enter__(self) -> Session:
         with contextlib.ExitStack() as modes:
             modes.enter_context(_deferred_garbage())
+            if self._recipe.on_cuda:
+                modes.enter_context(as_on_cuda())
             self._mesh = modes.enter_context(fake_mesh(self._wanted))
             fake = modes.enter_context(_FakeMode(allow_non_fake_inputs=True))
             self._recorder = modes.enter_context(Recorder(fake))

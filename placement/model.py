@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+VIRTUAL = "virtual"
+"""The kind of devices that are none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -30,6 +33,10 @@ class Cluster:
         ids = [device.id for device in self.devices]
         if len(set(ids)) != len(ids):
             raise ValueError(f"device ids must be unique, got {ids}")
+
+    @property
+    def has_gpus(self) -> bool:
+        return any(device.kind != VIRTUAL for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)

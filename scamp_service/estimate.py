@@ -20,6 +20,7 @@ from estimators.memory import VIRTUAL, Margin, footprints, largest_micro_batch, 
 from estimators.model import MIB, Footprint, Layout, ModelProfile, PeakCurve, Plan
 from estimators.reserved import ReservedCurve
 from estimators.units import Unit
+from placement.model import VIRTUAL as VIRTUAL_DEVICE
 from placement.model import Cluster, Device
 from placement.planner import Choice, NoPlan, Option, Untraced, compare, decide
 from scamp_service.calibration import calibrated
@@ -179,10 +180,11 @@ class Estimator:
         allocator may have ``expandable`` segments. Raises ``InvalidInput`` for a workload that does not exist."""
         check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
-        self._tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS)
         self._process = TraceProcess()
         self._kind, self._expandable = kind, expandable
+        self._on_gpu = kind is not None and kind.memory is not None
         self._margin = margin_of(kind)
+        self._tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS, on_cuda=self._on_gpu)
 
     def __enter__(self) -> Self:
         return self
@@ -218,7 +220,7 @@ class Estimator:
 
     def _curve(self, trace: Trace) -> PeakCurve:
         """Of what is needed on the devices that are asked about."""
-        if self._kind is None or self._kind.memory is None or trace.log is None:
+        if not self._on_gpu or trace.log is None:
             return trace.curve
         return ReservedCurve(trace.curve, trace.log, self._expandable)
 
@@ -253,7 +255,7 @@ def listed(params: Mapping[str, Any]) -> str:
     return " ".join(shown) or "its defaults"
 
 
-def devices(count: int, mib: int, kind: str = "virtual") -> Cluster:
+def devices(count: int, mib: int, kind: str = VIRTUAL_DEVICE) -> Cluster:
     """``count`` equal devices of one node."""
     if count < 1 or mib < 1:
         raise InvalidInput(f"there must be at least one device of at least 1 MiB, got {count} of {mib} MiB")

@@ -91,7 +91,7 @@ def screen(
 ) -> Screening:
     """``code`` is the zip of a user's files, ``kind`` what the devices are. Raises ``InvalidInput``."""
     check_code(workload, code, functions=True)
-    tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS)
+    tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS, on_cuda=cluster.has_gpus)
     with Screener(workload, hashlib.sha256(code).hexdigest() if code else None, tracer) as screener:
         batches = _batches(screener, candidates)
         sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}

@@ -52,7 +52,7 @@ class ProcessSizer:
         self, store: Blobs, cache_dir: Path, workers: int = 2, *, seconds: int = 60, planner: Planner = choose
     ) -> None:
         self._planner = planner
-        self._tracer = Tracer(store, cache_dir, seconds)
+        self._tracers = [Tracer(store, cache_dir, seconds, on_cuda=on_cuda) for on_cuda in (False, True)]
         self._changed = threading.Condition()
         self._turns = itertools.count()
         self._waiting: list[_Job] = []
@@ -99,7 +99,7 @@ class ProcessSizer:
             thread.join()
 
     def _work(self, process: TraceProcess, warm_up: bool) -> None:
-        if warm_up and not self._tracer.cache.has_any():  # what is remembered may do for the first candidates
+        if warm_up and not self._tracers[False].cache.has_any():  # what is remembered may do for the first candidates
             process.start()
         while (job := self._next()) is not None:
             try:
@@ -138,9 +138,10 @@ class ProcessSizer:
         wanted = Layout() if job.profile is None else self._plan(job, job.profile)
         while isinstance(wanted, Layout):
             wish = (job.demand.workload, job.demand.code, job.demand.params, wanted)
-            trace = self._tracer.known(*wish)
+            tracer = self._tracers[job.cluster.has_gpus]
+            trace = tracer.known(*wish)
             fresh = trace is None
-            trace = trace or self._tracer.trace(process, *wish)
+            trace = trace or tracer.trace(process, *wish)
             job.num_traces += 1
             job.batch = trace.batch
             if job.profile is None:

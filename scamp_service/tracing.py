@@ -90,19 +90,19 @@ class _Lost(Exception):
 class TraceCache:
     """Answers by what determines them, in memory and as one small file each; a damaged file counts as absent."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, on_cuda: bool = False) -> None:
+        self._folder, self._on_cuda = folder, on_cuda
         self._known: dict[str, Trace] = {}
         self._sources = _source_hash()
 
     def key(self, workload: str, code: str | None, params: Json, layout: Layout) -> str:
         numbers = {name: _sign(params[name]) for name in NUMBERS & params.keys()}
-        asked = [self._sources, workload, code, {**params, **numbers}, str(layout)]
+        asked = [self._sources, self._on_cuda, workload, code, {**params, **numbers}, str(layout)]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def file_of(self, what: str, workload: str, code: str | None, *asked: Any) -> Path:
         """Where to keep something else that is determined by this (see ``screener``)."""
-        determining = [self._sources, what, workload, code, *asked]
+        determining = [self._sources, self._on_cuda, what, workload, code, *asked]
         return self._file(hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest())
 
     def has_any(self) -> bool:
@@ -134,10 +134,10 @@ class Blobs(Protocol):
 class Tracer:
     """Traces on demand, by one of the processes that it is given, and only once each."""
 
-    def __init__(self, store: Blobs, cache_dir: Path, seconds: int) -> None:
-        """``seconds`` of processor time for one trace."""
-        self._store, self._cache_dir, self._seconds = store, cache_dir, seconds
-        self.cache = TraceCache(cache_dir / "traces")
+    def __init__(self, store: Blobs, cache_dir: Path, seconds: int, *, on_cuda: bool = False) -> None:
+        """``seconds`` of processor time for one trace; ``on_cuda``: of what is done there, not on a CPU."""
+        self._store, self._cache_dir, self._seconds, self._on_cuda = store, cache_dir, seconds, on_cuda
+        self.cache = TraceCache(cache_dir / "traces", on_cuda)
 
     def known(self, workload: str, code: str | None, params: Json, layout: Layout) -> Trace | None:
         return self.cache.get(self.cache.key(workload, code, params, layout))
@@ -155,7 +155,8 @@ class Tracer:
         if code is not None:
             files["code_zip"] = str(self._code_zip(code))
             files["code_dir"] = str((self._cache_dir / "code" / code).resolve())
-        return process.ask({"ask": what, "workload": workload, **files, **wish}, self._seconds)
+        asked = {"ask": what, "workload": workload, "on_cuda": self._on_cuda, **files, **wish}
+        return process.ask(asked, self._seconds)
 
     def _code_zip(self, sha256: str) -> Path:
         file = (self._cache_dir / "code" / f"{sha256}.zip").resolve()

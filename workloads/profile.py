@@ -70,9 +70,9 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     - examples: for blueprints (``estimators.blueprint``), two, of ``params``, ``layout`` and ``micro_batch``;
     - peak: bytes of the same, traced whole.
 
-    User files come as a zip, ``code_zip``, and the folder to unpack it into, ``code_dir``; both are null for a
-    built-in workload. Parameters that the workload refuses (``ValueError`` in its constructor) are ``params``: the
-    candidate makes no sense. Whatever else goes wrong is the ``workload``'s fault.
+    ``on_cuda`` asks for what it does on CUDA. User files come as a zip, ``code_zip``, and the folder to unpack it into,
+    ``code_dir``; both are null for a built-in workload. Parameters that the workload refuses (``ValueError`` in its
+    constructor) are ``params``: the candidate makes no sense. Whatever else goes wrong is the ``workload``'s fault.
     """
     code_dir = Path(request["code_dir"]) if request["code_dir"] else None
     try:
@@ -98,7 +98,9 @@ def _load(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
 
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     workload, batch = _candidate(load_estimable(request["workload"], code_dir), request["params"])
-    traced = trace(recipe_of(workload), Layout.from_json(request["layout"]), batch, request["alike"])
+    traced = trace(
+        recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"]), batch, request["alike"]
+    )
     return {"batch": batch, **_answer(traced)}
 
 
@@ -124,7 +126,7 @@ def _peak(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
 
 def _wish(request: Mapping[str, Any], code_dir: Path | None) -> tuple[Recipe, Layout, int]:
     workload, _ = _candidate(load_estimable(request["workload"], code_dir), request["params"])
-    return recipe_of(workload), Layout.from_json(request["layout"]), request["micro_batch"]
+    return recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"]), request["micro_batch"]
 
 
 _ASKED = {"load": _load, "trace": _trace, "candidates": _candidates, "examples": _examples, "peak": _peak}
@@ -159,7 +161,7 @@ def _error(kind: str, message: str, frames: str = "") -> dict[str, Any]:
     return {"error": message, "kind": kind, "traceback": frames}
 
 
-def recipe_of(workload: Workload) -> Recipe:
+def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
     return Recipe(
         build_model=workload.build_model,
         make_batch=lambda size: workload.train_batch(torch.arange(size) % workload.num_train),
@@ -169,6 +171,7 @@ def recipe_of(workload: Workload) -> Recipe:
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
         most_parts=_most_parts,
+        on_cuda=on_cuda,
     )
 
 

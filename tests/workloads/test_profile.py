@@ -80,6 +80,7 @@ def ask(
 ) -> dict[str, Any]:
     request = {
         "ask": "trace",
+        "on_cuda": False,
         "workload": workload,
         "code_zip": None,
         "code_dir": None,

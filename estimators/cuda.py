@@ -1,0 +1,108 @@
+"""Makes a trace on fake CPU tensors take the paths that torch takes on CUDA, where these differ in memory.
+
+Three do: which operations autocast runs in fp32, whether attention with dropout has a fused kernel, and whether an
+optimizer that was not told otherwise updates all parameters at once (foreach). What kernels of CUDA take inside, such
+as cuDNN's workspaces, is not known here. Nobody has held this against a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional
+from torch.optim import optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils import _foreach_utils
+from torch.utils._pytree import tree_map_only
+
+# AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE in ATen/autocast_mode.h of torch 2.13, but for what takes no part in
+# the training of networks.
+IN_FP32 = (
+    "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "pow.Tensor_Scalar", "pow.Tensor_Tensor",
+    "pow.Scalar", "softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "cosine_similarity",
+    "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss", "soft_margin_loss", "triplet_margin_loss",
+    "binary_cross_entropy_with_logits", "dist", "cdist", "logsumexp", "upsample_nearest1d", "upsample_nearest2d",
+    "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+    "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum", "sum", "sum.dim_IntList",
+    "linalg_vector_norm",
+)  # fmt: skip
+
+_WITHOUT_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+
+
+@contextlib.contextmanager
+def as_on_cuda() -> Iterator[None]:
+    """What happens in the block on CPU tensors, takes the paths of CUDA."""
+    with _autocast_of_cuda(), _foreach_by_default(), _FusedAttention():
+        yield
+
+
+@contextlib.contextmanager
+def _autocast_of_cuda() -> Iterator[None]:
+    """Both ``torch.autocast("cpu")`` and ``torch.autocast("cuda")`` cast on the CPU what the latter does on CUDA."""
+    real = torch.autocast.__init__
+
+    def autocast(
+        self: torch.autocast, device_type: str, dtype: torch.dtype | None = None, *args: Any, **kw: Any
+    ) -> None:
+        half = torch.float16 if device_type == "cuda" else None  # the default on CUDA
+        real(self, "cpu" if device_type == "cuda" else device_type, dtype or half, *args, **kw)
+
+    library = torch.library.Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
+    try:
+        for name in IN_FP32:
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCPU"):
+                library.impl(name, _in_fp32(name))  # type: ignore[no-untyped-call]
+        with mock.patch.object(torch.autocast, "__init__", autocast):
+            yield
+    finally:
+        library._destroy()  # type: ignore[no-untyped-call]
+
+
+def _in_fp32(name: str) -> Callable[..., Any]:
+    packet, _, overload = name.partition(".")
+    operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(_WITHOUT_AUTOCAST):
+            return operation(*tree_map_only(Tensor, _widened, args), **tree_map_only(Tensor, _widened, kwargs))
+
+    return run
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+@contextlib.contextmanager
+def _foreach_by_default() -> Iterator[None]:
+    """For optimizers and for the clipping of gradients."""
+    with contextlib.ExitStack() as patches:
+        for module in (optimizer, _foreach_utils):
+            devices = mock.patch.object(module, "_get_foreach_kernels_supported_devices", return_value=["cpu"])
+            types = [*module._foreach_supported_types, FakeTensor]
+            patches.enter_context(devices)
+            patches.enter_context(mock.patch.object(module, "_foreach_supported_types", types))
+        yield
+
+
+class _FusedAttention(TorchFunctionMode):
+    """A CPU has no fused kernel of attention that drops, and would keep all pairs of positions; CUDA's keep a seed."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is functional.scaled_dot_product_attention:
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            elif "dropout_p" in kwargs:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
