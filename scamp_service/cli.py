@@ -319,6 +319,26 @@ def calibrate(data_dir: DataDir = None) -> None:
         out.print(f"{1e-9 / per_flop:.3g} GFLOP/s in matrix products", highlight=False)
 
 
+@app.command()
+def devices(as_json: AsJson = False) -> None:
+    """This machine's GPUs: their memory, what others hold of it, links, and the name for `scamp estimate --device`.
+
+    `others` are processes that are not ScaMP's, `free` is what they and the driver leave, with what ScaMP's ranks hold.
+    """
+    from scamp_service.gpus import inventory
+    from scamp_service.gpus_table import as_table, without_gpus
+
+    settings, gpus = _settings(), inventory()
+    if as_json:
+        count = settings.virtual_devices * settings.virtual_nodes
+        virtual = None if gpus else {"count": count, "mib": settings.device_mib}
+        print(json.dumps({"gpus": [gpu.to_json() for gpu in gpus], "virtual_devices": virtual}))
+    elif gpus:
+        out.print(as_table(gpus))
+    else:
+        out.print(without_gpus(settings), soft_wrap=True)
+
+
 def _params(given: list[str]) -> dict[str, Any]:
     import yaml
 

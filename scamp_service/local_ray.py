@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from scamp_service.errors import Refused, Unavailable
+from scamp_service.gpus import inventory, visible
 from scamp_service.settings import Settings
 
 log = logging.getLogger("scamp.ray")
@@ -164,26 +165,13 @@ def write_token(path: Path) -> None:
 
 def _nodes(settings: Settings) -> list[dict[str, Any]]:
     """The arguments of each Ray node. GPUs are all on the first: further nodes of one host are for trials of ScaMP."""
-    gpus = _count_gpus()
+    gpus = len(visible(inventory(), os.environ.get("CUDA_VISIBLE_DEVICES")))  # Ray refuses to be told of more
     devices = {} if gpus else {"virtual_device": settings.virtual_devices}
     common = {"object_store_memory": OBJECT_STORE_BYTES, "include_log_monitor": False, "resources": devices}
     # Ranks ask for no CPU; Ray keeps as many processes ready as there are CPUs, for the first ranks to start in.
     head = {**common, "num_cpus": min(4, os.cpu_count() or 1), "num_gpus": gpus}
     head |= {"include_dashboard": False, "no_monitor": True, "dashboard_agent_listen_port": 0}
     return [head] + [{**common, "num_cpus": 1, "num_gpus": 0} for _ in range(1, settings.virtual_nodes)]
-
-
-def _count_gpus() -> int:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return 0
-    try:
-        return int(pynvml.nvmlDeviceGetCount())
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _environment(token_path: Path) -> dict[str, str]:

@@ -25,9 +25,9 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from estimators.model import MIB
 from placement.model import Cluster, Device
 from scamp_service.executor import GangState, GangStatus, Order
+from scamp_service.gpus import Gpu, inventory, visible
 from scamp_service.lifecycle import Outcome
 from scamp_service.local_ray import NAMESPACE, connect
 from scamp_service.rank import Ended, Rank, RankStatus, host_id
@@ -42,6 +42,7 @@ STOP_GRACE_SECONDS = 5.0
 PROBE_SECONDS = 5.0
 GONE_SECONDS = 15.0  # after Ray's word that a process of another host is dead (it may be only out of reach)
 REFRESH_SECONDS = 1.0
+MEASURE_AGAIN_SECONDS = 60.0  # after which a node whose GPUs others had filled is asked again
 SPARE_RANKS = 2
 SPARE_SECONDS = 20.0
 MAX_ATTEMPTS = 200
@@ -103,7 +104,9 @@ class RayExecutor:
         self._gangs: defaultdict[str, GangRecord] = defaultdict(GangRecord)
         self._pools: dict[str, Pool] = {}
         self._pending: dict[Any, tuple[str, RankHandle | None]] = {}
-        self._capacities: dict[str, tuple[str, int]] = {}
+        self._measured: dict[str, tuple[str, Gpu | None]] = {}
+        self._asked: dict[str, float] = {}
+        self._refused: dict[str, str] = {}  # why a node with GPUs offers none
         self._refreshed = 0.0
         self._put_off = -REFRESH_SECONDS
         self._saw_nodes = False
@@ -132,6 +135,8 @@ class RayExecutor:
                 return "ready"
             if self._pools or not self._saw_nodes:
                 return "starting"
+            if self._refused:
+                return f"no devices: {'; '.join(self._refused.values())}"
             return "no devices: start nodes with GPUs, or with --resources='{\"virtual_device\": 4}'"
 
     def describe(self) -> dict[str, Any]:
@@ -318,7 +323,7 @@ class RayExecutor:
 
     def _understand(self, kind: str, rank: RankHandle | None, answer: Any) -> None:
         if rank is None:
-            self._capacities.update(answer or {})
+            self._measured.update(answer or {})
         elif kind == "run":
             if rank.phase is not Phase.ENDING:
                 self._attempt_ended(rank, answer)
@@ -441,6 +446,8 @@ class RayExecutor:
                     self._break(rank.key, f"node {node_id[:8]} has left the cluster")
                     self._end(rank)
                 remove_placement_group(pool.group)
+            for node_id in set(self._refused) - set(nodes):
+                del self._refused[node_id]
             for node_id, node in nodes.items():
                 if node_id not in self._pools and (devices := self._devices(node_id, node["Resources"])):
                     group = _pool_group(node_id, devices)
@@ -453,39 +460,69 @@ class RayExecutor:
     def _devices(self, node_id: str, resources: Mapping[str, float]) -> tuple[Device, ...]:
         node = node_id[:8]
         if num_gpus := int(resources.get("GPU", 0)):
-            if node_id not in self._capacities:
-                self._measure(node_id)
-                return ()
-            kind, mib = self._capacities[node_id]
-            usable = mib - GPU_CONTEXT_MIB * self._settings.max_gangs_per_device
-            return tuple(Device(f"{node}/{i}", node, i, kind, usable) for i in range(num_gpus)) if usable > 0 else ()
+            return self._gpus(node_id, num_gpus)
         count = min(int(resources.get("virtual_device", 0)), self._settings.virtual_devices)
         return tuple(Device(f"{node}/{i}", node, i, VIRTUAL, self._settings.device_mib) for i in range(count))
 
-    def _measure(self, node_id: str) -> None:
+    def _gpus(self, node_id: str, num_gpus: int) -> tuple[Device, ...]:
+        """None as long as the node has not answered, and while it has nothing to offer."""
+        if node_id not in self._measured:
+            self._measure(node_id, num_gpus)
+            return ()
+        node, (kind, least) = node_id[:8], self._measured[node_id]
+        if reason := why_nothing(node, least, self._settings.max_gangs_per_device):
+            if node_id not in self._refused:
+                log.warning("%s", reason)
+            self._refused[node_id] = reason
+            if time.monotonic() - self._asked[node_id] > MEASURE_AGAIN_SECONDS:
+                self._measure(node_id, num_gpus)
+            return ()
+        self._refused.pop(node_id, None)
+        assert least is not None
+        usable = least.free_mib - GPU_CONTEXT_MIB * self._settings.max_gangs_per_device
+        return tuple(Device(f"{node}/{i}", node, i, kind, usable) for i in range(num_gpus))
+
+    def _measure(self, node_id: str, num_gpus: int) -> None:
         kind = f"gpus {node_id}"
         if any(known == kind for known, _ in self._pending.values()):
             return
+        self._asked[node_id] = time.monotonic()
         strategy: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
         task = ray.remote(measure_gpus).options(num_cpus=0, scheduling_strategy=strategy)
-        self._expect(kind, None, task.remote(node_id))
+        self._expect(kind, None, task.remote(node_id, num_gpus))
 
 
 VIRTUAL = "virtual"
 
 
-def measure_gpus(node_id: str) -> dict[str, tuple[str, int]]:
-    """The kind of a node's GPUs and what each offers in MiB; where they differ, the smallest: Ray does not let one
+def measure_gpus(node_id: str, num_gpus: int) -> dict[str, tuple[str, Gpu | None]]:
+    """The kinds of the GPUs that this node's Ray has, and the one of them that has least to offer: Ray does not let one
     choose which GPU a bundle gets."""
-    import pynvml
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES") or None  # Ray may empty it for a task that asks for no GPU
+    found = visible(inventory(), chosen)[:num_gpus]  # Ray counts them from the first
+    least = min(found, key=lambda gpu: gpu.free_mib, default=None)
+    return {node_id: (" / ".join(sorted({gpu.name for gpu in found})), least)}
 
-    pynvml.nvmlInit()
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        kinds = sorted({str(pynvml.nvmlDeviceGetName(handle)) for handle in handles})
-        return {node_id: (" / ".join(kinds), min(pynvml.nvmlDeviceGetMemoryInfo(h).total for h in handles) // MIB)}
-    finally:
-        pynvml.nvmlShutdown()
+
+def why_nothing(node: str, least: Gpu | None, max_gangs: int) -> str:
+    """Why a node offers no device, and what to do; empty when it offers some. ``least`` as in ``measure_gpus``."""
+    contexts_mib = GPU_CONTEXT_MIB * max_gangs
+    if least is not None and least.free_mib > contexts_mib:
+        return ""
+    without = "or start that node's Ray without it (CUDA_VISIBLE_DEVICES)"
+    if least is None:
+        why = "NVML shows none of its Ray's GPUs: install NVIDIA's driver there, or start that Ray with --num-gpus=0"
+    elif least.mig:
+        why = f"GPU {least.index} ({least.name}) is in MIG mode: end it (nvidia-smi -i {least.index} -mig 0), {without}"
+    elif not least.total_mib:
+        why = f"NVML does not tell how much memory GPU {least.index} ({least.name}) has: look at nvidia-smi, {without}"
+    else:
+        why = (
+            f"processes that are not ScaMP's hold {least.strangers_mib} of {least.total_mib} MiB on GPU {least.index} "
+            f"({least.name}), and CUDA contexts of {max_gangs} gangs (SCAMP_MAX_GANGS_PER_DEVICE) take {contexts_mib} "
+            f"MiB: end those processes, {without}"
+        )
+    return f"node {node} offers no devices: {why}"
 
 
 def _is_virtual(device: Device) -> bool:

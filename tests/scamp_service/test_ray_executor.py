@@ -17,6 +17,7 @@ import pytest
 from estimators.model import Plan
 from scamp_service.controller import LEASE
 from scamp_service.executor import GangState, Order
+from scamp_service.gpus import is_rank
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.local_ray import NAMESPACE, LocalRay
 from scamp_service.model import Attempt
@@ -367,6 +368,29 @@ def test_to_leave_is_not_to_wait_for_a_rank_that_has_only_begun_to_start(world: 
     assert time.monotonic() - began < patience
     assert pids and not any(is_running(pid) for pid in pids)
     world.executor = world.new_executor()
+
+
+def test_ranks_and_no_other_process_of_ray_are_known_as_ours(world: World) -> None:
+    order = world.order(world.devices()[:1], steps=LONG)
+    world.launch(order)
+    world.training(order)
+    assert all(is_rank(pid) for pid in world.pids(order))
+    world.executor.stop(order.key)
+    world.ended(order)
+    idle = [rank.status.pid for rank in world.executor._ranks.values() if rank.status]
+    assert idle and all(is_rank(pid) for pid in idle)
+    assert not is_rank(os.getpid()) and not is_rank(world.ray._guardian.pid)  # type: ignore[union-attr]
+
+
+def test_a_node_whose_gpus_nvml_does_not_show_offers_none_and_says_so(world: World) -> None:
+    executor, node_id = world.executor, world.executor._node_id
+
+    def answer() -> str | None:
+        with executor._lock:
+            assert executor._devices(node_id, {"GPU": 2.0}) == ()
+            return executor._refused.pop(node_id, None)
+
+    assert "NVML shows none" in world.until(answer, "what the node has measured")
 
 
 def is_running(pid: int) -> bool:
