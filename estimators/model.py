@@ -59,9 +59,10 @@ class Layout:
     selective: bool = False
     zero1: bool = False
     co_shard: int = 1
+    spatial: int = 1
 
     def __post_init__(self) -> None:
-        _check_positive(self, "dp_shard", "tp", "dp_replicate", "co_shard")
+        _check_positive(self, "dp_shard", "tp", "dp_replicate", "co_shard", "spatial")
         _check_sequence(self)
         if not self.reshard and self.dp_shard == 1:
             raise ValueError("without shards there is nothing to keep gathered: reshard=false needs dp_shard > 1")
@@ -71,6 +72,8 @@ class Layout:
             raise ValueError("whole replicas divide optimizer states between them: zero1 needs dp_replicate > 1 alone")
         if self.co_shard > 1 and self.tp > 1:
             raise ValueError("layers are divided over ranks or computed in parts, not both: use tp or co_shard")
+        if self.spatial > 1 and (self.dp_replicate > 1 or self.tp > 1 or self.stage is not None):
+            raise ValueError("space is divided over ranks beside dp_shard alone: use dp_replicate=1, tp=1 and pp=1")
 
     @property
     def divides_blocks_alike(self) -> bool:
@@ -82,16 +85,17 @@ class Layout:
         """Ranks along each dimension of the device mesh, the slowest first; empty for a single rank.
 
         With replicas there is a dimension of shards, if need be of one that is all: FSDP2 asks for both, ZeRO-1 not.
+        Ranks that divide space are replicas, too.
         """
-        sizes = {"replicate": self.dp_replicate, "dp": self.dp_shard}
+        sizes = {"spatial": self.spatial, "replicate": self.dp_replicate, "dp": self.dp_shard}
         sizes |= {"pp": self.stage.count if self.stage else 1, "tp": self.tp}
-        fsdp = self.dp_replicate > 1 and not self.zero1
+        fsdp = self.spatial > 1 or (self.dp_replicate > 1 and not self.zero1)
         return {name: size for name, size in sizes.items() if size > 1 or (name == "dp" and fsdp)}
 
     @property
     def world_size(self) -> int:
         """Ranks in the gang."""
-        return self.dp_replicate * self.dp_shard * (self.stage.count if self.stage else 1) * self.tp
+        return self.spatial * self.dp_replicate * self.dp_shard * (self.stage.count if self.stage else 1) * self.tp
 
     @property
     def first_rank(self) -> int:
@@ -99,7 +103,7 @@ class Layout:
         return self.stage.index * self.tp if self.stage else 0
 
     def __str__(self) -> str:
-        degrees = {"replicate": self.dp_replicate, "fsdp": self.dp_shard, "tp": self.tp}
+        degrees = {"spatial": self.spatial, "replicate": self.dp_replicate, "fsdp": self.dp_shard, "tp": self.tp}
         words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
         words += ["gathered"] * (not self.reshard) + ["zero1"] * self.zero1
         words += [str(self.stage)] if self.stage else []
@@ -129,6 +133,7 @@ class Plan:
     more in the backward pass: all of them, or if ``selective`` what is neither a product of matrices nor attention.
     Heads and hidden units of a block are computed in ``co_shard`` parts one after another, and each part once more in
     the backward pass, so that the activations of one part alone are there at a time (SuperScaler's co-shard).
+    ``spatial`` such gangs have the same samples, and each a slab of their space (rows of images, layers of volumes).
     """
 
     micro_batch: int
@@ -144,6 +149,7 @@ class Plan:
     selective: bool = False
     zero1: bool = False
     co_shard: int = 1
+    spatial: int = 1
 
     def __post_init__(self) -> None:
         _check_positive(self, "micro_batch", "num_micro_batches", "pp")
@@ -152,7 +158,7 @@ class Plan:
     @property
     def world_size(self) -> int:
         """Ranks in the gang."""
-        return self.num_shares * self.pp * self.tp
+        return self.spatial * self.num_shares * self.pp * self.tp
 
     @property
     def num_shares(self) -> int:
@@ -170,7 +176,7 @@ class Plan:
         accumulate, sequence = self.num_micro_batches > 1, self.sequence_parallel
         whole = _layout(
             self.dp_shard, self.recompute, accumulate, self.tp, sequence, None, self.dp_replicate, self.reshard,
-            self.selective, self.zero1, self.co_shard,
+            self.selective, self.zero1, self.co_shard, self.spatial,
         )  # fmt: skip
         if self.pp == 1:
             return (whole,)
@@ -186,12 +192,17 @@ class Plan:
         return self.layouts[rank // self.tp % self.pp]
 
     def data_rank(self, rank: int) -> int:
-        """Which share of the batch a rank trains on; those that share the layers have the same samples."""
-        return rank // (self.tp * self.pp)
+        """Which share of the batch a rank trains on; those that share layers or space have the same samples."""
+        return rank // (self.tp * self.pp) % self.num_shares
+
+    def slab(self, rank: int) -> int:
+        """Which part of each sample's space a rank has."""
+        return rank // (self.tp * self.pp * self.num_shares)
 
     def __str__(self) -> str:
         split = f"tensor{' and sequence' * self.sequence_parallel} parallel over {self.tp} ranks"
-        ways = [f"{self.dp_replicate} replicas{' that share optimizer states' * self.zero1}"] * (self.dp_replicate > 1)
+        ways = [f"{self.spatial} slabs of space"] * (self.spatial > 1)
+        ways += [f"{self.dp_replicate} replicas{' that share optimizer states' * self.zero1}"] * (self.dp_replicate > 1)
         gathered = " that keep what they gather" * (not self.reshard)
         ways += [f"FSDP over {self.dp_shard} ranks{gathered}"] * (self.dp_shard > 1) + [split] * (self.tp > 1)
         ways += [f"{self.schedule} pipeline of {self.pp} stages"] * (self.pp > 1)

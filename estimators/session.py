@@ -40,7 +40,8 @@ class Recipe:
 
     ``make_batch`` gives real tensors of that many samples; ``begin_step`` takes the number of the step from 0;
     ``train_step`` runs all micro-batches that it is given forward and backward, then ``step`` and ``zero_grad`` of
-    what it is given as the optimizer. ``most_parts`` is into how many parts the layers of a block can be divided;
+    what it is given as the optimizer. ``most_parts`` is into how many parts the layers of a block can be divided,
+    ``slab`` what a rank has of a batch of the model;
     ``on_cuda`` that what it does on CUDA is asked for (see ``estimators.cuda``).
     """
 
@@ -52,6 +53,7 @@ class Recipe:
     begin_step: Callable[[int, Optimizer], None]
     train_step: Callable[[nn.Module, Optimizer, Iterable[Batch], int], object]
     most_parts: Callable[[nn.Module], int] = lambda block: 1
+    slab: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
     on_cuda: bool = False
 
 
@@ -231,7 +233,7 @@ class Session:
 
     def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterator[Batch]]:
         with _disable_current_modes():
-            samples = self._recipe.make_batch(micro_batch)
+            samples = self._recipe.slab(self._model, self._recipe.make_batch(micro_batch), self._layout)
         self._begun.clear()
         self._crossing = self._outputs[micro_batch] = {}
         return self._begin_log(), (self._next_batch(samples) for _ in range(num))

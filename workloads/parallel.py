@@ -18,6 +18,7 @@ from estimators.model import Layout
 from workloads.chain import Place, cut
 from workloads.co_shard import compute_in_parts
 from workloads.recompute import recomputed
+from workloads.spatial import split_space
 from workloads.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
 
 
@@ -34,6 +35,8 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         blocks = cut(model, Place(layout.stage, mesh.get_group("pp")))
     if mesh is not None and layout.tp > 1:
         split_layers(blocks, mesh["tp"], sequence=layout.sequence_parallel)
+    if mesh is not None and layout.spatial > 1:
+        split_space(model, mesh["spatial"])
     if layout.co_shard > 1:
         compute_in_parts(blocks, layout.co_shard)
     if layout.recompute:
@@ -42,7 +45,8 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
             block.forward = recomputed(block.forward, selective=layout.selective)
     if mesh is not None and "dp" in layout.mesh:
-        shards = mesh["replicate", "dp"] if layout.dp_replicate > 1 else mesh["dp"]
+        copies = [name for name in ("spatial", "replicate") if name in layout.mesh]
+        shards = mesh[(*copies, "dp")] if copies else mesh["dp"]
         for module in (*blocks, model):
             # By default all but the outermost give back after a forward pass what they have gathered for it.
             fully_shard(module, mesh=shards, reshard_after_forward=None if layout.reshard else False)

@@ -32,6 +32,7 @@ from estimators.trace import Traced, examples, trace, trace_peak
 from workloads.loading import BUILT_INS, WorkloadError, load_estimable, load_workload, unpack_code
 from workloads.parallel import apply_plan, spread_optimizer
 from workloads.protocol import Workload
+from workloads.spatial import slab
 from workloads.step import train_step
 from workloads.tensor_parallel import Split
 from workloads.transformer import Block
@@ -171,6 +172,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
         most_parts=_most_parts,
+        slab=lambda model, batch, layout: slab(model, batch, 0, layout.spatial) if layout.spatial > 1 else batch,
         on_cuda=on_cuda,
     )
 

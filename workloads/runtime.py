@@ -32,7 +32,8 @@ from estimators.model import Plan
 from workloads import budget, checkpoint
 from workloads.loading import WorkloadError, load_workload
 from workloads.parallel import apply_plan, spread_optimizer
-from workloads.protocol import Workload
+from workloads.protocol import Batch, Workload
+from workloads.spatial import slab
 from workloads.step import evaluate, to_device, train_step
 
 CHECKPOINT_SHARE = 0.1  # of the time since the last one may go into the next
@@ -195,10 +196,14 @@ class _Run:
     def _train_step(self, step: int) -> Tensor:
         plan = self.job.plan
         indices = batch_indices(self.workload.num_train, plan.batch, step, self.job.seed)
-        batches = (
-            to_device(self.workload.train_batch(part), self.device) for part in rank_slices(indices, plan, self.rank)
-        )
+        batches = (self._ready(self.workload.train_batch(part)) for part in rank_slices(indices, plan, self.rank))
         return train_step(self.workload, self.model, self.optimizer, batches, plan.num_micro_batches)
+
+    def _ready(self, batch: Batch) -> Batch:
+        """What this rank has of a batch, on its device."""
+        plan = self.job.plan
+        part = slab(self.model, batch, plan.slab(self.rank), plan.spatial) if plan.spatial > 1 else batch
+        return to_device(part, self.device)
 
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
         """The mean loss over the batch, and whether any of them was told to stop: equal on all, or some would hang."""
@@ -242,7 +247,7 @@ class _Run:
             for first in range(start, _round_up(num, together), together):
                 indices = torch.arange(first, first + plan.micro_batch)
                 counts = (indices < num).to(torch.float64)
-                batch = to_device(self.workload.eval_batch(indices.clamp(max=num - 1)), self.device)
+                batch = self._ready(self.workload.eval_batch(indices.clamp(max=num - 1)))
                 for name, values in evaluate(self.workload, self.model, batch).items():
                     if values.shape != indices.shape:
                         raise WorkloadError(
@@ -258,7 +263,7 @@ class _Run:
                 module.reshard()  # the root keeps its parameters whole after a forward, for a backward that never comes
         names = self._of_last_rank(sorted(sums))
         totals = self._sum(torch.stack([sums.get(name, torch.zeros((), dtype=torch.float64)) for name in names]))
-        return {name: float(total) / plan.tp / num for name, total in zip(names, totals, strict=True)}
+        return {name: float(total) / (plan.tp * plan.spatial * num) for name, total in zip(names, totals, strict=True)}
 
     def _of_last_rank(self, names: list[str]) -> list[str]:
         """In a pipeline the last stage alone has metrics."""

@@ -97,6 +97,9 @@ def _cases() -> Iterator[Case]:
     yield Case("vit_digits", VIT, Plan(4, 2, dp_replicate=4, zero1=True, recompute=True))
     yield Case("hf_llama", {"depth": 3, "width": 384, "context": 32}, Plan(2, dp_replicate=2, zero1=True))
     yield Case("unet", {"width": 32, "side": 32}, Plan(2, dp_replicate=2, zero1=True))
+    yield Case("unet", {"width": 32, "side": 64}, Plan(2, spatial=2))
+    yield Case("unet", {"width": 32, "side": 64}, Plan(2, spatial=4))
+    yield Case("unet", {"width": 32, "side": 64}, Plan(2, 2, spatial=2, dp_shard=2, recompute=True))
     yield Case("stdlib_gpt", GPT, Plan(16, dp_shard=2, co_shard=4))
     yield Case("vit_digits", VIT, Plan(8, 2, dp_shard=2, co_shard=2, recompute=True))
 
@@ -195,6 +198,7 @@ def run_for_real(case: Case, rank: int, store: str) -> int:
     from workloads import budget
     from workloads.parallel import spread_optimizer
     from workloads.runtime import build_model, process_group, rank_slices
+    from workloads.spatial import slab
     from workloads.step import train_step
 
     device, plan, workload = torch.device("cpu"), case.plan, _workload(case)
@@ -206,6 +210,8 @@ def run_for_real(case: Case, rank: int, store: str) -> int:
 
         def step() -> None:
             batches = map(workload.train_batch, samples)
+            if plan.spatial > 1:
+                batches = (slab(model, batch, plan.slab(rank), plan.spatial) for batch in batches)
             train_step(workload, model, optimizer, batches, plan.num_micro_batches)
 
         for _ in range(NUM_STEPS - 1):

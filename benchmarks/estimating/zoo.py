@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from workloads.spatial import Spatial
+
 Made = tuple[Any, ...]
 
 
@@ -150,6 +152,7 @@ def unet(width: int = 32, levels: int = 4, side: int = 128) -> Made:
     class UNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.spatial = Spatial(dims=(2, 1), multiple_of=2**levels)
             sizes = [width << level for level in range(levels + 1)]
             pairs = list(pairwise(sizes))
             self.first = Twice(3, width)

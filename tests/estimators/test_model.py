@@ -22,6 +22,8 @@ PLANS = [
     Plan(2, 4, dp_replicate=2, dp_shard=2, pp=3),
     Plan(4, dp_replicate=4, zero1=True),
     Plan(4, co_shard=2),
+    Plan(4, spatial=2),
+    Plan(4, dp_shard=2, spatial=2),
     Plan(4, recompute=True, co_shard=4),
 ]
 
