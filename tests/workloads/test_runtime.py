@@ -126,6 +126,15 @@ def test_a_resumed_training_goes_on_with_the_same_curve_on_other_ranks(
     assert_same(ranks.curve(then, checkpoint_dir=str(tmp_path), resume_step=3), single[1:])
 
 
+def test_a_resumed_replica_takes_only_the_states_that_it_updates(ranks: Any, tmp_path: Path) -> None:
+    plan = Plan(16, 2, dp_replicate=2, zero1=True)
+    fresh = ranks.train(plan, checkpoint_dir=str(tmp_path), stop_after=2)
+    resumed = ranks.train(plan, steps=8, checkpoint_dir=str(tmp_path), resume_step=3)
+    again = ranks.train(plan, steps=8, checkpoint_dir=str(tmp_path / "other"))
+    assert fresh[0]["checkpoints"] == [2] and resumed[0]["checkpoints"][-1] == 8
+    assert 0 < resumed[0]["peak"] == pytest.approx(again[0]["peak"], abs=1000)
+
+
 def test_without_a_checkpoint_a_resumed_training_starts_afresh(ranks: Any, tmp_path: Path, single: list[Any]) -> None:
     assert_same(ranks.curve(Plan(64), checkpoint_dir=str(tmp_path), resume_step=3), single)
 

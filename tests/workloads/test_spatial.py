@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from estimators.fake_gang import fake_mesh
 from estimators.model import Layout, Plan
 from workloads.parallel import apply_plan
-from workloads.spatial import Spatial, slab
+from workloads.spatial import Spatial, _batch_norm, _replace, slab
 
 TOLERANCE = 1e-5
 
@@ -134,6 +135,20 @@ def test_a_model_that_does_not_say_how_its_space_is_divided_is_refused() -> None
     layout = Layout(spatial=2)
     with fake_mesh(layout) as mesh, pytest.raises(ValueError, match="give it an attribute `spatial`"):
         apply_plan(nn.Sequential(nn.Conv2d(1, 1, 1)), [], layout, mesh)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_batch_normalisation_over_all_slabs_is_torchs_own(affine: bool) -> None:
+    torch.manual_seed(0)
+    own, divided = (nn.BatchNorm1d(3, affine=affine) for _ in range(2))
+    with fake_mesh(Layout(spatial=2)):
+        group = dist.new_group([0])
+        _replace(divided, _batch_norm(divided, group))
+        for _ in range(3):
+            x = torch.randn(2, 3, 2)
+            torch.testing.assert_close(divided(x), own(x))
+    torch.testing.assert_close(dict(divided.named_buffers()), dict(own.named_buffers()))
+    torch.testing.assert_close(divided.eval()(x), own.eval()(x))
 
 
 @pytest.mark.parametrize("fields", [{"dp_replicate": 2}, {"tp": 2}, {"pp": 2, "num_micro_batches": 2}], ids=str)
