@@ -38,10 +38,11 @@ def run(*, quick: bool) -> dict[str, float]:
     for layout in LAYOUTS[:1] if quick else LAYOUTS:
         traced = trace(recipe, layout, 64)
         assert traced.log is not None
-        log, tensors = traced.log.run(MICRO_BATCH), traced.curve.peak_bytes(MICRO_BATCH)
-        once_ms, _ = _timed(partial(replay, log), times=5)
-        least_ms, least = _timed(partial(smallest_capacity, log))
-        _, expandable = _timed(partial(smallest_capacity, log, expandable=True))
+        log, streams = traced.log.run(MICRO_BATCH), traced.log.streams(MICRO_BATCH)
+        tensors = traced.curve.peak_bytes(MICRO_BATCH)
+        once_ms, _ = _timed(partial(replay, log, streams=streams), times=5)
+        least_ms, least = _timed(partial(smallest_capacity, log, streams=streams))
+        _, expandable = _timed(partial(smallest_capacity, log, streams=streams, expandable=True))
         curve = ReservedCurve(traced.curve, traced.log)
         largest_ms, largest = _timed(partial(curve.largest_batch, CAPACITY))
         print(

@@ -1,8 +1,9 @@
 """What PyTorch's CUDA caching allocator takes from a device to serve a log of buffers, and how small one would do.
 
-A replay of its rules for one stream with default settings: the classic segments and the expandable ones. It leaves out
-other streams, CUDA graphs, ``max_split_size_mb`` and the like, and the addresses that the driver gives: new segments
-are taken to lie above older ones, which only decides between free blocks of equal size.
+A replay of its rules with default settings: the classic segments and the expandable ones. Free memory serves requests
+of the stream that it was taken for, and no other; that of all streams is given back when the device has no more. It
+leaves out ``record_stream``, CUDA graphs, ``max_split_size_mb`` and the like, and the addresses that the driver gives:
+new segments are taken to lie above older ones, which only decides between free blocks of equal size.
 
 The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` and the constants those of ``c10/core/AllocatorConfig.h``.
 """
@@ -10,6 +11,7 @@ The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` and the constants t
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from estimators.envelope import EventLog
@@ -26,6 +28,7 @@ GRANULE = 2 * MIB
 
 _ENDLESS = 2**60  # bytes of addresses: more than any device maps
 _UNLIMITED = 2**62
+_ONE_STREAM: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +43,34 @@ class Replay:
     fits: bool
 
 
-def replay(log: EventLog, *, capacity_bytes: int = _UNLIMITED, expandable: bool = False) -> Replay:
+def replay(
+    log: EventLog,
+    *,
+    streams: Mapping[int, int] = _ONE_STREAM,
+    capacity_bytes: int = _UNLIMITED,
+    expandable: bool = False,
+) -> Replay:
     """Serve ``log`` on a device that offers ``capacity_bytes`` to the allocator.
 
-    A buffer that is resized gets a new block before it leaves the old one, as ``UntypedStorage.resize_`` does.
+    ``streams`` are those on which buffers are allocated, where that is not 0. A buffer that is resized gets a new block
+    before it leaves the old one, as ``UntypedStorage.resize_`` does.
     """
     device = _Device(capacity_bytes)
     make = _ExpandablePool if expandable else _Pool
-    small, large = make(device, small=True), make(device, small=False)
+    pools = {stream: (make(device, small=False), make(device, small=True)) for stream in {0, *streams.values()}}
     held: dict[int, _Block] = {}
     active = peak = num_retries = 0
     for buffer, num_bytes in log:
         old = held.pop(buffer, None)
         if num_bytes:
             size = -(-num_bytes // _ROUNDED_TO) * _ROUNDED_TO
-            pool = small if size <= _LARGEST_SMALL else large
+            pool = pools[streams.get(buffer, 0)][size <= _LARGEST_SMALL]
             block = pool.allocate(size)
             if block is None:
                 num_retries += 1
-                large.release()
-                small.release()
+                for large, small in pools.values():
+                    large.release()
+                    small.release()
                 block = pool.allocate(size)
                 if block is None:
                     return Replay(peak, device.peak_bytes, num_retries, fits=False)
@@ -73,19 +84,19 @@ def replay(log: EventLog, *, capacity_bytes: int = _UNLIMITED, expandable: bool 
     return Replay(peak, device.peak_bytes, num_retries, fits=True)
 
 
-def smallest_capacity(log: EventLog, *, expandable: bool = False) -> int:
+def smallest_capacity(log: EventLog, *, streams: Mapping[int, int] = _ONE_STREAM, expandable: bool = False) -> int:
     """Bytes that a device must offer to the allocator: the log fits there, and not with one ``GRANULE`` less.
 
     Bisection over replays between what is in use and what would be reserved without a limit: under pressure the
     allocator gives cached memory back, so it gets by with less than it would reserve. A larger device might in theory
     do worse (other blocks are then split); ask ``replay`` with its capacity for the word on a given one.
     """
-    unlimited = replay(log, expandable=expandable)
+    unlimited = replay(log, streams=streams, expandable=expandable)
     too_small = (-(-unlimited.active_bytes // GRANULE) - 1) * GRANULE
     enough = unlimited.reserved_bytes
     while enough - too_small > GRANULE:
         middle = (too_small + enough) // (2 * GRANULE) * GRANULE
-        if replay(log, capacity_bytes=middle, expandable=expandable).fits:
+        if replay(log, streams=streams, capacity_bytes=middle, expandable=expandable).fits:
             enough = middle
         else:
             too_small = middle

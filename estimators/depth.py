@@ -22,8 +22,8 @@ TRACED_BLOCKS = 4
 # Where a buffer was first seen: (visit, block, how many before it there). The visit is how often the block was visited
 # before, -1 for what is alive before the passes; for the parts that are no block's (None) it counts these parts.
 _Home = tuple[int, int | None, int]
-# (home of the buffer, bytes that it holds from now on, its category)
-_Told = tuple[_Home, int, str]
+# (home of the buffer, bytes that it holds from now on, its category, its stream)
+_Told = tuple[_Home, int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Passes:
 
     ``categories`` are those of the buffers. The first ``num_before`` events are what is alive before. ``owners`` are
     the blocks of those buffers, as far as they belong to one, and ``marks`` say before which event which block's pass
-    begins (None: a part that is no block's), and the work done by then.
+    begins (None: a part that is no block's), and the work done by then. ``streams`` are those on which a GPU would
+    allocate buffers, where that is not the compute stream, which is 0.
     """
 
     events: EventLog
@@ -41,6 +42,7 @@ class Passes:
     num_before: int = 0
     owners: Mapping[int, int] = field(default_factory=dict)
     marks: Sequence[tuple[int, int | None, Work]] = ()
+    streams: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def held_before(self) -> int:
@@ -71,9 +73,9 @@ class Passes:
         events = (*enumerate(states), *((buffer + more, size) for buffer, size in self.events))
         owners = {buffer + more: block for buffer, block in self.owners.items()}
         marks = [(event + more, block, work) for event, block, work in self.marks]
-        return Passes(
-            events, ("optimizer",) * more + tuple(self.categories), self.work, self.num_before + more, owners, marks
-        )
+        streams = {buffer + more: stream for buffer, stream in self.streams.items()}
+        categories = ("optimizer",) * more + tuple(self.categories)
+        return Passes(events, categories, self.work, self.num_before + more, owners, marks, streams)
 
     def begins_with(self, other: Passes) -> bool:
         """Whether this begins as ``other`` does: the same sizes come and go in the same order."""
@@ -112,7 +114,10 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
 
     def told(events: EventLog, block: int | None) -> list[_Told]:
         """Buffers of blocks are told relative to ``block``."""
-        return [(_shifted(homes[buffer], -(block or 0)), size, passes.categories[buffer]) for buffer, size in events]
+        back, categories, stream_of = -(block or 0), passes.categories, passes.streams.get
+        return [
+            (_shifted(homes[buffer], back), size, categories[buffer], stream_of(buffer, 0)) for buffer, size in events
+        ]
 
     synthesis = _Synthesis()
     before = passes.events[: passes.num_before]
@@ -140,7 +145,7 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
         first, second, third, last = (told(segment.events, segment.block) for segment in by_block)
         if second != third:
             raise _Refused("blocks differ")
-        if any(abs(home[1]) > 1 for home, _, _ in first + last if home[1] is not None):
+        if any(abs(home[1]) > 1 for home, *_ in first + last if home[1] is not None):
             raise _Refused("the first or the last block touches memory of one that is not its neighbour")
         rising = sweep[0].block == 0
         for block in range(num_blocks) if rising else reversed(range(num_blocks)):
@@ -150,7 +155,8 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
                 append(by_block[-1], last, block)
             else:
                 append(by_block[1], second, block)
-    return Passes(tuple(synthesis.events), tuple(synthesis.categories), work, num_before, marks=marks)
+    events, categories = tuple(synthesis.events), tuple(synthesis.categories)
+    return Passes(events, categories, work, num_before, marks=marks, streams=synthesis.streams)
 
 
 class _Synthesis:
@@ -159,11 +165,12 @@ class _Synthesis:
     def __init__(self) -> None:
         self.events: list[tuple[int, int]] = []
         self.categories: list[str] = []
+        self.streams: dict[int, int] = {}
         self._numbers: dict[_Home, int] = {}
 
     def extend(self, told: Sequence[_Told], block: int) -> None:
         """Append events that are told relative to ``block``."""
-        for relative, size, category in told:
+        for relative, size, category, stream in told:
             home = _shifted(relative, block)
             number = self._numbers.get(home)
             if number is None:
@@ -171,6 +178,8 @@ class _Synthesis:
                     raise _Refused("a buffer is freed that was never made")
                 number = self._numbers[home] = len(self.categories)
                 self.categories.append(category)
+                if stream:
+                    self.streams[number] = stream
             self.events.append((number, size))
 
 
@@ -224,9 +233,9 @@ def _shifted(home: _Home, blocks: int) -> _Home:
 def _from_both_ends(told: Sequence[_Told], num_blocks: int) -> list[_Told]:
     """What is told in absolute terms, of ``num_blocks`` blocks: the first stays the first, and the last the last."""
     moved = []
-    for home, size, category in told:
+    for home, size, category, stream in told:
         if home[1] is not None and 0 < home[1] < TRACED_BLOCKS - 1:
             raise _Refused("memory of a block in the middle is touched outside of the blocks")
         from_end = home[1] == TRACED_BLOCKS - 1
-        moved.append((_shifted(home, num_blocks - TRACED_BLOCKS) if from_end else home, size, category))
+        moved.append((_shifted(home, num_blocks - TRACED_BLOCKS) if from_end else home, size, category, stream))
     return moved

@@ -1,5 +1,5 @@
-"""Logs the life of every buffer of fake tensors: when it is made, resized and freed, in which category, and the work
-done meanwhile. It knows tensors, and neither models nor plans.
+"""Logs the life of every buffer of fake tensors: when it is made, resized and freed, in which category and on which
+stream, and the work done meanwhile. It knows tensors, and neither models nor plans.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.log: list[tuple[int, int]] = []
         self.live_bytes = 0
         self.categories: list[str] = []  # of the buffers in the log, by number
+        self.streams: dict[int, int] = {}  # of those not made on the compute stream, by number
+        # A CPU has no streams, but keeps the account: code for any device enters the contexts that a GPU would need.
+        self._compute = torch.cpu.current_stream()
+        self._others: dict[torch.cpu.Stream, int] = {}  # numbered from 1, in order of first use
         self.marks: list[tuple[int, int | None, Work]] = []
         self._done = Counter()
         self._fake = fake
@@ -59,6 +63,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.marks.clear()
         alive = sorted(self._buffers.items(), key=lambda item: item[1][1])
         self.categories = [self.categories[number] for _, (_, number, _) in alive]
+        streams = enumerate(self.streams.get(number, 0) for _, (_, number, _) in alive)
+        self.streams = {number: stream for number, stream in streams if stream}
         self._of_forward.clear()
         for number, (address, (reference, _, size)) in enumerate(alive):
             self._buffers[address] = (reference, number, size)
@@ -78,7 +84,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @property
     def passes(self) -> Passes:
         """The log as it is now."""
-        return Passes(tuple(self.log), tuple(self.categories), self.work, marks=tuple(self.marks))
+        events, categories, streams = tuple(self.log), tuple(self.categories), dict(self.streams)
+        return Passes(events, categories, self.work, marks=tuple(self.marks), streams=streams)
 
     def forward(self, step: Callable[[], object]) -> Passes:
         """The log up to the first backward pass of ``step``, which is ended there."""
@@ -209,6 +216,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             number = len(self.categories)
             self.categories.append("scratch")
             self._note_pass(number)
+            stream = torch.cpu.current_stream()
+            if stream is not self._compute:
+                self.streams[number] = self._others.setdefault(stream, len(self._others) + 1)
             reference = weakref.ref(storage, lambda gone: self._freed(address, gone))
             self._set(address, reference, number, 0, size)
         elif known[2] != size:

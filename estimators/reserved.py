@@ -25,7 +25,8 @@ class ReservedCurve:
     def peak_bytes(self, micro_batch: int) -> int:
         """The smallest capacity that two steps run with."""
         if micro_batch not in self._peaks:
-            least = smallest_capacity(self.log.run(micro_batch), expandable=self.expandable)
+            run, streams = self.log.run(micro_batch), self.log.streams(micro_batch)
+            least = smallest_capacity(run, streams=streams, expandable=self.expandable)
             self._peaks[micro_batch] = max(least, self.curve.peak_bytes(micro_batch))
         return self._peaks[micro_batch]
 
@@ -56,4 +57,5 @@ class ReservedCurve:
         return fitting
 
     def _fits(self, micro_batch: int, capacity_bytes: int) -> bool:
-        return replay(self.log.run(micro_batch), capacity_bytes=capacity_bytes, expandable=self.expandable).fits
+        run, streams = self.log.run(micro_batch), self.log.streams(micro_batch)
+        return replay(run, streams=streams, capacity_bytes=capacity_bytes, expandable=self.expandable).fits

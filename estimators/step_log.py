@@ -24,14 +24,14 @@ _Events = tuple[tuple[int, int], ...]  # (buffer, place of what it holds from no
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """``sizes`` are (fixed bytes, bytes per sample); the first is (0, 0), what a freed buffer holds.
+    """``sizes`` are (fixed bytes, bytes per sample, stream that they are allocated on); the first is all zeros.
 
     ``held`` are parameters and the like, which are there before the first step, ``states`` those of the optimizer,
     ``passes`` the forward and backward passes of a step, ``update`` what the optimizer needs for itself. ``single`` is
     the log of one sample, if that does not follow the lines of others.
     """
 
-    sizes: tuple[tuple[int, int], ...]
+    sizes: tuple[tuple[int, int, int], ...]
     held: _Events
     states: _Events
     passes: _Events
@@ -42,13 +42,21 @@ class StepLog:
         """Two optimizer steps from the start of a process."""
         if micro_batch == 1 and self.single is not None:
             return self.single.run(1)
-        sizes = [max(0, fixed + slope * micro_batch) for fixed, slope in self.sizes]
+        sizes = [max(0, fixed + slope * micro_batch) for fixed, slope, _ in self.sizes]
         lasting = {buffer for buffer, _ in self.held + self.states}
         step = self.passes + self.update
-        left = [buffer for buffer, place in dict(step).items() if place and buffer not in lasting]
+        left = [buffer for buffer, place in dict(step).items() if sizes[place] and buffer not in lasting]
         end = tuple((buffer, 0) for buffer in left)  # zero_grad, and the batch
         events = self.held + self.passes + self.states + self.update + end + step + end
         return [(buffer, sizes[place]) for buffer, place in events]
+
+    def streams(self, micro_batch: int) -> Mapping[int, int]:
+        """Of the buffers of ``run``: those on which they are allocated, where that is not the compute stream, 0."""
+        if micro_batch == 1 and self.single is not None:
+            return self.single.streams(1)
+        streams = [stream for _, _, stream in self.sizes]
+        events = self.held + self.states + self.passes + self.update if any(streams) else ()
+        return {buffer: streams[place] for buffer, place in events if streams[place]}
 
     def to_json(self) -> dict[str, Any]:
         parts = (self.held, self.states, self.passes, self.update)
@@ -70,7 +78,7 @@ class StepLog:
             raise ValueError(f"the events cannot be unpacked: {error}") from error
         buffers, places = np.frombuffer(packed, dtype=np.int32).reshape(2, -1)
         events = tuple(zip(np.cumsum(buffers).tolist(), places.tolist(), strict=True))
-        sizes = tuple((int(fixed), int(slope)) for fixed, slope in data["sizes"])
+        sizes = tuple((int(fixed), int(slope), int(stream)) for fixed, slope, stream in data["sizes"])
         lengths = [int(length) for length in data["lengths"]]
         if sum(lengths) != len(events) or len(lengths) != 4 or not all(0 <= place < len(sizes) for place in places):
             raise ValueError("the events do not match their table")
@@ -89,16 +97,19 @@ def log_of(passes: Mapping[int, Passes], single: Passes, update: EventLog) -> St
     lines = [(size - low * slope, slope) for (_, size), slope in zip(passes[low].events, slopes, strict=True)]
     log = _compact(passes[low], lines, update)
     alone = _compact(single, [(size, 0) for _, size in single.events], update)
-    return log if log.run(1) == alone.run(1) else replace(log, single=alone)
+    same = log.run(1) == alone.run(1) and log.streams(1) == alone.streams(1)
+    return log if same else replace(log, single=alone)
 
 
 def _compact(passes: Passes, lines: Sequence[tuple[int, int]], update: EventLog) -> StepLog:
-    table = {(0, 0): 0}
+    table = {(0, 0, 0): 0}
+    stream_of = passes.streams.get
     events = [
-        (buffer, table.setdefault(line, len(table))) for (buffer, _), line in zip(passes.events, lines, strict=True)
+        (buffer, table.setdefault((fixed, slope, stream_of(buffer, 0)), len(table)))
+        for (buffer, _), (fixed, slope) in zip(passes.events, lines, strict=True)
     ]
     first = len(passes.categories)
-    own = tuple((first + buffer, table.setdefault((size, 0), len(table))) for buffer, size in update)
+    own = tuple((first + buffer, table.setdefault((size, 0, 0), len(table))) for buffer, size in update)
     before = events[: passes.num_before]
     states = tuple(event for event in before if passes.categories[event[0]] == "optimizer")
     held = tuple(event for event in before if passes.categories[event[0]] != "optimizer")

@@ -56,7 +56,7 @@ def footnotes(estimate: Estimate) -> Iterator[str]:
     percent = estimate.margin.percent
     yield f"unverified: ScaMP has not measured any {estimate.kind.name}; --json has the source of each figure"
     yield "  out        CUDA context, cuBLAS workspaces and, in gangs, NCCL: what others found"
-    yield "  least, max by a replay of PyTorch's allocator on one stream, two steps; max and the chosen plan"
+    yield "  least, max by a replay of PyTorch's allocator, two steps; max and the chosen plan"
     yield f"             leave {percent} % for what operations take by themselves"
     yield f"  step, comm {UNVERIFIED};"
     yield "             collectives as NCCL models its rings, hidden behind computation where there is enough"

@@ -111,7 +111,8 @@ def _trace_new(figure: str) -> list[float]:
 def _replayed(case: Speed) -> list[float]:
     log = trace(recipe_of(load_workload("stdlib_gpt", None)(case.params)), case.layout, case.params["batch"]).log
     assert log is not None
-    return [_took(lambda: replay(log.run(case.params["batch"]))) for _ in range(NUM_REPLAYED)]
+    batch = case.params["batch"]
+    return [_took(lambda: replay(log.run(batch), streams=log.streams(batch))) for _ in range(NUM_REPLAYED)]
 
 
 def _cached(case: Speed) -> list[float]:

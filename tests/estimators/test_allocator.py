@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -20,6 +21,7 @@ SIZES = st.one_of(
 # (bytes, which live buffer to free or resize instead, if any)
 PROGRAMS = st.lists(st.tuples(SIZES, st.one_of(st.none(), st.integers(0, 50)), st.booleans()), max_size=60)
 MODES = st.booleans()
+NUM_STREAMS = st.integers(1, 3)
 
 
 def log_of(program: list[tuple[int, int | None, bool]]) -> Log:
@@ -36,6 +38,10 @@ def log_of(program: list[tuple[int, int | None, bool]]) -> Log:
     return log
 
 
+def streams_of(log: Log, num_streams: int) -> dict[int, int]:
+    return {buffer: buffer % num_streams for buffer, _ in log}
+
+
 def rounded_peak(log: Log) -> int:
     """Of what is alive after each event: a lower bound, since a resize for a moment has both."""
     held: dict[int, int] = {}
@@ -46,37 +52,56 @@ def rounded_peak(log: Log) -> int:
     return peak
 
 
-@given(PROGRAMS, MODES)
+@given(PROGRAMS, MODES, NUM_STREAMS)
 def test_never_less_is_in_use_than_lives_nor_reserved_than_is_in_use(
-    program: list[tuple[int, int | None, bool]], expandable: bool
+    program: list[tuple[int, int | None, bool]], expandable: bool, num_streams: int
 ) -> None:
     log = log_of(program)
-    told = replay(log, expandable=expandable)
+    told = replay(log, streams=streams_of(log, num_streams), expandable=expandable)
     assert told.fits and told.num_retries == 0
     assert rounded_peak(log) <= told.active_bytes <= told.reserved_bytes
     assert told.reserved_bytes % GRANULE == 0
 
 
-@given(PROGRAMS, MODES)
+@given(PROGRAMS, MODES, NUM_STREAMS)
 def test_the_smallest_capacity_is_enough_and_one_granule_less_is_not(
-    program: list[tuple[int, int | None, bool]], expandable: bool
+    program: list[tuple[int, int | None, bool]], expandable: bool, num_streams: int
 ) -> None:
     log = log_of([(1, None, False), *program])
-    told = replay(log, expandable=expandable)
-    least = smallest_capacity(log, expandable=expandable)
+    asked = partial(replay, log, streams=streams_of(log, num_streams), expandable=expandable)
+    told, least = asked(), smallest_capacity(log, streams=streams_of(log, num_streams), expandable=expandable)
     assert told.active_bytes <= least <= told.reserved_bytes
-    at_least = replay(log, capacity_bytes=least, expandable=expandable)
+    at_least = asked(capacity_bytes=least)
     assert at_least.fits and at_least.reserved_bytes <= least
-    assert not replay(log, capacity_bytes=least - GRANULE, expandable=expandable).fits
+    assert not asked(capacity_bytes=least - GRANULE).fits
 
 
-@given(PROGRAMS, MODES, st.integers(0, 100))
+@given(PROGRAMS, MODES, NUM_STREAMS, st.integers(0, 100))
 def test_what_would_be_reserved_without_a_limit_is_always_enough(
-    program: list[tuple[int, int | None, bool]], expandable: bool, more: int
+    program: list[tuple[int, int | None, bool]], expandable: bool, num_streams: int, more: int
 ) -> None:
     log = log_of(program)
-    unlimited = replay(log, expandable=expandable)
-    assert replay(log, capacity_bytes=unlimited.reserved_bytes + more * MIB, expandable=expandable) == unlimited
+    asked = partial(replay, log, streams=streams_of(log, num_streams), expandable=expandable)
+    assert asked(capacity_bytes=asked().reserved_bytes + more * MIB) == asked()
+
+
+@given(PROGRAMS, MODES, st.integers(1, 40))
+def test_which_stream_it_is_makes_no_difference_where_there_is_but_one(
+    program: list[tuple[int, int | None, bool]], expandable: bool, capacity_granules: int
+) -> None:
+    log = log_of(program)
+    asked = partial(replay, log, capacity_bytes=capacity_granules * GRANULE, expandable=expandable)
+    assert asked() == asked(streams={buffer: 7 for buffer, _ in log}) == asked(streams=streams_of(log, 1))
+
+
+@given(PROGRAMS, MODES, NUM_STREAMS)
+def test_without_a_limit_a_stream_reserves_what_it_would_if_it_were_alone(
+    program: list[tuple[int, int | None, bool]], expandable: bool, num_streams: int
+) -> None:
+    log = log_of(program)
+    together = replay(log, streams=streams_of(log, num_streams), expandable=expandable)
+    alone = [[event for event in log if event[0] % num_streams == stream] for stream in range(num_streams)]
+    assert together.reserved_bytes == sum(replay(one, expandable=expandable).reserved_bytes for one in alone)
 
 
 @given(PROGRAMS, MODES, st.integers(1, 40))
@@ -168,6 +193,25 @@ def test_cached_segments_are_given_back_before_it_is_out_of_memory() -> None:
     assert (tight.fits, tight.num_retries, tight.reserved_bytes) == (True, 1, 40 * MIB)
     assert not replay(log, capacity_bytes=38 * MIB).fits
     assert smallest_capacity(log) == 40 * MIB
+
+
+@pytest.mark.parametrize(("expandable", "reserved_mib"), [(False, 30), (True, 40)])
+def test_what_one_stream_has_freed_serves_no_other_but_is_given_back_for_it(
+    expandable: bool, reserved_mib: int
+) -> None:
+    log = [(0, 30 * MIB), (0, 0), (1, 30 * MIB)]
+    asked = partial(replay, log, expandable=expandable)
+    assert asked().reserved_bytes == asked(streams={0: 1, 1: 1}).reserved_bytes == reserved_mib * MIB
+    assert asked(streams={0: 1}).reserved_bytes == asked(streams={1: 2}).reserved_bytes == 2 * reserved_mib * MIB
+    tight = asked(streams={0: 1}, capacity_bytes=reserved_mib * MIB)
+    assert (tight.fits, tight.num_retries, tight.reserved_bytes) == (True, 1, reserved_mib * MIB)
+    assert smallest_capacity(log, streams={0: 1}, expandable=expandable) == reserved_mib * MIB
+
+
+def test_what_lasts_on_one_stream_keeps_no_memory_of_another_from_being_given_back() -> None:
+    log = [(0, 30 * MIB), (0, 0), (1, 10 * MIB), (2, 40 * MIB)]
+    assert smallest_capacity(log) == 70 * MIB
+    assert smallest_capacity(log, streams={1: 1}) == 50 * MIB
 
 
 def test_a_segment_in_part_in_use_cannot_be_given_back() -> None:

@@ -29,9 +29,13 @@ class Writer:
     marks: list[tuple[int, int | None, Work]] = field(default_factory=list)
     owners: dict[int, int] = field(default_factory=dict)
     num_buffers: int = 0
+    streams: dict[int, int] = field(default_factory=dict)
+    odd_stream: int = -1  # the block whose temporary buffers are on a stream that others are not on
     done: Counter = field(default_factory=Counter)
 
-    def new(self, size: int) -> int:
+    def new(self, size: int, stream: int = 0) -> int:
+        if stream:
+            self.streams[self.num_buffers] = stream
         self.events.append((self.num_buffers, size))
         self.num_buffers += 1
         return self.num_buffers - 1
@@ -57,7 +61,7 @@ class Writer:
                 for buffers in kept.values():
                     self.free(*buffers)
         categories = ["scratch"] * self.num_buffers
-        return Passes(tuple(self.events), categories, self.done.work, num_before, self.owners, self.marks)
+        return Passes(tuple(self.events), categories, self.done.work, num_before, self.owners, self.marks, self.streams)
 
     def forward(self, block: int) -> list[int]:
         self.marks.append((len(self.events), block, self.done.work))
@@ -66,7 +70,7 @@ class Writer:
         if block == self.odd_block:
             kept.append(self.new(5))
         for size in self.temporary:
-            self.free(self.new(size))
+            self.free(self.new(size, stream=3 if block == self.odd_stream else 1))
         return kept
 
     def backward(self, block: int, gradient: int, kept: list[int], gradients: dict[int, list[int]]) -> int:
@@ -74,7 +78,7 @@ class Writer:
         self.done.add("copy", 200, 30)
         mine = self.new(88)
         self.free(gradient)
-        fresh = [self.new(size) for size in self.states]
+        fresh = [self.new(size, stream=2) for size in self.states]
         if block in gradients:
             self.free(*fresh)
         else:
@@ -85,9 +89,14 @@ class Writer:
 
 
 def same(one: Passes, other: Passes) -> bool:
-    return (one.held_before, one.work) == (other.held_before, other.work) and all(
+    return (one.held_before, one.work, streams(one)) == (other.held_before, other.work, streams(other)) and all(
         a.begins_with(b) for a, b in ((one, other), (other, one))
     )
+
+
+def streams(passes: Passes) -> list[int]:
+    """That of each event."""
+    return [passes.streams.get(buffer, 0) for buffer, _ in passes.events[passes.num_before :]]
 
 
 @given(SIZES, SIZES, SIZES, st.integers(TRACED_BLOCKS, 12), st.integers(1, 2))
@@ -106,6 +115,12 @@ def test_the_stretched_log_is_that_of_all_blocks(
 @pytest.mark.parametrize("odd_block", [1, 2])
 def test_a_block_in_the_middle_that_differs_is_refused(odd_block: int) -> None:
     assert stretch(Writer(TRACED_BLOCKS, [3], [4], [5], odd_block=odd_block).written(), 9) is None
+    assert stretch(Writer(TRACED_BLOCKS, [3], [4], [5], odd_stream=odd_block).written(), 9) is None
+
+
+def test_states_that_are_alive_before_move_no_buffer_to_another_stream() -> None:
+    passes = Writer(TRACED_BLOCKS, [3], [4], [5]).written()
+    assert set(streams(passes)) == {0, 1, 2} and streams(passes.after([7, 7])) == streams(passes)
 
 
 @pytest.mark.parametrize("odd_block", [0, 3])

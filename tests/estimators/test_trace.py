@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from torch.nn import functional
 from estimators import session
 from estimators.envelope import Envelope, PeakTable, highest
 from estimators.model import CATEGORIES, MIB, Layout
-from estimators.session import Recipe
+from estimators.session import Recipe, Session
 from estimators.trace import trace
 from workloads.budget import measure_peak
 from workloads.parallel import apply_plan
@@ -293,6 +294,9 @@ def test_a_few_equal_blocks_tell_of_all(build: type[Deep], layout: Layout, monke
     for size in (1, 2, 3, 16, 500):
         assert stretched.curve.parts(size) == whole.curve.parts(size)
         assert stretched.curve.peak_bytes(size) == whole.curve.peak_bytes(size)
+    assert stretched.log is not None and whole.log is not None
+    held = [[log.sizes[place] for _, place in log.passes] for log in (stretched.log, whole.log)]
+    assert held[0] == held[1]  # bytes, and on which stream
     assert stretched.work == whole.work
     assert (stretched.num_params, stretched.state_bytes) == (whole.num_params, whole.state_bytes)
 
@@ -337,6 +341,33 @@ def test_sharded_layouts_are_affine_too(layout: Layout) -> None:
     assert isinstance(curve, Envelope)
     other = trace(recipe(), layout, 9).curve
     assert [curve.peak_bytes(size) for size in (1, 2, 9, 32)] == [other.peak_bytes(size) for size in (1, 2, 9, 32)]
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_what_fsdp_gathers_and_reduces_is_on_streams_of_its_own(reshard: bool) -> None:
+    with Session(recipe(Deep), Layout(2, reshard=reshard)) as traced:
+        traced.spread()
+        passes, update = traced.passes(16), traced.step(16).update
+    bytes_on: dict[int, int] = defaultdict(int)
+    kinds: dict[int, set[str]] = defaultdict(set)
+    for buffer, size in passes.events[passes.num_before :]:
+        stream = passes.streams.get(buffer, 0)
+        bytes_on[stream] += size
+        kinds[stream].add(passes.categories[buffer])
+    assert {"activations", "gathered", "batch"} < kinds[0] and "gradients" not in kinds[0]
+    assert (kinds[1], kinds[2], len(kinds)) == ({"scratch"}, {"gradients"}, 3)
+    model = Deep()
+    of_all, of_layers = (4 * sum(parameter.numel() for parameter in one.parameters()) for one in (model, model.layers))
+    # Layers that let go of their parameters after the forward pass are gathered once more for the backward pass.
+    assert bytes_on[1] == of_all + (of_layers if reshard else 0)
+    assert bytes_on[2] == of_all / 2
+    assert {(update.categories[buffer], stream) for buffer, stream in update.streams.items()} == {("gradients", 2)}
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(recompute=True), Layout(accumulate=True)], ids=str)
+def test_a_single_rank_has_one_stream(layout: Layout) -> None:
+    log = trace(recipe(Deep), layout, 8).log
+    assert log is not None and log.streams(1) == log.streams(8) == {}
 
 
 def test_recompute_trades_activations_for_flops() -> None:

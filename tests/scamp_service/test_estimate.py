@@ -241,7 +241,7 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path) -> None:
         assert state_bytes(own, width=32) == pytest.approx(4 * 4 * num_params, abs=few)
         refuses(own, r"own\(width: 'int'\)|own\(width: int\): missing a required argument: 'width'")
         refuses(own, "unexpected keyword argument 'depht'", width=8, depht=3)
-    with Estimator("nets.py:own", packed.getvalue(), folder, gpu("H100")) as own_on_gpu:
+    with function("own") as own, Estimator("nets.py:own", packed.getvalue(), folder, gpu("H100")) as own_on_gpu:
         peaks = [
             one.estimate({"width": 32, "batch": 2}, devices(1, 1024)).options[0].footprint.parts["scratch"]
             for one in (own, own_on_gpu)
