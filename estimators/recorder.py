@@ -36,8 +36,10 @@ class _EndOfForward(BaseException):
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Logs the life of every storage of a fake tensor: allocated when first seen, freed when nothing refers to it."""
 
-    def __init__(self, fake: FakeTensorMode) -> None:
+    def __init__(self, fake: FakeTensorMode, *, workspaces: bool = True) -> None:
+        """``workspaces``: log those of a CPU's kernels, too."""
         super().__init__()  # type: ignore[no-untyped-call]
+        self._workspaces = workspaces
         self.log: list[tuple[int, int]] = []
         self.live_bytes = 0
         self.categories: list[str] = []  # of the buffers in the log, by number
@@ -170,10 +172,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outcome = self._outcomes.learn(key, func, args, kwargs, out)
         if outcome.kind is not None:
             self._done.add(outcome.kind, *outcome.amounts)
-        if type(out) is FakeTensor and not outcome.workspace:
+        workspaces = outcome.workspace if self._workspaces else ()
+        if type(out) is FakeTensor and not workspaces:
             self._see(out)  # most of them: no need to look for leaves
             return out
-        for leaf, workspace in zip_longest(tree_leaves(out), outcome.workspace, fillvalue=()):
+        for leaf, workspace in zip_longest(tree_leaves(out), workspaces, fillvalue=()):
             with self._taken(workspace):
                 if isinstance(leaf, FakeTensor):
                     self._see(leaf)

@@ -111,7 +111,7 @@ class Session:
                 modes.enter_context(as_on_cuda())
             self._mesh = modes.enter_context(fake_mesh(self._wanted))
             fake = modes.enter_context(_FakeMode(allow_non_fake_inputs=True))
-            self._recorder = modes.enter_context(Recorder(fake))
+            self._recorder = modes.enter_context(Recorder(fake, workspaces=not self._recipe.on_cuda))
             with _NoInit():
                 self._model = self._recipe.build_model()
             gc.collect()

@@ -93,6 +93,16 @@ def test_attention_that_drops_keeps_no_pairs_of_positions_on_cuda() -> None:
     assert activations(0.1, True) < activations(0.0, True) + 1024
 
 
+def test_convolutions_take_nothing_inside_on_cuda() -> None:
+    def make() -> Any:
+        return nn.Conv2d(16, 16, 3), lambda batch: torch.zeros(batch, 16, 32, 32), lambda model, x: model(x).mean()
+
+    def parts(on_cuda: bool) -> dict[str, int]:
+        return trace_peak(recipe_of(FunctionWorkload(make, {}), on_cuda), Layout(), 2).parts_at(2)
+
+    assert parts(False)["workspace"] > 0 and "workspace" not in parts(True)
+
+
 class Wide(nn.Module):
     def __init__(self) -> None:
         super().__init__()
