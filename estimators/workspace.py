@@ -1,9 +1,9 @@
 """Memory that an operation takes inside while it makes its outputs: no tensor shows it, and it is gone afterwards.
 
 Known are the convolutions of oneDNN on a CPU, which works on copies in a layout of its own: channels in blocks of one
-vector register. Found with torch's profiler (torch 2.13, AVX2; kernels of 2 to 7, strides, groups, dilation) for two
-samples and more in fp32. Left out: kernels of one pixel, which need none; 16-bit numbers and single samples, which go
-other ways; scratch of a few ten KiB.
+vector register. Found with torch's profiler (torch 2.13, AVX2 and AVX512; kernels of 2 to 7, strides, groups, dilation)
+for two samples and more in fp32. Left out: kernels of one pixel, which need none; 16-bit numbers and single samples,
+which go other ways; scratch of a few ten KiB.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def workspace_of(operation: Any, args: tuple[Any, ...], out: Any) -> Workspace:
 
 
 def _is_product(args: tuple[Any, ...]) -> bool:
-    """Whether the gradient of the weight is made as a product of matrices: of images smaller than the kernel, or
-    kernels with gaps."""
+    """Whether the gradient of the weight is made as a product of matrices: without AVX512, of images smaller than the
+    kernel, or kernels with gaps."""
     given, weight, dilation, transposed = args[1], args[2], args[6], args[7]
-    return not transposed and (given.shape[-1] < weight.shape[-1] or max(dilation) > 1)
+    return not transposed and not _has_avx512() and (given.shape[-1] < weight.shape[-1] or max(dilation) > 1)
 
 
 def _of_product(gradient: Tensor, given: Tensor, weight: Tensor) -> int:
@@ -67,4 +67,8 @@ def _copy(tensor: Tensor, dimensions: tuple[int, ...] = (1,)) -> int:
 
 def _block() -> int:
     """Numbers in a vector register."""
-    return 16 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 8
+    return 16 if _has_avx512() else 8
+
+
+def _has_avx512() -> bool:
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")

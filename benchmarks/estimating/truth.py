@@ -32,7 +32,8 @@ NUM_STEPS = 2  # the first makes the optimizer's states
 TITLE = "Peaks"
 HEADER = ("predicted MiB", "counted MiB", "error", "ZeRO states", "weights × 4", "MemTracker", "case")
 ABOUT = """\
-Two real steps in a process whose every allocation from the C library is counted. Beside the estimator's error those of
+Two real steps in a process whose every allocation from the C library is counted, but for what libraries keep when the
+model is gone. Beside the estimator's error those of
 three others: the states of ZeRO alone (parameters, gradients, optimizer), four times the weights, and torch's
 `MemTracker` on the same fake steps; where that fails, why."""
 
@@ -150,7 +151,11 @@ def _counted(case: Case, seconds: float) -> int:
 
 
 def run_for_real(case: Case) -> int:
-    """Bytes: the most that a few steps have held at once, over what the process held before the model was built."""
+    """Bytes: the most that a few steps have held at once, over what the process holds when the model is gone.
+
+    The difference to what it held before is what libraries keep for good, such as buffers of MKL and oneDNN that grow
+    with the largest product so far. It is no candidate's, and a rank's limit moves up by it (docs/decisions/0009).
+    """
     heap = ctypes.CDLL(None)
     heap.heap_held.restype = heap.heap_peak.restype = ctypes.c_long
     torch.set_num_threads(1)
@@ -164,15 +169,16 @@ def run_for_real(case: Case) -> int:
         for _ in range(NUM_STEPS):
             train_step(workload, model, optimizer, [workload.train_batch(torch.zeros(case.batch))], 1)
 
-    # What the first use of each operation keeps for good is not the model's. A model of the default size will do, of
-    # no more tokens or pixels than the case: less work, but one too small would not make the buffers of large products.
-    kept = {name: value for name, value in case.params.items() if name in ("context", "side")}
-    steps(replace(case, batch=2, params=kept))
+    # What an operation takes when it is used for the first time should be over. A model of the default size will do, of
+    # no more tokens or pixels than the case: less work.
+    few = {name: value for name, value in case.params.items() if name in ("context", "side")}
+    steps(replace(case, batch=2, params=few))
     gc.collect()
-    before: int = heap.heap_held()
     steps(case)
     peak: int = heap.heap_peak()
-    return peak - before
+    gc.collect()
+    kept: int = heap.heap_held()
+    return peak - kept
 
 
 if __name__ == "__main__":

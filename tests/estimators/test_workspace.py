@@ -45,10 +45,22 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iter
         lambda: (conv(16, 48, 1),),
         lambda: (conv(16, 32, 3, padding=1, groups=4),),
         lambda: (conv(16, 128, 3, padding=1, stride=8), conv(128, 256, 3, padding=1, stride=2)),  # 2 × 2 pixels
+        lambda: (conv(16, 128, 3, padding=1, stride=16), conv(128, 256, 3, padding=1)),
         lambda: (conv(16, 32, 3, padding=2, dilation=2),),
         lambda: (conv(16, 64, 3, padding=1, stride=2), nn.ConvTranspose2d(64, 32, 2, 2)),
     ],
-    ids=["few channels", "3×3", "odd channels", "patches", "1×1", "groups", "few pixels", "dilation", "transposed"],
+    ids=[
+        "few channels",
+        "3×3",
+        "odd channels",
+        "patches",
+        "1×1",
+        "groups",
+        "few pixels",
+        "fewer than the kernel",
+        "dilation",
+        "transposed",
+    ],
 )
 def test_the_peak_of_convolutions_is_that_of_a_real_step(layers: Any, batch: int) -> None:
     recipe = Recipe(
@@ -71,6 +83,18 @@ def test_the_peak_of_convolutions_is_that_of_a_real_step(layers: Any, batch: int
     step()
     peak = measure_peak(torch.device("cpu"), model, optimizer, step)
     assert curve.peak_bytes(batch) == pytest.approx(peak, abs=TOLERANCE_BYTES)
+
+
+@pytest.mark.parametrize(("capability", "as_product"), [("AVX2", True), ("AVX512", False), ("AVX512_BF16", False)])
+def test_gradients_for_images_smaller_than_the_kernel_are_products_where_there_is_no_avx512(
+    monkeypatch: pytest.MonkeyPatch, capability: str, as_product: bool
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    images, weight = torch.empty(2, 64, 2, 2), torch.empty(64, 64, 3, 3)
+    options = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
+    _, of_weight = workspace_of(torch.ops.aten.convolution_backward.default, (images, images, weight, *options), None)
+    kernel = weight.nbytes
+    assert of_weight[1] == (4 * kernel + 9 * 64 * 4 * 4 if as_product else kernel)
 
 
 def test_nothing_is_known_of_16_bits_single_samples_and_other_operations() -> None:
