@@ -25,9 +25,10 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from placement.model import Cluster, Device
+from placement.model import VIRTUAL, Cluster, Device
 from scamp_service.executor import GangState, GangStatus, Order
-from scamp_service.gpus import Gpu, inventory, visible
+from scamp_service.gpu_nodes import measure_gpus, usable_mib, why_nothing
+from scamp_service.gpus import Gpu
 from scamp_service.lifecycle import Outcome
 from scamp_service.local_ray import NAMESPACE, connect
 from scamp_service.rank import Ended, Rank, RankStatus, host_id
@@ -46,8 +47,6 @@ MEASURE_AGAIN_SECONDS = 60.0  # after which a node whose GPUs others had filled 
 SPARE_RANKS = 2
 SPARE_SECONDS = 20.0
 MAX_ATTEMPTS = 200
-GPU_CONTEXT_MIB = 512
-"""Per rank and GPU: CUDA context (about 300 MiB) and cuBLAS workspaces, which no budget of ours counts."""
 
 
 class Phase(StrEnum):
@@ -479,7 +478,7 @@ class RayExecutor:
             return ()
         self._refused.pop(node_id, None)
         assert least is not None
-        usable = least.free_mib - GPU_CONTEXT_MIB * self._settings.max_gangs_per_device
+        usable = usable_mib(least, self._settings.max_gangs_per_device)
         return tuple(Device(f"{node}/{i}", node, i, kind, usable) for i in range(num_gpus))
 
     def _measure(self, node_id: str, num_gpus: int) -> None:
@@ -490,39 +489,6 @@ class RayExecutor:
         strategy: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
         task = ray.remote(measure_gpus).options(num_cpus=0, scheduling_strategy=strategy)
         self._expect(kind, None, task.remote(node_id, num_gpus))
-
-
-VIRTUAL = "virtual"
-
-
-def measure_gpus(node_id: str, num_gpus: int) -> dict[str, tuple[str, Gpu | None]]:
-    """The kinds of the GPUs that this node's Ray has, and the one of them that has least to offer: Ray does not let one
-    choose which GPU a bundle gets."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES") or None  # Ray may empty it for a task that asks for no GPU
-    found = visible(inventory(), chosen)[:num_gpus]  # Ray counts them from the first
-    least = min(found, key=lambda gpu: gpu.free_mib, default=None)
-    return {node_id: (" / ".join(sorted({gpu.name for gpu in found})), least)}
-
-
-def why_nothing(node: str, least: Gpu | None, max_gangs: int) -> str:
-    """Why a node offers no device, and what to do; empty when it offers some. ``least`` as in ``measure_gpus``."""
-    contexts_mib = GPU_CONTEXT_MIB * max_gangs
-    if least is not None and least.free_mib > contexts_mib:
-        return ""
-    without = "or start that node's Ray without it (CUDA_VISIBLE_DEVICES)"
-    if least is None:
-        why = "NVML shows none of its Ray's GPUs: install NVIDIA's driver there, or start that Ray with --num-gpus=0"
-    elif least.mig:
-        why = f"GPU {least.index} ({least.name}) is in MIG mode: end it (nvidia-smi -i {least.index} -mig 0), {without}"
-    elif not least.total_mib:
-        why = f"NVML does not tell how much memory GPU {least.index} ({least.name}) has: look at nvidia-smi, {without}"
-    else:
-        why = (
-            f"processes that are not ScaMP's hold {least.strangers_mib} of {least.total_mib} MiB on GPU {least.index} "
-            f"({least.name}), and CUDA contexts of {max_gangs} gangs (SCAMP_MAX_GANGS_PER_DEVICE) take {contexts_mib} "
-            f"MiB: end those processes, {without}"
-        )
-    return f"node {node} offers no devices: {why}"
 
 
 def _is_virtual(device: Device) -> bool:

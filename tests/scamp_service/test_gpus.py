@@ -19,9 +19,9 @@ from estimators.device_kinds import gpu as kind_of
 from estimators.model import MIB
 from scamp_service import gpus, local_ray, ray_executor
 from scamp_service.cli import app
+from scamp_service.gpu_nodes import GPU_CONTEXT_MIB, measure_gpus, why_nothing
 from scamp_service.gpus import PRODUCTS, Gpu, GpuLinks, inventory, is_rank, known_kind, visible
 from scamp_service.rank import Rank
-from scamp_service.ray_executor import GPU_CONTEXT_MIB, measure_gpus, why_nothing
 from scamp_service.settings import Settings
 
 RANK, NOTEBOOK = 100, 200
