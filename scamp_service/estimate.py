@@ -175,12 +175,14 @@ class Estimator:
         cache_dir: Path,
         kind: DeviceKind | None = None,
         expandable: bool = False,
+        process: TraceProcess | None = None,
     ) -> None:
         """``code`` is the zip of a user's files; ``kind`` tells the time of steps, and the memory of GPUs, whose
-        allocator may have ``expandable`` segments. Raises ``InvalidInput`` for a workload that does not exist."""
+        allocator may have ``expandable`` segments. A ``process`` that is given is left running. Raises
+        ``InvalidInput`` for a workload that does not exist."""
         check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
-        self._process = TraceProcess()
+        self._process, self._ends_process = process or TraceProcess(), process is None
         self._kind, self._expandable = kind, expandable
         self._on_gpu = kind is not None and kind.memory is not None
         self._margin = margin_of(kind)
@@ -192,7 +194,8 @@ class Estimator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._process.end()
+        if self._ends_process:
+            self._process.end()
 
     def estimate(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
         """Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""

@@ -23,6 +23,7 @@ from scamp_service.estimate_table import as_table, footnotes, headline
 from scamp_service.executor import Sized
 from scamp_service.settings import Settings
 from scamp_service.sizing import ProcessSizer
+from scamp_service.tracing import TraceProcess
 from tests.processes import scamp
 from tests.sizing import USER, MemoryBlobs, Sizing
 
@@ -35,9 +36,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def estimator(folder: Path) -> Iterator[Estimator]:
-    with Estimator("vit_digits", None, folder) as estimator:
-        yield estimator
+def process() -> Iterator[TraceProcess]:
+    """One for all estimators: each start takes seconds."""
+    started = TraceProcess()
+    yield started
+    started.end()
+
+
+@pytest.fixture(scope="module")
+def estimator(folder: Path, process: TraceProcess) -> Estimator:
+    return Estimator("vit_digits", None, folder, process=process)
 
 
 def plans(estimate: Estimate) -> list[tuple[int, bool]]:
@@ -84,14 +92,13 @@ def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Esti
 
 
 def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alone(
-    estimator: Estimator, folder: Path
+    estimator: Estimator, folder: Path, process: TraceProcess
 ) -> None:
     assert {option["step_seconds"] for option in estimator.estimate(MEDIUM, devices(2, 96)).to_json()["options"]} == {
         None
     }
     slow = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
-    with Estimator("vit_digits", None, folder, slow) as timed:
-        found = timed.estimate(MEDIUM, devices(2, 96))
+    found = Estimator("vit_digits", None, folder, slow, process=process).estimate(MEDIUM, devices(2, 96))
     plain, recompute, *gangs = (data["step_seconds"] for data in found.to_json()["options"])
     assert plain is not None and recompute is not None and recompute > plain and gangs == [None, None]
     products = found.profile.work[Layout()].step(32, 1).of("matmul")[1]
@@ -108,11 +115,11 @@ def shown(found: Estimate) -> str:
 
 @pytest.mark.parametrize("expandable", [False, True])
 def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
-    estimator: Estimator, folder: Path, expandable: bool
+    estimator: Estimator, folder: Path, process: TraceProcess, expandable: bool
 ) -> None:
     tensors = estimator.estimate(MEDIUM, devices(2, 96)).to_json()
-    with Estimator("vit_digits", None, folder, gpu("H100"), expandable) as on_gpu:
-        found = on_gpu.estimate(MEDIUM, devices(2, 1100, "H100"))
+    on_gpu = Estimator("vit_digits", None, folder, gpu("H100"), expandable, process)
+    found = on_gpu.estimate(MEDIUM, devices(2, 1100, "H100"))
     data = found.to_json()
     assert data["device"]["name"] == "H100" and data["device"]["unverified"] == list(UNVERIFIED)
     assert tensors["device"] is None
@@ -139,12 +146,12 @@ def test_every_kind_of_gpu_offers_the_memory_that_it_has(kind: str) -> None:
     assert [device.capacity_mib for device in smaller.devices] == [10_000]
 
 
-def test_a_plan_that_fits_a_gpu_by_its_tensors_alone_is_refused(folder: Path) -> None:
-    with Estimator("vit_digits", None, folder, gpu("T4")) as on_gpu:
-        room = on_gpu.estimate(MEDIUM, devices(1, 1000, "T4")).options[0].footprint.reserved_mib
-        assert on_gpu.estimate(MEDIUM, devices(1, room, "T4")).options[0].fits
-        tight = on_gpu.estimate(MEDIUM, devices(1, room - 1, "T4"))
-        none = on_gpu.estimate(MEDIUM, devices(1, 300, "T4"))
+def test_a_plan_that_fits_a_gpu_by_its_tensors_alone_is_refused(folder: Path, process: TraceProcess) -> None:
+    on_gpu = Estimator("vit_digits", None, folder, gpu("T4"), process=process)
+    room = on_gpu.estimate(MEDIUM, devices(1, 1000, "T4")).options[0].footprint.reserved_mib
+    assert on_gpu.estimate(MEDIUM, devices(1, room, "T4")).options[0].fits
+    tight = on_gpu.estimate(MEDIUM, devices(1, room - 1, "T4"))
+    none = on_gpu.estimate(MEDIUM, devices(1, 300, "T4"))
     assert tight.options[0].plan.num_micro_batches > 1
     assert isinstance(none.choice, NoPlan) and none.smallest_capacity_bytes(none.options[0]) is None
     assert "≥" in shown(none) and "states" in shown(none)
@@ -178,16 +185,16 @@ def test_this_machine_is_calibrated_once_and_a_damaged_file_counts_as_none(tmp_p
     assert calibrated(tmp_path) is None
 
 
-def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path) -> None:
+def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path, process: TraceProcess) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("mine.py", USER)
-    with Estimator("mine.py:Mine", packed.getvalue(), folder) as estimator:
-        assert estimator.estimate({"width": 8}, devices(1, 96)).batch == 6
-        with pytest.raises(InvalidInput, match=r"mine.py:Mine with width=7: width must be even"):
-            estimator.estimate({"width": 7}, devices(1, 96))
-        with pytest.raises(InvalidInput, match=r"no such model"):
-            estimator.estimate({"broken": True}, devices(1, 96))
+    estimator = Estimator("mine.py:Mine", packed.getvalue(), folder, process=process)
+    assert estimator.estimate({"width": 8}, devices(1, 96)).batch == 6
+    with pytest.raises(InvalidInput, match=r"mine.py:Mine with width=7: width must be even"):
+        estimator.estimate({"width": 7}, devices(1, 96))
+    with pytest.raises(InvalidInput, match=r"no such model"):
+        estimator.estimate({"broken": True}, devices(1, 96))
 
 
 FUNCTIONS = """
@@ -220,13 +227,13 @@ def wrong():
 """
 
 
-def test_a_function_that_makes_a_model_is_enough(folder: Path) -> None:
+def test_a_function_that_makes_a_model_is_enough(folder: Path, process: TraceProcess) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("nets.py", FUNCTIONS)
 
-    def function(name: str) -> Estimator:
-        return Estimator(f"nets.py:{name}", packed.getvalue(), folder)
+    def function(name: str, kind: DeviceKind | None = None) -> Estimator:
+        return Estimator(f"nets.py:{name}", packed.getvalue(), folder, kind, process=process)
 
     def state_bytes(estimator: Estimator, **params: Any) -> int:
         return estimator.estimate(params, devices(1, 96)).profile.state_bytes
@@ -237,23 +244,19 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path) -> None:
 
     num_params = 3 * (32 * 32 + 32)
     few = 64  # AdamW's counts of steps, the loss
-    with function("own") as own:
-        assert state_bytes(own, width=32) == pytest.approx(4 * 4 * num_params, abs=few)
-        refuses(own, r"own\(width: 'int'\)|own\(width: int\): missing a required argument: 'width'")
-        refuses(own, "unexpected keyword argument 'depht'", width=8, depht=3)
-    with function("own") as own, Estimator("nets.py:own", packed.getvalue(), folder, gpu("H100")) as own_on_gpu:
-        peaks = [
-            one.estimate({"width": 32, "batch": 2}, devices(1, 1024)).options[0].footprint.parts["scratch"]
-            for one in (own, own_on_gpu)
-        ]
-        assert peaks[1] >= 4 * num_params > peaks[0], "on a GPU AdamW updates all parameters at once"
-    with function("given") as given:
-        assert state_bytes(given, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
-        assert state_bytes(given, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
-    with function("bare") as bare:
-        refuses(bare, r"returns a tensor of shape \[\d+, 8\], no loss", width=8)
-    with function("wrong") as wrong:
-        refuses(wrong, r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net")
+    own, given = function("own"), function("given")
+    assert state_bytes(own, width=32) == pytest.approx(4 * 4 * num_params, abs=few)
+    refuses(own, r"own\(width: 'int'\)|own\(width: int\): missing a required argument: 'width'")
+    refuses(own, "unexpected keyword argument 'depht'", width=8, depht=3)
+    peaks = [
+        one.estimate({"width": 32, "batch": 2}, devices(1, 1024)).options[0].footprint.parts["scratch"]
+        for one in (own, function("own", gpu("H100")))
+    ]
+    assert peaks[1] >= 4 * num_params > peaks[0], "on a GPU AdamW updates all parameters at once"
+    assert state_bytes(given, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
+    assert state_bytes(given, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
+    refuses(function("bare"), r"returns a tensor of shape \[\d+, 8\], no loss", width=8)
+    refuses(function("wrong"), r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net")
     with pytest.raises(InvalidInput, match="defines no class or function none"):
         function("none")
 
