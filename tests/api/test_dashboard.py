@@ -400,6 +400,7 @@ def test_a_curve_under_the_pointer_is_named_and_its_row_marked(open_page: Callab
 @pytest.mark.browser
 def test_a_trial_tells_how_an_out_of_memory_was_healed(open_page: Callable[..., Page]) -> None:
     page = open_page("/studies/1")
+    expect(page.locator("#memory canvas")).to_be_visible()  # what is drawn above the table moves it
     page.locator("#trials tr.row", has_text="1 OOM").click()
     expect(page.locator("h1")).to_have_text("Trial 5")
     expect(page.locator("#plan")).to_have_text(
