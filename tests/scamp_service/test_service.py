@@ -124,7 +124,7 @@ def test_two_studies_that_fill_the_cluster_live_through_kills_at_any_moment(data
     rng = random.Random(2023)
     service = Served(data_dir, **CLUSTER)
     try:
-        watched = Watched(service, study(LARGE, trials=2, steps=30))
+        watched = Watched(service, study(LARGE, trials=2, steps=60))
         until(lambda: any(trial["num_ranks"] for trial in watched.trials()), "a plan for two ranks")
         watched.submit(study(SMALL, trials=3, steps=150))  # what runs now leaves no device free
         num_ranks = 0
@@ -187,14 +187,14 @@ def kill(service: Served, words: str) -> None:
 def kill_a_rank(service: Served, watched: Watched, rng: random.Random) -> bool:
     """SIGKILL one of the ranks that train, once every running trial has a checkpoint; whether there was one."""
     began = time.monotonic()
-    while not (attempts := watched.attempts()) or any(attempt["checkpoint_step"] <= 0 for attempt in attempts):
-        if watched.finished():
-            return False
+    while not watched.finished():
+        attempts = watched.attempts()
         assert time.monotonic() < began + 120, f"no checkpoint: {attempts}"
-    victims = [pid for pid in service.pids("ray::Rank") if trains(pid)]
-    if victims:
-        os.kill(rng.choice(victims), signal.SIGKILL)
-    return bool(victims)
+        ready = attempts and all(attempt["checkpoint_step"] > 0 for attempt in attempts)
+        if ready and (victims := [pid for pid in service.pids("ray::Rank") if trains(pid)]):
+            os.kill(rng.choice(victims), signal.SIGKILL)
+            return True
+    return False
 
 
 def check_bad_input_changes_nothing(service: Served) -> None:
