@@ -100,9 +100,8 @@ class Session:
         self._hooks: list[RemovableHandle] = []
         self._begun: list[tuple[int, Work]] = []  # where in the log each micro-batch begins, and the work done by then
         self._without_gradient: set[Tensor] = set()
-        self._outputs: dict[
-            int, dict[int, int]
-        ] = {}  # by samples: bytes that each block gives, and the first (-1) takes
+        # By samples: bytes that each block gives, and that the first takes (-1).
+        self._outputs: dict[int, dict[int, int]] = {}
 
     def __enter__(self) -> Session:
         with contextlib.ExitStack() as modes:

@@ -103,7 +103,7 @@ def _whole(recipe: Recipe, layout: Layout, largest: int) -> _Steps:
         update_peak = max(first.update.peak, second.update.peak)
         single, num_params = _allowed(session, lambda: session.passes(1)), session.num_params
         outputs = {size: session.outputs(size) for size in passes}
-        alike = session.alike
+        alike = layout == Layout() and session.alike
     units = _units(session.outlines, passes, outputs, alike=alike) if layout == Layout() else ()
     return _Steps(passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units)
 

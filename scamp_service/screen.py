@@ -97,12 +97,13 @@ def screen(
         sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
         tell(f"looking for formulas of {len(sound)} candidates")
         found, alone = _by_formulas(screener, sound, batches, cluster, margin_of(kind))
-    for why, num in Counter(alone.values()).items():
-        tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
-    if alone:
-        with Estimator(workload, code, cache_dir, kind) as estimator:
-            estimates = {place: estimator.estimate(candidates[place], cluster) for place in alone}
-        found |= {place: Screened(one.params, one.batch, one.options, one.choice) for place, one in estimates.items()}
+        for why, num in Counter(alone.values()).items():
+            tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
+        if alone:
+            with screener.idle_process() as process:
+                estimator = Estimator(workload, code, cache_dir, kind, process=process)
+                estimates = [(place, estimator.estimate(candidates[place], cluster)) for place in alone]
+            found |= {place: Screened(one.params, one.batch, one.options, one.choice) for place, one in estimates}
     refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)}
     found |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
     in_order = [found[place] for place in range(len(candidates))]

@@ -167,9 +167,15 @@ class Screener:
         return self._threads.submit(self._ask, what, wish)
 
     def _ask(self, what: str, wish: Json) -> Json:
+        with self.idle_process() as process:
+            return self._tracer.ask(process, what, self._workload, self._code, wish)
+
+    @contextlib.contextmanager
+    def idle_process(self) -> Iterator[TraceProcess]:
+        """One of the processes, for the block alone; waits until there is one."""
         process = self._idle.get()
         try:
-            return self._tracer.ask(process, what, self._workload, self._code, wish)
+            yield process
         finally:
             self._idle.put(process)
 
