@@ -6,18 +6,15 @@ That process has one thread: oneDNN's convolutions take scratch memory for each 
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 import torch
 
+from benchmarks.estimating import heap
 from benchmarks.estimating.case import Case
 from benchmarks.estimating.process import last_line
 from benchmarks.estimating.tracker import tracked_peak_bytes
@@ -27,7 +24,6 @@ from workloads.parallel import apply_plan
 from workloads.profile import recipe_of
 from workloads.step import train_step
 
-SOURCE = Path(__file__).with_name("heap.c")
 NUM_STEPS = 2  # the first makes the optimizer's states
 TITLE = "Peaks"
 HEADER = ("predicted MiB", "counted MiB", "error", "ZeRO states", "weights × 4", "MemTracker", "case")
@@ -143,11 +139,8 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 def _counted(case: Case, seconds: float) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder, "heap.so")
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
-        arguments = ["-m", "benchmarks.estimating.truth", case.to_json()]
-        return int(last_line(*arguments, seconds=seconds, LD_PRELOAD=str(library)))
+    with heap.counting() as environment:
+        return int(last_line("-m", "benchmarks.estimating.truth", case.to_json(), seconds=seconds, **environment))
 
 
 def run_for_real(case: Case) -> int:
@@ -156,8 +149,6 @@ def run_for_real(case: Case) -> int:
     The difference to what it held before is what libraries keep for good, such as buffers of MKL and oneDNN that grow
     with the largest product so far. It is no candidate's, and a rank's limit moves up by it (docs/decisions/0009).
     """
-    heap = ctypes.CDLL(None)
-    heap.heap_held.restype = heap.heap_peak.restype = ctypes.c_long
     torch.set_num_threads(1)
 
     def steps(case: Case) -> None:
@@ -165,7 +156,7 @@ def run_for_real(case: Case) -> int:
         model = workload.build_model()
         apply_plan(model, workload.blocks(model), case.layout, None)
         optimizer = workload.optimizer(model)
-        heap.heap_reset()  # the weights are there; what initialising them took does not count
+        heap.forget_peak()  # the weights are there; what initialising them took does not count
         for _ in range(NUM_STEPS):
             train_step(workload, model, optimizer, [workload.train_batch(torch.zeros(case.batch))], 1)
 
@@ -175,10 +166,9 @@ def run_for_real(case: Case) -> int:
     steps(replace(case, batch=2, params=few))
     gc.collect()
     steps(case)
-    peak: int = heap.heap_peak()
+    peak = heap.peak()
     gc.collect()
-    kept: int = heap.heap_held()
-    return peak - kept
+    return peak - heap.held()
 
 
 if __name__ == "__main__":
