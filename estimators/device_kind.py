@@ -5,7 +5,7 @@ how fast it talks to others. Pure; ``estimators.device_kinds`` knows GPUs, ``wor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from estimators.work import OP_KINDS, Work
@@ -109,10 +109,15 @@ class DeviceKind:
             yield "start_seconds", self.links.start_seconds
 
     def to_json(self) -> dict[str, Any]:
-        """Of a calibrated kind, which has neither memory nor links."""
-        assert self.verified and self.memory is None and self.links is None
+        """Of a calibrated kind."""
+        assert self.verified
         rates = {kind: rate.to_json() for kind, rate in self.rates.items()}
-        return {"name": self.name, "provenance": self.provenance, "rates": rates}
+        data = {"name": self.name, "provenance": self.provenance, "rates": rates}
+        if self.memory is not None:
+            data["memory"] = asdict(self.memory)
+        if self.links is not None:
+            data["links"] = asdict(self.links)
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DeviceKind:
@@ -120,7 +125,18 @@ class DeviceKind:
         rates = {str(kind): _rate(rate) for kind, rate in data["rates"].items()}
         if unknown := rates.keys() - set(OP_KINDS):
             raise ValueError(f"unknown kinds of operation: {', '.join(sorted(unknown))}")
-        return cls(str(data["name"]), rates, str(data["provenance"]))
+        memory = (
+            Memory(*(Figure(**data["memory"][field.name]) for field in fields(Memory))) if "memory" in data else None
+        )
+        links = _links(data["links"]) if "links" in data else None
+        return cls(str(data["name"]), rates, str(data["provenance"]), memory=memory, links=links)
+
+
+def _links(data: Mapping[str, Any]) -> Links:
+    inside, across = (
+        Link(*(Figure(**data[place][field.name]) for field in fields(Link))) for place in ("inside", "across")
+    )
+    return Links(inside, across, Figure(**data["domain_size"]), Figure(**data["start_seconds"]))
 
 
 def _rate(data: Sequence[float]) -> Rate:

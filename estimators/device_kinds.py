@@ -31,7 +31,7 @@ _COMPUTING = ("matmul", "convolution", "attention")
 _MOVING = ("normalisation", "lookup", "function", "copy", "other")
 
 _CONTEXT = Figure(320 * MIB, "literature", "CUDA 11.7 and newer load kernels lazily: about 300 MB (pytorch #107667)")
-_COMMUNICATORS = (
+COMMUNICATORS = (
     Figure(544 * MIB, "literature", "NCCL, 2 ranks on A100 with NVLink (nccl #964)"),
     Figure(688 * MIB, "literature", "NCCL, 3 and 4 ranks on A100 with NVLink (nccl #964); other kinds may differ"),
 )
@@ -72,7 +72,7 @@ def _kind(
     workspaces = Figure(
         2 * workspace_mib * MIB, "literature", "aten/src/ATen/cuda/CublasHandlePool.cpp: one for each of two threads"
     )
-    memory = Memory(total, _CONTEXT, workspaces, *_COMMUNICATORS)
+    memory = Memory(total, _CONTEXT, workspaces, *COMMUNICATORS)
     return DeviceKind(name, rates, UNVERIFIED, False, memory, links)
 
 

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from estimators.model import Plan
+from estimators.model import MIB, Plan
 from scamp_service.client import Client
 from scamp_service.errors import InvalidInput, ScampError
 from scamp_service.progress import closing_line, leaderboard, live_view
@@ -308,15 +308,31 @@ def _price(
 
 @app.command()
 def calibrate(data_dir: DataDir = None) -> None:
-    """Measure how fast this machine's CPU trains, for the times that `scamp estimate` tells. Takes about 30 seconds."""
-    from scamp_service.calibration import calibrate as measure
+    """Measure how fast this machine's CPU and GPUs train, for the times that `scamp estimate` tells.
+
+    Takes about 30 seconds for the CPU and a minute for each model of GPU, of which one that nobody uses should be left.
+    What it finds of a GPU, memory outside of PyTorch's allocator included, replaces what `--device` knew of its kind.
+    """
+    from scamp_service.calibration import calibrate_cpu, calibrate_gpu, one_of_each
+    from scamp_service.gpus import inventory
 
     settings = _settings(data_dir=data_dir)
-    with err.status("measuring …"):
-        kind = measure(settings.data_dir)
+    with err.status("measuring the CPU …"):
+        _print_kind(calibrate_cpu(settings.data_dir))
+    for gpu in one_of_each(inventory()):
+        if gpu.strangers_mib:
+            err.print(f"others hold {gpu.strangers_mib} MiB of {gpu.name}: what is measured beside them may be off")
+        with err.status(f"measuring {gpu.name} …"):
+            _print_kind(calibrate_gpu(settings.data_dir, gpu))
+
+
+def _print_kind(kind: DeviceKind) -> None:
     out.print(f"{kind.name}: {kind.provenance}", highlight=False)
     if per_flop := kind.rates["matmul"].per_flop:  # a fit may leave it at zero
         out.print(f"{1e-9 / per_flop:.3g} GFLOP/s in matrix products", highlight=False)
+    if kind.memory is not None:
+        outside = kind.memory.outside_bytes(1) / MIB
+        out.print(f"{outside:.0f} MiB of a process are outside of PyTorch's tensors", highlight=False)
 
 
 @app.command()

@@ -36,7 +36,9 @@ TRACE_SECONDS = 600
 
 
 UNVERIFIED = ("outside_bytes", "smallest_capacity_bytes", "step_seconds", "compute_seconds", "communication_share")
-"""What rests on figures of others, on assumptions, or on a replay that nobody has held against such a GPU."""
+"""Of GPUs: what rests on figures of others, on assumptions, or on a replay that nobody has held against such a GPU."""
+MEASURED_ALONE = ("outside_bytes", "step_seconds", "compute_seconds", "communication_share")
+"""Of these, what `scamp calibrate` has measured for ranks that work alone."""
 
 
 def estimate(
@@ -65,10 +67,11 @@ def target(
         cluster = devices(count or settings.virtual_devices, mib or settings.device_mib)
         return cluster, calibrated(settings.data_dir)
     try:
-        kind = gpu(device)
+        kind = calibrated(settings.data_dir, device) or gpu(device)
     except ValueError as error:
         raise InvalidInput(str(error)) from None
-    assert kind.memory is not None
+    if kind.memory is None:
+        raise InvalidInput(f"{device!r} is no GPU: leave --device out for virtual devices")
     total_mib = int(kind.memory.total.value) // MIB
     if mib is not None and mib > total_mib:
         raise InvalidInput(f"a device of kind {kind.name} offers {total_mib} MiB, not {mib}")
@@ -119,6 +122,13 @@ class Estimate:
             return None
         return largest_micro_batch(self.profile, layout, option.offered_mib, margin=self.margin)
 
+    def unverified(self, option: Option) -> list[str]:
+        """Names of values in ``to_json`` that nobody has held against such a device."""
+        if self.kind is None or not self.on_gpu:
+            return []
+        measured = MEASURED_ALONE if self.kind.verified and option.plan.world_size == 1 else ()
+        return [name for name in UNVERIFIED if name not in measured]
+
     def to_json(self) -> dict[str, Any]:
         """``parts`` are bytes of the peak by category; ``largest_micro_batch`` is null where no trace was made."""
         chosen = self.choice.plan if isinstance(self.choice, Choice) else None
@@ -152,6 +162,7 @@ class Estimate:
             "step_seconds": time.seconds if time else None,
             "compute_seconds": time.compute_seconds if time else None,
             "communication_share": time.communication_share if time else None,
+            "unverified": self.unverified(option),
         }
 
     def _device_json(self) -> dict[str, Any] | None:
@@ -161,7 +172,6 @@ class Estimate:
             "name": self.kind.name,
             "rates": self.kind.provenance,
             "figures": {name: asdict(figure) for name, figure in self.kind.figures()},
-            "unverified": [] if self.kind.verified else list(UNVERIFIED),
         }
 
 

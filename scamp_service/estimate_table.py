@@ -53,13 +53,19 @@ def footnotes(estimate: Estimate) -> Iterator[str]:
     """What is unverified, and why, one line each; none for virtual devices."""
     if not estimate.on_gpu or estimate.kind is None:
         return
-    percent = estimate.margin.percent
-    yield f"unverified: ScaMP has not measured any {estimate.kind.name}; --json has the source of each figure"
+    kind, percent = estimate.kind, estimate.margin.percent
+    if kind.verified:
+        yield f"of ranks that work alone, out and step are as `scamp calibrate` has them of a {kind.name}:"
+        yield f"  {kind.provenance}"
+        yield "unverified is the rest; --json has the source of each figure"
+    else:
+        yield f"unverified: ScaMP has not measured any {kind.name}; --json has the source of each figure"
     yield "  out        CUDA context, cuBLAS workspaces and, in gangs, NCCL: what others found"
     yield "  least, max by a replay of PyTorch's allocator, two steps; max and the chosen plan"
     yield f"             leave {percent} % for what operations take by themselves"
-    yield f"  step, comm {UNVERIFIED};"
-    yield "             collectives as NCCL models its rings, hidden behind computation where there is enough"
+    if not kind.verified:
+        yield f"  step, comm {UNVERIFIED};"
+    yield "  comm       collectives as NCCL models its rings, hidden behind computation where there is enough"
 
 
 def _virtual_table(estimate: Estimate) -> Table:
@@ -85,7 +91,9 @@ def _gpu_table(estimate: Estimate) -> Table:
 
     table = _empty([*_SHORT, "out", "least", "max", "step", "comm"])
     unit = "GiB" if in_gib else "MiB"
-    table.title = f"{unit} of one rank; unverified: out, least, max, step, comm"
+    verified = estimate.kind is not None and estimate.kind.verified
+    table.title = f"{unit} of one rank; unverified: {'least, max; of gangs' if verified else 'out, least, max, step,'}"
+    table.title += " all" if verified else " comm"
     table.title_justify, table.title_style = "left", "dim"
     for option in estimate.options:
         outside, time = estimate.outside_bytes(option), estimate.step_time(option)

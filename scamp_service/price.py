@@ -47,12 +47,13 @@ def price_table(stages: Sequence[Footprint]) -> Table:
 
 
 def caveat(kind: DeviceKind | None) -> str:
-    """What to say beside such a price; empty where all of it is measured."""
-    if kind is None or kind.verified:
+    """What to say beside such a price; empty on virtual devices."""
+    if kind is None:
         return ""
+    found = "`scamp calibrate` and others found" if kind.verified else "others found"
     return (
-        f"unverified: ScaMP has not measured any {kind.name}. The peak is a replay of PyTorch's allocator; the "
-        "reservation adds what others found CUDA and NCCL to take."
+        f"unverified: ScaMP has not held such peaks against a {kind.name}. They are a replay of PyTorch's allocator; "
+        f"the reservation adds what {found} CUDA and NCCL to take."
     )
 
 

@@ -52,8 +52,8 @@ def footnotes(screening: Screening, kind: DeviceKind | None) -> Iterator[str]:
         yield f"{len(refused)} refused by the workload, the first: {_first_line(refused[0])}"
     if kind is not None and kind.memory is not None:
         yield (
-            f"unverified: ScaMP has not measured any {kind.name}. Peaks are those of tensors; what PyTorch's allocator "
-            "needs beyond them is left to the margin, and `scamp estimate` replays it"
+            f"unverified: ScaMP has not held them against a {kind.name}. Peaks are those of tensors; what PyTorch's "
+            "allocator needs beyond them is left to the margin, and `scamp estimate` replays it"
         )
 
 

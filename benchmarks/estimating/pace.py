@@ -18,8 +18,9 @@ from benchmarks.estimating.process import last_line
 from estimators.device_kind import DeviceKind
 from estimators.trace import trace
 from estimators.work import Work
-from workloads import calibrate
+from workloads.calibrate import CPU, prepare
 from workloads.parallel import apply_plan
+from workloads.probes import Probe, ProcessorTime, steps
 from workloads.profile import recipe_of
 from workloads.step import train_step
 
@@ -123,8 +124,9 @@ def predict(case: Case, kind: DeviceKind) -> float:
 
 def run_for_real(case: Case) -> dict[str, Any]:
     """Processor seconds of a step as a rank would take it, and of a few known steps before and after."""
-    calibrate.prepare()
-    probes = [calibrate.Probe(step) for step in list(calibrate.steps())[::PROBE_EVERY]]
+    prepare()
+    clock = ProcessorTime()
+    probes = [Probe(step, clock) for step in list(steps(CPU))[::PROBE_EVERY]]
     for probe in probes:
         probe.measure()
     workload = case.workload()
@@ -136,7 +138,7 @@ def run_for_real(case: Case) -> dict[str, Any]:
     def step() -> None:
         train_step(workload, model, optimizer, [batch], 1)
 
-    taken = median([calibrate.seconds(step) for _ in range(NUM_STEPS + 2)][2:])
+    taken = median([clock.seconds(step) for _ in range(NUM_STEPS + 2)][2:])
     for probe in probes:
         probe.measure()
     work = sum((probe.work for probe in probes), Work())

@@ -69,3 +69,7 @@ def test_rates_are_found_again_in_the_seconds_that_they_made() -> None:
     seconds = 4e-6 + 2e-11 * flops + 3e-10 * num_bytes + 5e-10 * fresh
     found = _fit(np.stack([flops, num_bytes, fresh, np.zeros(400), seconds], 1))
     assert found.to_json() == pytest.approx([4e-6, 2e-11, 3e-10, 5e-10, 2e-11], rel=1e-3)
+    half = np.where(source.random(400) < 0.5, flops, 0.0)
+    on_gpu = 4e-6 + 2e-11 * (flops - half) + 3e-10 * num_bytes + 7e-12 * half
+    found = _fit(np.stack([flops, num_bytes, fresh, half, on_gpu], 1))
+    assert found.to_json() == pytest.approx([4e-6, 2e-11, 3e-10, 0, 7e-12], rel=1e-3)

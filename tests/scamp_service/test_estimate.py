@@ -6,15 +6,16 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from estimators.device_kind import DeviceKind, Rate
+from estimators.device_kind import DeviceKind, Figure, Rate
 from estimators.device_kinds import KINDS, gpu
-from estimators.model import CATEGORIES, Layout
+from estimators.model import CATEGORIES, MIB, Layout
 from placement.planner import Choice, NoPlan
 from scamp_service.calibration import calibrated
 from scamp_service.errors import InvalidInput
@@ -121,7 +122,7 @@ def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
     on_gpu = Estimator("vit_digits", None, folder, gpu("H100"), expandable, process)
     found = on_gpu.estimate(MEDIUM, devices(2, 1100, "H100"))
     data = found.to_json()
-    assert data["device"]["name"] == "H100" and data["device"]["unverified"] == list(UNVERIFIED)
+    assert data["device"]["name"] == "H100" and all(one["unverified"] == list(UNVERIFIED) for one in data["options"])
     assert tensors["device"] is None
     assert all(figure["source"] for figure in data["device"]["figures"].values())
     for option, of_tensors in zip(data["options"], tensors["options"], strict=True):
@@ -135,6 +136,28 @@ def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
         assert (option["communication_share"] > 0) == (ranks == 2)
     text = shown(found)
     assert "unverified: out, least, max, step, comm" in text and "not measured any H100" in text and "…" not in text
+
+
+def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
+    tmp_path: Path, folder: Path, process: TraceProcess
+) -> None:
+    known = gpu("H100")
+    assert known.memory is not None
+    memory = replace(known.memory, context=Figure(500 * MIB, "measured", "made up"))
+    kind = replace(known, provenance="measured today", verified=True, memory=memory)
+    (tmp_path / "device_kinds").mkdir()
+    (tmp_path / "device_kinds" / "h100.json").write_text(json.dumps(kind.to_json()))
+    cluster, found = target(Settings(data_dir=tmp_path), "H100", 2, 2000)
+    assert found == kind and cluster.devices[0].kind == "H100"
+    estimate = Estimator("vit_digits", None, folder, found, process=process).estimate(MEDIUM, cluster)
+    for option in estimate.to_json()["options"]:
+        alone = option["plan"]["dp_shard"] == 1
+        assert option["outside_bytes"] == (500 + 64 + (0 if alone else 544)) * MIB
+        assert option["unverified"] == (["smallest_capacity_bytes"] if alone else list(UNVERIFIED))
+    assert "measured today" in shown(estimate) and "unverified: least, max; of gangs all" in shown(estimate)
+    (tmp_path / "device_kinds" / "cpu.json").write_text(json.dumps(DeviceKind("a CPU", {}, "made up").to_json()))
+    with pytest.raises(InvalidInput, match="'cpu' is no GPU"):
+        target(Settings(data_dir=tmp_path), "cpu", 1, None)
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
