@@ -2,8 +2,8 @@
 
 Known are the convolutions of oneDNN on a CPU, which works on copies in a layout of its own: channels in blocks of one
 vector register. Found with torch's profiler (torch 2.13, AVX2 and AVX512; kernels of 2 to 7, strides, groups, dilation)
-for two samples and more in fp32. Left out: kernels of one pixel, which need none; 16-bit numbers and single samples,
-which go other ways; scratch of a few ten KiB.
+for two samples and more in fp32, of a process with one thread. Left out: kernels of one pixel, which need none; 16-bit
+numbers and single samples, which go other ways; scratch of a few ten KiB.
 """
 
 from __future__ import annotations
@@ -44,9 +44,21 @@ def _is_product(args: tuple[Any, ...]) -> bool:
 
 
 def _of_product(gradient: Tensor, given: Tensor, weight: Tensor) -> int:
-    """The windows of one sample side by side, and four of the weight."""
-    windows = weight[0].numel() * gradient[0, 0].numel()
-    return gradient.itemsize * (windows + 4 * weight.numel())
+    """The windows of one sample side by side, four of the weight, and what the product packs."""
+    rows, columns, depth = weight[0].numel(), weight.shape[0], gradient[0, 0].numel()
+    return gradient.itemsize * (rows * depth + 4 * weight.numel() + _packed(rows, columns, depth))
+
+
+def _packed(rows: int, columns: int, depth: int) -> int:
+    """Numbers that oneDNN's product of matrices copies to have them in its order, if it does not read them as they are.
+
+    From oneDNN's ``gemm_driver.cpp`` and ``gemm_info.cpp`` (AVX2), and measured: 64 to 256 channels in, 192 to 1024
+    out, kernels of 3 to 7, 1 to 1024 positions.
+    """
+    if depth == 1 or 1 / rows + 1 / columns >= 0.0038:
+        return 0
+    at_once = max(depth, 128) if depth <= 256 else min(-(-depth // 2), 192)
+    return at_once * (min(rows, 10080) + (min(columns, 384) if depth >= 64 else 0))
 
 
 def _is_blocked(given: Tensor, weight: Tensor) -> bool:
