@@ -185,7 +185,7 @@ def dlrm(rows: int = 100_000, tables: int = 8, width: int = 64) -> Made:
         def forward(self, dense: Tensor, sparse: Tensor) -> Tensor:
             x = self.bottom(dense)
             found = torch.stack([x, *(table(sparse[:, number]) for number, table in enumerate(self.tables))], 1)
-            rows, columns = torch.tril_indices(tables + 1, tables + 1, -1)
+            rows, columns = torch.tril_indices(tables + 1, tables + 1, -1, device=x.device)
             crossed = (found @ found.transpose(1, 2))[:, rows, columns]
             logits: Tensor = self.top(torch.cat([x, crossed], 1)).squeeze(1)
             return logits
@@ -256,7 +256,8 @@ def make(model: str, precision: str = "fp32", optimizer: str = "adamw", **params
         return tuple(part.bfloat16() if part.is_floating_point() else part for part in given)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "amp"):
+        device = next(model.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "amp"):
             value: Tensor = own_loss(model, batch)
             return value
 
