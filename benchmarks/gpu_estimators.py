@@ -49,7 +49,7 @@ class GpuCase:
 
 
 def cases() -> Iterator[GpuCase]:
-    """Of 1 to 8 GiB, so that they also fit small devices."""
+    """Of 0.8 to 5 GiB, so that they also fit small devices."""
     gpt = {"depth": 12, "width": 768, "context": 512}
     yield GpuCase(Case("gpt", 8, gpt))
     yield GpuCase(Case("gpt", 8, gpt), expandable=True)
