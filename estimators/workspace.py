@@ -1,13 +1,16 @@
 """Memory that an operation takes inside while it makes its outputs: no tensor shows it, and it is gone afterwards.
 
-Known are the convolutions of oneDNN on a CPU, which works on copies in a layout of its own: channels in blocks of one
-vector register. Found with torch's profiler (torch 2.13, AVX2 and AVX512; kernels of 2 to 7, strides, groups, dilation)
-for two samples and more in fp32, of a process with one thread. Left out: kernels of one pixel, which need none; 16-bit
-numbers and single samples, which go other ways; scratch of a few ten KiB.
+Known are the convolutions of a CPU in fp32, of a process with one thread: those of oneDNN, which works on copies in a
+layout of its own, channels in blocks of one vector register; and those of single small samples, which torch makes
+itself, of columns: the windows of all positions side by side. Found with torch's profiler (torch 2.13, AVX2 and AVX512;
+kernels of 1 to 7, strides, groups, dilation, images and volumes). Left out: 16-bit numbers; what oneDNN takes more for
+strides; scratch of a few ten KiB. Volumes have been looked at on AVX2 alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -17,36 +20,114 @@ Workspace = tuple[tuple[int, int], ...]
 """For each output in order: bytes that are taken and given back before it is made, and bytes while it is made."""
 
 _FEW_CHANNELS = 3  # so few are read as they are
+_NOTHING = (0, 0)
 
 
 def workspace_of(operation: Any, args: tuple[Any, ...], out: Any) -> Workspace:
     """Empty where nothing is known."""
-    if operation is torch.ops.aten.convolution.default and _is_blocked(*args[:2]):
-        given, weight, transposed = args[0], args[1], args[6]
-        copy = _copy(out)
-        return ((_read(given) + _copy(weight, dimensions=(0, 1)) + copy, copy * (2 if transposed else 1)),)
-    if operation is torch.ops.aten.convolution_backward.default and _is_blocked(*args[1:3]):
-        gradient, given = map(_copy, args[:2])
-        kernel, (of_input, of_weight, _) = _copy(args[2], dimensions=(0, 1)), args[10]
-        product, strided = _of_product(*args[:3]) if _is_product(args) else 0, max(args[4]) > 1 and not args[7]
-        return (
-            (gradient + kernel + given, given * (2 if strided else 1)) if of_input else (0, 0),
-            ((product, product) if product else (gradient + kernel + _read(args[1]), kernel)) if of_weight else (0, 0),
-        )
+    if operation is torch.ops.aten.convolution.default:
+        convolution = _Convolution(args[0], args[1], out, args[3], args[5], args[6], args[8])
+        return convolution.forward() if convolution.is_known else ()
+    if operation is torch.ops.aten.convolution_backward.default:
+        convolution = _Convolution(args[1], args[2], args[0], args[4], args[6], args[7], args[9])
+        return convolution.backward(*args[10][:2]) if convolution.is_known else ()
     return ()
 
 
-def _is_product(args: tuple[Any, ...]) -> bool:
-    """Whether the gradient of the weight is made as a product of matrices: without AVX512, of images smaller than the
-    kernel, or kernels with gaps."""
-    given, weight, dilation, transposed = args[1], args[2], args[6], args[7]
-    return not transposed and not _has_avx512() and (given.shape[-1] < weight.shape[-1] or max(dilation) > 1)
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """``made`` has the shape of what it makes of ``given``: the output, or the gradient for it."""
 
+    given: Tensor
+    weight: Tensor
+    made: Tensor
+    stride: list[int]
+    dilation: list[int]
+    transposed: bool
+    groups: int
 
-def _of_product(gradient: Tensor, given: Tensor, weight: Tensor) -> int:
-    """The windows of one sample side by side, four of the weight, and what the product packs."""
-    rows, columns, depth = weight[0].numel(), weight.shape[0], gradient[0, 0].numel()
-    return gradient.itemsize * (rows * depth + 4 * weight.numel() + _packed(rows, columns, depth))
+    @property
+    def is_known(self) -> bool:
+        return self.given.dtype == torch.float32
+
+    @property
+    def is_of_points(self) -> bool:
+        """Its kernel is of one position."""
+        return max(self.weight.shape[2:]) == 1
+
+    @property
+    def is_of_volumes(self) -> bool:
+        return self.given.ndim == 5
+
+    @property
+    def is_torchs(self) -> bool:
+        """Not oneDNN's: as ``use_mkldnn`` in ATen/native/Convolution.cpp decides with one thread."""
+        first_four = self.given.numel() // (self.given.shape[-1] if self.is_of_volumes else 1)
+        *_, before_last, last = (1, *self.weight.shape[2:])
+        few = self.groups == 1 and min(before_last, last) <= 3 and len(self.given) == 1 and first_four <= 20480
+        plain = max(*self.stride, *self.dilation, before_last, last) == 1 and len(self.given) < 16
+        return few or plain
+
+    def forward(self) -> Workspace:
+        if self.is_torchs:
+            return ((0, 0 if self.is_of_points else self._columns),)
+        made = _blocked(self.made)
+        return ((self._read + self._kernel + made, made * (2 if self.transposed else 1)),)
+
+    def backward(self, of_input: bool, of_weight: bool) -> Workspace:
+        if self.is_torchs:
+            return self._backward_of_columns(of_input, of_weight)
+        made, given = _blocked(self.made), _blocked(self.given)
+        strided = max(self.stride) > 1 and not self.transposed
+        before = made + _blocked(self.weight, dimensions=(0, 1)) + given
+        input_takes = (before, given * (2 if strided else 1)) if of_input else _NOTHING
+        if not of_weight:
+            return input_takes, _NOTHING
+        if self._is_product:
+            product = self._product
+            return input_takes, (product, product)
+        return input_takes, (made + self._kernel + self._read, self._kernel)
+
+    @property
+    def _read(self) -> int:
+        """Bytes of the copy that is read; so few channels are read as they are."""
+        return _blocked(self.given) if self.given.shape[1] > _FEW_CHANNELS else 0
+
+    @property
+    def _kernel(self) -> int:
+        dimensions = (0, 1) if self.weight.shape[1] > _FEW_CHANNELS else (0,)
+        return _blocked(self.weight, dimensions)
+
+    def _backward_of_columns(self, of_input: bool, of_weight: bool) -> Workspace:
+        columns = (0, self._columns)
+        if self.is_of_volumes or self.transposed:
+            no_columns = not of_weight or (self.is_of_points and not self.transposed)
+            return columns if of_input else _NOTHING, _NOTHING if no_columns else columns
+        if self.is_of_points:
+            return _NOTHING, _NOTHING
+        return (_NOTHING, columns) if of_weight else (columns if of_input else _NOTHING, _NOTHING)
+
+    @property
+    def _columns(self) -> int:
+        """Bytes."""
+        positions = self.given if self.transposed else self.made
+        return len(self.given) * self.weight[0].numel() * prod(positions.shape[2:]) * self.given.itemsize
+
+    @property
+    def _is_product(self) -> bool:
+        """Whether the gradient of the weight is made as a product of matrices: without AVX512, of volumes, images
+        smaller than the kernel, or kernels with gaps."""
+        if self.transposed or self.is_of_points or _has_avx512():
+            return False
+        return self.is_of_volumes or self.given.shape[-1] < self.weight.shape[-1] or max(self.dilation) > 1
+
+    @property
+    def _product(self) -> int:
+        """Bytes: the windows of one sample (of volumes, of one layer) side by side, four of the weight, and what the
+        product packs."""
+        rows, columns = self.weight[0].numel(), len(self.weight)
+        depth = prod(self.made.shape[3 if self.is_of_volumes else 2 :])
+        return self.made.itemsize * (rows * depth + 4 * self.weight.numel() + _packed(rows, columns, depth))
 
 
 def _packed(rows: int, columns: int, depth: int) -> int:
@@ -61,19 +142,11 @@ def _packed(rows: int, columns: int, depth: int) -> int:
     return at_once * (min(rows, 10080) + (min(columns, 384) if depth >= 64 else 0))
 
 
-def _is_blocked(given: Tensor, weight: Tensor) -> bool:
-    return given.dtype == torch.float32 and given.shape[0] > 1 and max(weight.shape[2:], default=1) > 1
-
-
-def _read(given: Tensor) -> int:
-    return 0 if given.shape[1] <= _FEW_CHANNELS else _copy(given)
-
-
-def _copy(tensor: Tensor, dimensions: tuple[int, ...] = (1,)) -> int:
+def _blocked(tensor: Tensor, dimensions: tuple[int, ...] = (1,)) -> int:
     """Bytes of a copy in which these dimensions are rounded up to whole blocks."""
     num, block = tensor.itemsize, _block()
     for dimension, size in enumerate(tensor.shape):
-        num *= -(-size // block) * block if dimension in dimensions and size > _FEW_CHANNELS else size
+        num *= -(-size // block) * block if dimension in dimensions else size
     return num
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 BUILT_INS: Mapping[str, str] = {
     "stdlib_gpt": "workloads.stdlib_gpt:StdlibGpt",
+    "unet3d_blobs": "workloads.unet3d_blobs:Unet3dBlobs",
     "vit_digits": "workloads.vit_digits:VitDigits",
 }
 MAX_CODE_BYTES = 64 * 2**20

@@ -96,8 +96,8 @@ def observe(order: Order) -> Observation:
         optimizer = workload.optimizer(model)
 
         def step() -> None:
-            batches = (to_device(workload.train_batch(torch.arange(case.batch)), device) for _ in range(1))
-            train_step(workload, model, optimizer, batches, 1)
+            batches = map(workload.train_batch, [torch.arange(case.batch) % workload.num_train])
+            train_step(workload, model, optimizer, (to_device(batch, device) for batch in batches), 1)
 
         for _ in range(num):
             step()

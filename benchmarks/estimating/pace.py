@@ -133,7 +133,7 @@ def run_for_real(case: Case) -> dict[str, Any]:
     model = workload.build_model()
     apply_plan(model, workload.blocks(model), case.layout, None)
     optimizer = workload.optimizer(model)
-    batch = workload.train_batch(torch.zeros(case.batch))
+    batch = workload.train_batch(torch.arange(case.batch) % workload.num_train)
 
     def step() -> None:
         train_step(workload, model, optimizer, [batch], 1)

@@ -107,6 +107,8 @@ def _cases() -> Iterator[Case]:
     yield Case("unet", {"width": 32, "side": 64}, Plan(2, spatial=2))
     yield Case("unet", {"width": 32, "side": 64}, Plan(2, spatial=4))
     yield Case("unet", {"width": 32, "side": 64}, Plan(2, 2, spatial=2, dp_shard=2, recompute=True))
+    yield Case("unet3d_blobs", {"side": 32, "width": 16}, Plan(4, spatial=2))
+    yield Case("unet3d_blobs", {"side": 32, "width": 16}, Plan(1, 2, dp_shard=2))
     yield Case("stdlib_gpt", GPT, Plan(16, dp_shard=2, co_shard=4))
     yield Case("vit_digits", VIT, Plan(8, 2, dp_shard=2, co_shard=2, recompute=True))
 

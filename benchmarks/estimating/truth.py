@@ -67,6 +67,8 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
         Case("unet", 6, {"width": 48}, optimizer="sgd"),
         Case("unet", 4, {"width": 64, "side": 64}, precision="amp"),
         Case("unet", 10, optimizer="momentum", recompute=True),
+        Case("unet3d_blobs", 16, {"side": 32, "width": 16}),
+        Case("unet3d_blobs", 1, {"side": 64, "width": 32}),
         Case("dlrm", 1024, {"rows": 400_000}),
         Case("dlrm", 16384, {"rows": 200_000}, optimizer="sgd"),
         Case("dlrm", 8192, {"rows": 200_000}, optimizer="fused"),
@@ -158,7 +160,8 @@ def run_for_real(case: Case) -> int:
         optimizer = workload.optimizer(model)
         heap.forget_peak()  # the weights are there; what initialising them took does not count
         for _ in range(NUM_STEPS):
-            train_step(workload, model, optimizer, [workload.train_batch(torch.zeros(case.batch))], 1)
+            batch = workload.train_batch(torch.arange(case.batch) % workload.num_train)
+            train_step(workload, model, optimizer, [batch], 1)
 
     # What an operation takes when it is used for the first time should be over. A model of the default size will do, of
     # no more tokens or pixels than the case: less work.

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.estimating import truth
 from benchmarks.estimating.case import Case
 
 
-def test_the_peak_of_a_deep_u_net_is_foretold_within_a_percent_of_what_a_process_allocates() -> None:
-    """Its last images are smaller than its kernels: on CPUs without AVX512 oneDNN copies matrices there."""
-    found = truth.measure(Case("unet", 2, {"width": 32, "side": 32}), seconds=300)
-    assert found.measured > 50 * 2**20 and abs(found.error_pct()) < 1, found
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("unet", 2, {"width": 32, "side": 32}),  # images smaller than its kernels: oneDNN may copy matrices there
+        Case("unet3d_blobs", 1, {"width": 32, "side": 16}),  # a single sample, which torch makes without oneDNN
+    ],
+    ids=str,
+)
+def test_the_peak_of_convolutions_is_foretold_within_a_percent_of_what_a_process_allocates(case: Case) -> None:
+    found = truth.measure(case, seconds=300)
+    assert found.measured > 40 * 2**20 and abs(found.error_pct()) < 1, found
