@@ -92,8 +92,8 @@ def _gpu_table(estimate: Estimate) -> Table:
     table = _empty([*_SHORT, "out", "least", "max", "step", "comm"])
     unit = "GiB" if in_gib else "MiB"
     verified = estimate.kind is not None and estimate.kind.verified
-    table.title = f"{unit} of one rank; unverified: {'least, max; of gangs' if verified else 'out, least, max, step,'}"
-    table.title += " all" if verified else " comm"
+    unverified = "least, max; of gangs all" if verified else "out, least, max, step, comm"
+    table.title = f"{unit} of one rank; unverified: {unverified}"
     table.title_justify, table.title_style = "left", "dim"
     for option in estimate.options:
         outside, time = estimate.outside_bytes(option), estimate.step_time(option)

@@ -195,3 +195,8 @@ class Probe:
     def seconds(self) -> float:
         """Of the whole step."""
         return median(self._taken)
+
+    @property
+    def last_seconds(self) -> float:
+        """Of the whole step, in the last round."""
+        return median(self._taken[-NUM_STEPS:])

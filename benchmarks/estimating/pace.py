@@ -31,8 +31,8 @@ TITLE = "Seconds of a step"
 HEADER = ("predicted s", "drift", "measured s", "error", "scaled", "case")
 ABOUT = """\
 Processor seconds of a step of one rank with one thread, foretold after `scamp calibrate`, of models that it did not
-measure. "Drift" is what the machine has changed since, by the calibration's own steps; "scaled" is the error with that
-taken out, as no user can."""
+measure. "Drift" is what the machine has changed since, by the calibration's own steps, which are taken in turns with
+those of the case; "scaled" is the error with that taken out of each turn, as no user can."""
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
@@ -68,11 +68,12 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 @dataclass(frozen=True, slots=True)
 class Result:
     """Seconds. ``drift`` is how much longer than foretold a few of the calibration's own steps took just then: the
-    machine's change since, and what the fit misses of them."""
+    machine's change since, and what the fit misses of them. ``steady`` are measured seconds without it."""
 
     predicted: float
     measured: float
     drift: float
+    steady: float
 
     @property
     def error_pct(self) -> float:
@@ -80,7 +81,7 @@ class Result:
 
     @property
     def scaled_error_pct(self) -> float:
-        return 100 * (self.predicted * self.drift / self.measured - 1)
+        return 100 * (self.predicted / self.steady - 1)
 
     def row(self) -> list[str]:
         seconds = [f"{self.predicted:.3f}", f"{self.drift:.2f}", f"{self.measured:.3f}"]
@@ -104,8 +105,10 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 def measure(case: Case, seconds: float) -> Result:
     kind = calibration().result()
     real = json.loads(last_line("-m", "benchmarks.estimating.pace", case.to_json(), seconds=seconds))
-    drift = real["probe_seconds"] / kind.seconds(Work.from_json(real["probe_work"]))
-    return Result(predict(case, kind), real["seconds"], drift)
+    expected = kind.seconds(Work.from_json(real["probe_work"]))
+    drifts = [seconds / expected for seconds in real["probe_seconds"]]
+    steady = median(seconds / drift for seconds, drift in zip(real["seconds"], drifts, strict=True))
+    return Result(predict(case, kind), median(real["seconds"]), median(drifts), steady)
 
 
 @cache
@@ -123,12 +126,10 @@ def predict(case: Case, kind: DeviceKind) -> float:
 
 
 def run_for_real(case: Case) -> dict[str, Any]:
-    """Processor seconds of a step as a rank would take it, and of a few known steps before and after."""
+    """Processor seconds of steps as a rank would take them, and of a few known steps in turns with them."""
     prepare()
     clock = ProcessorTime()
     probes = [Probe(step, clock) for step in list(steps(CPU))[::PROBE_EVERY]]
-    for probe in probes:
-        probe.measure()
     workload = case.workload()
     model = workload.build_model()
     apply_plan(model, workload.blocks(model), case.layout, None)
@@ -138,11 +139,17 @@ def run_for_real(case: Case) -> dict[str, Any]:
     def step() -> None:
         train_step(workload, model, optimizer, [batch], 1)
 
-    taken = median([clock.seconds(step) for _ in range(NUM_STEPS + 2)][2:])
-    for probe in probes:
-        probe.measure()
+    for _ in range(2):
+        step()
+    turns = []
+    for _ in range(NUM_STEPS):
+        seconds = clock.seconds(step)
+        for probe in probes:
+            probe.measure()
+        turns.append((seconds, sum(probe.last_seconds for probe in probes)))
+    taken, taken_by_probes = zip(*turns, strict=True)
     work = sum((probe.work for probe in probes), Work())
-    return {"seconds": taken, "probe_seconds": sum(probe.seconds for probe in probes), "probe_work": work.to_json()}
+    return {"seconds": taken, "probe_seconds": taken_by_probes, "probe_work": work.to_json()}
 
 
 if __name__ == "__main__":
