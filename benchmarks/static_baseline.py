@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from estimators.memory import footprint
+from estimators.memory import VIRTUAL, Margin, footprint
 from estimators.model import ModelProfile, Plan
 from placement.model import Cluster
 from placement.planner import Choice, NoPlan, Untraced, choose
@@ -68,7 +68,7 @@ def run(spec: StudySpec, planner: Planner) -> Summary:
 
 
 def all_devices(
-    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0
+    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
 ) -> Choice | Untraced | NoPlan:
     """The static rule: every device for every trial, without recompute if that fits, the largest micro-batch."""
     degree = len(cluster.devices)
@@ -79,7 +79,7 @@ def all_devices(
             plan = Plan(micro_batch, per_rank // micro_batch, degree, recompute)
             if plan.layout not in profile.curves:
                 return Untraced(plan.layout)
-            cost = footprint(profile, plan, extra_bytes)
+            cost = footprint(profile, plan, extra_bytes, margin)
             if cost.reserved_mib <= capacity_mib:
                 return Choice(plan, cost, f"static: all {degree} devices for every trial")
     return NoPlan(f"needs {cost.reserved_mib} MiB on every one of {degree} devices", cost.peak_bytes)

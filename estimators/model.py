@@ -309,6 +309,11 @@ class Footprint:
     parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def tensor_bytes(self) -> int:
+        """The peak without what an allocator needs beyond tensors."""
+        return self.peak_bytes - self.parts.get("slack", 0)
+
+    @property
     def reserved_mib(self) -> int:
         """Whole MiB to reserve on a device for one rank."""
         return -(-(self.peak_bytes + self.margin_bytes) // MIB)

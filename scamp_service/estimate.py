@@ -17,7 +17,7 @@ from estimators.communication import StepTime, step_time
 from estimators.device_kind import DeviceKind
 from estimators.device_kinds import gpu
 from estimators.memory import VIRTUAL, Margin, footprints, largest_micro_batch, margin_on
-from estimators.model import MIB, Footprint, Layout, ModelProfile, PeakCurve, Plan
+from estimators.model import MIB, Footprint, Layout, ModelProfile, Plan
 from estimators.reserved import ReservedCurve
 from estimators.units import Unit
 from placement.model import VIRTUAL as VIRTUAL_DEVICE
@@ -69,7 +69,7 @@ def target(
     try:
         kind = calibrated(settings.data_dir, device) or gpu(device)
     except ValueError as error:
-        raise InvalidInput(str(error)) from None
+        raise InvalidInput(f"{error}, or run `scamp calibrate` on a machine that has it") from None
     if kind.memory is None:
         raise InvalidInput(f"{device!r} is no GPU: leave --device out for virtual devices")
     total_mib = int(kind.memory.total.value) // MIB
@@ -212,10 +212,10 @@ class Estimator:
         params, margin = dict(params), self._margin
         trace = self._trace(params, Layout())
         units = trace.units
-        profile = trace.profile(Layout()).with_curve(Layout(), self._curve(trace))
+        profile = trace.profile(Layout())
         while isinstance(found := compare(profile, batch=trace.batch, cluster=cluster, margin=margin), Untraced):
             trace = self._trace(params, found.layout)
-            profile = profile.with_curve(found.layout, self._curve(trace), trace.work)
+            profile = profile.with_curve(found.layout, trace.curve, trace.work)
         choice = decide(found, batch=trace.batch, cluster=cluster)
         assert not isinstance(choice, Untraced)
         return Estimate(params, trace.batch, profile, found, choice, self._kind, margin, units)
@@ -228,21 +228,16 @@ class Estimator:
         traces = {layout: self._trace(dict(params), layout) for layout in plan.layouts}
         profile = traces[plan.layout].profile(plan.layout)
         for layout, trace in traces.items():
-            profile = profile.with_curve(layout, self._curve(trace))
+            profile = profile.with_curve(layout, trace.curve)
         return footprints(profile, plan, 0, self._margin)
-
-    def _curve(self, trace: Trace) -> PeakCurve:
-        """Of what is needed on the devices that are asked about."""
-        if not self._on_gpu or trace.log is None:
-            return trace.curve
-        return ReservedCurve(trace.curve, trace.log, self._expandable)
 
     def _trace(self, params: Json, layout: Layout) -> Trace:
         wish = (self._workload, self._code, params, layout)
         try:
-            return self._tracer.known(*wish) or self._tracer.trace(self._process, *wish)
+            trace = self._tracer.known(*wish) or self._tracer.trace(self._process, *wish)
         except TraceFailed as failed:
             raise InvalidInput(f"{self._workload} with {listed(params)}: {failed.reason}") from None
+        return trace.on_gpu(self._expandable) if self._on_gpu else trace
 
 
 def _unit_json(unit: Unit) -> dict[str, Any]:

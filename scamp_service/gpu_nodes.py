@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 
+from estimators.device_kinds import COMMUNICATORS
+from estimators.memory import MARGIN_BYTES, Margin
 from scamp_service.gpus import Gpu, inventory, visible
 
 GPU_CONTEXT_MIB = 512
 """Per rank and GPU: CUDA context (about 300 MiB) and cuBLAS workspaces, which no budget of ours counts."""
+RANK_MARGIN = Margin(MARGIN_BYTES, *(MARGIN_BYTES + int(figure.value) for figure in COMMUNICATORS))
+"""Beyond what PyTorch's allocator must be given: in gangs NCCL's memory, as others found it; not held against a GPU."""
 
 
 def usable_mib(gpu: Gpu, max_gangs: int) -> int:

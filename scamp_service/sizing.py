@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from estimators.memory import VIRTUAL, Margin
 from estimators.model import Layout, ModelProfile
 from placement.model import Cluster
 from placement.planner import Choice, NoPlan, Untraced, choose
 from scamp_service.executor import Demand, Sized, Unsized
+from scamp_service.gpu_nodes import RANK_MARGIN
 from scamp_service.tracing import Blobs, TraceFailed, TraceProcess, Tracer
 
 log = logging.getLogger("scamp.sizing")
@@ -26,7 +28,7 @@ class Planner(Protocol):
     """The policy that turns a profile into a plan; ``placement.planner.choose`` is one."""
 
     def __call__(
-        self, profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0
+        self, profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
     ) -> Choice | Untraced | NoPlan: ...
 
 
@@ -142,6 +144,7 @@ class ProcessSizer:
             trace = tracer.known(*wish)
             fresh = trace is None
             trace = trace or tracer.trace(process, *wish)
+            trace = trace.on_gpu() if job.cluster.has_gpus else trace
             job.num_traces += 1
             job.batch = trace.batch
             if job.profile is None:
@@ -171,7 +174,7 @@ class ProcessSizer:
                 return Sized(
                     profile.structure,
                     plan,
-                    cost.peak_bytes,
+                    cost.tensor_bytes,
                     cost.reserved_mib,
                     reason + told,
                     extra_bytes,
@@ -180,4 +183,5 @@ class ProcessSizer:
                 )
 
     def _ask(self, job: _Job, profile: ModelProfile, extra_bytes: int) -> Choice | Untraced | NoPlan:
-        return self._planner(profile, batch=job.batch, cluster=job.cluster, extra_bytes=extra_bytes)
+        margin = RANK_MARGIN if job.cluster.has_gpus else VIRTUAL
+        return self._planner(profile, batch=job.batch, cluster=job.cluster, extra_bytes=extra_bytes, margin=margin)

@@ -17,13 +17,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 from estimators.envelope import curve_from_json
 from estimators.model import Layout, ModelProfile, PeakCurve
+from estimators.reserved import ReservedCurve
 from estimators.step_log import StepLog
 from estimators.units import Unit
 from estimators.work import StepWork
@@ -68,6 +69,10 @@ class Trace:
             StepLog.from_json(data["log"]) if data["log"] else None,
             tuple(map(Unit.from_json, data["units"])),
         )
+
+    def on_gpu(self, expandable: bool = False) -> Trace:
+        """With the curve of what PyTorch's caching allocator must be given, where sizes are affine."""
+        return replace(self, curve=ReservedCurve(self.curve, self.log, expandable)) if self.log is not None else self
 
     def profile(self, layout: Layout) -> ModelProfile:
         return ModelProfile(

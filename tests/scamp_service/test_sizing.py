@@ -12,7 +12,7 @@ import pytest
 
 from estimators.model import Layout
 from estimators.residuals import Learned
-from placement.model import Cluster
+from placement.model import Cluster, Device
 from scamp_service.executor import Demand, Sized, Unsized
 from scamp_service.sizing import ProcessSizer
 from scamp_service.tracing import TraceCache
@@ -70,6 +70,25 @@ def test_a_candidate_that_fits_on_no_plan_is_infeasible_with_the_reason(sizing: 
     assert isinstance(unsized, Unsized)
     assert unsized.infeasible and unsized.structure
     assert "MiB" in unsized.reason and "offer 96 MiB" in unsized.reason
+
+
+@pytest.mark.parametrize(
+    ("params", "mib", "num_ranks", "beyond_mib"),
+    [
+        ({"depth": 2, "width": 64}, 1200, 1, 4 + 1),  # the margin, and what the allocator rounds up
+        ({"depth": 16, "width": 768, "heads": 12}, 1700, 2, 544),  # room for NCCL
+    ],
+    ids=["alone", "gang"],
+)
+def test_on_gpus_ranks_get_what_the_allocator_must_be_given_and_room_for_nccl(
+    sizing: Sizing, params: dict[str, Any], mib: int, num_ranks: int, beyond_mib: int
+) -> None:
+    gpus = Cluster(tuple(Device(f"n/{index}", "n", index, "NVIDIA L4", mib) for index in range(2)))
+    sized = sizing.size({**params, "batch": 64}, cluster=gpus)
+    assert isinstance(sized, Sized) and sized.plan.world_size == num_ranks
+    # Foretold is what will be measured and learned from, the tensors.
+    tensors_mib = 1.06 * sized.predicted_bytes / 2**20
+    assert tensors_mib + beyond_mib <= sized.reserved_mib < tensors_mib + beyond_mib + 40
 
 
 def test_what_failures_have_taught_changes_the_plan(sizing: Sizing) -> None:
