@@ -88,7 +88,7 @@ def test_on_gpus_ranks_get_what_the_allocator_must_be_given_and_room_for_nccl(
     assert isinstance(sized, Sized) and sized.plan.world_size == num_ranks
     # Foretold is what will be measured and learned from, the tensors.
     tensors_mib = 1.06 * sized.predicted_bytes / 2**20
-    assert tensors_mib + beyond_mib <= sized.reserved_mib < tensors_mib + beyond_mib + 40
+    assert tensors_mib + beyond_mib <= sized.reserved_mib < tensors_mib + beyond_mib + 100
 
 
 def test_what_failures_have_taught_changes_the_plan(sizing: Sizing) -> None:
