@@ -205,8 +205,9 @@ def run_for_real(case: Case, rank: int, store: str) -> int:
     from torch.distributed.device_mesh import DeviceMesh
 
     from workloads import budget
+    from workloads.gang import process_group
     from workloads.parallel import spread_optimizer
-    from workloads.runtime import build_model, process_group, rank_slices
+    from workloads.runtime import build_model, rank_slices
     from workloads.spatial import slab
     from workloads.step import train_step
 

@@ -1,0 +1,123 @@
+"""A gang's process group, and collectives of FSDP2 that on gloo take no memory but what a trace has foretold."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+from estimators.model import Plan
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+RELEASE_SECONDS = 10.0  # gloo's threads need microseconds, but on a crowded machine must get a core first
+
+
+@contextmanager
+def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch.device) -> Iterator[DeviceMesh | None]:
+    """The gang's, with the mesh of the plan; None for a single rank."""
+    sizes = plan.layout.mesh
+    if not sizes:
+        yield None
+        return
+    if rendezvous is None:
+        raise ValueError(f"{plan.world_size} ranks need a rendezvous store")
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if device.type == "cpu":
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")  # records of the collectives grow by 0.1 MiB with each step
+    with _gloo_interface(rendezvous):
+        dist.init_process_group(
+            backend, store=rendezvous, rank=rank, world_size=plan.world_size, timeout=COLLECTIVE_TIMEOUT
+        )
+    try:
+        with _gloo_interface(rendezvous):
+            mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        yield mesh
+    finally:
+        # Else a later mesh that equals this one gets the process groups that end here.
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _gloo_interface(store: Store) -> Iterator[None]:
+    """Ranks whose store is on this machine listen on the loopback interface only; gloo would take any."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    remote = isinstance(store, TCPStore) and store.host not in ("127.0.0.1", "localhost", "::1")
+    before = os.environ.get("GLOO_SOCKET_IFNAME")
+    if not remote:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("GLOO_SOCKET_IFNAME", None)
+        else:
+            os.environ["GLOO_SOCKET_IFNAME"] = before
+
+
+class _Collective:
+    """FSDP2's collective on gloo, over only when gloo's threads have let go of the tensors as well.
+
+    They do so at leisure: memory of a step would depend on the scheduler, and the profiler, which knows this thread
+    alone, would miss whatever is freed on theirs.
+    """
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    @contextmanager
+    def released(self, tensor: Tensor) -> Iterator[None]:
+        before = _holders(tensor)
+        yield
+        deadline = time.monotonic() + RELEASE_SECONDS
+        while _holders(tensor) > before and time.monotonic() < deadline:
+            time.sleep(20e-6)
+
+
+def _holders(tensor: Tensor) -> int:
+    """References to the tensor, from C++ and from Python, and to its memory: gloo's threads have some of each.
+
+    One from Python stands for all those from C++, and the thread that drops the last of these gives it back later.
+    """
+    in_cpp = tensor._use_count() + torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
+    return int(in_cpp + sys.getrefcount(tensor))
+
+
+class AllGather(_Collective):
+    """A broadcast from each rank; gloo's own gather needs memory for all it gathers a second time."""
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> None:
+        parts = output_tensor.view(group.size(), -1)
+        parts[group.rank()].copy_(input_tensor.view(-1))
+        for rank, part in enumerate(parts):
+            with self.released(part):
+                dist.broadcast(part, group=group, group_src=rank)
+
+
+class ReduceScatter(_Collective):
+    """Reduces its input in place, which FSDP2 gives up with the call; gloo's own does the same on a copy of it."""
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        op: dist.ReduceOp,
+        async_op: bool = False,
+    ) -> None:
+        with self.released(input_tensor):
+            dist.all_reduce(input_tensor, op=op, group=group)
+        output_tensor.copy_(input_tensor.view(group.size(), -1)[group.rank()].view_as(output_tensor))
