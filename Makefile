@@ -48,7 +48,7 @@ floors: .venv/.ready-dev ## import-linter: imports point down only
 	$(python) .venv/bin/lint-imports
 
 pytest: .venv/.ready-dev ## the tests
-	$(python) -m pytest --hypothesis-profile=ci -n 2 --dist loadfile --no-loadscope-reorder
+	$(python) -m pytest --hypothesis-profile=ci -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5
 
 bench: .venv/.ready ## every benchmark, the quick way
 	@for file in $(filter-out benchmarks/__init__.py,$(wildcard benchmarks/*.py)); do \

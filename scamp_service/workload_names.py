@@ -22,6 +22,6 @@ def check_built_in(workload: str) -> None:
     """Raises ``InvalidInput`` for a name that is neither built in nor a file."""
     if not is_file(workload) and workload not in BUILT_INS:
         raise InvalidInput(
-            f"there is no built-in workload {workload!r}: choose {' or '.join(BUILT_INS)}, "
+            f"there is no built-in workload {workload!r}: choose from {', '.join(BUILT_INS)}, "
             "or name your own as FILE.py:Class and send the file along"
         )

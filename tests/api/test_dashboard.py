@@ -360,12 +360,24 @@ def test_the_best_trial_is_named_with_its_parameters(open_page: Callable[..., Pa
     assert '"depth": 6' in page.evaluate("navigator.clipboard.readText()")
 
 
+def plot_in(page: Page, chart: str) -> FloatRect:
+    """Where the plot of a chart is, once it stays there: a page that is being drawn moves charts, and replaces them."""
+    page.locator(chart).scroll_into_view_if_needed()
+    expect(page.locator(f"{chart} canvas")).to_be_visible()
+    before: FloatRect | None = None
+    for _ in range(100):
+        found = page.locator(f"{chart} .u-over").bounding_box()
+        if found is not None and found == before:
+            return found
+        before = found
+        page.wait_for_timeout(50)
+    raise AssertionError(f"{chart} does not come to rest")
+
+
 @pytest.mark.browser
 def test_a_point_of_the_history_tells_its_trial_and_opens_it(open_page: Callable[..., Page]) -> None:
     page = open_page("/studies/1")
-    expect(page.locator("#history canvas")).to_be_visible()
-    plot = page.locator("#history .u-over").bounding_box()
-    assert plot is not None
+    plot = plot_in(page, "#history")
     x = plot["x"] + plot["width"] * 4.5 / 11  # trial 4 of -0.5 … 10.5; infeasible: on the rail at the bottom
     page.mouse.move(x, plot["y"] + plot["height"] - 9)
     expect(page.locator("#history .tip")).to_contain_text("Trial 4 infeasible")
@@ -377,10 +389,7 @@ def test_a_point_of_the_history_tells_its_trial_and_opens_it(open_page: Callable
 
 def hover_best_curve(page: Page) -> FloatRect:
     """Point at the last step of study 1's best curve; returns where the plot is."""
-    page.locator("#curves").scroll_into_view_if_needed()
-    expect(page.locator("#curves canvas")).to_be_visible()
-    plot = page.locator("#curves .u-over").bounding_box()
-    assert plot is not None
+    plot = plot_in(page, "#curves")
     page.mouse.move(plot["x"] + plot["width"] - 2, plot["y"] + plot["height"] * 0.06)
     return plot
 
@@ -419,10 +428,7 @@ def test_a_trial_tells_how_an_out_of_memory_was_healed(open_page: Callable[..., 
 
 def point_at_peak(page: Page, predicted: float, measured: float, top: float) -> None:
     """Point at a place of the plot of peaks, in MiB; ``top`` ends both axes."""
-    page.locator("#memory").scroll_into_view_if_needed()
-    expect(page.locator("#memory canvas")).to_be_visible()
-    plot = page.locator("#memory .u-over").bounding_box()
-    assert plot is not None
+    plot = plot_in(page, "#memory")
     page.mouse.move(
         plot["x"] + plot["width"] * predicted / top, plot["y"] + plot["height"] * (1 - measured / top), steps=3
     )

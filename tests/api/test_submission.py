@@ -75,7 +75,10 @@ def test_what_is_not_a_submission_is_refused_with_the_reason(api: InProcess, bod
         ({"space": {"lr": {"low": 0, "high": 1, "log": True}}}, "a log range needs low > 0"),
         ({"space": {"lr": {"low": 1e-3, "high": 1e999}}}, "finite"),
         ({"space": 5}, "space"),
-        ({"workload": "vit_digit"}, "choose stdlib_gpt or vit_digits, or name your own as FILE.py:Class"),
+        (
+            {"workload": "vit_digit"},
+            "choose from stdlib_gpt, unet3d_blobs, vit_digits, or name your own",
+        ),
         ({"workload": "../x.py:A"}, "workload"),
         ({"objective": {}}, "objective.metric is missing"),
         ({"budget": {"trials": -1}}, "budget.trials"),
