@@ -75,6 +75,10 @@ class Layout:
         if self.spatial > 1 and (self.dp_replicate > 1 or self.tp > 1 or self.stage is not None):
             raise ValueError("space is divided over ranks beside dp_shard alone: use dp_replicate=1, tp=1 and pp=1")
 
+    def __hash__(self) -> int:
+        """Of what differs most: layouts are looked up some ten thousand times in a screening."""
+        return hash((self.dp_shard, self.recompute, self.accumulate, self.tp, self.dp_replicate, self.spatial))
+
     @property
     def divides_blocks_alike(self) -> bool:
         """Whether equal blocks cost a rank the same: no stage has but some of them, and it updates a part of each."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 from estimators.memory import VIRTUAL, Margin, footprint, largest_micro_batch, least_footprint
 from estimators.model import Footprint, Layout, Peaks, Plan
@@ -180,9 +180,12 @@ class _Row:
         return largest_micro_batch(self.profile, layout, self.offered_mib, self.extra_bytes, self.margin)
 
     def _option(self, micro_batch: int, num_micro_batches: int = 1, *, at_least: bool = False) -> Option:
-        plan = Plan(micro_batch, num_micro_batches, self.degree, self.recompute)
+        plan = _plan(micro_batch, num_micro_batches, self.degree, self.recompute)
         cost = footprint(self.profile, plan, self.extra_bytes, self.margin)
         return Option(plan, cost, self.offered_mib, at_least=at_least)
+
+
+_plan = lru_cache(maxsize=4096)(Plan)  # a screening asks for the same few hundred some ten thousand times
 
 
 @cache
