@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from estimators.model import Layout
@@ -33,6 +34,8 @@ def fake_mesh(layout: Layout) -> Iterator[DeviceMesh | None]:
         with _real_meshes(), _sends_that_hold():
             yield init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     finally:
+        # Else a later mesh that equals this one gets the process groups that end here.
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         dist.destroy_process_group()
 
 

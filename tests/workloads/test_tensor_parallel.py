@@ -7,9 +7,12 @@ from torch.distributed.tensor import DTensor
 
 from estimators.fake_gang import fake_mesh
 from estimators.model import Layout
+from estimators.trace import trace
 from workloads.parallel import apply_plan
+from workloads.profile import recipe_of
 from workloads.tensor_parallel import grouped_by_mesh
 from workloads.transformer import Block
+from workloads.vit_digits import VitDigits
 
 
 def model(heads: int = 4) -> nn.Sequential:
@@ -51,3 +54,15 @@ def test_no_group_of_an_optimizer_mixes_split_and_whole_parameters() -> None:
         assert sorted(map(list, kinds)) == [[False], [True]]
         assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
         assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(split.parameters()))
+
+
+def test_one_layout_after_another_is_traced_in_the_same_process() -> None:
+    """DTensor remembers, by meshes that are equal, process groups that have ended."""
+    workload = VitDigits({"depth": 2, "width": 32, "patch": 1})
+    for layout in (
+        Layout(tp=2, dp_shard=2),
+        Layout(tp=2, sequence_parallel=True),
+        Layout(tp=4, sequence_parallel=True, recompute=True, accumulate=True),
+        Layout(tp=2, dp_shard=2, sequence_parallel=True),
+    ):
+        assert trace(recipe_of(workload), layout, 4).curve.peak_bytes(4) > 0
