@@ -60,6 +60,9 @@ def test_one_layout_after_another_is_traced_in_the_same_process() -> None:
     """DTensor remembers, by meshes that are equal, process groups that have ended."""
     workload = VitDigits({"depth": 2, "width": 32, "patch": 1})
     for layout in (
+        Layout(tp=2, dp_replicate=2, accumulate=True),
+        Layout(tp=2),
+        Layout(tp=4, accumulate=True),
         Layout(tp=2, dp_shard=2),
         Layout(tp=2, sequence_parallel=True),
         Layout(tp=4, sequence_parallel=True, recompute=True, accumulate=True),
