@@ -4,7 +4,7 @@ Known are the convolutions of a CPU in fp32, of a process with one thread: those
 layout of its own, channels in blocks of one vector register; and those of single small samples, which torch makes
 itself, of columns: the windows of all positions side by side. Found with torch's profiler (torch 2.13, AVX2 and AVX512;
 kernels of 1 to 7, strides, groups, dilation, images and volumes). Left out: 16-bit numbers; what oneDNN takes more for
-strides; scratch of a few ten KiB. Volumes have been looked at on AVX2 alone.
+strides; scratch of a few ten KiB.
 """
 
 from __future__ import annotations

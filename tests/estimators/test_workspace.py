@@ -74,7 +74,6 @@ def test_the_peak_of_convolutions_is_that_of_a_real_step(layers: Any, batch: int
     check(lambda: net(*layers()), (3, 32, 32), batch)
 
 
-@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX2", reason="volumes: looked at on AVX2 alone")
 @pytest.mark.parametrize("batch", [1, 2, 5, 17])
 @pytest.mark.parametrize("side", [8, 16, 32])
 def test_the_peak_of_convolutions_of_volumes_is_that_of_a_real_step(side: int, batch: int) -> None:
