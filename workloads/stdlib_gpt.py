@@ -70,6 +70,8 @@ TRAIN_MODULES = (
 EVAL_MODULES = ("bisect", "copy", "fileinput", "http/client", "locale", "netrc", "poplib", "statistics", "tempfile")
 NUM_EVAL = 256
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127))) + "\ufffd"  # printable ASCII; everything else is the last
+_POSITIONS = bytes(VOCABULARY.find(chr(byte)) % len(VOCABULARY) for byte in range(256))  # not found: the last
+_NOT_FIRST = bytes(range(0x80, 0xC0))  # what may follow the first byte of a character in UTF-8
 
 
 class StdlibGpt(Workload):
@@ -183,8 +185,5 @@ def _text(split: str) -> Tensor:
     """The characters of one split, uint8 positions in ``VOCABULARY``; modules that this Python lacks are skipped."""
     folder = Path(sysconfig.get_path("stdlib"))
     files = (folder / f"{module}.py" for module in (TRAIN_MODULES if split == "train" else EVAL_MODULES))
-    text = "\n".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
-    codes = torch.frombuffer(bytearray(text.encode("utf-32-le")), dtype=torch.int32)
-    positions = torch.full((129,), len(VOCABULARY) - 1, dtype=torch.uint8)
-    positions[[ord(character) for character in VOCABULARY[:-1]]] = torch.arange(len(VOCABULARY) - 1, dtype=torch.uint8)
-    return positions[codes.clamp(max=128)]
+    raw = b"\n".join(file.read_bytes() for file in files if file.is_file())
+    return torch.frombuffer(bytearray(raw.translate(_POSITIONS, _NOT_FIRST)), dtype=torch.uint8)
