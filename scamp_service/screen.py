@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from estimators.blueprint import Blueprint, Costs
 from estimators.device_kind import DeviceKind
@@ -158,7 +159,8 @@ def _peaks(
     for kind, blueprint in blueprints.items():
         counts = degrees[1:] if kind.dp_shard > 1 else degrees[:1]
         repeated = {name: np.tile(values, len(counts)) for name, values in points.items()}
-        costs = blueprint.costs({**repeated, RANKS: np.repeat(counts, len(members))})
+        with threadpool_limits(1, "blas"):  # its products are so small that threads cost more, and far more on a busy CPU
+            costs = blueprint.costs({**repeated, RANKS: np.repeat(counts, len(members))})
         for number, degree in enumerate(counts):
             known[replace(kind, dp_shard=degree)] = costs, number * len(members)
     plain, _ = known[Layout()]
