@@ -168,7 +168,7 @@ def calibrate(data_dir: DataDir = None) -> None:
 
 
 def _print_kind(kind: DeviceKind) -> None:
-    out.print(f"{kind.name}: {kind.provenance}", highlight=False)
+    out.print(f"{kind.name}: {kind.provenance}", highlight=False, soft_wrap=True)
     if per_flop := kind.rates["matmul"].per_flop:  # a fit may leave it at zero
         out.print(f"{1e-9 / per_flop:.3g} GFLOP/s in matrix products", highlight=False)
     if kind.memory is not None:

@@ -159,7 +159,7 @@ def _peaks(
     for kind, blueprint in blueprints.items():
         counts = degrees[1:] if kind.dp_shard > 1 else degrees[:1]
         repeated = {name: np.tile(values, len(counts)) for name, values in points.items()}
-        with threadpool_limits(1, "blas"):  # its products are so small that threads cost more, and far more on a busy CPU
+        with threadpool_limits(1, "blas"):  # small products: on a busy CPU threads only wait for each other
             costs = blueprint.costs({**repeated, RANKS: np.repeat(counts, len(members))})
         for number, degree in enumerate(counts):
             known[replace(kind, dp_shard=degree)] = costs, number * len(members)

@@ -29,9 +29,10 @@ from estimators.device_kind import DeviceKind, Figure, Memory, Rate
 from estimators.device_kinds import COMMUNICATORS, KINDS
 from estimators.work import OP_KINDS, Work
 from workloads import budget
-from workloads.probes import GpuTime, Probe, ProcessorTime, Sample, steps
+from workloads.probes import Clock, GpuTime, Probe, ProcessorTime, Sample, apart, steps
 
 NUM_ROUNDS = 3
+STEADY = 0.1  # rounds further apart than this do not say what the device can do
 CPU = torch.device("cpu")
 
 
@@ -44,8 +45,8 @@ def prepare() -> None:
 def calibrate_cpu() -> DeviceKind:
     """Takes about 30 seconds of one core."""
     prepare()
-    rates = _rates([Probe(step, ProcessorTime()) for step in steps(CPU)])
-    return DeviceKind(cpu_name(), rates, f"measured {date.today()}, 1 thread, torch {torch.__version__}")
+    rates, steadiness = _rates(CPU, ProcessorTime())
+    return DeviceKind(cpu_name(), rates, f"measured {date.today()}, 1 thread, torch {torch.__version__}, {steadiness}")
 
 
 def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
@@ -56,7 +57,7 @@ def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
     held_before = held_bytes(uuid)
     device = torch.device("cuda", 0)
     budget.warm_up(device, None)
-    rates = _rates([Probe(step, GpuTime()) for step in steps(device)])
+    rates, steadiness = _rates(device, GpuTime())
     gc.collect()
     torch.cuda.synchronize(device)
     product = torch.cuda.get_device_name(device)
@@ -75,7 +76,8 @@ def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
         *COMMUNICATORS,
     )
     known = next((kind for kind in KINDS if kind.name == name), None)
-    return DeviceKind(name, rates, f"measured, {source}", memory=memory, links=known.links if known else None)
+    links = known.links if known else None
+    return DeviceKind(name, rates, f"measured, {source}, {steadiness}", memory=memory, links=links)
 
 
 def held_bytes(uuid: str) -> int:
@@ -90,7 +92,9 @@ def held_bytes(uuid: str) -> int:
         pynvml.nvmlShutdown()
 
 
-def _rates(probes: Sequence[Probe]) -> dict[str, Rate]:
+def _rates(device: torch.device, clock: Clock) -> tuple[dict[str, Rate], str]:
+    """And in words how steady the device was meanwhile."""
+    probes = [Probe(step, clock) for step in steps(device)]
     for _ in range(NUM_ROUNDS):
         for probe in probes:
             probe.measure()
@@ -99,7 +103,9 @@ def _rates(probes: Sequence[Probe]) -> dict[str, Rate]:
         for name, sample in probe.samples:
             by_kind[name].append(sample)
     rates = {name: _fit(np.array(samples)) for name, samples in by_kind.items()}
-    return _with_overhead(rates, [(probe.work, probe.seconds) for probe in probes])
+    share = apart(probes)
+    advice = "" if share <= STEADY else ": measure again when the machine is quiet"
+    return _with_overhead(rates, [(probe.work, probe.seconds) for probe in probes]), f"rounds {share:.1%} apart{advice}"
 
 
 def _fit(samples: npt.NDArray[np.float64]) -> Rate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 from typing import Any, Protocol
@@ -197,6 +197,15 @@ class Probe:
         return median(self._taken)
 
     @property
-    def last_seconds(self) -> float:
-        """Of the whole step, in the last round."""
-        return median(self._taken[-NUM_STEPS:])
+    def rounds(self) -> list[float]:
+        """Seconds of the whole step in each round."""
+        return [median(self._taken[first : first + NUM_STEPS]) for first in range(0, len(self._taken), NUM_STEPS)]
+
+
+def apart(probes: Sequence[Probe]) -> float:
+    """By what share the slowest round of these took longer than the fastest."""
+    paces = [
+        median(seconds / probe.seconds for probe, seconds in zip(probes, taken, strict=True))
+        for taken in zip(*(probe.rounds for probe in probes), strict=True)
+    ]
+    return float(max(paces) / min(paces) - 1)

@@ -146,7 +146,7 @@ def run_for_real(case: Case) -> dict[str, Any]:
         seconds = clock.seconds(step)
         for probe in probes:
             probe.measure()
-        turns.append((seconds, sum(probe.last_seconds for probe in probes)))
+        turns.append((seconds, sum(probe.rounds[-1] for probe in probes)))
     taken, taken_by_probes = zip(*turns, strict=True)
     work = sum((probe.work for probe in probes), Work())
     return {"seconds": taken, "probe_seconds": taken_by_probes, "probe_work": work.to_json()}

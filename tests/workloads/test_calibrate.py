@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from functools import partial
@@ -40,6 +41,30 @@ def test_a_probe_counts_each_operation_once_however_often_it_is_repeated() -> No
     assert {sample[-1] for _, sample in repeated.samples} == {1.0}
 
 
+class _Slowing(ProcessorTime):
+    """As if whole steps took these seconds, one after another."""
+
+    def __init__(self, *taken: float) -> None:
+        self._taken = iter(taken)
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        return next(self._taken)
+
+
+@pytest.mark.parametrize(
+    ("taken", "words"),
+    [
+        ((1.0, 1.0, 1.04, 1.04, 1.0, 1.0), "rounds 4.0% apart"),
+        ((1.0, 1.0, 1.0, 1.0, 1.5, 1.5), "rounds 50.0% apart: measure again when the machine is quiet"),
+    ],
+)
+def test_how_much_the_rounds_differed_is_told_and_what_to_do(
+    taken: tuple[float, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "steps", lambda device: itertools.islice(steps(device), 1))
+    assert calibrate._rates(calibrate.CPU, _Slowing(*taken))[1] == words
+
+
 def test_a_calibrated_gpu_has_what_was_measured_and_for_the_rest_what_is_known_of_its_kind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -55,8 +80,7 @@ def test_a_calibrated_gpu_has_what_was_measured_and_for_the_rest_what_is_known_o
         monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
     monkeypatch.setattr(calibrate, "held_bytes", lambda uuid: next(held))
     monkeypatch.setattr(calibrate.budget, "warm_up", lambda device, mesh: None)
-    monkeypatch.setattr(calibrate, "steps", lambda device: [])
-    monkeypatch.setattr(calibrate, "_rates", lambda probes: {"matmul": Rate(1e-6, 1e-14, 0.0)})
+    monkeypatch.setattr(calibrate, "_rates", lambda device, clock: ({"matmul": Rate(1e-6, 1e-14, 0.0)}, "steady"))
     kind = calibrate.calibrate_gpu("GPU-1", "H100")
     assert kind.memory is not None and kind.verified and kind.links == gpu("H100").links
     sizes = {name: (figure.value / MIB, figure.provenance) for name, figure in kind.figures()}
