@@ -12,14 +12,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import StrEnum
-from functools import cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import bindparam, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from scamp_service import schema
+from scamp_service import statements as sql
 from scamp_service.database import Database
 from scamp_service.errors import Conflict, InvalidInput
 from scamp_service.lifecycle import (
@@ -36,16 +34,12 @@ from scamp_service.lifecycle import (
 )
 from scamp_service.model import Json, LogLine, Metric, Study, Trial
 from scamp_service.reads import Reads
-from scamp_service.schema import one_of
 
 MAX_BLOB_BYTES = 64 * 2**20
-
-_T, _A = schema.trials, schema.attempts
 
 _TRIAL_CHANGES = frozenset(field.name for field in fields(Trial)) - frozenset(
     ["id", "study_id", "number", "state", "attempt", "params", "created_at", "started_at", "finished_at"]
 )
-_ATTEMPT_CHANGES = frozenset(["outcome", "detail"])
 
 
 class Store(Reads):
@@ -78,7 +72,7 @@ class Store(Reads):
             "body_sha256": _body_sha256(spec, code),
         }
         with self._database.write() as connection:
-            if code is not None and not connection.execute(_HAS_BLOB, {"sha256": code}).first():
+            if code is not None and not connection.execute(sql.HAS_BLOB, {"sha256": code}).first():
                 raise InvalidInput(f"no files with sha256 {code} are stored; upload them before the study")
             study_id = connection.execute(
                 self._insert_new(schema.studies, "idempotency_key", returns="id"), row
@@ -86,7 +80,7 @@ class Store(Reads):
             if study_id is not None:
                 self._tell(connection, "study", {"id": study_id, **_picked(row, "name", "state")}, now, study_id)
             else:
-                study_id, body_sha256 = connection.execute(_BY_KEY, {"key": idempotency_key}).one()
+                study_id, body_sha256 = connection.execute(sql.BY_KEY, {"key": idempotency_key}).one()
                 if body_sha256 != row["body_sha256"]:
                     raise Conflict(
                         f"the idempotency key {idempotency_key!r} belongs to study {study_id}, which was another one; "
@@ -103,7 +97,7 @@ class Store(Reads):
         if to not in LIVE_STUDIES:
             changes["_finished_at"] = now
         with self._database.write() as connection:
-            statement = _move_study(legal, to not in LIVE_STUDIES)
+            statement = sql.move_study(legal, to not in LIVE_STUDIES)
             moved = connection.execute(statement, {"_id": study_id, **changes}).first()
             if moved:
                 self._tell(connection, "study", {"id": study_id, "name": moved.name, "state": to}, now, study_id)
@@ -114,7 +108,7 @@ class Store(Reads):
     def create_trials(self, study_id: int, candidates: Sequence[tuple[int, Json]], *, now: float) -> int:
         """Insert (number, params) as WAITING; numbers that exist already are left alone. Returns how many are new."""
         new: list[dict[str, Any]] = []
-        insert = self._insert_new(_T, "study_id", "number", returns="id")
+        insert = self._insert_new(schema.trials, "study_id", "number", returns="id")
         with self._database.write() as connection:
             for number, params in candidates:
                 row = {"study_id": study_id, "number": number, "params": params}
@@ -141,7 +135,7 @@ class Store(Reads):
             changes["finished_at"] = now
         given = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
         with self._database.write() as connection:
-            moved = connection.execute(_move_trial(tuple(sorted(changes))), given).first()
+            moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
             if moved:
                 self._tell_trial(connection, trial_id, moved, now)
         return moved is not None
@@ -185,9 +179,9 @@ class Store(Reads):
         }
         begin = {"_id": trial_id, "_attempt": attempt, "_before": attempt - 1, "_now": now, "_reason": placement_reason}
         with self._database.write() as connection:
-            begun = connection.execute(_BEGIN_TRIAL, begin).first()
+            begun = connection.execute(sql.BEGIN_TRIAL, begin).first()
             if begun:
-                connection.execute(_INSERT_ATTEMPT, row)
+                connection.execute(sql.INSERT_ATTEMPT, row)
                 self._tell_trial(connection, trial_id, begun, now)
                 data = {"outcome": None, "detail": "", **_picked(row, "attempt", "state", "devices", "mib_per_rank")}
                 self._tell(connection, "attempt", {"trial": trial_id, **data}, now, begun.study_id, trial_id)
@@ -208,13 +202,14 @@ class Store(Reads):
         An outcome that the ranks have reported meanwhile stays, with its detail.
         """
         legal = _legal(ATTEMPT_MOVES, expected, to)
-        assert set(changes) <= _ATTEMPT_CHANGES, f"not for a move to change: {sorted(set(changes) - _ATTEMPT_CHANGES)}"
+        unknown = sorted(set(changes) - sql.ATTEMPT_CHANGES)
+        assert not unknown, f"not for a move to change: {unknown}"
         changes["state"] = to
         if to not in OPEN_ATTEMPTS:
             changes["ended_at"] = now
         given = {"_trial_id": trial_id, "_attempt": attempt, **_underscored(changes)}
         with self._database.write() as connection:
-            moved = connection.execute(_move_attempt(legal, tuple(sorted(changes))), given).first()
+            moved = connection.execute(sql.move_attempt(legal, tuple(sorted(changes))), given).first()
             if moved:
                 self._tell_attempt(connection, trial_id, attempt, moved, now)
         return moved is not None
@@ -225,11 +220,11 @@ class Store(Reads):
         """STARTING → RUNNING; True as well when it is RUNNING already."""
         given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         with self._database.write() as connection:
-            started = connection.execute(_START, {**given, "_started_at": now}).first()
+            started = connection.execute(sql.START, {**given, "_started_at": now}).first()
             if started:
                 self._tell_attempt(connection, trial_id, attempt, started, now)
                 return True
-            return connection.execute(_IS_REPORTING, given).first() is not None
+            return connection.execute(sql.IS_REPORTING, given).first() is not None
 
     def report(
         self,
@@ -259,14 +254,14 @@ class Store(Reads):
             "_objective_seq": valued.seq if valued else -1,
         }
         with self._database.write() as connection:
-            fenced = connection.execute(_REPORT, {**given, **learned}).scalar()
+            fenced = connection.execute(sql.REPORT, {**given, **learned}).scalar()
             if fenced is None:
                 return False
             if valued and fenced == valued.seq:  # else a newer flush came first
                 value = {"_step": valued.step, "_value": valued.values[objective], "_measured_bytes": measured_bytes}
-                connection.execute(_UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
+                connection.execute(sql.UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
             elif measured_bytes:
-                connection.execute(_UPDATE_MEASURED, {"_id": trial_id, "_measured_bytes": measured_bytes})
+                connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, "_measured_bytes": measured_bytes})
             is_new = bool(metrics) and self._insert_metrics(connection, metrics)
             if logs:
                 self._insert_logs(connection, logs)
@@ -282,11 +277,11 @@ class Store(Reads):
         """The first outcome of an open attempt stays; True when repeated with the same token."""
         given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         with self._database.write() as connection:
-            first = connection.execute(_END, {**given, "_outcome": outcome, "_detail": detail}).first()
+            first = connection.execute(sql.END, {**given, "_outcome": outcome, "_detail": detail}).first()
             if first:
                 self._tell_attempt(connection, trial_id, attempt, first, now)
                 return True
-            known = connection.execute(_KNOWN_OUTCOME, given).first()
+            known = connection.execute(sql.KNOWN_OUTCOME, given).first()
         return known is not None and (known.state in OPEN_ATTEMPTS or known.outcome is outcome)
 
     # --- the rest ----------------------------------------------------------------------------------------------
@@ -300,7 +295,7 @@ class Store(Reads):
             )
         sha256 = hashlib.sha256(data).hexdigest()
         with self._database.read() as connection:
-            if connection.execute(_HAS_BLOB, {"sha256": sha256}).first():
+            if connection.execute(sql.HAS_BLOB, {"sha256": sha256}).first():
                 return sha256
         with self._database.write() as connection:
             connection.execute(self._insert_new(schema.blobs, "sha256"), {"sha256": sha256, "data": data})
@@ -329,15 +324,15 @@ class Store(Reads):
         """
         given = {"name": name, "holder": holder, "renewed_at": now, "expires_at": now + seconds}
         with self._database.write() as connection:
-            taken = connection.execute(_take_lease(self._database.sqlite), {**given, "_fresh": now - seconds / 10})
+            taken = connection.execute(sql.take_lease(self._database.sqlite), {**given, "_fresh": now - seconds / 10})
             if taken.first():
                 return True
-            return connection.execute(_LEASE_HOLDER, {"name": name}).scalar() == holder
+            return connection.execute(sql.LEASE_HOLDER, {"name": name}).scalar() == holder
 
     def release_lease(self, name: str, holder: str) -> None:
         """No effect when another one has it."""
         with self._database.write() as connection:
-            connection.execute(_RELEASE_LEASE, {"name": name, "holder": holder})
+            connection.execute(sql.RELEASE_LEASE, {"name": name, "holder": holder})
 
     # --- within a transaction --------------------------------------------------------------------------------------
 
@@ -352,10 +347,10 @@ class Store(Reads):
         connection.execute(insert, [_fields_of(row) for row in rows])
 
     def _insert_new(self, table: sa.Table, *unique: str, returns: str = "") -> Any:
-        return _insert_new(self._database.sqlite, table, unique, returns)
+        return sql.insert_new(self._database.sqlite, table, unique, returns)
 
     def _replace(self, table: sa.Table, key: str) -> Any:
-        return _replace(self._database.sqlite, table, key)
+        return sql.replace(self._database.sqlite, table, key)
 
     def _tell_trial(self, connection: sa.Connection, trial_id: int, moved: Any, now: float) -> None:
         data = {"id": trial_id, **_picked(moved._mapping, "number", "state", "attempt", "step", "value", "reason")}
@@ -381,9 +376,9 @@ class Store(Reads):
         self._database.order_commits(connection)
         row = {"time": now, "kind": kind, "trial_id": trial_id, "data": _finite(data)}
         if trial_id is not None and study_id is None:
-            connection.execute(_INSERT_TRIAL_EVENT, {**row, "_trial_id": trial_id})
+            connection.execute(sql.INSERT_TRIAL_EVENT, {**row, "_trial_id": trial_id})
         else:
-            connection.execute(_INSERT_EVENT, {**row, "study_id": study_id})
+            connection.execute(sql.INSERT_EVENT, {**row, "study_id": study_id})
 
     def _tell_all(self, connection: sa.Connection, kind: str, data: Iterable[Json], now: float, study_id: int) -> None:
         self._database.order_commits(connection)
@@ -391,7 +386,7 @@ class Store(Reads):
             {"time": now, "kind": kind, "study_id": study_id, "trial_id": one["id"], "data": _finite(one)}
             for one in data
         ]
-        connection.execute(_INSERT_EVENT, rows)
+        connection.execute(sql.INSERT_EVENT, rows)
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -435,135 +430,9 @@ def _picked(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _underscored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of an UPDATE bear an underscore: SQLAlchemy takes plain column names for its own."""
+    """As parameters of an UPDATE, see ``statements``."""
     return {f"_{name}": value for name, value in values.items()}
 
 
 def _fields_of(row: Metric | LogLine) -> dict[str, Any]:
     return {name: getattr(row, name) for name in row.__slots__}
-
-
-# --- statements: built once, so that SQLAlchemy compiles each once ------------------------------------------------
-
-
-def _set(*names: str) -> dict[str, Any]:
-    return {name: bindparam(f"_{name}") for name in names}
-
-
-def _greatest(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    """The larger of what is stored and what is given."""
-    given = bindparam(f"_{column.name}", type_=column.type)
-    return sa.case((column < given, given), else_=column)
-
-
-_of_trial = _T.c.id == bindparam("_id")
-_of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == bindparam("_attempt"))
-_by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
-_reporting = sa.and_(_by_token, one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING))
-
-_told_of_trial = (_T.c.study_id, _T.c.number, _T.c.state, _T.c.attempt, _T.c.step, _T.c.value, _T.c.reason)
-_told_of_attempt = (_A.c.state, _A.c.devices, _A.c.mib_per_rank, _A.c.outcome, _A.c.detail)
-
-_HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))
-_BY_KEY = select(schema.studies.c.id, schema.studies.c.body_sha256).where(
-    schema.studies.c.idempotency_key == bindparam("key")
-)
-
-_BEGIN_TRIAL = (
-    sa.update(_T)
-    .where(_of_trial, _T.c.state == TrialState.QUEUED, _T.c.attempt == bindparam("_before"))
-    .values(state=TrialState.RUNNING, started_at=func.coalesce(_T.c.started_at, bindparam("_now", type_=schema.Real)))
-    .values(_set("attempt", "reason"))
-    .returning(*_told_of_trial)
-)
-_INSERT_ATTEMPT = sa.insert(_A)
-_START = (
-    sa.update(_A)
-    .where(_by_token, _A.c.state == AttemptState.STARTING)
-    .values(state=AttemptState.RUNNING, **_set("started_at"))
-    .returning(*_told_of_attempt)
-)
-_END = (
-    sa.update(_A)
-    .where(_by_token, one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)), _A.c.outcome.is_(None))
-    .values(_set("outcome", "detail"))
-    .returning(*_told_of_attempt)
-)
-_KNOWN_OUTCOME = select(_A.c.state, _A.c.outcome).where(_by_token)
-_IS_REPORTING = select(sa.literal(1)).where(_reporting)
-_REPORT = (
-    sa.update(_A)
-    .where(_reporting)
-    .values({name: _greatest(_A.c[name]) for name in ("measured_bytes", "checkpoint_step", "objective_seq")})
-    .returning(_A.c.objective_seq)
-)
-_UPDATE_VALUE = (
-    sa.update(_T)
-    .where(_of_trial, _T.c.attempt == bindparam("_attempt"))
-    .values(measured_bytes=_greatest(_T.c.measured_bytes), **_set("step", "value"))
-)
-_UPDATE_MEASURED = sa.update(_T).where(_of_trial).values(measured_bytes=_greatest(_T.c.measured_bytes))
-
-_INSERT_EVENT = sa.insert(schema.events)
-_INSERT_TRIAL_EVENT = _INSERT_EVENT.values(
-    study_id=select(_T.c.study_id).where(_T.c.id == bindparam("_trial_id")).scalar_subquery(),
-    **{name: bindparam(name) for name in ("time", "kind", "trial_id", "data")},
-)
-
-_LEASE_HOLDER = select(schema.leases.c.holder).where(schema.leases.c.name == bindparam("name"))
-_RELEASE_LEASE = sa.delete(schema.leases).where(
-    schema.leases.c.name == bindparam("name"), schema.leases.c.holder == bindparam("holder")
-)
-
-
-@cache
-def _move_study(legal: tuple[StudyState, ...], finishes: bool) -> Any:
-    names = ["state", "reason", *(["finished_at"] if finishes else [])]
-    statement = sa.update(schema.studies).where(schema.studies.c.id == bindparam("_id"))
-    statement = statement.where(one_of(schema.studies.c.state, *legal))
-    return statement.values(_set(*names)).returning(schema.studies.c.name)
-
-
-@cache
-def _move_trial(names: tuple[str, ...]) -> Any:
-    compared = (_of_trial, _T.c.state == bindparam("_expected"), _T.c.attempt == bindparam("_attempt"))
-    return sa.update(_T).where(*compared).values(_set(*names)).returning(*_told_of_trial)
-
-
-@cache
-def _move_attempt(legal: tuple[AttemptState, ...], names: tuple[str, ...]) -> Any:
-    values = _set(*names)
-    for name in _ATTEMPT_CHANGES & set(names):
-        values[name] = sa.case((_A.c.outcome.is_(None), bindparam(f"_{name}", type_=_A.c[name].type)), else_=_A.c[name])
-    return sa.update(_A).where(_of_attempt, one_of(_A.c.state, *legal)).values(values).returning(*_told_of_attempt)
-
-
-def _insert(is_sqlite: bool, table: sa.Table) -> Any:
-    return sqlite.insert(table) if is_sqlite else postgresql.insert(table)
-
-
-@cache
-def _insert_new(is_sqlite: bool, table: sa.Table, unique: tuple[str, ...], returns: str) -> Any:
-    """Insert unless a row with the same ``unique`` columns exists."""
-    statement = _insert(is_sqlite, table).on_conflict_do_nothing(index_elements=unique)
-    return statement.returning(table.c[returns]) if returns else statement
-
-
-@cache
-def _replace(is_sqlite: bool, table: sa.Table, key: str) -> Any:
-    statement = _insert(is_sqlite, table)
-    others = {column.name: statement.excluded[column.name] for column in table.c if column.name != key}
-    return statement.on_conflict_do_update(index_elements=[key], set_=others)
-
-
-@cache
-def _take_lease(is_sqlite: bool) -> Any:
-    """One statement, so that two who take it at once are ordered by the database."""
-    held, statement = schema.leases.c, _insert(is_sqlite, schema.leases)
-    wanted = statement.excluded
-    seconds = wanted.expires_at - wanted.renewed_at
-    renews = sa.and_(held.holder == wanted.holder, held.renewed_at <= bindparam("_fresh", type_=schema.Real))
-    free = sa.or_(held.expires_at <= wanted.renewed_at, held.renewed_at > wanted.renewed_at + seconds)
-    values = {name: wanted[name] for name in ("holder", "renewed_at", "expires_at")}
-    statement = statement.on_conflict_do_update(index_elements=["name"], set_=values, where=sa.or_(renews, free))
-    return statement.returning(held.holder)
