@@ -19,13 +19,13 @@ def usable_mib(gpu: Gpu, max_gangs: int) -> int:
     return gpu.free_mib - GPU_CONTEXT_MIB * max_gangs
 
 
-def measure_gpus(node_id: str, num_gpus: int) -> dict[str, tuple[str, Gpu | None]]:
+def measure_gpus(num_gpus: int) -> tuple[str, Gpu | None]:
     """The kinds of the GPUs that this node's Ray has, and the one of them that has least to offer: Ray does not let one
     choose which GPU a bundle gets."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES") or None  # Ray may empty it for a task that asks for no GPU
     found = visible(inventory(), chosen)[:num_gpus]  # Ray counts them from the first
     least = min(found, key=lambda gpu: gpu.free_mib, default=None)
-    return {node_id: (" / ".join(sorted({gpu.name for gpu in found})), least)}
+    return " / ".join(sorted({gpu.name for gpu in found})), least
 
 
 def why_nothing(node: str, least: Gpu | None, max_gangs: int) -> str:

@@ -1,8 +1,7 @@
-"""Gangs on Ray: pools of device bundles, warm ranks in them, and what exists of every attempt now.
+"""Gangs on Ray: warm ranks in the bundles of ``pools``, and what exists of every attempt now.
 
-One detached placement group per node holds one bundle per device, for good; how many MiB of a device are free is
-not Ray's business but the ledger's. A rank is a detached actor, so it outlives this process, and another executor
-finds it again by its name. Nothing here decides what to run.
+A rank is a detached actor, so it outlives this process, and another executor finds it again by its name. Nothing here
+decides what to run.
 """
 
 from __future__ import annotations
@@ -22,15 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from placement.model import VIRTUAL, Cluster, Device
+from placement.model import Cluster
 from scamp_service.executor import GangState, GangStatus, Order
-from scamp_service.gpu_nodes import measure_gpus, usable_mib, why_nothing
-from scamp_service.gpus import Gpu
 from scamp_service.lifecycle import Outcome
 from scamp_service.local_ray import NAMESPACE, connect
+from scamp_service.pools import Pool, Pools
 from scamp_service.rank import Ended, Rank, RankStatus, host_id
 from scamp_service.settings import Settings
 from scamp_service.sink import ensure_sink
@@ -43,7 +39,6 @@ STOP_GRACE_SECONDS = 5.0
 PROBE_SECONDS = 5.0
 GONE_SECONDS = 15.0  # after Ray's word that a process of another host is dead (it may be only out of reach)
 REFRESH_SECONDS = 1.0
-MEASURE_AGAIN_SECONDS = 60.0  # after which a node whose GPUs others had filled is asked again
 SPARE_RANKS = 2
 SPARE_SECONDS = 20.0
 MAX_ATTEMPTS = 200
@@ -77,17 +72,6 @@ class GangRecord:
     stopping_since: float | None = None
 
 
-@dataclass(eq=False)
-class Pool:
-    """The devices of one node, and their bundles in the same order."""
-
-    node_ip: str
-    num_cpus: int
-    group: PlacementGroup
-    devices: tuple[Device, ...]
-    ready: bool = False
-
-
 class RayExecutor:
     """Implements ``executor.Executor``; one background thread hears of ends and deaths, no method waits for a rank."""
 
@@ -101,14 +85,10 @@ class RayExecutor:
         self._closed = threading.Event()
         self._ranks: dict[str, RankHandle] = {}
         self._gangs: defaultdict[str, GangRecord] = defaultdict(GangRecord)
-        self._pools: dict[str, Pool] = {}
+        self._pools = Pools(settings)
         self._pending: dict[Any, tuple[str, RankHandle | None]] = {}
-        self._measured: dict[str, tuple[str, Gpu | None]] = {}
-        self._asked: dict[str, float] = {}
-        self._refused: dict[str, str] = {}  # why a node with GPUs offers none
         self._refreshed = 0.0
         self._put_off = -REFRESH_SECONDS
-        self._saw_nodes = False
         connect(settings.ray_address, settings.data_dir)
         self._node_id = ray.get_runtime_context().get_node_id()
         self._rank_class: Any = ray.remote(Rank)
@@ -123,20 +103,13 @@ class RayExecutor:
 
     def cluster(self) -> Cluster:
         with self._lock:
-            pools = [self._pools[node] for node in sorted(self._pools)]
-            return Cluster(tuple(device for pool in pools if pool.ready for device in pool.devices))
+            return self._pools.cluster
 
     @property
     def status(self) -> str:
         """``ready``, ``starting``, or why there is no device."""
         with self._lock:
-            if any(pool.ready for pool in self._pools.values()):
-                return "ready"
-            if self._pools or not self._saw_nodes:
-                return "starting"
-            if self._refused:
-                return f"no devices: {'; '.join(self._refused.values())}"
-            return "no devices: start nodes with GPUs, or with --resources='{\"virtual_device\": 4}'"
+            return self._pools.status
 
     def describe(self) -> dict[str, Any]:
         """For ``Store.record_cluster``."""
@@ -159,7 +132,7 @@ class RayExecutor:
         with self._lock:
             if any(rank.key == order.key for rank in self._ranks.values()):
                 return
-            places = {device.id: pool for pool in self._pools.values() if pool.ready for device in pool.devices}
+            places = {device.id: pool for pool in self._pools for device in pool.devices}
             if missing := [device for device in order.devices if device not in places]:
                 log.warning("attempt %s is not launched: %s has left the cluster", order.key, ", ".join(missing))
                 return
@@ -211,8 +184,7 @@ class RayExecutor:
                 time.sleep(0.02)
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.kill(self._sink)
-                for pool in self._pools.values():
-                    remove_placement_group(pool.group)
+                self._pools.remove()
         ray.shutdown()
 
     # --- ranks -------------------------------------------------------------------------------------------------------
@@ -232,11 +204,7 @@ class RayExecutor:
         return starting < max(1, pool.num_cpus // 2)
 
     def _create(self, device: str) -> RankHandle:
-        pool, bundle = next(
-            (pool, bundle) for pool in self._pools.values() for bundle, d in enumerate(pool.devices) if d.id == device
-        )
         name = f"rank/{device}/{secrets.token_hex(4)}"
-        share = {"resources": {"virtual_device": SHARE}} if _is_virtual(pool.devices[bundle]) else {"num_gpus": SHARE}
         actor = self._rank_class.options(
             name=name,
             namespace=NAMESPACE,
@@ -244,8 +212,7 @@ class RayExecutor:
             num_cpus=0,
             max_restarts=0,
             max_concurrency=16,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(pool.group, placement_group_bundle_index=bundle),
-            **share,
+            **self._pools.options(device, SHARE),
         ).remote(
             str(self._settings.data_dir.absolute() / "code"),
             str(self._checkpoint_root),
@@ -322,8 +289,8 @@ class RayExecutor:
 
     def _understand(self, kind: str, rank: RankHandle | None, answer: Any) -> None:
         if rank is None:
-            self._measured.update(answer or {})
-        elif kind == "run":
+            return  # the sink lives
+        if kind == "run":
             if rank.phase is not Phase.ENDING:
                 self._attempt_ended(rank, answer)
         else:
@@ -344,8 +311,7 @@ class RayExecutor:
 
     def _ask_again(self, kind: str, rank: RankHandle | None) -> None:
         if rank is None:
-            if kind == "sink":
-                self._sink = ensure_sink(self._store_url, self._node_id)
+            self._sink = ensure_sink(self._store_url, self._node_id)
         elif kind == "run":
             self._expect("run", rank, rank.actor.join.remote(rank.key))
         else:
@@ -366,8 +332,8 @@ class RayExecutor:
 
         An order that was put off comes first.
         """
-        for pool in self._pools.values():
-            for device in pool.devices if pool.ready else ():
+        for pool in self._pools:
+            for device in pool.devices:
                 ranks = [r for r in self._ranks.values() if r.device == device.id and r.phase is not Phase.ENDING]
                 idle = [rank for rank in ranks if not rank.key]
                 for rank in idle[SPARE_RANKS:]:
@@ -435,91 +401,19 @@ class RayExecutor:
         self._refresh_pools()
 
     def _refresh_pools(self) -> None:
-        """Follow the nodes of the cluster: a pool for each that is new, none for those that have left."""
         nodes = {node["NodeID"]: node for node in _nodes() if node["Alive"]}
         with self._lock:
-            for node_id in set(self._pools) - set(nodes):
-                pool = self._pools.pop(node_id)
-                log.warning("node %s has left with devices %s", node_id[:8], ", ".join(d.id for d in pool.devices))
-                for rank in [r for r in self._ranks.values() if r.device in {d.id for d in pool.devices}]:
+            for node_id, pool in self._pools.follow(nodes).items():
+                devices = [device.id for device in pool.devices]
+                log.warning("node %s has left with devices %s", node_id[:8], ", ".join(devices))
+                for rank in [rank for rank in self._ranks.values() if rank.device in devices]:
                     self._break(rank.key, f"node {node_id[:8]} has left the cluster")
                     self._end(rank)
-                remove_placement_group(pool.group)
-            for node_id in set(self._refused) - set(nodes):
-                del self._refused[node_id]
-            for node_id, node in nodes.items():
-                if node_id not in self._pools and (devices := self._devices(node_id, node["Resources"])):
-                    group = _pool_group(node_id, devices)
-                    num_cpus = int(node["Resources"].get("CPU", 1))
-                    self._pools[node_id] = Pool(node["NodeManagerAddress"], num_cpus, group, devices)
-            self._saw_nodes = True
-            for pool in self._pools.values():
-                pool.ready = pool.ready or _is_created(pool.group)
-
-    def _devices(self, node_id: str, resources: Mapping[str, float]) -> tuple[Device, ...]:
-        node = node_id[:8]
-        if num_gpus := int(resources.get("GPU", 0)):
-            return self._gpus(node_id, num_gpus)
-        count = min(int(resources.get("virtual_device", 0)), self._settings.virtual_devices)
-        return tuple(Device(f"{node}/{i}", node, i, VIRTUAL, self._settings.device_mib) for i in range(count))
-
-    def _gpus(self, node_id: str, num_gpus: int) -> tuple[Device, ...]:
-        """None as long as the node has not answered, and while it has nothing to offer."""
-        if node_id not in self._measured:
-            self._measure(node_id, num_gpus)
-            return ()
-        node, (kind, least) = node_id[:8], self._measured[node_id]
-        if reason := why_nothing(node, least, self._settings.max_gangs_per_device):
-            if node_id not in self._refused:
-                log.warning("%s", reason)
-            self._refused[node_id] = reason
-            if time.monotonic() - self._asked[node_id] > MEASURE_AGAIN_SECONDS:
-                self._measure(node_id, num_gpus)
-            return ()
-        self._refused.pop(node_id, None)
-        assert least is not None
-        usable = usable_mib(least, self._settings.max_gangs_per_device)
-        return tuple(Device(f"{node}/{i}", node, i, kind, usable) for i in range(num_gpus))
-
-    def _measure(self, node_id: str, num_gpus: int) -> None:
-        kind = f"gpus {node_id}"
-        if any(known == kind for known, _ in self._pending.values()):
-            return
-        self._asked[node_id] = time.monotonic()
-        strategy: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        task = ray.remote(measure_gpus).options(num_cpus=0, scheduling_strategy=strategy)
-        self._expect(kind, None, task.remote(node_id, num_gpus))
-
-
-def _is_virtual(device: Device) -> bool:
-    return device.kind == VIRTUAL
 
 
 def _nodes() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return found
-
-
-def _pool_group(node_id: str, devices: tuple[Device, ...]) -> PlacementGroup:
-    name = f"pool/{node_id[:8]}"
-    try:
-        group: PlacementGroup = ray.util.get_placement_group(name)
-    except ValueError:
-        resource = "virtual_device" if _is_virtual(devices[0]) else "GPU"
-        group = placement_group(
-            [{resource: 1.0} for _ in devices],
-            name=name,
-            lifetime="detached",
-            bundle_label_selector=[{"ray.io/node-id": node_id} for _ in devices],
-        )
-        group.wait(1)  # milliseconds, as a rule
-    return group
-
-
-def _is_created(group: PlacementGroup) -> bool:
-    """``PlacementGroup.wait`` rounds its seconds down to whole ones, and at 0 answers by chance."""
-    table: dict[str, Any] = placement_group_table(group)
-    return table.get("state") == "CREATED"
 
 
 def _lives_here(rank: RankHandle) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from estimators.device_kinds import gpu as kind_of
 from estimators.model import MIB
-from scamp_service import gpus, local_ray, ray_executor
+from scamp_service import gpus, local_ray, pools
 from scamp_service.cli import app
 from scamp_service.gpu_nodes import GPU_CONTEXT_MIB, measure_gpus, why_nothing
 from scamp_service.gpus import PRODUCTS, Gpu, GpuLinks, inventory, is_rank, known_kind, visible
@@ -342,7 +343,7 @@ def test_cuda_visible_devices_chooses_by_index_or_uuid(machine: Install) -> None
 
 def test_a_node_offers_what_its_fullest_gpu_has_left(machine: Install) -> None:
     machine(Card(), Card(free=41000), Card("NVIDIA H200", total=143771, free=143000))
-    kind, least = measure_gpus("node", 3)["node"]
+    kind, least = measure_gpus(3)
     assert kind == f"{H100} / NVIDIA H200"
     assert least is not None and (least.index, least.free_mib) == (1, 41000)
 
@@ -351,7 +352,7 @@ def test_gpus_that_ray_does_not_have_do_not_count(machine: Install, monkeypatch:
     machine(Card(free=0), Card(free=70000), Card(free=60000))
     for chosen, num_gpus, index in [("1,2", 2, 2), ("1,2", 1, 1), ("", 3, 0)]:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-        least = measure_gpus("node", num_gpus)["node"][1]
+        least = measure_gpus(num_gpus)[1]
         assert least is not None and least.index == index
 
 
@@ -373,7 +374,7 @@ def test_a_node_that_offers_nothing_says_why_and_what_to_do(
     machine: Install, card: Card | None, words: list[str]
 ) -> None:
     machine(*([card] if card else []))
-    reason = why_nothing("4af3", measure_gpus("4af3", 1)["4af3"][1], 4)
+    reason = why_nothing("4af3", measure_gpus(1)[1], 4)
     assert reason.startswith("node 4af3 offers no devices: ")
     assert all(word in reason for word in words), reason
 
@@ -389,16 +390,12 @@ def test_the_local_ray_has_the_gpus_that_are_visible_or_else_virtual_devices(
         assert (head["num_gpus"], head["resources"].get("virtual_device")) == (gpu, virtual)
 
 
-class Node(ray_executor.RayExecutor):
-    """An executor without a Ray, for which a node's answer is at once what this machine's NVML tells."""
+class Asked(pools.Offers):
+    """Offers without a Ray, for which a node's answer is at once what this machine's NVML tells."""
 
-    def __init__(self) -> None:
-        self._settings = Settings()
-        self._measured, self._asked, self._refused = {}, {}, {}
-
-    def _measure(self, node_id: str, num_gpus: int) -> None:
-        self._asked[node_id] = ray_executor.time.monotonic()
-        self._measured |= measure_gpus(node_id, num_gpus)
+    def _ask(self, node_id: str, num_gpus: int) -> None:
+        self._asked[node_id] = time.monotonic()
+        self._measured[node_id] = measure_gpus(num_gpus)
 
 
 def test_strangers_are_told_of_once_and_their_end_gives_the_devices_back(
@@ -406,16 +403,16 @@ def test_strangers_are_told_of_once_and_their_end_gives_the_devices_back(
 ) -> None:
     card = Card(free=1000)
     machine(card, Card())
-    node, resources = Node(), {"GPU": 2.0}
-    assert [node._devices("4af3" * 8, resources) for _ in range(4)] == [()] * 4
+    offers, node, resources = Asked(Settings()), "4af3" * 8, {"GPU": 2.0}
+    assert [offers.devices(node, resources) for _ in range(4)] == [()] * 4
     assert len(caplog.messages) == 1 and "node 4af34af3 offers no devices" in caplog.messages[0]
     card.free = 81000
-    assert node._devices("4af3" * 8, resources) == (), "not asked again within a minute"
-    monkeypatch.setattr(ray_executor, "MEASURE_AGAIN_SECONDS", 0.0)
-    node._devices("4af3" * 8, resources)
-    devices = node._devices("4af3" * 8, resources)
+    assert offers.devices(node, resources) == (), "not asked again within a minute"
+    monkeypatch.setattr(pools, "MEASURE_AGAIN_SECONDS", 0.0)
+    offers.devices(node, resources)
+    devices = offers.devices(node, resources)
     assert [(device.index, device.capacity_mib) for device in devices] == [(0, 78952), (1, 78952)]
-    assert devices[0].kind == H100 and node._refused == {} and len(caplog.messages) == 1
+    assert devices[0].kind == H100 and offers.refused == {} and len(caplog.messages) == 1
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------

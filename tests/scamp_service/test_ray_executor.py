@@ -21,6 +21,7 @@ from scamp_service.gpus import is_rank
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.local_ray import NAMESPACE, LocalRay
 from scamp_service.model import Attempt
+from scamp_service.pools import Offers
 from scamp_service.ray_executor import Phase, RayExecutor
 from scamp_service.settings import Settings
 from scamp_service.sink import CONTROLLER_LEASE
@@ -383,12 +384,12 @@ def test_ranks_and_no_other_process_of_ray_are_known_as_ours(world: World) -> No
 
 
 def test_a_node_whose_gpus_nvml_does_not_show_offers_none_and_says_so(world: World) -> None:
-    executor, node_id = world.executor, world.executor._node_id
+    offers, node_id = Offers(world.settings), world.executor._node_id
 
     def answer() -> str | None:
-        with executor._lock:
-            assert executor._devices(node_id, {"GPU": 2.0}) == ()
-            return executor._refused.pop(node_id, None)
+        offers.hear({node_id: {}})
+        assert offers.devices(node_id, {"GPU": 2.0}) == ()
+        return offers.refused.get(node_id)
 
     assert "NVML shows none" in world.until(answer, "what the node has measured")
 
