@@ -15,9 +15,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn import functional
 from torch.optim import optimizer
-from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._pytree import tree_map_only
 
@@ -40,7 +38,7 @@ _WITHOUT_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
     """What happens in the block on CPU tensors, takes the paths of CUDA."""
-    with _autocast_of_cuda(), _foreach_by_default(), _FusedAttention():
+    with _autocast_of_cuda(), _foreach_by_default(), _fused_attention():
         yield
 
 
@@ -93,16 +91,20 @@ def _foreach_by_default() -> Iterator[None]:
         yield
 
 
-class _FusedAttention(TorchFunctionMode):
+@contextlib.contextmanager
+def _fused_attention() -> Iterator[None]:
     """A CPU has no fused kernel of attention that drops, and would keep all pairs of positions; CUDA's keep a seed."""
+    operation = torch.ops.aten.scaled_dot_product_attention.default
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    def run(
+        query: Tensor, key: Tensor, value: Tensor, mask: Any = None, dropout: float = 0.0, *args: Any, **kw: Any
     ) -> Any:
-        kwargs = dict(kwargs or {})
-        if func is functional.scaled_dot_product_attention:
-            if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
-            elif "dropout_p" in kwargs:
-                kwargs["dropout_p"] = 0.0
-        return func(*args, **kwargs)
+        return operation.decompose(query, key, value, mask, 0.0, *args, **kw)
+
+    # Not a mode of functions: torch leaves it out of backward passes, in which checkpoints compute attention again.
+    library = torch.library.Library("aten", "IMPL", "AutogradCPU")  # type: ignore[no-untyped-call]
+    try:
+        library.impl("scaled_dot_product_attention", run)  # type: ignore[no-untyped-call]
+        yield
+    finally:
+        library._destroy()  # type: ignore[no-untyped-call]

@@ -162,7 +162,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._paused:
             return func(*args, **kwargs)
         key = self._outcomes.key(func, args, kwargs)
-        outcome = self._outcomes.known(key) if key is not None else None
+        outcome = None
+        if key is not None:
+            outcome = self._outcomes.known(key) or self._outcomes.foretell(key, func, args, kwargs)
         if outcome is not None:
             out = self._outcomes.again(outcome, args)
         else:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from estimators.cuda import IN_FP32, as_on_cuda
 from estimators.model import Layout
@@ -91,6 +92,13 @@ def test_attention_that_drops_keeps_no_pairs_of_positions_on_cuda() -> None:
     assert activations(0.0, True) == activations(0.0, False)
     assert activations(0.1, False) > activations(0.0, False) + pairs
     assert activations(0.1, True) < activations(0.0, True) + 1024
+
+
+def test_attention_takes_the_same_path_when_it_is_computed_again() -> None:
+    with as_on_cuda(), FakeTensorMode():  # type: ignore[no-untyped-call]
+        x = torch.empty(2, 512, 16, requires_grad=True)
+        checkpoint(Attends(0.1), x, use_reentrant=False).backward()  # type: ignore[no-untyped-call]
+        assert x.grad is not None and x.grad.shape == x.shape
 
 
 def test_convolutions_take_nothing_inside_on_cuda() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,62 @@ def test_views_share_the_memory_of_the_new_argument(operation: Any, arguments: A
     outs, all_remembered = (one if isinstance(one, tuple | list) else (one,) for one in (out, remembered))
     assert [look(one) for one in outs] == [look(one) for one in all_remembered]
     assert all(one.untyped_storage()._cdata == source.untyped_storage()._cdata for one in all_remembered)
+
+
+def matrix(*shape: int) -> Tensor:
+    """Somewhere in larger memory."""
+    return torch.empty(99, dtype=torch.bfloat16)[5 : 5 + math.prod(shape)].view(shape)
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        (aten.alias.default, lambda: (matrix(3, 4),)),
+        (aten.detach.default, lambda: (matrix(3, 4).t(),)),
+        (aten.view.default, lambda: (matrix(3, 4), [2, 6])),
+        (aten._unsafe_view.default, lambda: (matrix(3, 4), [12])),
+        (aten.t.default, lambda: (matrix(3, 4),)),
+        (aten.transpose.int, lambda: (matrix(3, 4, 2), 0, 2)),
+        (aten.permute.default, lambda: (matrix(3, 4, 2), [2, 0, 1])),
+        (aten.expand.default, lambda: (matrix(3, 1), [3, 7])),
+        (aten.unsqueeze.default, lambda: (matrix(3, 4), 1)),
+        (aten.select.int, lambda: (matrix(3, 4), 0, 2)),
+        (aten.slice.Tensor, lambda: (matrix(6, 4), 0, 2, 5)),
+        (aten.split.Tensor, lambda: (matrix(6, 4), 4)),
+        (aten.unbind.int, lambda: (matrix(3, 4), 1)),
+        (aten.stack.default, lambda: ([matrix(3, 4), matrix(3, 4)], 1)),
+        (aten.clone.default, lambda: (matrix(3, 4).t(),)),
+        (aten.empty_like.default, lambda: (matrix(3, 4).t(),)),
+        (aten.zeros_like.default, lambda: (matrix(3, 4),)),
+        (aten.ones_like.default, lambda: (matrix(3, 4),)),
+        (aten.mm.default, lambda: (matrix(3, 4), matrix(5, 4).t())),
+        (aten.bmm.default, lambda: (matrix(2, 3, 4), matrix(2, 4, 5))),
+        (aten.addmm.default, lambda: (matrix(5), matrix(3, 4), matrix(4, 5))),
+        (aten.sum.dim_IntList, lambda: (matrix(3, 4), [0])),
+    ],
+    ids=lambda value: getattr(value, "_opname", ""),
+)
+def test_meta_tensors_tell_the_same_as_fake_ones(operation: Any, arguments: Any) -> None:
+    fake = FakeTensorMode()
+    with fake:
+        outcomes, given = Outcomes(fake), arguments()
+        key = outcomes.key(operation, given, {})
+        assert key is not None
+        known = outcomes.learn(key, operation, given, {}, operation(*given))
+        assert known.made
+        assert outcomes.foretell(key, operation, given, {}) == known
+
+
+def test_what_depends_on_the_device_is_not_told_by_meta_tensors() -> None:
+    fake = FakeTensorMode()
+    with fake:
+        outcomes, given = Outcomes(fake), (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)
+        for operation, args, kwargs in [
+            (aten.native_layer_norm.default, given, {}),
+            (aten.empty_like.default, given[:1], {"device": torch.device("cpu")}),
+        ]:
+            key = outcomes.key(operation, args, kwargs)
+            assert key is not None and outcomes.foretell(key, operation, args, kwargs) is None
 
 
 def test_an_operation_in_place_gives_its_argument() -> None:

@@ -395,6 +395,18 @@ def test_the_structure_is_that_of_the_memory_not_of_the_learning_rate() -> None:
     assert one.structure == same.structure != other.structure
 
 
+class Mixed(Deep):
+    """What autocast has cast is given back at its end, in an order that changes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+
+
+def test_the_structure_is_the_same_in_every_trace() -> None:
+    assert len({trace(recipe(Mixed), Layout(), 8).structure for _ in range(5)}) == 1
+
+
 def test_a_trace_allocates_no_memory_for_the_model() -> None:
     class Huge(Mlp):
         def __init__(self) -> None:
