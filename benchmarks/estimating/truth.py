@@ -38,7 +38,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
     """All of at least 500 MiB, as in smaller ones whatever a process keeps for good weighs more; in bf16, where a CPU
     without such units is slow, of few tokens."""
     if quick:
-        return [Case("gpt", 16, {"depth": 4, "width": 256, "context": 256})]
+        return [Case("gpt", 4, {"depth": 4, "width": 256, "context": 256})]
     wide = {"width": 1024}
     short = {**wide, "context": 16}
     return [
