@@ -177,8 +177,7 @@ class Outcomes:
 def _on_meta(value: Any) -> Any:
     """As it is, but for fake tensors."""
     if type(value) is FakeTensor:
-        last = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-        room = torch.empty(value.storage_offset() + last + 1, dtype=value.dtype, device="meta")
+        room = torch.empty(value.storage_offset() + _extent(value), dtype=value.dtype, device="meta")
         return room.as_strided(value.shape, value.stride(), value.storage_offset())
     return [_on_meta(one) for one in value] if isinstance(value, list | tuple) else value
 
@@ -213,7 +212,11 @@ def _is_own(made: _Made | int | None) -> bool:
 
 def _bytes_of(tensor: torch.Tensor) -> int:
     """Of the memory that ``empty_strided`` gives for it."""
+    return _extent(tensor) * tensor.itemsize if tensor.storage_offset() == 0 or tensor.numel() == 0 else -1
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Numbers from its first to its last in memory."""
     if tensor.numel() == 0:
         return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.itemsize if tensor.storage_offset() == 0 else -1
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

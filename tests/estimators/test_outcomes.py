@@ -78,6 +78,7 @@ def matrix(*shape: int) -> Tensor:
     ("operation", "arguments"),
     [
         (aten.alias.default, lambda: (matrix(3, 4),)),
+        (aten.alias.default, lambda: (torch.empty(6, 4)[::2, :2][:0],)),  # nothing, far apart
         (aten.detach.default, lambda: (matrix(3, 4).t(),)),
         (aten.view.default, lambda: (matrix(3, 4), [2, 6])),
         (aten._unsafe_view.default, lambda: (matrix(3, 4), [12])),
