@@ -114,13 +114,14 @@ def test_meta_tensors_tell_the_same_as_fake_ones(operation: Any, arguments: Any)
         assert outcomes.foretell(key, operation, given, {}) == known
 
 
-def test_what_depends_on_the_device_is_not_told_by_meta_tensors() -> None:
+def test_what_depends_on_the_device_or_is_wrong_is_not_told_by_meta_tensors() -> None:
     fake = FakeTensorMode()
     with fake:
         outcomes, given = Outcomes(fake), (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)
         for operation, args, kwargs in [
             (aten.native_layer_norm.default, given, {}),
             (aten.empty_like.default, given[:1], {"device": torch.device("cpu")}),
+            (aten.mm.default, (torch.empty(2, 3), torch.empty(2, 3)), {}),
         ]:
             key = outcomes.key(operation, args, kwargs)
             assert key is not None and outcomes.foretell(key, operation, args, kwargs) is None
