@@ -16,6 +16,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import _sharding_prop
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -31,7 +32,7 @@ def fake_mesh(layout: Layout) -> Iterator[DeviceMesh | None]:
         return
     dist.init_process_group("fake", store=FakeStore(), rank=layout.first_rank, world_size=layout.world_size)
     try:
-        with _real_meshes(), _sends_that_hold():
+        with _real_meshes(), _sends_that_hold(), contextlib.nullcontext() if "tp" in sizes else _nothing_strided():
             yield init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     finally:
         # Else a later mesh that equals this one gets the process groups that end here.
@@ -47,6 +48,18 @@ def _real_meshes() -> Iterator[None]:
             real = _out_of_fake_mode(getattr(DeviceMesh, name))
             kept = staticmethod(real) if isinstance(vars(DeviceMesh)[name], staticmethod) else real
             patches.enter_context(mock.patch.object(DeviceMesh, name, kept))
+        yield
+
+
+@contextlib.contextmanager
+def _nothing_strided() -> Iterator[None]:
+    """Strided shards are those of tensor-parallel parameters that FSDP2 shards again. DTensor looks for them at each
+    parameter of an update in all the others, which takes a third of the trace of a deep model."""
+
+    def find_none(strategy: object, schema: object) -> None:
+        pass
+
+    with mock.patch.object(_sharding_prop, "_propagate_use_strided_shard_flag", find_none):
         yield
 
 

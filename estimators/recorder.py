@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._op_schema import OpSchema
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -130,7 +131,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Recorder:
         self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", self._resizing()))
-        # DTensor infers shapes by running the operation on fake tensors of the *global* shape, which exist nowhere.
         name = "_propagate_tensor_meta_non_cached"
         self._patches.enter_context(
             mock.patch.object(ShardingPropagator, name, self._unseen(getattr(ShardingPropagator, name)))
@@ -258,11 +258,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         return recorded
 
-    def _unseen(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def paused(*args: Any, **kwargs: Any) -> Any:
+    def _unseen(self, propagate: Callable[..., Any]) -> Callable[..., Any]:
+        """DTensor infers shapes by running an operation on fake tensors of the *global* shape, which exist nowhere."""
+
+        def paused(propagator: ShardingPropagator, schema: OpSchema) -> Any:
+            if not schema.op._schema.returns:
+                return None  # a fused optimizer gives nothing, and of a deep model it takes long to find that out
             self._paused += 1
             try:
-                return function(*args, **kwargs)
+                return propagate(propagator, schema)
             finally:
                 self._paused -= 1
 
