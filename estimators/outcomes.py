@@ -91,12 +91,10 @@ class Outcomes:
 
     def foretell(self, key: Key, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome | None:
         """Learn it from meta tensors in the place of fake ones; None where these do not tell."""
+        if operation not in _TOLD_BY_META or any(type(one) is torch.device for one in kwargs.values()):
+            return None
         devices = {leaf.fake_device for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor)}
-        if (
-            operation not in _TOLD_BY_META
-            or len(devices) != 1
-            or any(type(one) is torch.device for one in kwargs.values())
-        ):
+        if len(devices) != 1:
             return None
         with torch._C._DisableTorchDispatch():
             given = tuple(map(_on_meta, args))
