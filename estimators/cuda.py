@@ -1,8 +1,8 @@
 """Makes a trace on fake CPU tensors take the paths that torch takes on CUDA, where these differ in memory.
 
 Three do: which operations autocast runs in fp32, whether attention with dropout has a fused kernel, and whether an
-optimizer that was not told otherwise updates all parameters at once (foreach). What kernels of CUDA take inside, such
-as cuDNN's workspaces, is not known here. Nobody has held this against a GPU.
+optimizer that was not told otherwise updates all parameters at once (foreach). Kernels of CUDA take nothing inside
+here: where cuDNN's workspace does not fit, torch tries an engine with a smaller one. Nobody has held this against a GPU.
 """
 
 from __future__ import annotations
