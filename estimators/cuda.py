@@ -2,7 +2,7 @@
 
 Three do: which operations autocast runs in fp32, whether attention with dropout has a fused kernel, and whether an
 optimizer that was not told otherwise updates all parameters at once (foreach). Kernels of CUDA take nothing inside
-here: where cuDNN's workspace does not fit, torch tries an engine with a smaller one. Nobody has held this against a GPU.
+here: where cuDNN's workspace does not fit, torch tries an engine with less. Nobody has held this against a GPU.
 """
 
 from __future__ import annotations
