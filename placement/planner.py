@@ -111,14 +111,9 @@ def decide(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster
 
 def compare(
     profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
-) -> list[Option] | Untraced:
-    """What ``choose`` would look at if nothing had pleased it so far, in its order; the same errors."""
-    options: list[Option] = []
-    for option in _options(profile, batch, cluster, extra_bytes, margin):
-        if isinstance(option, Untraced):
-            return option
-        options.append(option)
-    return options
+) -> list[Option | Untraced]:
+    """All that ``choose`` would look at if nothing had pleased it so far, in its order; the same errors."""
+    return list(_options(profile, batch, cluster, extra_bytes, margin))
 
 
 def _options(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +29,8 @@ from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.settings import Settings
 from scamp_service.subject import subject
-from scamp_service.tracing import Trace, TraceFailed, TraceProcess, Tracer
+from scamp_service.trace_pool import TracePool
+from scamp_service.tracing import Trace, TraceFailed, Tracer
 from scamp_service.user_code import check_code
 
 TRACE_SECONDS = 600
@@ -185,14 +187,14 @@ class Estimator:
         cache_dir: Path,
         kind: DeviceKind | None = None,
         expandable: bool = False,
-        process: TraceProcess | None = None,
+        pool: TracePool | None = None,
     ) -> None:
         """``code`` is the zip of a user's files; ``kind`` tells the time of steps, and the memory of GPUs, whose
-        allocator may have ``expandable`` segments. A ``process`` that is given is left running. Raises
+        allocator may have ``expandable`` segments. A ``pool`` that is given is left running. Raises
         ``InvalidInput`` for a workload that does not exist."""
         check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
-        self._process, self._ends_process = process or TraceProcess(), process is None
+        self._pool, self._ends_pool = pool or TracePool(), pool is None
         self._kind, self._expandable = kind, expandable
         self._on_gpu = kind is not None and kind.memory is not None
         self._margin = margin_of(kind)
@@ -204,39 +206,60 @@ class Estimator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._ends_process:
-            self._process.end()
+        if self._ends_pool:
+            self._pool.__exit__(kind, error, traceback)
 
     def estimate(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
         """Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""
         params, margin = dict(params), self._margin
-        trace = self._trace(params, Layout())
-        units = trace.units
-        profile = trace.profile(Layout())
-        while isinstance(found := compare(profile, batch=trace.batch, cluster=cluster, margin=margin), Untraced):
-            trace = self._trace(params, found.layout)
-            profile = profile.with_curve(found.layout, trace.curve, trace.work)
-        choice = decide(found, batch=trace.batch, cluster=cluster)
+        if self._known(params, Layout()) is None:
+            self._pool.start()  # others will not be known either
+        plain = self._traces(params, [Layout()])[Layout()]
+        profile = plain.profile(Layout())
+        while True:
+            found = compare(profile, batch=plain.batch, cluster=cluster, margin=margin)
+            options = [option for option in found if isinstance(option, Option)]
+            if len(options) == len(found):
+                break
+            wanted = [option.layout for option in found if isinstance(option, Untraced)]
+            for layout, trace in self._traces(params, wanted).items():
+                profile = profile.with_curve(layout, trace.curve, trace.work)
+        choice = decide(options, batch=plain.batch, cluster=cluster)
         assert not isinstance(choice, Untraced)
-        return Estimate(params, trace.batch, profile, found, choice, self._kind, margin, units)
+        return Estimate(params, plain.batch, profile, options, choice, self._kind, margin, plain.units)
 
     def price(self, params: Mapping[str, Any], plan: Plan) -> tuple[Footprint, ...]:
         """What a rank of each stage needs under ``plan``, whether or not a study would choose from such plans.
 
         Raises ``InvalidInput`` when the workload refuses the parameters, fails, or cannot be spread like this.
         """
-        traces = {layout: self._trace(dict(params), layout) for layout in plan.layouts}
+        traces = self._traces(dict(params), plan.layouts)
         profile = traces[plan.layout].profile(plan.layout)
         for layout, trace in traces.items():
             profile = profile.with_curve(layout, trace.curve)
         return footprints(profile, plan, 0, self._margin)
 
-    def _trace(self, params: Json, layout: Layout) -> Trace:
-        wish = (self._workload, self._code, params, layout)
+    def _traces(self, params: Json, layouts: Sequence[Layout]) -> dict[Layout, Trace]:
+        """Side by side, as far as they are not known."""
+        known = {layout: self._known(params, layout) for layout in layouts}
+        answers = {layout: self._submit(params, layout) for layout, trace in known.items() if trace is None}
         try:
-            trace = self._tracer.known(*wish) or self._tracer.trace(self._process, *wish)
+            traces = {layout: trace or answers[layout].result() for layout, trace in known.items()}
         except TraceFailed as failed:
             raise InvalidInput(f"{self._workload} with {listed(params)}: {failed.reason}") from None
+        finally:
+            for answer in answers.values():
+                answer.cancel()
+        return {layout: self._on_device(trace) for layout, trace in traces.items()}
+
+    def _known(self, params: Json, layout: Layout) -> Trace | None:
+        return self._tracer.known(self._workload, self._code, params, layout)
+
+    def _submit(self, params: Json, layout: Layout) -> Future[Trace]:
+        wish = (self._workload, self._code, params, layout)
+        return self._pool.submit(lambda process: self._tracer.trace(process, *wish))
+
+    def _on_device(self, trace: Trace) -> Trace:
         return trace.on_gpu(self._expandable) if self._on_gpu else trace
 
 

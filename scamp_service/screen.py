@@ -28,6 +28,7 @@ from scamp_service.estimate import TRACE_SECONDS, Estimator, OneBlob, margin_of
 from scamp_service.model import Json
 from scamp_service.screener import Screener
 from scamp_service.screening import Group, columns
+from scamp_service.trace_pool import TracePool
 from scamp_service.tracing import TraceFailed, Tracer
 from scamp_service.user_code import check_code
 
@@ -93,7 +94,8 @@ def screen(
     """``code`` is the zip of a user's files, ``kind`` what the devices are. Raises ``InvalidInput``."""
     check_code(workload, code, functions=True)
     tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS, on_cuda=cluster.has_gpus)
-    with Screener(workload, hashlib.sha256(code).hexdigest() if code else None, tracer) as screener:
+    with TracePool() as pool:
+        screener = Screener(workload, hashlib.sha256(code).hexdigest() if code else None, tracer, pool)
         batches = _batches(screener, candidates)
         sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
         tell(f"looking for formulas of {len(sound)} candidates")
@@ -101,9 +103,8 @@ def screen(
         for why, num in Counter(alone.values()).items():
             tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
         if alone:
-            with screener.idle_process() as process:
-                estimator = Estimator(workload, code, cache_dir, kind, process=process)
-                estimates = [(place, estimator.estimate(candidates[place], cluster)) for place in alone]
+            estimator = Estimator(workload, code, cache_dir, kind, pool=pool)
+            estimates = [(place, estimator.estimate(candidates[place], cluster)) for place in alone]
             found |= {place: Screened(one.params, one.batch, one.options, one.choice) for place, one in estimates}
     refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)}
     found |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
@@ -140,10 +141,10 @@ def _batches(screener: Screener, candidates: Sequence[Json]) -> list[int | str]:
 def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster, margin: Margin) -> Screened:
     assert isinstance(batch, int)
     options = compare(peaks, batch=batch, cluster=cluster, margin=margin)
-    assert not isinstance(options, Untraced), "blueprints know every layout that is compared"
     choice = decide(options, batch=batch, cluster=cluster)
-    assert not isinstance(choice, Untraced)
-    return Screened(params, batch, options, choice)
+    known = [option for option in options if isinstance(option, Option)]
+    assert len(known) == len(options) and not isinstance(choice, Untraced), "blueprints know all layouts"
+    return Screened(params, batch, known, choice)
 
 
 def _peaks(

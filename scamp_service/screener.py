@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import queue
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -24,7 +23,8 @@ from estimators.formula import RANKS, Points
 from estimators.model import Layout
 from scamp_service.model import Json
 from scamp_service.screening import Group, Task, columns, grouped, parted
-from scamp_service.tracing import TraceFailed, TraceProcess, Tracer, write_atomically
+from scamp_service.trace_pool import TracePool
+from scamp_service.tracing import TraceFailed, Tracer, write_atomically
 
 KINDS = tuple(
     Layout(dp_shard, recompute, accumulate)
@@ -36,28 +36,13 @@ KINDS = tuple(
 
 
 class Screener:
-    """Finds blueprints for the candidates of one workload; a context manager, since it keeps processes that trace."""
+    """Finds blueprints for the candidates of one workload."""
 
-    def __init__(self, workload: str, code: str | None, tracer: Tracer, num_processes: int = 2) -> None:
+    def __init__(self, workload: str, code: str | None, tracer: Tracer, pool: TracePool) -> None:
         """``code`` is the hash of a user's files, which ``tracer`` can get."""
-        self._workload, self._code, self._tracer = workload, code, tracer
-        self._processes = [TraceProcess() for _ in range(num_processes)]
-        self._idle: queue.SimpleQueue[TraceProcess] = queue.SimpleQueue()
-        for process in self._processes:
-            self._idle.put(process)
-        self._threads = ThreadPoolExecutor(num_processes)
+        self._workload, self._code, self._tracer, self._pool = workload, code, tracer, pool
         self.num_examples = 0
         self.num_checked = 0
-
-    def __enter__(self) -> Screener:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for process in self._processes:
-            process.kill()
-        self._threads.shutdown(cancel_futures=True)
-        for process in self._processes:
-            process.end()
 
     def batches(self, candidates: Sequence[Json]) -> list[int | str]:
         """Of each candidate its batch, or what the workload has against it. Raises ``TraceFailed``."""
@@ -65,9 +50,8 @@ class Screener:
         file = self._tracer.cache.file_of("candidates", self._workload, self._code, wish)
         with contextlib.suppress(OSError, ValueError):
             return list(json.loads(file.read_bytes()))
-        for process in self._processes:
-            process.start()  # all at once, since that takes seconds
-        answer: list[int | str] = self._ask("candidates", wish)["candidates"]
+        self._pool.start()
+        answer: list[int | str] = self._ask("candidates", wish).result()["candidates"]
         write_atomically(file, json.dumps(answer).encode())
         return answer
 
@@ -164,20 +148,10 @@ class Screener:
         params = {name: value for name, value in point.items() if name not in (SAMPLES, RANKS)}
         layout = replace(kind, dp_shard=point.get(RANKS, 1))
         wish = {"params": params, "layout": asdict(layout), "micro_batch": point[SAMPLES]}
-        return self._threads.submit(self._ask, what, wish)
+        return self._ask(what, wish)
 
-    def _ask(self, what: str, wish: Json) -> Json:
-        with self.idle_process() as process:
-            return self._tracer.ask(process, what, self._workload, self._code, wish)
-
-    @contextlib.contextmanager
-    def idle_process(self) -> Iterator[TraceProcess]:
-        """One of the processes, for the block alone; waits until there is one."""
-        process = self._idle.get()
-        try:
-            yield process
-        finally:
-            self._idle.put(process)
+    def _ask(self, what: str, wish: Json) -> Future[Json]:
+        return self._pool.submit(lambda process: self._tracer.ask(process, what, self._workload, self._code, wish))
 
     def known(self, group: Group, kind: Layout) -> Blueprint | None:
         """What was found earlier; None where there is nothing, or only a damaged file."""

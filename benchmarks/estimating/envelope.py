@@ -27,6 +27,7 @@ from estimators.trace import trace, trace_peak
 from scamp_service.estimate import TRACE_SECONDS, OneBlob
 from scamp_service.screener import Screener
 from scamp_service.screening import Group, columns
+from scamp_service.trace_pool import TracePool
 from scamp_service.tracing import Tracer
 from workloads.loading import load_workload
 from workloads.profile import recipe_of
@@ -142,8 +143,6 @@ def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[Group, di
     """Of architectures that have nothing to do with the points."""
     source = random.Random("blueprints")
     drawn = [point for point in (draw(source) for _ in range(EXAMPLES)) if point.workload == workload]
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Screener(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS)) as screener,
-    ):
+    with tempfile.TemporaryDirectory() as folder, TracePool() as pool:
+        screener = Screener(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS), pool)
         return list(screener.blueprints(dict(enumerate(point.params for point in drawn)), degrees))

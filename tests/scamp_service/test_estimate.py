@@ -24,7 +24,7 @@ from scamp_service.estimate_table import as_table, footnotes, headline
 from scamp_service.executor import Sized
 from scamp_service.settings import Settings
 from scamp_service.sizing import ProcessSizer
-from scamp_service.tracing import TraceProcess
+from scamp_service.trace_pool import TracePool
 from tests.processes import scamp
 from tests.sizing import USER, MemoryBlobs, Sizing
 
@@ -37,16 +37,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[TraceProcess]:
+def pool() -> Iterator[TracePool]:
     """One for all estimators: each start takes seconds."""
-    started = TraceProcess()
-    yield started
-    started.end()
+    with TracePool(2) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
-def estimator(folder: Path, process: TraceProcess) -> Estimator:
-    return Estimator("vit_digits", None, folder, process=process)
+def estimator(folder: Path, pool: TracePool) -> Estimator:
+    return Estimator("vit_digits", None, folder, pool=pool)
 
 
 def plans(estimate: Estimate) -> list[tuple[int, bool]]:
@@ -93,13 +92,13 @@ def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Esti
 
 
 def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alone(
-    estimator: Estimator, folder: Path, process: TraceProcess
+    estimator: Estimator, folder: Path, pool: TracePool
 ) -> None:
     assert {option["step_seconds"] for option in estimator.estimate(MEDIUM, devices(2, 96)).to_json()["options"]} == {
         None
     }
     slow = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
-    found = Estimator("vit_digits", None, folder, slow, process=process).estimate(MEDIUM, devices(2, 96))
+    found = Estimator("vit_digits", None, folder, slow, pool=pool).estimate(MEDIUM, devices(2, 96))
     plain, recompute, *gangs = (data["step_seconds"] for data in found.to_json()["options"])
     assert plain is not None and recompute is not None and recompute > plain and gangs == [None, None]
     products = found.profile.work[Layout()].step(32, 1).of("matmul")[1]
@@ -116,10 +115,10 @@ def shown(found: Estimate) -> str:
 
 @pytest.mark.parametrize("expandable", [False, True])
 def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
-    estimator: Estimator, folder: Path, process: TraceProcess, expandable: bool
+    estimator: Estimator, folder: Path, pool: TracePool, expandable: bool
 ) -> None:
     tensors = estimator.estimate(MEDIUM, devices(2, 96)).to_json()
-    on_gpu = Estimator("vit_digits", None, folder, gpu("H100"), expandable, process)
+    on_gpu = Estimator("vit_digits", None, folder, gpu("H100"), expandable, pool)
     found = on_gpu.estimate(MEDIUM, devices(2, 1100, "H100"))
     data = found.to_json()
     assert data["device"]["name"] == "H100" and all(one["unverified"] == list(UNVERIFIED) for one in data["options"])
@@ -139,7 +138,7 @@ def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
 
 
 def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
-    tmp_path: Path, folder: Path, process: TraceProcess
+    tmp_path: Path, folder: Path, pool: TracePool
 ) -> None:
     known = gpu("H100")
     assert known.memory is not None
@@ -149,7 +148,7 @@ def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
     (tmp_path / "device_kinds" / "h100.json").write_text(json.dumps(kind.to_json()))
     cluster, found = target(Settings(data_dir=tmp_path), "H100", 2, 2000)
     assert found == kind and cluster.devices[0].kind == "H100"
-    estimate = Estimator("vit_digits", None, folder, found, process=process).estimate(MEDIUM, cluster)
+    estimate = Estimator("vit_digits", None, folder, found, pool=pool).estimate(MEDIUM, cluster)
     for option in estimate.to_json()["options"]:
         alone = option["plan"]["dp_shard"] == 1
         assert option["outside_bytes"] == (500 + 64 + (0 if alone else 544)) * MIB
@@ -169,8 +168,8 @@ def test_every_kind_of_gpu_offers_the_memory_that_it_has(kind: str) -> None:
     assert [device.capacity_mib for device in smaller.devices] == [10_000]
 
 
-def test_a_plan_that_fits_a_gpu_by_its_tensors_alone_is_refused(folder: Path, process: TraceProcess) -> None:
-    on_gpu = Estimator("vit_digits", None, folder, gpu("T4"), process=process)
+def test_a_plan_that_fits_a_gpu_by_its_tensors_alone_is_refused(folder: Path, pool: TracePool) -> None:
+    on_gpu = Estimator("vit_digits", None, folder, gpu("T4"), pool=pool)
     room = on_gpu.estimate(MEDIUM, devices(1, 1000, "T4")).options[0].footprint.reserved_mib
     assert on_gpu.estimate(MEDIUM, devices(1, room, "T4")).options[0].fits
     tight = on_gpu.estimate(MEDIUM, devices(1, room - 1, "T4"))
@@ -208,11 +207,11 @@ def test_this_machine_is_calibrated_once_and_a_damaged_file_counts_as_none(tmp_p
     assert calibrated(tmp_path) is None
 
 
-def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path, process: TraceProcess) -> None:
+def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path, pool: TracePool) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("mine.py", USER)
-    estimator = Estimator("mine.py:Mine", packed.getvalue(), folder, process=process)
+    estimator = Estimator("mine.py:Mine", packed.getvalue(), folder, pool=pool)
     assert estimator.estimate({"width": 8}, devices(1, 96)).batch == 6
     with pytest.raises(InvalidInput, match=r"mine.py:Mine with width=7: width must be even"):
         estimator.estimate({"width": 7}, devices(1, 96))
@@ -250,13 +249,13 @@ def wrong():
 """
 
 
-def test_a_function_that_makes_a_model_is_enough(folder: Path, process: TraceProcess) -> None:
+def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("nets.py", FUNCTIONS)
 
     def function(name: str, kind: DeviceKind | None = None) -> Estimator:
-        return Estimator(f"nets.py:{name}", packed.getvalue(), folder, kind, process=process)
+        return Estimator(f"nets.py:{name}", packed.getvalue(), folder, kind, pool=pool)
 
     def state_bytes(estimator: Estimator, **params: Any) -> int:
         return estimator.estimate(params, devices(1, 96)).profile.state_bytes

@@ -17,6 +17,7 @@ from scamp_service.screen_table import as_table, footnotes
 from scamp_service.screener import Screener
 from scamp_service.screening import grouped
 from scamp_service.subject import subject
+from scamp_service.trace_pool import TracePool
 from scamp_service.tracing import Tracer
 from tests.processes import scamp
 
@@ -102,7 +103,8 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
     known = {place: one.params for place, one in enumerate(screening.candidates) if not one.refused}
     (group,) = grouped(known)
     for cache, there in ((folder / "profiles", True), (tmp_path / "profiles", False)):
-        with Screener("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60)) as screener:
+        with TracePool() as pool:
+            screener = Screener("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60), pool)
             assert (screener.known(group, Layout()) is not None) == there
 
 
