@@ -1,8 +1,9 @@
 """Makes a trace on fake CPU tensors take the paths that torch takes on CUDA, where these differ in memory.
 
 Three do: which operations autocast runs in fp32, whether attention with dropout has a fused kernel, and whether an
-optimizer that was not told otherwise updates all parameters at once (foreach). Kernels of CUDA take nothing inside
-here: where cuDNN's workspace does not fit, torch tries an engine with less. Nobody has held this against a GPU.
+optimizer that was not told otherwise updates all parameters at once (foreach). Kernels of CUDA are taken to
+need nothing inside: where cuDNN's workspace does not fit, torch tries another engine. Nobody has held this against a
+GPU.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ _TOLD_BY_META = frozenset(
         *(_ATEN.mm.default, _ATEN.bmm.default, _ATEN.addmm.default, _ATEN.sum.dim_IntList),
     ]
 )
-"""Operations that give the same on every device. Meta tensors tell it in a tenth of the time of fake ones, which stand
-for a device: what others give depends on it, as the type of a layer norm's statistics does."""
+"""Operations that give the same on every device. Meta tensors tell it sooner than fake ones (a view in a seventh of the
+time, a product in half), which stand for a device: what others give depends on it, as the type of a layer norm's
+statistics does."""
 _NUMBERS = (bool, int, float, str, type(None))
 _NAMES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 

@@ -30,6 +30,7 @@ from scamp_service.settings import Settings
 log = logging.getLogger("scamp.ray")
 
 NAMESPACE = "scamp"
+VIRTUAL_DEVICE = "virtual_device"  # Ray's resource: one for each on a node
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
@@ -166,7 +167,7 @@ def write_token(path: Path) -> None:
 def _nodes(settings: Settings) -> list[dict[str, Any]]:
     """The arguments of each Ray node. GPUs are all on the first: further nodes of one host are for trials of ScaMP."""
     gpus = len(visible(inventory(), os.environ.get("CUDA_VISIBLE_DEVICES")))  # Ray refuses to be told of more
-    devices = {} if gpus else {"virtual_device": settings.virtual_devices}
+    devices = {} if gpus else {VIRTUAL_DEVICE: settings.virtual_devices}
     common = {"object_store_memory": OBJECT_STORE_BYTES, "include_log_monitor": False, "resources": devices}
     # Ranks ask for no CPU; Ray keeps as many processes ready as there are CPUs, for the first ranks to start in.
     head = {**common, "num_cpus": min(4, os.cpu_count() or 1), "num_gpus": gpus}

@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from placement.model import VIRTUAL, Cluster, Device
 from scamp_service.gpu_nodes import measure_gpus, usable_mib, why_nothing
 from scamp_service.gpus import Gpu
+from scamp_service.local_ray import VIRTUAL_DEVICE
 from scamp_service.settings import Settings
 
 log = logging.getLogger("scamp.ray")
@@ -63,7 +64,7 @@ class Pools:
             return "starting"
         if refused := self._offers.refused:
             return f"no devices: {'; '.join(refused.values())}"
-        return "no devices: start nodes with GPUs, or with --resources='{\"virtual_device\": 4}'"
+        return f"no devices: start nodes with GPUs, or with --resources='{{\"{VIRTUAL_DEVICE}\": 4}}'"
 
     def follow(self, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Pool]:
         """A pool for each of the living ``nodes`` that is new and offers devices; returns those of nodes that have
@@ -90,7 +91,7 @@ class Pools:
             if device.id == device_id
         )
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
-        taken = {"resources": {"virtual_device": share}} if _is_virtual(device) else {"num_gpus": share}
+        taken = {"resources": {VIRTUAL_DEVICE: share}} if _is_virtual(device) else {"num_gpus": share}
         return {"scheduling_strategy": strategy, **taken}
 
     def remove(self) -> None:
@@ -124,7 +125,7 @@ class Offers:
         node = node_id[:8]
         if num_gpus := int(resources.get("GPU", 0)):
             return self._gpus(node_id, num_gpus)
-        count = min(int(resources.get("virtual_device", 0)), self._settings.virtual_devices)
+        count = min(int(resources.get(VIRTUAL_DEVICE, 0)), self._settings.virtual_devices)
         return tuple(Device(f"{node}/{i}", node, i, VIRTUAL, self._settings.device_mib) for i in range(count))
 
     def _gpus(self, node_id: str, num_gpus: int) -> tuple[Device, ...]:
@@ -162,7 +163,7 @@ def _group(node_id: str, devices: tuple[Device, ...]) -> PlacementGroup:
         group: PlacementGroup = ray.util.get_placement_group(name)
     except ValueError:
         group = placement_group(
-            [{"virtual_device" if _is_virtual(device) else "GPU": 1.0} for device in devices],
+            [{VIRTUAL_DEVICE if _is_virtual(device) else "GPU": 1.0} for device in devices],
             name=name,
             lifetime="detached",
             bundle_label_selector=[{"ray.io/node-id": node_id} for _ in devices],

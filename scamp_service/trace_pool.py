@@ -33,9 +33,10 @@ class TracePool:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)  # what waits does not begin
         for process in self._processes:
             process.kill()
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.shutdown()
         for process in self._processes:
             process.end()
 

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -151,7 +152,7 @@ def predict(case: Case) -> list[int]:
 
 
 def _counted(case: Case, seconds: float) -> list[int]:
-    """Peak bytes of each rank. Raises ``RuntimeError`` when one fails, and ``TimeoutExpired`` when one hangs."""
+    """Peak bytes of each rank. Raises ``RuntimeError`` when one fails, ``TimeoutError`` after so many seconds."""
     with tempfile.TemporaryDirectory() as folder, heap.counting() as environment:
         command = [sys.executable, "-m", "benchmarks.estimating.ranks", case.to_json(), f"{folder}/store"]
         own = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
@@ -159,15 +160,19 @@ def _counted(case: Case, seconds: float) -> list[int]:
             subprocess.Popen([*command, str(rank)], env=own, stdout=subprocess.PIPE, text=True)
             for rank in range(case.plan.world_size)
         ]
+        deadline = time.monotonic() + seconds
         try:
-            peaks = [rank.communicate(timeout=seconds)[0] for rank in ranks]
+            while None in (codes := [rank.poll() for rank in ranks]) or any(codes):
+                if failed := [code for code in codes if code]:
+                    raise RuntimeError(f"a rank ended with {failed[0]}: its error is above")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"took more than {seconds:g} s: allow more with --seconds")
+                time.sleep(0.05)
         finally:
             for rank in ranks:
                 rank.kill()
                 rank.wait()
-        if failed := [rank.returncode for rank in ranks if rank.returncode]:
-            raise RuntimeError(f"a rank ended with {failed[0]}: its error is above")
-        return [int(peak.splitlines()[-1]) for peak in peaks]
+        return [int(rank.communicate()[0].splitlines()[-1]) for rank in ranks]
 
 
 def run_for_real(case: Case, rank: int, store: str) -> int:

@@ -35,8 +35,8 @@ three others: the states of ZeRO alone (parameters, gradients, optimizer), four 
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """All of at least 500 MiB, as in smaller ones whatever a process keeps for good weighs more; in bf16, where a CPU
-    without such units is slow, of few tokens."""
+    """Nearly all of at least 500 MiB, as in smaller ones whatever a process keeps for good weighs more; in bf16, where
+    a CPU without such units is slow, of few tokens."""
     if quick:
         return [Case("gpt", 4, {"depth": 4, "width": 256, "context": 256})]
     wide = {"width": 1024}

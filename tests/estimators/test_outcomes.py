@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from estimators import outcomes
+from estimators.model import Layout
 from estimators.outcomes import Outcomes
+from estimators.trace import trace
+from workloads.loading import load_workload
+from workloads.profile import recipe_of
 
 aten = torch.ops.aten
 
@@ -112,6 +117,17 @@ def test_meta_tensors_tell_the_same_as_fake_ones(operation: Any, arguments: Any)
         known = outcomes.learn(key, operation, given, {}, operation(*given))
         assert known.made
         assert outcomes.foretell(key, operation, given, {}) == known
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(2, recompute=True, accumulate=True)], ids=str)
+@pytest.mark.parametrize("name", ["vit_digits", "stdlib_gpt", "unet3d_blobs"])
+def test_a_trace_is_the_same_without_meta_tensors(name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(load_workload(name, None)({}))
+    monkeypatch.setattr(Outcomes, "_known", {})
+    told = trace(recipe, layout, 8)
+    monkeypatch.setattr(Outcomes, "_known", {})
+    monkeypatch.setattr(outcomes, "_TOLD_BY_META", frozenset())
+    assert trace(recipe, layout, 8) == told
 
 
 def test_what_depends_on_the_device_or_is_wrong_is_not_told_by_meta_tensors() -> None:
