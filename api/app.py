@@ -16,7 +16,7 @@ from api.routes import process_router, router
 from api.sse import EventHub
 from api.views import EventView, NewStudy, Problem
 from scamp_service.settings import Settings
-from scamp_service.store import Store
+from scamp_service.store.store import Store
 
 VERSION = "0.1.0"
 REFERENCE = "#/components/schemas/{model}"

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.store import Store
+from scamp_service.store.store import Store
 
 __all__ = ["CONTENT_TYPE_LATEST", "Measure", "Metrics"]
 

@@ -21,8 +21,8 @@ from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Attempt, Study, Trial
 from scamp_service.settings import Settings
-from scamp_service.store import Store
-from scamp_service.summary import learned_of, lesson_json, study_summary
+from scamp_service.store.store import Store
+from scamp_service.store.summary import learned_of, lesson_json, study_summary
 
 LARGEST_ID = 2**63 - 1
 CONTROLLER_LEASE = "controller"

@@ -20,7 +20,7 @@ from starlette.types import Message, Send
 
 from scamp_service.errors import Unavailable
 from scamp_service.model import Event
-from scamp_service.store import Store
+from scamp_service.store.store import Store
 
 log = logging.getLogger("scamp.api")
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from scamp_service.admission import admit
 from scamp_service.errors import InvalidInput
-from scamp_service.spec import StudySpec, parse_study
-from scamp_service.user_code import MAX_CODE_BYTES
+from scamp_service.sizing.import_check import admit
+from scamp_service.study.spec import StudySpec, parse_study
+from scamp_service.study.user_code import MAX_CODE_BYTES
 
 MAX_SPEC_BYTES = 2**20
 MAX_BODY_BYTES = MAX_SPEC_BYTES + 4 * -(-MAX_CODE_BYTES // 3)

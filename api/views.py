@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Json, LogLine, Metric, Study, Trial
-from scamp_service.spec import StudySpec
-from scamp_service.summary import Summary
+from scamp_service.store.summary import Summary
+from scamp_service.study.spec import StudySpec
 
 Item = TypeVar("Item")
 Count = Annotated[int, Field(ge=0)]

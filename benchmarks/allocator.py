@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from estimators.allocator import replay, smallest_capacity
 from estimators.model import MIB, Layout
-from estimators.reserved import ReservedCurve
-from estimators.trace import trace
+from estimators.peaks.allocator import replay, smallest_capacity
+from estimators.peaks.reserved import ReservedCurve
+from estimators.tracing.tracer import trace
 from workloads.loading import load_workload
-from workloads.profile import recipe_of
+from workloads.sandbox.server import recipe_of
 
 LAYOUTS = [Layout(), Layout(8), Layout(8, recompute=True), Layout(8, recompute=True, accumulate=True)]
 LARGE = {"depth": 24, "width": 2048, "heads": 16, "context": 1024}  # 1.2B parameters

@@ -25,13 +25,13 @@ from typing import Any
 from benchmarks.estimating.case import Case
 from benchmarks.estimating.gpu import Observation, Order
 from benchmarks.estimating.process import last_line
-from estimators.allocator import replay, smallest_capacity
-from estimators.device_kind import DeviceKind, Memory
-from estimators.device_kinds import gpu
+from estimators.devices.catalogue import gpu
+from estimators.devices.kind import DeviceKind, Memory
 from estimators.model import MIB
-from estimators.trace import trace
-from scamp_service.gpus import known_kind
-from workloads.profile import recipe_of
+from estimators.peaks.allocator import replay, smallest_capacity
+from estimators.tracing.tracer import trace
+from scamp_service.cluster.gpus import known_kind
+from workloads.sandbox.server import recipe_of
 
 CASE_SECONDS = 120
 TRIED_PERCENT = (97, 103)  # of the capacity that was foretold
@@ -149,7 +149,9 @@ def record(quick: bool) -> dict[str, Any]:
     uuid, product, driver = first_gpu()
     alone = {"CUDA_VISIBLE_DEVICES": uuid}
     print("calibrating …", file=sys.stderr)
-    kind = json.loads(last_line("-m", "workloads.calibrate", "--gpu", uuid, "--name", product, seconds=300, **alone))
+    kind = json.loads(
+        last_line("-m", "workloads.calibration.measure", "--gpu", uuid, "--name", product, seconds=300, **alone)
+    )
     wanted = list(cases())[: 1 if quick else None]
     seen: list[dict[str, Any]] = []
     for one in wanted:

@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from statistics import median, quantiles
 
-from scamp_service.local import run_study
+from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
-from scamp_service.spec import parse_study
+from scamp_service.study.spec import parse_study
 
 
 def main() -> None:

@@ -14,11 +14,11 @@ from statistics import median
 
 from benchmarks.static_baseline import study
 from estimators.model import MIB, Plan
-from scamp_service.local import run_study
 from scamp_service.model import Trial
+from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
-from scamp_service.store import Store
-from scamp_service.summary import all_trials, prediction_errors_pct
+from scamp_service.store.store import Store
+from scamp_service.store.summary import all_trials, prediction_errors_pct
 
 
 def main() -> None:

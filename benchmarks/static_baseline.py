@@ -15,12 +15,12 @@ from pathlib import Path
 from estimators.memory import VIRTUAL, Margin, footprint
 from estimators.model import ModelProfile, Plan
 from placement.model import Cluster
-from placement.planner import Choice, NoPlan, Untraced, choose
-from scamp_service.local import run_study
+from placement.planning.planner import Choice, NoPlan, Untraced, choose
+from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
-from scamp_service.sizing import Planner
-from scamp_service.spec import StudySpec, parse_study
-from scamp_service.summary import Summary, study_summary
+from scamp_service.sizing.sizer import Planner
+from scamp_service.store.summary import Summary, study_summary
+from scamp_service.study.spec import StudySpec, parse_study
 
 DEMO = Path(__file__).resolve().parent.parent / "examples" / "digits.yaml"
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Metric
-from scamp_service.store import Store
+from scamp_service.store.store import Store
 
 
 def main() -> None:

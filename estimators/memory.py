@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from estimators.device_kind import Memory
+from estimators.devices.kind import Memory
 from estimators.model import MIB, Footprint, Layout, Peaks, Plan
 
 # Measured with real steps under RLIMIT_DATA (torch 2.13, one thread): the smallest budget that a rank survived was at

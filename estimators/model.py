@@ -254,11 +254,11 @@ CATEGORIES = (
 )
 """What memory is held for. ``activations`` are kept by a forward pass for the backward pass, ``gathered`` are sharded
 parameters made whole, ``scratch`` is whatever else an operation makes: gradients of activations, recomputed
-activations, temporaries. ``workspace`` is what an operation takes inside (see ``estimators.workspace``)."""
+activations, temporaries. ``workspace`` is what an operation takes inside (see ``estimators.tracing.workspace``)."""
 
 
 class PeakCurve(Protocol):
-    """Peak bytes on one rank as a function of the micro-batch, for one layout (see ``estimators.envelope``)."""
+    """Peak bytes on one rank as a function of the micro-batch, for one layout (see ``estimators.peaks.envelope``)."""
 
     def peak_bytes(self, micro_batch: int) -> int: ...
 

@@ -1,6 +1,6 @@
 """What a step does, as numbers that a device's speed turns into seconds: amounts of work by kind of operation.
 
-Pure. The kinds are those of which the seconds differ most for the same FLOPs and bytes; ``estimators.trace`` counts.
+Pure. The kinds are those of which the seconds differ most for the same FLOPs and bytes; ``estimators.tracing`` counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-from scamp_service.cli import main
+from scamp_service.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
-from scamp_service.spec import parse_study
-from scamp_service.user_code import bundle_code as bundle_code
-from scamp_service.workload_names import is_file
+from scamp_service.study.spec import parse_study
+from scamp_service.study.user_code import bundle_code as bundle_code
+from scamp_service.study.workload_names import is_file
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8100"
 PAGE = 500

@@ -7,6 +7,9 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+ROOT = Path(__file__).resolve().parent.parent
+"""The checkout: the folder that holds ScaMP's packages. Child processes import them from here."""
+
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SCAMP_", extra="ignore")

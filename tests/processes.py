@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from scamp_service.client import Client
-from scamp_service.store import Store
+from scamp_service.store.store import Store
 from tests.serving import free_port
 
 ROOT = Path(__file__).resolve().parent.parent

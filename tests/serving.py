@@ -19,7 +19,7 @@ from estimators.model import Plan
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Json, Metric, Study
 from scamp_service.settings import Settings
-from scamp_service.store import Store
+from scamp_service.store.store import Store
 
 SPEC: Json = {
     "name": "a study",
@@ -125,7 +125,7 @@ def end(store: Store, trial_id: int) -> None:
 
 
 def full_spec() -> Json:
-    from scamp_service.spec import parse_study
+    from scamp_service.study.spec import parse_study
 
     return parse_study(SPEC).to_json()
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from estimators.learning import Learned
 from estimators.model import MIB, Plan
-from estimators.residuals import Learned
 from placement.model import Cluster, Device
-from scamp_service.controller import Controller
-from scamp_service.executor import Demand, GangState, GangStatus, Order, Sized, Unsized
+from scamp_service.control.controller import Controller
+from scamp_service.control.executor import Demand, GangState, GangStatus, Order, Sized, Unsized
 from scamp_service.lifecycle import LIVE_STUDIES, Outcome, TrialState
 from scamp_service.model import Json, Metric, Trial
-from scamp_service.store import Store
+from scamp_service.store.store import Store
 
 
 class Crash(Exception):

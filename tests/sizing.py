@@ -6,10 +6,10 @@ import hashlib
 import time
 from typing import Any
 
-from estimators.residuals import NOTHING, Learned
+from estimators.learning import NOTHING, Learned
 from placement.model import Cluster, Device
-from scamp_service.executor import Demand, Sized, Unsized
-from scamp_service.sizing import ProcessSizer
+from scamp_service.control.executor import Demand, Sized, Unsized
+from scamp_service.sizing.sizer import ProcessSizer
 
 FOUR_DEVICES = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(4)))
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 BUILT_INS: Mapping[str, str] = {
-    "stdlib_gpt": "workloads.stdlib_gpt:StdlibGpt",
-    "unet3d_blobs": "workloads.unet3d_blobs:Unet3dBlobs",
-    "vit_digits": "workloads.vit_digits:VitDigits",
+    "stdlib_gpt": "workloads.models.stdlib_gpt:StdlibGpt",
+    "unet3d_blobs": "workloads.models.unet3d_blobs:Unet3dBlobs",
+    "vit_digits": "workloads.models.vit_digits:VitDigits",
 }
 MAX_CODE_BYTES = 64 * 2**20
 MAX_CODE_FILES = 10_000

@@ -1,7 +1,7 @@
 """What a workload is: the model, data, loss and evaluation of one candidate. See ``docs/workloads.md``.
 
 A workload never decides how it is spread: degrees, micro-batches, sharding, recompute, checkpoints and reporting
-belong to ``workloads.runtime``. User files are loaded by ``workloads.loading``, in trace and rank processes only.
+belong to ``workloads.training``. User files are loaded by ``workloads.loading``, in trace and rank processes only.
 """
 
 from __future__ import annotations

@@ -18,19 +18,19 @@ from typing import Any
 
 import torch
 
-from estimators.blueprint import SAMPLES, Blueprint
-from estimators.depth import TRACED_BLOCKS
-from estimators.envelope import Envelope
-from estimators.formula import RANKS
 from estimators.model import MIB, Layout
-from estimators.trace import trace, trace_peak
-from scamp_service.estimate import TRACE_SECONDS, OneBlob
-from scamp_service.screener import Screener
-from scamp_service.screening import Group, columns
-from scamp_service.trace_pool import TracePool
-from scamp_service.tracing import Tracer
+from estimators.peaks.depth import TRACED_BLOCKS
+from estimators.peaks.envelope import Envelope
+from estimators.scaling.blueprint import SAMPLES, Blueprint
+from estimators.scaling.formula import RANKS
+from estimators.tracing.tracer import trace, trace_peak
+from scamp_service.sizing.blueprints import Screener
+from scamp_service.sizing.estimate import TRACE_SECONDS, OneBlob
+from scamp_service.sizing.groups import Group, columns
+from scamp_service.sizing.trace_pool import TracePool
+from scamp_service.sizing.traces import Tracer
 from workloads.loading import load_workload
-from workloads.profile import recipe_of
+from workloads.sandbox.server import recipe_of
 
 TITLE = "Shortcuts"
 HEADER = ("direct MiB", "curve", "formula", "curve s", "direct s", "case")

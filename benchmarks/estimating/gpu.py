@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from benchmarks.estimating.case import Case
-from estimators.allocator import GRANULE
-from workloads import budget
-from workloads.calibrate import held_bytes
-from workloads.parallel import apply_plan
-from workloads.probes import GpuTime
-from workloads.step import to_device, train_step
+from estimators.peaks.allocator import GRANULE
+from workloads.calibration.measure import held_bytes
+from workloads.calibration.probes import GpuTime
+from workloads.parallel.apply import apply_plan
+from workloads.training import budget
+from workloads.training.step import to_device, train_step
 
 NUM_STEPS = 2  # the first makes the optimizer's states
 NUM_TIMED = 7  # more steps, of which the first two do not count

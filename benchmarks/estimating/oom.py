@@ -19,11 +19,11 @@ from benchmarks.estimating.case import Case
 from benchmarks.estimating.process import last_line
 from estimators.memory import footprint
 from estimators.model import MIB, ModelProfile, Plan
-from estimators.trace import trace
-from workloads import budget
-from workloads.parallel import apply_plan
-from workloads.profile import recipe_of
-from workloads.step import train_step
+from estimators.tracing.tracer import trace
+from workloads.parallel.apply import apply_plan
+from workloads.sandbox.server import recipe_of
+from workloads.training import budget
+from workloads.training.step import train_step
 
 TITLE = "Does it fit?"
 CAPS_PERCENT = (90, 94, 97, 100, 103, 106, 110)  # of the traced peak; the last run is under what would be reserved
@@ -156,7 +156,7 @@ def run_under(case: Case, caps: Sequence[int], used: bool) -> list[str]:
     workload = case.workload()
     budget.warm_up(CPU, None)
     workload.build_model()
-    workload.train_batch(torch.arange(1))  # data sets are read now, as in workloads.runtime
+    workload.train_batch(torch.arange(1))  # data sets are read now, as in workloads.training.runtime
     if used and (end := _end_of(case, None)):
         raise RuntimeError(f"without a limit it ended by {end}")
     return [_forked(case, cap) for cap in caps]

@@ -15,14 +15,14 @@ import torch
 
 from benchmarks.estimating.case import Case
 from benchmarks.estimating.process import last_line
-from estimators.device_kind import DeviceKind
-from estimators.trace import trace
+from estimators.devices.kind import DeviceKind
+from estimators.tracing.tracer import trace
 from estimators.work import Work
-from workloads.calibrate import CPU, prepare
-from workloads.parallel import apply_plan
-from workloads.probes import Probe, ProcessorTime, steps
-from workloads.profile import recipe_of
-from workloads.step import train_step
+from workloads.calibration.measure import CPU, prepare
+from workloads.calibration.probes import Probe, ProcessorTime, steps
+from workloads.parallel.apply import apply_plan
+from workloads.sandbox.server import recipe_of
+from workloads.training.step import train_step
 
 CALIBRATION_SECONDS = 600
 NUM_STEPS = 5
@@ -116,7 +116,9 @@ def calibration() -> Future[DeviceKind]:
     """Of this machine's CPU, once; it runs in a process of its own from the first call on."""
 
     def calibrate() -> DeviceKind:
-        return DeviceKind.from_json(json.loads(last_line("-m", "workloads.calibrate", seconds=CALIBRATION_SECONDS)))
+        return DeviceKind.from_json(
+            json.loads(last_line("-m", "workloads.calibration.measure", seconds=CALIBRATION_SECONDS))
+        )
 
     return ThreadPoolExecutor(1).submit(calibrate)
 

@@ -1,6 +1,6 @@
 """What each rank of a real gang takes, against what a trace of a single process has foretold of it.
 
-The ranks are processes that talk over gloo. Each takes a few steps as ``workloads.runtime`` does, and in the last of
+The ranks are processes that talk over gloo. Each takes a few steps as ``training.runtime`` does, and in the last of
 them ``heap.c`` counts every allocation. Torch's profiler would not do: it sees one thread, and what gloo's threads free
 of tensor-parallel ranks it takes to be there still (it counted up to 6 % too much of them).
 """
@@ -143,8 +143,8 @@ def measure(case: Case, seconds: float) -> Result:
 
 def predict(case: Case) -> list[int]:
     """Peak bytes of each rank."""
-    from estimators.trace import trace
-    from workloads.profile import recipe_of
+    from estimators.tracing.tracer import trace
+    from workloads.sandbox.server import recipe_of
 
     plan, recipe = case.plan, recipe_of(_workload(case))
     curves = {layout: trace(recipe, layout, plan.micro_batch).curve for layout in plan.layouts}
@@ -181,12 +181,12 @@ def run_for_real(case: Case, rank: int, store: str) -> int:
     from torch.distributed import FileStore
     from torch.distributed.device_mesh import DeviceMesh
 
-    from workloads import budget
-    from workloads.gang import process_group
-    from workloads.parallel import spread_optimizer
-    from workloads.runtime import build_model, rank_slices
-    from workloads.spatial import slab
-    from workloads.step import train_step
+    from workloads.parallel.apply import spread_optimizer
+    from workloads.parallel.spatial import slab
+    from workloads.training import budget
+    from workloads.training.gang import process_group
+    from workloads.training.runtime import build_model, rank_slices
+    from workloads.training.step import train_step
 
     torch.set_num_threads(1)
     device, plan, workload = torch.device("cpu"), case.plan, _workload(case)

@@ -16,10 +16,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from placement.planner import Choice
-from scamp_service.estimate import target
-from scamp_service.screen import Screening, screen
+from placement.planning.planner import Choice
 from scamp_service.settings import Settings
+from scamp_service.sizing.estimate import target
+from scamp_service.sizing.screening import Screening, screen
 
 TITLE = "Screening a space"
 HEADER = ("cold s", "warm s", "examples", "checked", "traced alone", "case")

@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
-from estimators.allocator import replay
 from estimators.memory import footprint, largest_micro_batch
 from estimators.model import Layout, Plan
-from estimators.trace import trace
-from scamp_service.tracing import TraceProcess, Tracer
+from estimators.peaks.allocator import replay
+from estimators.tracing.tracer import trace
+from scamp_service.sizing.traces import TraceProcess, Tracer
 from workloads.loading import load_workload
-from workloads.profile import recipe_of, warm_up
+from workloads.sandbox.server import recipe_of, warm_up
 
 GPT_1P3B = {"depth": 24, "width": 2048, "heads": 16, "context": 1024, "batch": 8}
 GPT_7B = {"depth": 32, "width": 4096, "heads": 32, "context": 2048, "batch": 8}

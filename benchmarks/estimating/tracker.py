@@ -12,8 +12,8 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._pytree import tree_map_only
 
 from benchmarks.estimating.case import Case
-from workloads.parallel import apply_plan
-from workloads.step import train_step
+from workloads.parallel.apply import apply_plan
+from workloads.training.step import train_step
 
 NUM_STEPS = 2  # the first makes the optimizer's states
 

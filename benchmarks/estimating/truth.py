@@ -19,10 +19,10 @@ from benchmarks.estimating.case import Case
 from benchmarks.estimating.process import last_line
 from benchmarks.estimating.tracker import tracked_peak_bytes
 from estimators.model import MIB
-from estimators.trace import trace
-from workloads.parallel import apply_plan
-from workloads.profile import recipe_of
-from workloads.step import train_step
+from estimators.tracing.tracer import trace
+from workloads.parallel.apply import apply_plan
+from workloads.sandbox.server import recipe_of
+from workloads.training.step import train_step
 
 NUM_STEPS = 2  # the first makes the optimizer's states
 TITLE = "Peaks"

@@ -23,8 +23,8 @@ from estimators.model import MIB, Plan
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Json, LogLine, Metric, Study
 from scamp_service.settings import Settings
-from scamp_service.spec import StudySpec
-from scamp_service.store import Store
+from scamp_service.store.store import Store
+from scamp_service.study.spec import StudySpec
 from tests.conftest import find_chromium
 
 T = TrialState

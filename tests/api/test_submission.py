@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from api.submission import MAX_BODY_BYTES
-from scamp_service.user_code import MAX_CODE_BYTES
+from scamp_service.study.user_code import MAX_CODE_BYTES
 from tests.serving import SPEC, WORKLOAD, InProcess
 
 JSON = {"Content-Type": "application/json"}

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.estimating.case import Case
 from benchmarks.estimating.gpu import Observation, search
 from benchmarks.gpu_estimators import Foretold, GpuCase, cases, foretell, score
-from estimators.device_kind import DeviceKind, Rate
+from estimators.devices.kind import DeviceKind, Rate
 from estimators.model import MIB
 
 KIND = DeviceKind("H100", {"matmul": Rate(0.0, 1e-12, 0.0)}, "measured, made up")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.envelope import Envelope, Line
 from estimators.memory import GANG_MARGIN_BYTES, MARGIN_BYTES, MARGIN_PERCENT, footprint, largest_micro_batch
 from estimators.model import MIB, Layout, ModelProfile, Plan
+from estimators.peaks.envelope import Envelope, Line
 
 CURVE = Envelope((Line(MIB, 10 * MIB),), Line(0, 10 * MIB))
 PROFILE = ModelProfile("s", 1, MIB, {Layout(): CURVE, Layout(2): CURVE})

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from estimators.device_kind import DeviceKind, Rate
+from estimators.devices.kind import DeviceKind, Rate
 from estimators.work import OP_KINDS, Counter, StepWork, Work
-from workloads.calibrate import _fit
+from workloads.calibration.measure import _fit
 
 
 def counted(*operations: tuple[str, float, float]) -> Work:

@@ -17,8 +17,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from scamp_service import schema
-from scamp_service.store import Store
+from scamp_service.store import schema
+from scamp_service.store.store import Store
 from tests.conftest import find_postgres
 
 _numbers = count()

@@ -15,7 +15,7 @@ from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, Unav
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import LogLine
 from scamp_service.settings import Settings
-from scamp_service.store import Store
+from scamp_service.store.store import Store
 from tests.serving import DEVICE, SECRET, SPEC, WORKLOAD, end, fill, free_port, served, settings_in
 
 

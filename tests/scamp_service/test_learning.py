@@ -10,8 +10,8 @@ import pytest
 from estimators.model import MIB
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Json
-from scamp_service.store import Store
-from scamp_service.summary import prediction_errors_pct
+from scamp_service.store.store import Store
+from scamp_service.store.summary import prediction_errors_pct
 from tests.simulation import Faults, Simulation
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0)

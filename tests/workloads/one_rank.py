@@ -12,7 +12,7 @@ from typing import Any
 from torch.distributed import FileStore
 
 from estimators.model import Plan
-from workloads.runtime import Job, train
+from workloads.training.runtime import Job, train
 
 
 class Collected:

@@ -9,12 +9,12 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from estimators.model import Layout
-from estimators.trace import trace
-from workloads.budget import measure_peak
+from estimators.tracing.tracer import trace
 from workloads.function import FunctionWorkload
-from workloads.parallel import apply_plan
-from workloads.profile import recipe_of
-from workloads.step import train_step
+from workloads.parallel.apply import apply_plan
+from workloads.sandbox.server import recipe_of
+from workloads.training.budget import measure_peak
+from workloads.training.step import train_step
 
 CONTEXT, TOKENS = 32, 500
 

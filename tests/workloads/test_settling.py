@@ -9,7 +9,7 @@ import pytest
 
 from estimators.model import MIB, Plan
 from tests.workloads.conftest import Ranks
-from workloads.budget import ALLOWANCE_BYTES
+from workloads.training.budget import ALLOWANCE_BYTES
 
 MODEL = {"depth": 3, "width": 96}
 ALONE, PAIR = Plan(64), Plan(32, dp_shard=2)
@@ -18,7 +18,7 @@ KEEPS = """
 import numpy as np
 import torch
 
-from workloads.vit_digits import VitDigits
+from workloads.models.vit_digits import VitDigits
 
 
 class Keeps(VitDigits):

@@ -1,0 +1,1 @@
+"""What is known about devices: speed, memory, links, and the catalogue of GPUs."""

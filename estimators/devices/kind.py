@@ -1,0 +1,146 @@
+"""What is known of a model of device: how fast it works, how much memory it has and what of it a rank cannot use, and
+how fast it talks to others. Pure; ``estimators.devices.catalogue`` knows GPUs, ``workloads.calibration``
+measures the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from estimators.work import OP_KINDS, Work
+
+Provenance = Literal["measured", "datasheet", "literature", "assumed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number and where it is from: ``measured`` by ScaMP on such a device, ``literature`` by others."""
+
+    value: float
+    provenance: Provenance
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Seconds for one of each of ``estimators.work.AMOUNTS``; ``per_flop`` for FLOPs that are no half FLOPs."""
+
+    per_op: float
+    per_flop: float
+    per_byte: float
+    per_fresh_byte: float = 0.0
+    per_half_flop: float = 0.0
+
+    def seconds(self, amounts: Sequence[float]) -> float:
+        operations, flops, num_bytes, fresh_bytes, half_flops = amounts
+        computing = self.per_flop * (flops - half_flops) + self.per_half_flop * half_flops
+        return self.per_op * operations + computing + self.per_byte * num_bytes + self.per_fresh_byte * fresh_bytes
+
+    def to_json(self) -> list[float]:
+        return [self.per_op, self.per_flop, self.per_byte, self.per_fresh_byte, self.per_half_flop]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """In bytes: ``total`` is what the driver offers to all processes of a device. The rest is what one rank takes that
+    no trace of tensors shows: the CUDA ``context``, the ``workspaces`` of matrix products, and NCCL's communicator, for
+    a ``pair`` of ranks or a larger ``gang``."""
+
+    total: Figure
+    context: Figure
+    workspaces: Figure
+    pair: Figure
+    gang: Figure
+
+    def outside_bytes(self, num_ranks: int) -> int:
+        """Of one rank of a gang with one communicator."""
+        communicator = 0.0 if num_ranks == 1 else self.pair.value if num_ranks == 2 else self.gang.value
+        return int(self.context.value + self.workspaces.value + communicator)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A message of n bytes takes ``latency_seconds`` + n / ``bytes_per_second``, in one direction."""
+
+    latency_seconds: Figure
+    bytes_per_second: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """How devices talk: ``inside`` a link domain of up to ``domain_size``, and ``across`` (all of a domain together).
+    Every collective takes ``start_seconds`` more."""
+
+    inside: Link
+    across: Link
+    domain_size: Figure
+    start_seconds: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """A model of device. ``rates`` are by the kind of operation (``OP_KINDS``); a kind without one takes no time.
+
+    ``provenance`` says where the rates come from, and when; ``verified`` is False where no such device was timed.
+    A kind without ``memory`` is a part of a host, whose memory is a budget (a virtual device).
+    """
+
+    name: str
+    rates: Mapping[str, Rate]
+    provenance: str
+    verified: bool = True
+    memory: Memory | None = None
+    links: Links | None = None
+
+    def seconds(self, work: Work) -> float:
+        """Of one rank that does ``work`` alone on its device, one operation after another."""
+        return sum(rate.seconds(work.of(kind)) for kind, rate in self.rates.items())
+
+    def figures(self) -> Iterator[tuple[str, Figure]]:
+        """All figures of memory and links, each with a name that has its unit."""
+        if self.memory is not None:
+            yield from ((f"{field.name}_bytes", getattr(self.memory, field.name)) for field in fields(Memory))
+        if self.links is not None:
+            for place in ("inside", "across"):
+                link: Link = getattr(self.links, place)
+                yield from ((f"{place}_{field.name}", getattr(link, field.name)) for field in fields(Link))
+            yield "domain_size", self.links.domain_size
+            yield "start_seconds", self.links.start_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """Of a calibrated kind."""
+        assert self.verified
+        rates = {kind: rate.to_json() for kind, rate in self.rates.items()}
+        data = {"name": self.name, "provenance": self.provenance, "rates": rates}
+        if self.memory is not None:
+            data["memory"] = asdict(self.memory)
+        if self.links is not None:
+            data["links"] = asdict(self.links)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DeviceKind:
+        """Raises ValueError, KeyError or TypeError on anything but what ``to_json`` gives."""
+        rates = {str(kind): _rate(rate) for kind, rate in data["rates"].items()}
+        if unknown := rates.keys() - set(OP_KINDS):
+            raise ValueError(f"unknown kinds of operation: {', '.join(sorted(unknown))}")
+        memory = (
+            Memory(*(Figure(**data["memory"][field.name]) for field in fields(Memory))) if "memory" in data else None
+        )
+        links = _links(data["links"]) if "links" in data else None
+        return cls(str(data["name"]), rates, str(data["provenance"]), memory=memory, links=links)
+
+
+def _links(data: Mapping[str, Any]) -> Links:
+    inside, across = (
+        Link(*(Figure(**data[place][field.name]) for field in fields(Link))) for place in ("inside", "across")
+    )
+    return Links(inside, across, Figure(**data["domain_size"]), Figure(**data["start_seconds"]))
+
+
+def _rate(data: Sequence[float]) -> Rate:
+    if len(data) != len(fields(Rate)):
+        raise ValueError(f"a rate has {len(fields(Rate))} numbers, got {len(data)}")
+    return Rate(*map(float, data))

@@ -1,0 +1,315 @@
+"""What PyTorch's CUDA caching allocator takes from a device to serve a log of buffers, and how small one would do.
+
+A replay of its rules with default settings: the classic segments and the expandable ones. Free memory serves requests
+of the stream that it was taken for, and no other; that of all streams is given back when the device has no more. It
+leaves out ``record_stream``, CUDA graphs, ``max_split_size_mb`` and the like, and the addresses that the driver gives:
+new segments are taken to lie above older ones, which only decides between free blocks of equal size.
+
+The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` and the constants those of ``c10/core/AllocatorConfig.h``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from estimators.peaks.envelope import EventLog
+
+MIB = 2**20
+
+_ROUNDED_TO = 512  # bytes: every size is a multiple
+_LARGEST_SMALL = 1 * MIB  # up to here from the small pool
+_SMALL_SEGMENT = 2 * MIB
+_LARGE_SEGMENT = 20 * MIB  # shared by requests of the large pool below the next line
+_OWN_SEGMENT_FROM = 10 * MIB
+GRANULE = 2 * MIB
+"""All that is taken from a device is a multiple of it."""
+
+_ENDLESS = 2**60  # bytes of addresses: more than any device maps
+_UNLIMITED = 2**62
+_ONE_STREAM: Mapping[int, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """``active_bytes`` is the peak of what buffers hold, each rounded to its block; ``reserved_bytes`` the peak of what
+    was taken from the device. ``fits`` is False where the log ended in an out-of-memory; the peaks are then those until
+    there. ``num_retries`` counts how often cached memory was given back to make room."""
+
+    active_bytes: int
+    reserved_bytes: int
+    num_retries: int
+    fits: bool
+
+
+def replay(
+    log: EventLog,
+    *,
+    streams: Mapping[int, int] = _ONE_STREAM,
+    capacity_bytes: int = _UNLIMITED,
+    expandable: bool = False,
+) -> Replay:
+    """Serve ``log`` on a device that offers ``capacity_bytes`` to the allocator.
+
+    ``streams`` are those on which buffers are allocated, where that is not 0. A buffer that is resized gets a new block
+    before it leaves the old one, as ``UntypedStorage.resize_`` does.
+    """
+    device = _Device(capacity_bytes)
+    make = _ExpandablePool if expandable else _Pool
+    pools = {stream: (make(device, small=False), make(device, small=True)) for stream in {0, *streams.values()}}
+    held: dict[int, _Block] = {}
+    active = peak = num_retries = 0
+    for buffer, num_bytes in log:
+        old = held.pop(buffer, None)
+        if num_bytes:
+            size = -(-num_bytes // _ROUNDED_TO) * _ROUNDED_TO
+            pool = pools[streams.get(buffer, 0)][size <= _LARGEST_SMALL]
+            block = pool.allocate(size)
+            if block is None:
+                num_retries += 1
+                for large, small in pools.values():
+                    large.release()
+                    small.release()
+                block = pool.allocate(size)
+                if block is None:
+                    return Replay(peak, device.peak_bytes, num_retries, fits=False)
+            held[buffer] = block
+            active += block.size
+            if active > peak:
+                peak = active
+        if old is not None:
+            active -= old.size
+            old.pool.free(old)
+    return Replay(peak, device.peak_bytes, num_retries, fits=True)
+
+
+def smallest_capacity(log: EventLog, *, streams: Mapping[int, int] = _ONE_STREAM, expandable: bool = False) -> int:
+    """Bytes that a device must offer to the allocator: the log fits there, and not with one ``GRANULE`` less.
+
+    Bisection over replays between what is in use and what would be reserved without a limit: under pressure the
+    allocator gives cached memory back, so it gets by with less than it would reserve. A larger device might in theory
+    do worse (other blocks are then split); ask ``replay`` with its capacity for the word on a given one.
+    """
+    unlimited = replay(log, streams=streams, expandable=expandable)
+    too_small = (-(-unlimited.active_bytes // GRANULE) - 1) * GRANULE
+    enough = unlimited.reserved_bytes
+    while enough - too_small > GRANULE:
+        middle = (too_small + enough) // (2 * GRANULE) * GRANULE
+        if replay(log, streams=streams, capacity_bytes=middle, expandable=expandable).fits:
+            enough = middle
+        else:
+            too_small = middle
+    return enough
+
+
+class _Device:
+    __slots__ = ("_capacity_bytes", "_taken_bytes", "_top", "peak_bytes")
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._taken_bytes = self._top = self.peak_bytes = 0
+
+    def take(self, num_bytes: int) -> bool:
+        """Whether there was so much left."""
+        if self._taken_bytes + num_bytes > self._capacity_bytes:
+            return False
+        self._taken_bytes += num_bytes
+        self.peak_bytes = max(self.peak_bytes, self._taken_bytes)
+        return True
+
+    def give_back(self, num_bytes: int) -> None:
+        self._taken_bytes -= num_bytes
+
+    def addresses(self, num_bytes: int) -> int:
+        """The first of as many that nothing else has."""
+        self._top += num_bytes
+        return self._top - num_bytes
+
+
+class _Block:
+    """A piece of a segment, and its neighbours there. ``free`` ones are in the list of their pool."""
+
+    __slots__ = ("address", "after", "before", "free", "mapped", "pool", "size")
+
+    def __init__(self, pool: _Pool, address: int, size: int) -> None:
+        self.pool, self.address, self.size = pool, address, size
+        self.before: _Block | None = None
+        self.after: _Block | None = None
+        self.free, self.mapped = False, True
+
+
+class _Pool:
+    """Classic segments: taken from the device one by one, and given back when they are wholly free."""
+
+    def __init__(self, device: _Device, *, small: bool) -> None:
+        self._device = device
+        self._segment_bytes = _SMALL_SEGMENT if small else _LARGE_SEGMENT
+        # A rest below this is not worth a block of its own: it stays with the request.
+        self._least_rest = _ROUNDED_TO if small else _LARGEST_SMALL + _ROUNDED_TO
+        self._free: list[tuple[int, int, _Block]] = []  # (size, address, block), ascending
+
+    def allocate(self, size: int) -> _Block | None:
+        """The best fit, cut to size; None when there is none, and the device has no more."""
+        place = bisect_left(self._free, (size,))
+        block = self._take(place) if place < len(self._free) else self._grow(size)
+        if block is None:
+            return None
+        block.free = False
+        if block.size - size >= self._least_rest:
+            self._put(self._cut(block, size))
+        return block
+
+    def free(self, block: _Block) -> _Block:
+        """Back to the list, as one with its free neighbours; returns that one."""
+        before, after = block.before, block.after
+        if after is not None and after.free:
+            self._remove(after)
+            _join(block, after)
+        if before is not None and before.free:
+            self._remove(before)
+            _join(before, block)
+            block = before
+        self._put(block)
+        return block
+
+    def release(self) -> None:
+        """Give all back that is not in use."""
+        whole = [entry for entry in self._free if entry[2].before is None and entry[2].after is None]
+        if whole:
+            self._free = [entry for entry in self._free if entry[2].before is not None or entry[2].after is not None]
+            self._device.give_back(sum(size for size, _, _ in whole))
+
+    def _grow(self, size: int) -> _Block | None:
+        own = -(-size // GRANULE) * GRANULE
+        num_bytes = own if size >= _OWN_SEGMENT_FROM else self._segment_bytes
+        if not self._device.take(num_bytes):
+            return None
+        return _Block(self, self._device.addresses(num_bytes), num_bytes)
+
+    def _take(self, place: int) -> _Block:
+        return self._free.pop(place)[2]
+
+    def _put(self, block: _Block) -> None:
+        block.free = True
+        insort(self._free, (block.size, block.address, block))
+
+    def _remove(self, block: _Block) -> None:
+        del self._free[bisect_left(self._free, (block.size, block.address))]
+
+    def _cut(self, block: _Block, size: int) -> _Block:
+        """Leave ``size`` to the block; returns the rest."""
+        rest = _Block(self, block.address + size, block.size - size)
+        rest.before, rest.after = block, block.after
+        if rest.after is not None:
+            rest.after.before = rest
+        block.after, block.size = rest, size
+        return rest
+
+
+def _join(block: _Block, after: _Block) -> None:
+    block.size += after.size
+    block.after = after.after
+    if block.after is not None:
+        block.after.before = block
+
+
+class _ExpandablePool(_Pool):
+    """One segment as long as the addresses last, of which pages are mapped on demand and unmapped under pressure."""
+
+    def __init__(self, device: _Device, *, small: bool) -> None:
+        super().__init__(device, small=small)
+        self._least_rest = _ROUNDED_TO
+        everything = _Block(self, 0, _ENDLESS // self._segment_bytes * self._segment_bytes)
+        everything.mapped = False
+        self._unmapped = [(0, everything)]  # (address, block), ascending
+
+    def release(self) -> None:
+        for _, _, block in list(self._free):
+            self._unmap(block)
+
+    def _take(self, place: int) -> _Block:
+        # A block that could grow counts as large as it could become, so that others are used up before it.
+        free = self._free
+        while place + 1 < len(free) and _room(free[place + 1][2]) < _room(free[place][2]):
+            place += 1
+        return free.pop(place)[2]
+
+    def _grow(self, size: int) -> _Block | None:
+        """A free block of at least ``size``, at the lowest address where pages can be mapped to that end."""
+        block = self._lowest_gap(size)
+        if not block.mapped:
+            mapped = self._map(block, min(block.size, size))
+            if mapped is None:
+                return None
+            block = mapped
+        while block.size < size:
+            gap = block.after
+            assert gap is not None and not gap.mapped
+            mapped = self._map(gap, min(size - block.size, gap.size))
+            if mapped is None:
+                return None
+            block = mapped
+        self._remove(block)
+        return block
+
+    def _lowest_gap(self, size: int) -> _Block:
+        for _, gap in self._unmapped:
+            first = gap.before if gap.before is not None and gap.before.free else gap
+            room, block = 0, first
+            while room < size and (block.free or not block.mapped):
+                room += block.size
+                if block.after is None:
+                    break
+                block = block.after
+            if room >= size:
+                return first
+        raise AssertionError("the last gap has no end")
+
+    def _map(self, gap: _Block, num_bytes: int) -> _Block | None:
+        """Map whole pages from the start of a gap; returns the free block that they are now part of."""
+        page = self._segment_bytes
+        num_bytes = -(-num_bytes // page) * page
+        if not self._device.take(num_bytes):
+            return None
+        self._forget(gap)
+        if num_bytes < gap.size:
+            rest = self._cut(gap, num_bytes)
+            rest.mapped = False
+            insort(self._unmapped, (rest.address, rest))
+        gap.mapped = True
+        return self.free(gap)
+
+    def _unmap(self, block: _Block) -> None:
+        """The pages that lie wholly in a free block."""
+        page = self._segment_bytes
+        start = -(-block.address // page) * page
+        end = (block.address + block.size) // page * page
+        if start >= end:
+            return
+        self._remove(block)
+        block.free = False
+        self._device.give_back(end - start)
+        gap = self._cut(block, start - block.address) if start > block.address else block
+        if start > block.address:
+            self._put(block)
+        if end < gap.address + gap.size:
+            self._put(self._cut(gap, end - gap.address))
+        gap.mapped = False
+        if gap.after is not None and not gap.after.mapped:
+            self._forget(gap.after)
+            _join(gap, gap.after)
+        if gap.before is not None and not gap.before.mapped:
+            self._forget(gap.before)
+            gap = gap.before
+            assert gap.after is not None
+            _join(gap, gap.after)
+        insort(self._unmapped, (gap.address, gap))
+
+    def _forget(self, gap: _Block) -> None:
+        del self._unmapped[bisect_left(self._unmapped, (gap.address,))]
+
+
+def _room(block: _Block) -> int:
+    """What a block has, and could have by mapping more behind it."""
+    return block.size + (block.after.size if block.after is not None and not block.after.mapped else 0)

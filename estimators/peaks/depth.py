@@ -1,0 +1,241 @@
+"""The log of a model of a few equal blocks, stretched to any number of them: exact, or refused. Nothing is traced here.
+
+A log is cut where a block begins its forward or its backward pass. When the second and the third block do the same with
+the same buffers, told relative to the block, then so does every further one between the first and the last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from estimators.peaks.envelope import EventLog, Line, highest, live_bytes
+from estimators.work import Work
+
+TRACED_BLOCKS = 4
+"""The first and the last have neighbours that are no blocks; the two between are compared."""
+
+# Where a buffer was first seen: (visit, block, how many before it there). The visit is how often the block was visited
+# before, -1 for what is alive before the passes; for the parts that are no block's (None) it counts these parts.
+_Home = tuple[int, int | None, int]
+# (home of the buffer, bytes that it holds from now on, its category, its stream)
+_Told = tuple[_Home, int, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The forward and backward passes of one step. Buffers are numbered in order of their first event.
+
+    ``categories`` are those of the buffers. The first ``num_before`` events are what is alive before. ``owners`` are
+    the blocks of those buffers, as far as they belong to one, and ``marks`` say before which event which block's pass
+    begins (None: a part that is no block's), and the work done by then. ``streams`` are those on which a GPU would
+    allocate buffers, where that is not the compute stream, which is 0.
+    """
+
+    events: EventLog
+    categories: Sequence[str]
+    work: Work
+    num_before: int = 0
+    owners: Mapping[int, int] = field(default_factory=dict)
+    marks: Sequence[tuple[int, int | None, Work]] = ()
+    streams: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def held_before(self) -> int:
+        """Bytes: the states, where nothing else is left of earlier steps."""
+        return sum(size for _, size in self.events[: self.num_before])
+
+    @property
+    def held_after(self) -> int:
+        """Bytes: the states and gradients, when the optimizer begins."""
+        return sum(dict(self.events).values())
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of parameters, when the optimizer begins."""
+        return sum(size for buffer, size in dict(self.events).items() if self.categories[buffer] == "gradients")
+
+    @property
+    def peak(self) -> Line:
+        return highest(self.events, self.categories)
+
+    def held(self, category: str) -> list[int]:
+        """Bytes of each buffer of this category that is alive before."""
+        return [size for buffer, size in self.events[: self.num_before] if self.categories[buffer] == category]
+
+    def after(self, states: Sequence[int]) -> Passes:
+        """The same with states of an optimizer alive before, in buffers of so many bytes."""
+        more = len(states)
+        events = (*enumerate(states), *((buffer + more, size) for buffer, size in self.events))
+        owners = {buffer + more: block for buffer, block in self.owners.items()}
+        marks = [(event + more, block, work) for event, block, work in self.marks]
+        streams = {buffer + more: stream for buffer, stream in self.streams.items()}
+        categories = ("optimizer",) * more + tuple(self.categories)
+        return Passes(events, categories, self.work, self.num_before + more, owners, marks, streams)
+
+    def begins_with(self, other: Passes) -> bool:
+        """Whether this begins as ``other`` does: the same sizes come and go in the same order."""
+        mine, others = (live_bytes(p.events)[p.num_before :] - p.held_before for p in (self, other))
+        return len(others) > 0 and np.array_equal(mine[: len(others)], others)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What is logged of one visit of a block (None: of a part that is no block's)."""
+
+    visit: int
+    block: int | None
+    events: EventLog
+    work: Work
+
+
+class _Refused(Exception):
+    """The log cannot be stretched."""
+
+
+def stretch(passes: Passes, num_blocks: int) -> Passes | None:
+    """The passes as ``num_blocks`` blocks in place of ``TRACED_BLOCKS`` would log them.
+
+    None when the blocks do not do the same, or when something outside of them touches the memory of one in the middle.
+    """
+    try:
+        return _stretch(passes, num_blocks)
+    except _Refused:
+        return None
+
+
+def _stretch(passes: Passes, num_blocks: int) -> Passes:
+    segments = list(segments_of(passes))
+    homes = homes_of(passes, segments)
+
+    def told(events: EventLog, block: int | None) -> list[_Told]:
+        """Buffers of blocks are told relative to ``block``."""
+        back, categories, stream_of = -(block or 0), passes.categories, passes.streams.get
+        return [
+            (_shifted(homes[buffer], back), size, categories[buffer], stream_of(buffer, 0)) for buffer, size in events
+        ]
+
+    synthesis = _Synthesis()
+    before = passes.events[: passes.num_before]
+    states = [told([e for e in before if homes[e[0]][1] == block], block) for block in range(TRACED_BLOCKS)]
+    if any(state != states[0] for state in states):
+        raise _Refused("blocks have different states")
+    for block in range(num_blocks):
+        synthesis.extend(states[0], block)
+    synthesis.extend(told([event for event in before if homes[event[0]][1] is None], None), 0)
+    num_before, work = len(synthesis.events), Work()
+    marks: list[tuple[int, int | None, Work]] = []
+
+    def append(segment: Segment, events: Sequence[_Told], block: int | None) -> None:
+        nonlocal work
+        if marks or len(synthesis.events) > num_before or block is not None:
+            marks.append((len(synthesis.events), block, work))
+        synthesis.extend(events, block or 0)
+        work += segment.work
+
+    for sweep in _sweeps(segments):
+        if sweep[0].block is None:
+            append(sweep[0], _from_both_ends(told(sweep[0].events, None), num_blocks), None)
+            continue
+        by_block = sorted(sweep, key=lambda segment: segment.block or 0)
+        first, second, third, last = (told(segment.events, segment.block) for segment in by_block)
+        if second != third:
+            raise _Refused("blocks differ")
+        if any(abs(home[1]) > 1 for home, *_ in first + last if home[1] is not None):
+            raise _Refused("the first or the last block touches memory of one that is not its neighbour")
+        rising = sweep[0].block == 0
+        for block in range(num_blocks) if rising else reversed(range(num_blocks)):
+            if block == 0:
+                append(by_block[0], first, block)
+            elif block == num_blocks - 1:
+                append(by_block[-1], last, block)
+            else:
+                append(by_block[1], second, block)
+    events, categories = tuple(synthesis.events), tuple(synthesis.categories)
+    return Passes(events, categories, work, num_before, marks=marks, streams=synthesis.streams)
+
+
+class _Synthesis:
+    """A log whose buffers are known by their homes."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[int, int]] = []
+        self.categories: list[str] = []
+        self.streams: dict[int, int] = {}
+        self._numbers: dict[_Home, int] = {}
+
+    def extend(self, told: Sequence[_Told], block: int) -> None:
+        """Append events that are told relative to ``block``."""
+        for relative, size, category, stream in told:
+            home = _shifted(relative, block)
+            number = self._numbers.get(home)
+            if number is None:
+                if size == 0:
+                    raise _Refused("a buffer is freed that was never made")
+                number = self._numbers[home] = len(self.categories)
+                self.categories.append(category)
+                if stream:
+                    self.streams[number] = stream
+            self.events.append((number, size))
+
+
+def segments_of(passes: Passes) -> Iterator[Segment]:
+    """All events after those before, cut at the marks."""
+    bounds = [(passes.num_before, None, Work()), *passes.marks, (len(passes.events), None, passes.work)]
+    visits: dict[int | None, int] = {}
+    for (start, block, work), (end, _, work_then) in pairwise(bounds):
+        visits[block] = visits.get(block, -1) + 1
+        yield Segment(visits[block], block, passes.events[start:end], work_then - work)
+
+
+def _sweeps(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """Segments of blocks in runs over all of them, up or down; those outside one by one."""
+    sweeps: list[list[Segment]] = []
+    for segment in segments:
+        if segment.block is None or not sweeps or sweeps[-1][0].block is None or len(sweeps[-1]) == TRACED_BLOCKS:
+            sweeps.append([segment])
+        else:
+            sweeps[-1].append(segment)
+    up = list(range(TRACED_BLOCKS))
+    for sweep in sweeps:
+        if sweep[0].block is not None and [segment.block for segment in sweep] not in (up, up[::-1]):
+            raise _Refused("blocks are not visited one after another")
+    return sweeps
+
+
+def homes_of(passes: Passes, segments: Sequence[Segment]) -> dict[int, _Home]:
+    """Of each buffer by its number."""
+    homes: dict[int, _Home] = {}
+    counts: Counter[tuple[int, int | None]] = Counter()
+
+    def settle(visit: int, block: int | None, buffer: int) -> None:
+        if buffer not in homes:
+            homes[buffer] = visit, block, counts[visit, block]
+            counts[visit, block] += 1
+
+    for buffer, _ in passes.events[: passes.num_before]:
+        settle(-1, passes.owners.get(buffer), buffer)
+    for segment in segments:
+        for buffer, _ in segment.events:
+            settle(segment.visit, segment.block, buffer)
+    return homes
+
+
+def _shifted(home: _Home, blocks: int) -> _Home:
+    visit, block, count = home
+    return home if block is None else (visit, block + blocks, count)
+
+
+def _from_both_ends(told: Sequence[_Told], num_blocks: int) -> list[_Told]:
+    """What is told in absolute terms, of ``num_blocks`` blocks: the first stays the first, and the last the last."""
+    moved = []
+    for home, size, category, stream in told:
+        if home[1] is not None and 0 < home[1] < TRACED_BLOCKS - 1:
+            raise _Refused("memory of a block in the middle is touched outside of the blocks")
+        from_end = home[1] == TRACED_BLOCKS - 1
+        moved.append((_shifted(home, num_blocks - TRACED_BLOCKS) if from_end else home, size, category, stream))
+    return moved

@@ -1,0 +1,118 @@
+"""What a training run allocates and frees for any micro-batch, compact enough to be kept beside the peak curve.
+
+From traced steps of a few micro-batches, where sizes are affine in them. ``run`` lays the parts out as a process goes
+through them: two steps, the optimizer's states made between them, in memory that the first pass has left behind. That
+order, not the peak alone, decides what an allocator has in pieces. Nothing is traced or allocated here.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from estimators.peaks.depth import Passes
+from estimators.peaks.envelope import EventLog
+
+_Events = tuple[tuple[int, int], ...]  # (buffer, place of what it holds from now on in the table of sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """``sizes`` are (fixed bytes, bytes per sample, stream that they are allocated on); the first is all zeros.
+
+    ``held`` are parameters and the like, which are there before the first step, ``states`` those of the optimizer,
+    ``passes`` the forward and backward passes of a step, ``update`` what the optimizer needs for itself. ``single`` is
+    the log of one sample, if that does not follow the lines of others.
+    """
+
+    sizes: tuple[tuple[int, int, int], ...]
+    held: _Events
+    states: _Events
+    passes: _Events
+    update: _Events
+    single: StepLog | None = None
+
+    def run(self, micro_batch: int) -> EventLog:
+        """Two optimizer steps from the start of a process."""
+        if micro_batch == 1 and self.single is not None:
+            return self.single.run(1)
+        sizes = [max(0, fixed + slope * micro_batch) for fixed, slope, _ in self.sizes]
+        lasting = {buffer for buffer, _ in self.held + self.states}
+        step = self.passes + self.update
+        left = [buffer for buffer, place in dict(step).items() if sizes[place] and buffer not in lasting]
+        end = tuple((buffer, 0) for buffer in left)  # zero_grad, and the batch
+        events = self.held + self.passes + self.states + self.update + end + step + end
+        return [(buffer, sizes[place]) for buffer, place in events]
+
+    def streams(self, micro_batch: int) -> Mapping[int, int]:
+        """Of the buffers of ``run``: those on which they are allocated, where that is not the compute stream, 0."""
+        if micro_batch == 1 and self.single is not None:
+            return self.single.streams(1)
+        streams = [stream for _, _, stream in self.sizes]
+        events = self.held + self.states + self.passes + self.update if any(streams) else ()
+        return {buffer: streams[place] for buffer, place in events if streams[place]}
+
+    def to_json(self) -> dict[str, Any]:
+        parts = (self.held, self.states, self.passes, self.update)
+        events = np.array([event for part in parts for event in part], dtype=np.int32).reshape(-1, 2)
+        events[1:, 0] -= events[:-1, 0].copy()  # steps between neighbours are mostly small, and pack well
+        return {
+            "sizes": [list(size) for size in self.sizes],
+            "lengths": [len(part) for part in parts],
+            "events": base64.b64encode(zlib.compress(events.T.tobytes(), 9)).decode(),
+            "single": self.single.to_json() if self.single else None,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StepLog:
+        """Raises ValueError, KeyError or TypeError on anything but what ``to_json`` gives."""
+        try:
+            packed = zlib.decompress(base64.b64decode(data["events"]))
+        except zlib.error as error:
+            raise ValueError(f"the events cannot be unpacked: {error}") from error
+        buffers, places = np.frombuffer(packed, dtype=np.int32).reshape(2, -1)
+        events = tuple(zip(np.cumsum(buffers).tolist(), places.tolist(), strict=True))
+        sizes = tuple((int(fixed), int(slope), int(stream)) for fixed, slope, stream in data["sizes"])
+        lengths = [int(length) for length in data["lengths"]]
+        if sum(lengths) != len(events) or len(lengths) != 4 or not all(0 <= place < len(sizes) for place in places):
+            raise ValueError("the events do not match their table")
+        bounds = np.cumsum([0, *lengths]).tolist()
+        held, states, passes, update = (events[start:end] for start, end in pairwise(bounds))
+        return cls(sizes, held, states, passes, update, cls.from_json(data["single"]) if data["single"] else None)
+
+
+def log_of(passes: Mapping[int, Passes], single: Passes, update: EventLog) -> StepLog:
+    """From passes of several micro-batches that ``envelope.fit`` has found to be affine, and those of one sample.
+
+    ``update`` are the events of the buffers that the optimizer makes, numbered from 0.
+    """
+    low, high = min(passes), max(passes)
+    slopes = [(b - a) // (high - low) for (_, a), (_, b) in zip(passes[low].events, passes[high].events, strict=True)]
+    lines = [(size - low * slope, slope) for (_, size), slope in zip(passes[low].events, slopes, strict=True)]
+    log = _compact(passes[low], lines, update)
+    alone = _compact(single, [(size, 0) for _, size in single.events], update)
+    same = log.run(1) == alone.run(1) and log.streams(1) == alone.streams(1)
+    return log if same else replace(log, single=alone)
+
+
+def _compact(passes: Passes, lines: Sequence[tuple[int, int]], update: EventLog) -> StepLog:
+    table = {(0, 0, 0): 0}
+    stream_of = passes.streams.get
+    events = [
+        (buffer, table.setdefault((fixed, slope, stream_of(buffer, 0)), len(table)))
+        for (buffer, _), (fixed, slope) in zip(passes.events, lines, strict=True)
+    ]
+    first = len(passes.categories)
+    own = tuple((first + buffer, table.setdefault((size, 0, 0), len(table))) for buffer, size in update)
+    before = events[: passes.num_before]
+    states = tuple(event for event in before if passes.categories[event[0]] == "optimizer")
+    held = tuple(event for event in before if passes.categories[event[0]] != "optimizer")
+    # What a CPU's convolutions take inside is not what a GPU's do.
+    steps = tuple(event for event in events[passes.num_before :] if passes.categories[event[0]] != "workspace")
+    return StepLog(tuple(table), held, states, steps, own)

@@ -1,0 +1,147 @@
+"""What each unit of a model costs: what comes before its blocks, each block, what comes after. Nothing is traced here.
+
+From logs of two micro-batches, cut where a block begins its forward or its backward pass (see ``peaks.depth``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from estimators.peaks.depth import Passes, Segment, homes_of, segments_of
+from estimators.peaks.envelope import Line
+from estimators.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A unit before it is traced. ``most_parts`` is how many ranks can divide its layers (1: they cannot be)."""
+
+    name: str
+    num_params: int
+    most_parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """``count`` equal units, one after another; the first is ``name``. What one of them costs on a rank alone.
+
+    ``fixed`` and ``per_sample`` are the work of its forward and backward pass, ``activations`` what the one keeps for
+    the other, ``output`` what it gives to the next (nothing of the last).
+    """
+
+    name: str
+    num_params: int
+    most_parts: int
+    fixed: Work
+    per_sample: Work
+    activations: Line
+    output: Line
+    count: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "count": self.count,
+            "num_params": self.num_params,
+            "most_parts": self.most_parts,
+            "fixed": self.fixed.to_json(),
+            "per_sample": self.per_sample.to_json(),
+            "activations": self.activations.to_json(),
+            "output": self.output.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Unit:
+        """Raises ValueError, KeyError or TypeError on anything but what ``to_json`` gives."""
+        return cls(
+            str(data["name"]),
+            int(data["num_params"]),
+            int(data["most_parts"]),
+            Work.from_json(data["fixed"]),
+            Work.from_json(data["per_sample"]),
+            Line.from_json(data["activations"]),
+            Line.from_json(data["output"]),
+            int(data["count"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One micro-batch of ``samples``. ``outputs`` are bytes that go into the first block and out of each."""
+
+    samples: int
+    passes: Passes
+    outputs: Sequence[int]
+
+
+def units_of(outlines: Sequence[Outline], low: Seen, high: Seen, *, alike: bool) -> tuple[Unit, ...]:
+    """``outlines`` are of what comes before the blocks, of each block, and of what comes after. ``alike``: blocks are.
+
+    Where the blocks are not visited one after another, all is one unit.
+    """
+    num_blocks = len(outlines) - 2
+    costs = [_costs(seen, num_blocks, alike) for seen in (low, high)]
+    if num_blocks < 1 or None in costs:
+        whole = Outline("model", sum(outline.num_params for outline in outlines))
+        outlines, costs = [whole], [[_cost_of_all(seen)] for seen in (low, high)]
+    few, many = costs
+    assert few is not None and many is not None
+    found: list[Unit] = []
+    for outline, less, more in zip(outlines, few, many, strict=True):
+        unit = _unit(outline, less, more, low.samples, high.samples)
+        if found and replace(unit, name=found[-1].name, count=found[-1].count) == found[-1]:
+            found[-1] = replace(found[-1], count=found[-1].count + 1)
+        else:
+            found.append(unit)
+    return tuple(found)
+
+
+_Cost = tuple[Work, int, int]  # of one micro-batch: work, bytes of activations, bytes of output
+
+
+def _costs(seen: Seen, num_blocks: int, alike: bool) -> list[_Cost] | None:
+    """Of what comes before the blocks, of each, and of what comes after."""
+    parts = list(segments_of(seen.passes))
+    up = list(range(num_blocks))
+    if [part.block for part in parts] != [None, *up, None, *up[::-1]] or len(seen.outputs) != num_blocks + 1:
+        return None
+    before, *forward = parts[: num_blocks + 1]
+    after, *backward = parts[num_blocks + 1 :]
+    kept = _activations(seen.passes, parts)
+    work = [ahead.work + back.work for ahead, back in zip(forward, reversed(backward), strict=True)]
+    start = before.work
+    if alike and num_blocks > 1:  # the backward pass of what comes before them is not marked: the first block's has it
+        rest = backward[-1].work - backward[-2].work
+        start, work[0] = start + rest, work[0] - rest
+    works = [start, *work, after.work]
+    bytes_kept = [kept[part.visit, part.block] for part in parts[: num_blocks + 2]]
+    return list(zip(works, bytes_kept, [*seen.outputs, 0], strict=True))
+
+
+def _activations(passes: Passes, parts: Sequence[Segment]) -> Counter[tuple[int, int | None]]:
+    """Bytes of those that are made in each part, by its visit and its block."""
+    sizes = dict(reversed([event for event in passes.events if event[1]]))  # that they are made with
+    kept: Counter[tuple[int, int | None]] = Counter()
+    for buffer, (visit, block, _) in homes_of(passes, parts).items():
+        if passes.categories[buffer] == "activations":
+            kept[visit, block] += sizes[buffer]
+    return kept
+
+
+def _cost_of_all(seen: Seen) -> _Cost:
+    return seen.passes.work, _activations(seen.passes, list(segments_of(seen.passes))).total(), 0
+
+
+def _unit(outline: Outline, less: _Cost, more: _Cost, low: int, high: int) -> Unit:
+    per_sample = (more[0] - less[0]) * (1 / (high - low))
+    fixed = less[0] - per_sample * low
+    activations, output = (_line(few, many, low, high) for few, many in zip(less[1:], more[1:], strict=True))
+    return Unit(outline.name, outline.num_params, outline.most_parts, fixed, per_sample, activations, output)
+
+
+def _line(few: int, many: int, low: int, high: int) -> Line:
+    slope = (many - few) // (high - low)
+    return Line(slope, few - slope * low)

@@ -1,0 +1,1 @@
+"""Formulas that give the peaks of many candidates of one architecture from traces of a few."""

@@ -1,0 +1,162 @@
+"""The few moments of a step at which most may be alive, whatever the sizes and the depth of an architecture.
+
+Logs tell size classes instead of bytes here: what is alive at a moment is so many buffers of each class. A moment at
+which another has no fewer of any class cannot be the peak, and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from estimators.peaks.depth import TRACED_BLOCKS, Passes, stretch
+from estimators.scaling.example import NoBlueprint
+from estimators.scaling.formula import Whole
+
+Rows = npt.NDArray[np.int64]
+"""How many buffers of each size class are alive, by moment."""
+
+LEAST_DEPTH = 2
+"""Blocks: a first and a last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Those at which most may be alive, as counts of size classes: ``base`` with ``LEAST_DEPTH`` blocks, and
+    ``per_block`` more for each further one. ``inner`` are those of blocks between the first and the last."""
+
+    base: Rows
+    per_block: Rows
+    inner: npt.NDArray[np.bool_]
+
+    def bytes(self, sizes: npt.NDArray[np.float64], depth: Whole) -> npt.NDArray[np.float64]:
+        """[moments, architectures] of ``sizes`` [classes, architectures]; whole numbers below 2**53, so exact.
+
+        0 for moments that an architecture does not have.
+        """
+        further = (depth - LEAST_DEPTH).astype(np.float64)
+        base, per_block = (rows.astype(np.float64) for rows in (self.base, self.per_block))
+        alive = base @ sizes + (per_block @ sizes) * further
+        alive[np.ix_(self.inner, further == 0)] = 0
+        return alive
+
+    def plus(self, other: Moments) -> Moments:
+        """With what is alive at the only moment of ``other`` besides."""
+        return Moments(self.base + other.base, self.per_block + other.per_block, self.inner)
+
+    def to_json(self) -> list[Any]:
+        return [self.base.tolist(), self.per_block.tolist(), self.inner.tolist()]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Moments:
+        base, per_block = (np.array(rows, dtype=np.int64) for rows in data[:2])
+        inner = np.array(data[2], dtype=np.bool_)
+        if base.ndim != 2 or base.shape != per_block.shape or inner.shape != base.shape[:1]:
+            raise ValueError("moments are two tables of the same shape, and a word on each row")
+        return cls(base, per_block, inner)
+
+
+def moments_of(passes: Passes, num: int) -> tuple[Moments, Moments]:
+    """All that may be the peak, and the last.
+
+    Events of the first, the second, the last block and the one before it, and those outside, are the same for any
+    number of blocks; what is alive then grows with it evenly. In between it grows or falls from block to block evenly
+    too, so no block there needs more than both ends.
+    """
+    by_depth = []
+    for depth in range(6, 9):
+        longer = stretch(passes, depth)
+        if longer is None:
+            raise NoBlueprint("blocks do not do the same")
+        by_depth.append(_by_role(longer, depth, _alive(longer, num)))
+    (first, inner), (second, _), (third, _) = by_depth
+    if not first.shape == second.shape == third.shape or np.any(third - second != second - first):
+        raise NoBlueprint("what is alive does not grow evenly with the blocks")
+    per_block = second - first
+    everything = Moments(first - (6 - LEAST_DEPTH) * per_block, per_block, inner)
+    return everything, Moments(everything.base[-1:], per_block[-1:], np.array([False]))
+
+
+def states_of(few: Passes, more: Passes, num: int) -> Moments:
+    """The optimizer's, alive after an update of ``TRACED_BLOCKS`` blocks, and of one more."""
+
+    def row(update: Passes) -> Rows:
+        held = dict(update.events)
+        kept = [code for buffer, code in held.items() if code and update.categories[buffer] == "optimizer"]
+        return np.bincount(kept, minlength=num + 1)[None, 1:]
+
+    return _even(row(few), row(more))
+
+
+def of_update(few: Passes, more: Passes, num: int) -> Moments:
+    rows = [_maximal(_alive(update, num)) for update in (few, more)]
+    if len(rows[0]) != len(rows[1]):
+        raise NoBlueprint("the optimizer does not grow evenly with the blocks")
+    return _even(*rows)
+
+
+def joined(moments: Sequence[Moments]) -> Moments:
+    return Moments(
+        np.concatenate([one.base for one in moments]),
+        np.concatenate([one.per_block for one in moments]),
+        np.concatenate([one.inner for one in moments]),
+    )
+
+
+def highest(moments: Moments) -> Moments:
+    """Without those that never need more than another, whatever the sizes and the depth.
+
+    Those of inner blocks are compared among each other: without such blocks, they must not hide others.
+    """
+    rows = np.concatenate([moments.base, moments.per_block], axis=1)
+    kept = [_maximal(rows[moments.inner == inner]) for inner in (False, True)]
+    base, per_block = np.split(np.concatenate(kept), 2, axis=1)
+    return Moments(base, per_block, np.repeat([False, True], [len(part) for part in kept]))
+
+
+def _by_role(passes: Passes, depth: int, alive: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    """Those rows of passes that belong to no block between the second and the last but one; and which belong to one
+    of these two."""
+    start = max(0, passes.num_before - 1)
+    bounds = [(start, None), *((position, block) for position, block, _ in passes.marks), (len(alive), None)]
+    rows, inner = [], []
+    for (begin, block), (end, _) in pairwise(bounds):
+        if block is None or block not in range(2, depth - 2):
+            rows.append(alive[begin:end])
+            inner += [block in (1, depth - 2)] * (end - begin)
+    return np.concatenate(rows), np.array(inner)
+
+
+def _alive(passes: Passes, num: int) -> Rows:
+    """[events, classes] after each event."""
+    changes = np.zeros((len(passes.events), num + 1), dtype=np.int64)
+    held: dict[int, int] = {}
+    for position, (buffer, code) in enumerate(passes.events):
+        changes[position, held.get(buffer, 0)] -= 1
+        changes[position, code] += 1
+        held[buffer] = code
+    return np.cumsum(changes, axis=0)[:, 1:]
+
+
+def _even(few: Rows, more: Rows) -> Moments:
+    """Of rows with ``TRACED_BLOCKS`` blocks, and with one more."""
+    per_block = more - few
+    return Moments(few - (TRACED_BLOCKS - LEAST_DEPTH) * per_block, per_block, np.zeros(len(few), dtype=np.bool_))
+
+
+def _maximal(rows: Rows) -> Rows:
+    """Those that no other row exceeds in every column, in the order of the rows."""
+    different = list(dict.fromkeys(map(tuple, rows.tolist())))
+    rows = np.array(different, dtype=np.int64).reshape(len(different), rows.shape[1])
+    kept = np.empty((0, rows.shape[1]), dtype=np.int64)
+    places = []
+    for place in np.argsort(-rows.sum(axis=1), kind="stable").tolist():
+        if not np.any(np.all(kept >= rows[place], axis=1)):
+            kept = np.concatenate([kept, rows[place : place + 1]])
+            places.append(place)
+    return rows[sorted(places)]

@@ -1,0 +1,79 @@
+"""What an operation of torch costs: its kind (``estimators.work``), FLOPs and bytes, told from its arguments alone."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+MAPPED_BYTES = 128 * 2**10
+"""Buffers from this size on have fresh memory each time (``workloads.training.budget`` sets malloc so on ranks)."""
+
+_aten = torch.ops.aten
+_IDLE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_reshape_alias",
+         "lift_fresh", "record_stream", "resize_", "set_", "_local_scalar_dense"}  # fmt: skip
+_KINDS = {
+    "matmul": {"mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"},
+    "lookup": {"gather", "scatter", "scatter_add", "masked_fill", "where", "take"},
+    "function": {"gelu", "exp", "exp_", "log", "log_", "erf", "tanh", "sigmoid", "silu", "rsqrt", "pow", "sin", "cos"},
+    "copy": {"clone", "copy_", "_to_copy", "cat", "stack", "roll", "contiguous", "split_with_sizes_copy", "_chunk_cat"},
+}
+_PARTS = {
+    "convolution": ("convolution",),
+    "attention": ("scaled_dot_product",),
+    "normalisation": ("_norm",),
+    "lookup": ("embedding", "index", "nll_loss"),
+    "function": ("softmax", "gelu_", "silu_", "tanh_", "sigmoid_", "logsumexp", "bernoulli", "dropout"),
+    "copy": ("_foreach_copy", "all_gather_copy_in", "chunk_cat"),
+    "gather": ("allgather", "all_gather", "broadcast", "alltoall", "all_to_all"),
+    "reduce": ("allreduce", "all_reduce", "reduce_scatter"),
+}
+
+
+@cache
+def kind_of(operation: Any) -> str | None:
+    """One of ``OP_KINDS``; None for what moves no data: views, and memory that is only set apart."""
+    name = operation._overloadpacket.__name__
+    if operation.is_view or name in _IDLE or operation.namespace == "prim":
+        return None
+    for kind, names in _KINDS.items():
+        if name in names:
+            return kind
+    for kind, parts in _PARTS.items():
+        if any(part in name for part in parts):
+            return kind
+    return "other"
+
+
+def amounts_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[float, ...]:
+    """FLOPs, bytes, fresh bytes and half FLOPs."""
+    given, made = _tensors((args, kwargs)), _tensors(out)
+    num_bytes = sum(tensor.numel() * tensor.itemsize for tensor in given + made)
+    large = [tensor for tensor in made if tensor.numel() * tensor.itemsize >= MAPPED_BYTES]
+    known = {tensor.untyped_storage()._cdata for tensor in given} if large else set()
+    fresh = sum(t.numel() * t.itemsize for t in large if t.untyped_storage()._cdata not in known)
+    flops = flops_of(operation, args, kwargs, out)
+    return flops, num_bytes, fresh, flops if given and given[-1].itemsize <= 2 else 0.0
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.layout == torch.strided]
+
+
+def flops_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
+    """FLOPs of matrix products, convolutions and attention, as ``torch.utils.flop_counter`` has them."""
+    # The counter's registry knows CUDA's attention kernels only.
+    if operation is _aten._scaled_dot_product_flash_attention_for_cpu.default:
+        return float(sdpa_flop_count(*_shapes(args)[:3]))  # type: ignore[no-untyped-call]
+    if operation is _aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
+        return float(sdpa_backward_flop_count(*_shapes(args)[:4]))  # type: ignore[no-untyped-call]
+    formula = flop_registry.get(operation._overloadpacket)
+    return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
+
+
+def _shapes(args: tuple[Any, ...]) -> list[torch.Size]:
+    return [arg.shape for arg in args if isinstance(arg, Tensor)]

@@ -1,0 +1,280 @@
+"""Logs the life of every buffer of fake tensors: when it is made, resized and freed, in which category and on which
+stream, and the work done meanwhile. It knows tensors, and neither models nor plans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._op_schema import OpSchema
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from estimators.peaks.depth import Passes
+from estimators.tracing.outcomes import Outcomes
+from estimators.work import Counter, Work
+
+Batch = Any
+_DEVICE = torch.ops.prim.device.default
+
+
+class _EndOfForward(BaseException):
+    def __init__(self, passes: Passes) -> None:
+        super().__init__()
+        self.passes = passes
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Logs the life of every storage of a fake tensor: allocated when first seen, freed when nothing refers to it."""
+
+    def __init__(self, fake: FakeTensorMode, *, workspaces: bool = True) -> None:
+        """``workspaces``: log those of a CPU's kernels, too."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._workspaces = workspaces
+        self.log: list[tuple[int, int]] = []
+        self.live_bytes = 0
+        self.categories: list[str] = []  # of the buffers in the log, by number
+        self.streams: dict[int, int] = {}  # of those not made on the compute stream, by number
+        # A CPU has no streams, but keeps the account: code for any device enters the contexts that a GPU would need.
+        self._compute = torch.cpu.current_stream()
+        self._others: dict[torch.cpu.Stream, int] = {}  # numbered from 1, in order of first use
+        self.marks: list[tuple[int, int | None, Work]] = []
+        self._done = Counter()
+        self._fake = fake
+        self._outcomes = Outcomes(fake)
+        self._paused = 0
+        self._forward_only = False
+        self._of_forward: list[int] = []  # buffers since the last backward pass
+        # storage address → (weak reference, buffer number, bytes); the address may be used again once it is freed
+        self._buffers: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._patches = contextlib.ExitStack()
+
+    def begin(self) -> int:
+        """Begin a new log with all that is alive, numbered afresh; returns the bytes of it."""
+        self._done.clear()
+        self.log.clear()
+        self.marks.clear()
+        alive = sorted(self._buffers.items(), key=lambda item: item[1][1])
+        self.categories = [self.categories[number] for _, (_, number, _) in alive]
+        streams = enumerate(self.streams.get(number, 0) for _, (_, number, _) in alive)
+        self.streams = {number: stream for number, stream in streams if stream}
+        self._of_forward.clear()
+        for number, (address, (reference, _, size)) in enumerate(alive):
+            self._buffers[address] = (reference, number, size)
+            if size:
+                self.log.append((number, size))
+        return self.live_bytes
+
+    def mark(self, block: int | None) -> None:
+        """What comes next belongs to this block (None: to none)."""
+        self.marks.append((len(self.log), block, self.work))
+
+    @property
+    def work(self) -> Work:
+        """Since the log began."""
+        return self._done.work
+
+    @property
+    def passes(self) -> Passes:
+        """The log as it is now."""
+        events, categories, streams = tuple(self.log), tuple(self.categories), dict(self.streams)
+        return Passes(events, categories, self.work, marks=tuple(self.marks), streams=streams)
+
+    def forward(self, step: Callable[[], object]) -> Passes:
+        """The log up to the first backward pass of ``step``, which is ended there."""
+        self._forward_only = True
+        try:
+            step()
+        except _EndOfForward as end:
+            return end.passes
+        finally:
+            self._forward_only = False
+        raise ValueError("the step has no backward pass")
+
+    def copied(self, batch: Batch) -> Batch:
+        """Fake tensors like those of ``batch``, each with memory of its own, as views of a data set become on ranks."""
+        batch = tree_map_only(Tensor, torch.empty_like, batch)
+        self.hold(batch, "batch")
+        return batch
+
+    def own(self, category: str) -> None:
+        """Put all that is alive, and in no category yet, into this one."""
+        for _, number, _ in self._buffers.values():
+            if self.categories[number] == "scratch":
+                self.categories[number] = category
+
+    def hold(self, tree: Any, category: str) -> None:
+        """Count the storages of all tensors in ``tree`` from now on."""
+        for tensor in _local_fakes(tree):
+            self._see(tensor)
+        self.sort(tree, category)
+
+    def sort(self, tree: Any, category: str) -> None:
+        """Put the storages of all tensors in ``tree``, as far as they are known, into a category."""
+        for number in self.numbers(tree):
+            self.categories[number] = category
+
+    def numbers(self, tree: Any) -> list[int]:
+        """The buffers of all tensors in ``tree``, as far as they are known."""
+        known = (self._buffers.get(tensor.untyped_storage()._cdata) for tensor in _local_fakes(tree))
+        return [buffer[1] for buffer in known if buffer is not None]
+
+    def __enter__(self) -> Recorder:
+        self._patches.enter_context(mock.patch.object(torch.UntypedStorage, "resize_", self._resizing()))
+        name = "_propagate_tensor_meta_non_cached"
+        self._patches.enter_context(
+            mock.patch.object(ShardingPropagator, name, self._unseen(getattr(ShardingPropagator, name)))
+        )
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        super().__exit__(*exc_info)  # type: ignore[no-untyped-call]
+        self._patches.close()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and to skip it takes as long as many an operation
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # two of three dispatches: answered here, a trace takes a third less
+        if self._forward_only and torch._C._current_graph_task_id() != -1:
+            raise _EndOfForward(self.passes)
+        if any(issubclass(kind, DTensor) for kind in types):
+            self._done.add("sharded")
+            return NotImplemented  # DTensor takes it apart; its local operations come back here
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # in fake mode a new storage, on ranks the same
+        kwargs = kwargs or {}
+        if self._paused:
+            return func(*args, **kwargs)
+        key = self._outcomes.key(func, args, kwargs)
+        outcome = None
+        if key is not None:
+            outcome = self._outcomes.known(key) or self._outcomes.foretell(key, func, args, kwargs)
+        if outcome is not None:
+            out = self._outcomes.again(outcome, args)
+        else:
+            # A fused optimizer writes values and gives nothing; torch takes long to find that out.
+            fused = func._opname.startswith("_fused_") and func._opname.endswith("_")
+            out = None if fused else func(*args, **kwargs)
+            outcome = self._outcomes.learn(key, func, args, kwargs, out)
+        if outcome.kind is not None:
+            self._done.add(outcome.kind, *outcome.amounts)
+        workspaces = outcome.workspace if self._workspaces else ()
+        if type(out) is FakeTensor and not workspaces:
+            self._see(out)  # most of them: no need to look for leaves
+            return out
+        for leaf, workspace in zip_longest(tree_leaves(out), workspaces, fillvalue=()):
+            with self._taken(workspace):
+                if isinstance(leaf, FakeTensor):
+                    self._see(leaf)
+        return out
+
+    @contextlib.contextmanager
+    def _taken(self, workspace: tuple[int, ...]) -> Iterator[None]:
+        """Log that so many bytes, one amount after another, are held until the end of the block."""
+        if not any(workspace):
+            yield
+            return
+        number = len(self.categories)
+        self.categories.append("workspace")
+        self.log += [(number, num_bytes) for num_bytes in workspace]
+        yield
+        self.log.append((number, 0))
+
+    def _note_pass(self, number: int) -> None:
+        """A buffer of a forward pass that outlives it is an activation."""
+        if torch._C._current_graph_task_id() == -1:
+            self._of_forward.append(number)
+        elif self._of_forward:
+            alive = {known for _, known, _ in self._buffers.values()}
+            for earlier in alive.intersection(self._of_forward):
+                if self.categories[earlier] == "scratch":
+                    self.categories[earlier] = "activations"
+            self._of_forward.clear()
+
+    def _see(self, tensor: FakeTensor) -> None:
+        if tensor.fake_mode is not self._fake:
+            return
+        if tensor.layout is torch.sparse_coo:
+            for part in _local_fakes([tensor._indices(), tensor._values()]):
+                self._see(part)
+            return
+        storage = tensor.untyped_storage()
+        address, size = storage._cdata, storage.nbytes()
+        known = self._buffers.get(address)
+        if known is None:
+            number = len(self.categories)
+            self.categories.append("scratch")
+            self._note_pass(number)
+            stream = torch.cpu.current_stream()
+            if stream is not self._compute:
+                self.streams[number] = self._others.setdefault(stream, len(self._others) + 1)
+            reference = weakref.ref(storage, lambda gone: self._freed(address, gone))
+            self._set(address, reference, number, 0, size)
+        elif known[2] != size:
+            self._set(address, *known, size)
+
+    def _set(self, address: int, reference: weakref.ref[Any], number: int, before: int, size: int) -> None:
+        self._buffers[address] = (reference, number, size)
+        self.live_bytes += size - before
+        if size != before:
+            self.log.append((number, size))
+
+    def _freed(self, address: int, gone: weakref.ref[Any]) -> None:
+        known = self._buffers.get(address)
+        if known is None or known[0] is not gone:
+            return
+        del self._buffers[address]
+        self.live_bytes -= known[2]
+        if known[2]:
+            self.log.append((known[1], 0))
+
+    def _resizing(self) -> Callable[[torch.UntypedStorage, int], Any]:
+        """FSDP2 frees and restores unsharded parameters by resizing their storage: no dispatched operation."""
+        resize = torch.UntypedStorage.resize_
+
+        def recorded(storage: torch.UntypedStorage, size: int) -> Any:
+            result = resize(storage, size)
+            known = self._buffers.get(storage._cdata)
+            if known is not None:
+                self._set(storage._cdata, *known, storage.nbytes())
+                self.categories[known[1]] = "gathered"
+            return result
+
+        return recorded
+
+    def _unseen(self, propagate: Callable[..., Any]) -> Callable[..., Any]:
+        """DTensor infers shapes by running an operation on fake tensors of the *global* shape, which exist nowhere."""
+
+        def paused(propagator: ShardingPropagator, schema: OpSchema) -> Any:
+            if not schema.op._schema.returns:
+                return None  # a fused optimizer gives nothing, and of a deep model it takes long to find that out
+            self._paused += 1
+            try:
+                return propagate(propagator, schema)
+            finally:
+                self._paused -= 1
+
+        return paused
+
+
+def _local_fakes(tree: Any) -> Iterator[FakeTensor]:
+    for leaf in tree_leaves(tree):
+        leaf = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
+        if isinstance(leaf, FakeTensor):
+            yield leaf

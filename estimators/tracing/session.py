@@ -1,0 +1,377 @@
+"""One model in fake mode, and the steps that it takes there: their buffers, with the layout applied or not.
+
+What the logs of several micro-batches say together is ``estimators.tracing.tracer``'s business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
+
+from estimators.model import Layout
+from estimators.peaks.depth import TRACED_BLOCKS, Passes
+from estimators.peaks.envelope import EventLog
+from estimators.peaks.units import Outline
+from estimators.tracing.blocks import are_equal, container_of, lengthen, shorten
+from estimators.tracing.cuda import as_on_cuda
+from estimators.tracing.fake_gang import fake_mesh
+from estimators.tracing.recorder import Batch, Recorder
+from estimators.work import Work
+
+_NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: from the second on, all are alike
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One candidate's training as callables.
+
+    ``make_batch`` gives real tensors of that many samples; ``begin_step`` takes the number of the step from 0;
+    ``train_step`` runs all micro-batches that it is given forward and backward, then ``step`` and ``zero_grad`` of
+    what it is given as the optimizer. ``most_parts`` is into how many parts the layers of a block can be divided,
+    ``slab`` what a rank has of a batch of the model;
+    ``on_cuda`` that what it does on CUDA is asked for (see ``estimators.tracing.cuda``).
+    """
+
+    build_model: Callable[[], nn.Module]
+    make_batch: Callable[[int], Batch]
+    blocks: Callable[[nn.Module], Sequence[nn.Module]]
+    apply_plan: Callable[[nn.Module, Sequence[nn.Module], Layout, DeviceMesh | None], nn.Module]
+    optimizer: Callable[[nn.Module, Layout, DeviceMesh | None], Optimizer]
+    begin_step: Callable[[int, Optimizer], None]
+    train_step: Callable[[nn.Module, Optimizer, Iterable[Batch], int], object]
+    most_parts: Callable[[nn.Module], int] = lambda block: 1
+    slab: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
+    on_cuda: bool = False
+
+
+def num_passes(layout: Layout) -> int:
+    """Micro-batches of a traced step: in a pipeline all, as its schedule tells how many are held."""
+    if layout.stage is not None:
+        return layout.stage.num_micro_batches
+    return _NUM_ACCUMULATED if layout.accumulate else 1
+
+
+_NOTHING = Passes((), (), Work())
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One traced step: its forward and backward passes, and the update after them, before which ``num_alive`` buffers
+    are there."""
+
+    passes: Passes
+    update: Passes
+    num_alive: int = 0
+
+    @property
+    def made(self) -> EventLog:
+        """The events of the buffers that the optimizer makes, numbered from 0."""
+        first = self.num_alive
+        return tuple((buffer - first, size) for buffer, size in self.update.events if buffer >= first)
+
+
+class Session:
+    """One model in fake mode, as it is until ``spread`` applies the layout, of which it is the first rank.
+
+    All but a few of its blocks may be left out (``shorten``), and put back afterwards for updates alone (``grow``).
+    Collecting cyclic garbage is put off to the time between steps: it would free buffers at moments that
+    no two traces share.
+    """
+
+    def __init__(self, recipe: Recipe, layout: Layout) -> None:
+        self._recipe = recipe
+        self._wanted, self._layout = layout, Layout()
+        self._modes = contextlib.ExitStack()
+        self._num_steps = 0
+        self._left_out: list[nn.Module] = []
+        self._hooks: list[RemovableHandle] = []
+        self._begun: list[tuple[int, Work]] = []  # where in the log each micro-batch begins, and the work done by then
+        self._without_gradient: set[Tensor] = set()
+        # By samples: bytes that each block gives, and that the first takes (-1).
+        self._outputs: dict[int, dict[int, int]] = {}
+
+    def __enter__(self) -> Session:
+        with contextlib.ExitStack() as modes:
+            modes.enter_context(_deferred_garbage())
+            if self._recipe.on_cuda:
+                modes.enter_context(as_on_cuda())
+            self._mesh = modes.enter_context(fake_mesh(self._wanted))
+            fake = modes.enter_context(_FakeMode(allow_non_fake_inputs=True))
+            self._recorder = modes.enter_context(Recorder(fake, workspaces=not self._recipe.on_cuda))
+            with _NoInit():
+                self._model = self._recipe.build_model()
+            gc.collect()
+            self._recorder.own("buffers")  # tensors that modules hold without registering them
+            self._model.train()
+            self._blocks = list(self._recipe.blocks(self._model))
+            self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
+            self.num_blocks = len(self._blocks)
+            self.outlines = _outlines(self._model, self._blocks, self._recipe.most_parts)
+            self._optimizer = self._new_optimizer()
+            self._modes = modes.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        del self._model, self._optimizer, self._blocks, self._left_out, self._without_gradient, self._hooks
+        self._modes.close()
+
+    @property
+    def can_be_shortened(self) -> bool:
+        """Whether there are more blocks than need to be traced, all alike and one after another."""
+        return self.num_blocks > TRACED_BLOCKS and self.alike and container_of(self._model, self._blocks) is not None
+
+    @property
+    def alike(self) -> bool:
+        """Whether all blocks are."""
+        return are_equal(self._blocks)
+
+    @property
+    def shapes(self) -> tuple[tuple[tuple[int, ...], int | None], ...]:
+        """Of each parameter, with its block."""
+        blocks = {parameter: number for number, block in enumerate(self._blocks) for parameter in block.parameters()}
+        return tuple((tuple(parameter.shape), blocks.get(parameter)) for parameter in self._model.parameters())
+
+    @property
+    def sample_dimensions(self) -> list[int]:
+        """Of each tensor of a batch, but the first."""
+        with _disable_current_modes():
+            samples = self._recipe.make_batch(2)
+        return [size for leaf in tree_leaves(samples) if isinstance(leaf, Tensor) for size in leaf.shape[1:]]
+
+    def shorten(self) -> None:
+        """Leave ``TRACED_BLOCKS`` blocks in the model, and note where each begins."""
+        self._left_out = self._blocks[TRACED_BLOCKS:]
+        self._blocks = shorten(self._model, self._blocks, TRACED_BLOCKS)
+        self._optimizer = self._new_optimizer()
+        self._watch_blocks()
+
+    def spread(self) -> None:
+        """Apply the layout."""
+        self._layout = self._wanted
+        self._model = self._recipe.apply_plan(self._model, self._blocks, self._layout, self._mesh)
+        kept = set(self._model.modules())
+        self._blocks = [block for block in self._blocks if block in kept]  # those of other stages are gone
+        self._optimizer = self._new_optimizer()
+        if self._left_out or self._layout == Layout():
+            self._watch_blocks()
+
+    def outputs(self, micro_batch: int) -> list[int]:
+        """Bytes that went into the first block, and out of each, where they were watched."""
+        seen = list(self._outputs.get(micro_batch, {}).values())
+        return seen[:3] + [seen[2]] * len(self._left_out) + seen[3:] if self._left_out and len(seen) > 3 else seen
+
+    def grow(self, num: int | None = None) -> None:
+        """Put blocks back that ``shorten`` has left out, so many or all, with parameters like those of the others."""
+        copied = list(lengthen(self._model, self._blocks, self._left_out[:num]))
+        self._without_gradient |= {new for old, new in copied if old in self._without_gradient}
+        self._optimizer = self._new_optimizer()
+
+    def _new_optimizer(self) -> Optimizer:
+        return self._recipe.optimizer(self._model, self._layout, self._mesh)
+
+    def forget(self) -> None:
+        """Drop what a pass that failed has left behind."""
+        for parameter in self._model.parameters():
+            parameter.grad = None
+
+    def forward(self, micro_batch: int) -> Passes:
+        """The events of a step up to its first backward pass."""
+        num_before, batches = self._begin(micro_batch, 1)
+        forward = self._recorder.forward(lambda: self._recipe.train_step(self._model, self._optimizer, batches, 1))
+        return replace(forward, num_before=num_before)
+
+    def passes(self, micro_batch: int) -> Passes:
+        """Those of a step without its update: its gradients are dropped at the end, and nothing changes."""
+        return self._step(micro_batch, num_passes(self._layout), update=False).passes
+
+    def one_and_two(self, micro_batch: int) -> tuple[Passes, Passes]:
+        """The passes of one micro-batch, and those of two of the same step, which begin as the one does."""
+        two = self._step(micro_batch, 2, update=False).passes
+        end, work = self._begun[1]
+        marks = [mark for mark in two.marks if mark[0] < end]
+        return replace(two, events=two.events[:end], work=work, marks=marks), two
+
+    def step(self, micro_batch: int) -> Step:
+        """A step as ranks take it."""
+        return self._step(micro_batch, num_passes(self._layout), update=True)
+
+    def _step(self, micro_batch: int, num: int, *, update: bool) -> Step:
+        num_before, batches = self._begin(micro_batch, num)
+        owners = self._owners()
+        if update:
+            self._begin_step()
+        watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, update)
+        self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
+        self._without_gradient = watched.without_gradient
+        return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before, owners=owners))
+
+    def update(self) -> Step:
+        """An optimizer step on gradients that no pass has made."""
+        num_before = self._begin_log()
+        self._begin_step()
+        for parameter in self._model.parameters():
+            if parameter.requires_grad and parameter not in self._without_gradient:
+                parameter.grad = torch.empty_like(parameter)
+        watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, True)
+        watched.step()
+        watched.zero_grad()
+        return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before))
+
+    def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterator[Batch]]:
+        with _disable_current_modes():
+            samples = self._recipe.slab(self._model, self._recipe.make_batch(micro_batch), self._layout)
+        self._begun.clear()
+        self._crossing = self._outputs[micro_batch] = {}
+        return self._begin_log(), (self._next_batch(samples) for _ in range(num))
+
+    def _next_batch(self, samples: Batch) -> Batch:
+        self._begun.append((len(self._recorder.log), self._recorder.work))
+        return self._recorder.copied(samples)
+
+    def _begin_log(self) -> int:
+        """A new log of what is alive now; returns its length."""
+        gc.collect()
+        gc.freeze()
+        self._recorder.hold(list(self._model.parameters()), "parameters")
+        self._recorder.hold(list(self._model.buffers()), "buffers")
+        self._recorder.begin()
+        return len(self._recorder.log)
+
+    def _begin_step(self) -> None:
+        self._recipe.begin_step(self._num_steps, self._optimizer)
+        self._num_steps += 1
+
+    def _watch_blocks(self) -> None:
+        """Have the recorder note where each block begins its forward and its backward pass."""
+        mark, last = self._recorder.mark, len(self._blocks) - 1
+
+        def begins(number: int) -> Callable[..., None]:
+            def hook(module: nn.Module, inputs: Any) -> None:
+                if torch._C._current_graph_task_id() == -1:  # else it is recomputed
+                    mark(number)
+                    if number == 0:
+                        self._crossing[-1] = _bytes_of(inputs)
+
+            return hook
+
+        def ends(number: int) -> Callable[..., None]:
+            def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+                if torch._C._current_graph_task_id() != -1:
+                    return
+                self._crossing[number] = _bytes_of(output)
+                if number == last:
+                    mark(None)
+                for tensor in tree_leaves(output):
+                    if isinstance(tensor, Tensor) and tensor.requires_grad:
+                        tensor.register_hook(lambda gradient: mark(number))  # type: ignore[no-untyped-call]
+                        return
+
+            return hook
+
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        for number, block in enumerate(self._blocks):
+            # Before FSDP's own hooks, so that it gathers and frees a block's parameters in the part of that block.
+            self._hooks.append(block.register_forward_pre_hook(begins(number), prepend=True))
+            self._hooks.append(block.register_forward_hook(ends(number), prepend=True))
+
+    def _owners(self) -> dict[int, int]:
+        """The block of each buffer that is alive between steps."""
+        owners: dict[int, int] = {}
+        for number, block in enumerate(self._blocks):
+            states = [self._optimizer.state.get(parameter, {}) for parameter in block.parameters()]
+            held = [list(block.parameters()), list(block.buffers()), states]
+            owners |= dict.fromkeys(self._recorder.numbers(held), number)
+        return owners
+
+
+def _outlines(model: nn.Module, blocks: Sequence[nn.Module], most_parts: Callable[[nn.Module], int]) -> list[Outline]:
+    """Of what comes before the blocks, of each block, and of what comes after; by the order of their parameters."""
+    owners = {parameter: number for number, block in enumerate(blocks) for parameter in block.parameters()}
+    ends: list[dict[str, int]] = [{}, {}]  # parameters before and after, by the model's attribute that they are in
+    reached = False
+    for name, parameter in model.named_parameters():
+        if parameter in owners:
+            reached = True
+        else:
+            attribute = name.partition(".")[0]
+            ends[reached][attribute] = ends[reached].get(attribute, 0) + parameter.numel()
+    names = {block: name for name, block in model.named_modules()}
+    before, after = (Outline(", ".join(end) or "nothing", sum(end.values())) for end in ends)
+    sizes = (sum(parameter.numel() for parameter in block.parameters()) for block in blocks)
+    middle = [Outline(names[block], size, most_parts(block)) for block, size in zip(blocks, sizes, strict=True)]
+    return [before, *middle, after]
+
+
+def _bytes_of(tree: Any) -> int:
+    return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+class _WatchedOptimizer:
+    """Stands for the optimizer in ``train_step``: parts the log where the passes end, and may leave the update out."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, updates: bool) -> None:
+        self._model, self._optimizer, self._recorder, self._updates = model, optimizer, recorder, updates
+        self.seen = Step(_NOTHING, _NOTHING)
+        self.without_gradient: set[Tensor] = set()
+
+    def step(self) -> None:
+        recorder, parameters = self._recorder, list(self._model.parameters())
+        recorder.sort([parameter.grad for parameter in parameters], "gradients")
+        self.without_gradient = {parameter for parameter in parameters if parameter.grad is None}
+        passes = recorder.passes
+        recorder.begin()
+        num_alive, num_before = len(recorder.categories), len(recorder.log)
+        if self._updates:
+            self._optimizer.step()
+            recorder.sort(self._optimizer.state, "optimizer")
+        self.seen = Step(passes, replace(recorder.passes, num_before=num_before), num_alive)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self._optimizer.zero_grad(set_to_none)
+
+
+@contextlib.contextmanager
+def _deferred_garbage() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()  # what is here already need not be searched again between steps
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+class _FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Asks the kernels that torch has for shapes; its own takes operations apart in Python first, which is for symbols
+    and takes two to four times as long."""
+
+    def cpp_meta_supports_symint(self, func: Any) -> bool:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta")
+
+
+class _NoInit(TorchFunctionMode):
+    """Skips ``torch.nn.init``: on fake tensors it changes nothing, but takes most of the time of building a model."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)

@@ -1,0 +1,142 @@
+"""An estimate as a table for a terminal, with a footnote for what nobody has verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rich.table import Table
+
+from estimators.devices.catalogue import UNVERIFIED
+from estimators.model import MIB, Layout
+from placement.planning.planner import Choice, Option
+from scamp_service.sizing.estimate import Estimate, listed
+
+COLUMNS = {
+    "params": ("parameters",),
+    "grads": ("gradients",),
+    "optim": ("optimizer",),
+    "activ": ("activations",),
+    "gather": ("gathered",),
+    "temp": ("scratch", "workspace"),
+    "other": ("buffers", "batch", "slack"),
+}
+_SHORT = ["param", "grad", "optim", "activ", "gath", "temp", "other"]  # of COLUMNS, so that all fits 80 characters
+
+
+def headline(estimate: Estimate) -> str:
+    profile = estimate.profile
+    states = f"{profile.num_params:,} parameters, {profile.state_bytes / MIB:.1f} MiB of states"
+    flops = f"{profile.work[Layout()].per_sample.flops / 1e9:.3g} GFLOPs a sample"
+    return f"{listed(estimate.params)}: {states}, {flops}, batch {estimate.batch}"
+
+
+def as_table(estimate: Estimate) -> Table:
+    """Memory of one rank by category; one plan in a row, the one to be taken in bold. ``rc`` is recompute."""
+    return _gpu_table(estimate) if estimate.on_gpu else _virtual_table(estimate)
+
+
+def units_table(estimate: Estimate) -> Table:
+    """One unit of a model in a row; ``parts`` is the most that its layers can be divided into."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
+    table.add_column("unit", overflow="fold")
+    for heading in ["params", "GFLOPs", "MiB moved", "MiB kept", "MiB out", "parts"]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for unit in estimate.units:
+        work, name = unit.per_sample, f"{unit.name} × {unit.count}" if unit.count > 1 else unit.name
+        sizes = (work.num_bytes, unit.activations.bytes_per_sample, unit.output.bytes_per_sample)
+        cells = [f"{unit.num_params:,}", f"{work.flops / 1e9:.3g}", *(f"{size / MIB:.3g}" for size in sizes)]
+        table.add_row(name, *cells, str(unit.most_parts) if unit.most_parts > 1 else "")
+    return table
+
+
+def footnotes(estimate: Estimate) -> Iterator[str]:
+    """What is unverified, and why, one line each; none for virtual devices."""
+    if not estimate.on_gpu or estimate.kind is None:
+        return
+    kind, percent = estimate.kind, estimate.margin.percent
+    if kind.verified:
+        yield f"of ranks that work alone, out and step are as `scamp calibrate` has them of a {kind.name}:"
+        yield f"  {kind.provenance}"
+        yield "unverified is the rest; --json has the source of each figure"
+    else:
+        yield f"unverified: ScaMP has not measured any {kind.name}; --json has the source of each figure"
+    yield "  out        CUDA context, cuBLAS workspaces and, in gangs, NCCL: what others found"
+    yield "  least, max by a replay of PyTorch's allocator, two steps; max and the chosen plan"
+    yield f"             leave {percent} % for what operations take by themselves"
+    if not kind.verified:
+        yield f"  step, comm {UNVERIFIED};"
+    yield "  comm       collectives as NCCL models its rings, hidden behind computation where there is enough"
+
+
+def _virtual_table(estimate: Estimate) -> Table:
+    timed = ["sec"] if estimate.kind else []
+    table = _empty([*COLUMNS, "peak", "reserve", "max", *timed])
+    for option in estimate.options:
+        cost, time, largest = option.footprint, estimate.step_time(option), estimate.largest_micro_batch(option)
+        least = "≥" if option.at_least else ""
+        cells = [*_parts(option, _mib), f"{least}{_mib(cost.peak_bytes)}", f"{least}{cost.reserved_mib}"]
+        cells += ["" if largest is None else str(largest)]
+        cells += ["" if time is None else f"{time.seconds:.2g}"] if timed else []
+        _add(table, estimate, option, cells)
+    return table
+
+
+def _gpu_table(estimate: Estimate) -> Table:
+    in_gib = max(option.footprint.reserved_mib for option in estimate.options) >= 10_000
+
+    def size(num_bytes: int) -> str:
+        """Of four characters."""
+        mib = num_bytes / MIB
+        return f"{mib / 1024:.{1 if mib < 100 * 1024 else 0}f}" if in_gib else f"{mib:.0f}"
+
+    table = _empty([*_SHORT, "out", "least", "max", "step", "comm"])
+    unit = "GiB" if in_gib else "MiB"
+    verified = estimate.kind is not None and estimate.kind.verified
+    unverified = "least, max; of gangs all" if verified else "out, least, max, step, comm"
+    table.title = f"{unit} of one rank; unverified: {unverified}"
+    table.title_justify, table.title_style = "left", "dim"
+    for option in estimate.options:
+        outside, time = estimate.outside_bytes(option), estimate.step_time(option)
+        capacity, bound = estimate.smallest_capacity_bytes(option), "≥" if option.at_least else ""
+        least = option.footprint.peak_bytes + outside if option.states_alone else capacity
+        cells = [*_parts(option, size), size(outside), "" if least is None else f"{bound}{size(least)}"]
+        cells += [_rounded(estimate.largest_micro_batch(option)), "" if time is None else _seconds(time.seconds)]
+        _add(table, estimate, option, [*cells, f"{time.communication_share:.0%}" if time else ""])
+    return table
+
+
+def _empty(headings: list[str]) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
+    for heading in ["ranks", "batch", "rc", *headings]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _add(table: Table, estimate: Estimate, option: Option, cells: list[str]) -> None:
+    plan = option.plan
+    accumulated = f"{plan.num_micro_batches}×" if plan.num_micro_batches > 1 and option.fits else ""
+    chosen = isinstance(estimate.choice, Choice) and plan == estimate.choice.plan
+    table.add_row(
+        str(plan.dp_shard),
+        "states" if option.states_alone else f"{accumulated}{plan.micro_batch}",
+        "rc" if plan.recompute else "",
+        *cells,
+        style="bold green" if chosen else None if option.fits else "dim",
+    )
+
+
+def _parts(option: Option, size: Callable[[int], str]) -> list[str]:
+    parts = option.footprint.parts
+    return [size(sum(parts.get(name, 0) for name in names)) if parts else "" for names in COLUMNS.values()]
+
+
+def _rounded(number: int | None) -> str:
+    return "" if number is None else str(number) if number < 10_000 else f"{number // 1000}k"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.2g}ms" if seconds < 0.0995 else f"{seconds:.2g}s" if seconds < 99.5 else f"{seconds:.0f}s"
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / MIB:.1f}"

@@ -1,0 +1,211 @@
+"""The commands that tell what something would cost, without a service and without Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from estimators.model import MIB, Plan
+from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, err, out, settings_of
+from scamp_service.errors import InvalidInput
+from scamp_service.sizing.candidates import STUDY_SUFFIXES, subject
+
+if TYPE_CHECKING:
+    from estimators.devices.kind import DeviceKind
+    from scamp_service.sizing.estimate import Estimator
+
+app = typer.Typer()
+
+
+@app.command()
+def estimate(
+    what: Annotated[
+        str, typer.Argument(help="a study, a built-in workload, FILE.py:Class, or MODULE:FUNC", metavar="WHAT")
+    ],
+    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, instead of the study's own; repeatable")] = None,
+    candidates: Annotated[int, typer.Option(help="how many of the study's first candidates", min=1, max=1000)] = 1,
+    device: Annotated[
+        str | None, typer.Option(help="a kind of GPU, such as H100; default: virtual devices", metavar="KIND")
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
+    mib: Annotated[int | None, typer.Option(help="memory of one device, if not all that it has", min=1)] = None,
+    expandable: Annotated[
+        bool, typer.Option("--expandable-segments", help="as in PYTORCH_CUDA_ALLOC_CONF; with --device")
+    ] = False,
+    plan: Annotated[str | None, typer.Option(help="price this one alone, such as micro_batch=8,tp=2")] = None,
+    units: Annotated[bool, typer.Option("--units", help="also what each block costs, and what is around them")] = False,
+    working_dir: WorkingDir = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What each plan of a candidate would need, by category, without running it: no service, no Ray, no device.
+
+    Memory of one rank at its peak; `rc` is recompute, `gather` are sharded parameters made whole, `reserve` adds the
+    margin for what no trace sees, and `max` is the largest micro-batch with which such a plan fits a device. A function
+    returns (model, inputs[, loss[, optimizer]]) and needs no data: docs/estimate.md. After `scamp calibrate`, `sec` are
+    those of an optimizer step on one virtual device that has a core of this machine for itself. With `--device`, `out`
+    is memory outside of PyTorch's allocator, `least` the smallest device that would do, and `comm` the share of a step
+    in which ranks wait for each other.
+    """
+    from scamp_service.cli.estimate_table import as_table, footnotes, headline, units_table
+    from scamp_service.cli.named_plan import plan_of
+    from scamp_service.sizing.estimate import Estimator, target
+
+    settings = settings_of(data_dir=data_dir)
+    if expandable and device is None:
+        raise InvalidInput("--expandable-segments is about the allocator of GPUs: name one with --device")
+    cluster, kind = target(settings, device, count, mib)
+    given = plan_of(plan) if plan is not None else None
+    wanted = subject(what, _params(param or []), candidates, working_dir)
+    found = []
+    with Estimator(wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable) as estimator:
+        if given is not None:
+            _price(estimator, wanted.candidates, given, kind if device else None, as_json)
+            return
+        for params in wanted.candidates:
+            with err.status("tracing …"):
+                found.append(estimator.estimate(params, cluster))
+            if not as_json:
+                out.print(headline(found[-1]), style="bold", soft_wrap=True)
+                if units:
+                    out.print(units_table(found[-1]), "")
+                out.print(as_table(found[-1]))
+                out.print(f"→ {found[-1].choice.reason}\n", soft_wrap=True, markup=False)
+    if not as_json:
+        for line in footnotes(found[-1]):
+            out.print(line, style="dim", soft_wrap=True, markup=False)
+    if as_json:
+        print(json.dumps([one.to_json() for one in found]))
+
+
+@app.command()
+def screen(
+    what: StudyFile,
+    candidates: Annotated[int, typer.Option(help="how many to draw from the study's space", min=1, max=10_000)] = 1000,
+    device: Annotated[
+        str | None, typer.Option(help="a kind of GPU, such as H100; default: virtual devices", metavar="KIND")
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
+    mib: Annotated[int | None, typer.Option(help="memory of one device, if not all that it has", min=1)] = None,
+    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, instead of the study's own; repeatable")] = None,
+    working_dir: WorkingDir = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which part of a study's space fits, and on how many ranks: a thousand candidates drawn from it, in a minute.
+
+    A few candidates are traced, and formulas found from these give the peaks of all others to the byte. Each row counts
+    the candidates of which a study would choose so many ranks; `recompute` and `accumulate` say how many of them need
+    it, and the last two columns are medians. `--json` has every candidate with its plan at every degree.
+    """
+    from scamp_service.cli.screen_table import as_table, footnotes
+    from scamp_service.sizing.estimate import target
+    from scamp_service.sizing.screening import screen as screened
+
+    settings = settings_of(data_dir=data_dir)
+    cluster, kind = target(settings, device, count, mib)
+    if what.suffix not in STUDY_SUFFIXES:
+        raise InvalidInput(f"{what} has no space to screen: name a study in YAML, or ask `scamp estimate {what}`")
+    wanted = subject(str(what), _params(param or []), candidates, working_dir, at_random=True)
+    cache_dir = settings.data_dir / "profiles"
+    with err.status("tracing …"):
+        found = screened(wanted.workload, wanted.code, wanted.candidates, cluster, cache_dir, kind, err.print)
+    if as_json:
+        print(json.dumps([one.to_json() for one in found.candidates]))
+        return
+    one = cluster.devices[0]
+    offered = f"{len(cluster.devices)} × {one.kind}, {one.capacity_mib} MiB"
+    out.print(f"{len(found.candidates)} candidates on {offered}", style="bold")
+    out.print(as_table(found))
+    for line in footnotes(found, kind):
+        out.print(line, style="dim", soft_wrap=True, markup=False)
+
+
+def _price(
+    estimator: Estimator,
+    candidates: Sequence[Mapping[str, Any]],
+    plan: Plan,
+    kind: DeviceKind | None,
+    as_json: bool,
+) -> None:
+    from scamp_service.cli.named_plan import caveat, price_json, price_table
+
+    answers = []
+    for params in candidates:
+        with err.status("tracing …"):
+            stages = estimator.price(params, plan)
+        answers.append(price_json(dict(params), plan, stages, kind))
+        if not as_json:
+            out.print(f"{plan}: one rank of each stage", style="bold", soft_wrap=True)
+            out.print(price_table(stages))
+    if as_json:
+        print(json.dumps(answers))
+    elif words := caveat(kind):
+        out.print(words, style="dim", soft_wrap=True, markup=False)
+
+
+@app.command()
+def calibrate(data_dir: DataDir = None) -> None:
+    """Measure how fast this machine's CPU and GPUs train, for the times that `scamp estimate` tells.
+
+    Takes about 30 seconds for the CPU and a minute for each model of GPU, of which one that nobody uses should be left.
+    What it finds of a GPU, memory outside of PyTorch's allocator included, replaces what `--device` knew of its kind.
+    """
+    from scamp_service.cluster.gpus import inventory
+    from scamp_service.sizing.calibration import calibrate_cpu, calibrate_gpu, one_of_each
+
+    settings = settings_of(data_dir=data_dir)
+    with err.status("measuring the CPU …"):
+        _print_kind(calibrate_cpu(settings.data_dir))
+    for gpu in one_of_each(inventory()):
+        if gpu.strangers_mib:
+            err.print(f"others hold {gpu.strangers_mib} MiB of {gpu.name}: what is measured beside them may be off")
+        with err.status(f"measuring {gpu.name} …"):
+            _print_kind(calibrate_gpu(settings.data_dir, gpu))
+
+
+def _print_kind(kind: DeviceKind) -> None:
+    out.print(f"{kind.name}: {kind.provenance}", highlight=False, soft_wrap=True)
+    if per_flop := kind.rates["matmul"].per_flop:  # a fit may leave it at zero
+        out.print(f"{1e-9 / per_flop:.3g} GFLOP/s in matrix products", highlight=False)
+    if kind.memory is not None:
+        outside = kind.memory.outside_bytes(1) / MIB
+        out.print(f"{outside:.0f} MiB of a process are outside of PyTorch's tensors", highlight=False)
+
+
+@app.command()
+def devices(as_json: AsJson = False) -> None:
+    """This machine's GPUs: their memory, what others hold of it, links, and the name for `scamp estimate --device`.
+
+    `others` are processes that are not ScaMP's, `free` is what they and the driver leave, with what ScaMP's ranks hold.
+    """
+    from scamp_service.cli.gpus_table import as_table, without_gpus
+    from scamp_service.cluster.gpus import inventory
+
+    settings, gpus = settings_of(), inventory()
+    if as_json:
+        count = settings.virtual_devices * settings.virtual_nodes
+        virtual = None if gpus else {"count": count, "mib": settings.device_mib}
+        print(json.dumps({"gpus": [gpu.to_json() for gpu in gpus], "virtual_devices": virtual}))
+    elif gpus:
+        out.print(as_table(gpus))
+    else:
+        out.print(without_gpus(settings), soft_wrap=True)
+
+
+def _params(given: list[str]) -> dict[str, Any]:
+    import yaml
+
+    params = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            params[name] = yaml.safe_load(value) if name and equals else None
+        except yaml.YAMLError:
+            params[name] = value
+        if not isinstance(params[name], str | int | float | bool):
+            raise InvalidInput(f"--param wants NAME=VALUE with a number, a word, true or false; got {text!r}")
+    return params

@@ -1,0 +1,35 @@
+"""This machine's GPUs as a table for a terminal; without any, what studies run on instead."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from scamp_service.cluster.gpus import Gpu, GpuLinks
+from scamp_service.settings import Settings
+
+
+def as_table(gpus: tuple[Gpu, ...]) -> Table:
+    """``others`` is the memory that processes hold which are not ScaMP's."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ["GPU", "name", "MiB", "others", "free", "links", "--device"]:
+        numeric = heading in ("GPU", "MiB", "others", "free")
+        table.add_column(heading, justify="right" if numeric else "left", no_wrap=heading != "links")
+    for gpu in gpus:
+        name = f"{gpu.name} (MIG)" if gpu.mig else gpu.name
+        numbers = [str(number) for number in (gpu.total_mib, gpu.strangers_mib, gpu.free_mib)]
+        table.add_row(str(gpu.index), name, *numbers, _words(gpu.links), gpu.kind or "")
+    return table
+
+
+def without_gpus(settings: Settings) -> str:
+    count = settings.virtual_devices * settings.virtual_nodes
+    return f"no GPU here that NVML knows: studies run on virtual devices, {count} × {settings.device_mib} MiB"
+
+
+def _words(links: GpuLinks) -> str:
+    ends = [f"{num} to GPU {peer}" for peer, num in links.peers]
+    ends += [f"{links.num_switched} to a switch"] if links.num_switched else []
+    nvlinks = [f"{links.num_nvlinks} NVLinks" + (f" ({', '.join(ends)})" if ends else "")] if links.num_nvlinks else []
+    generation = f" {links.pcie_generation}" if links.pcie_generation else ""
+    pcie = [f"PCIe{generation} × {links.pcie_width}"] if links.pcie_width else []
+    return ", ".join(nvlinks + pcie)

@@ -1,0 +1,308 @@
+"""The command line: serve, run one study locally, and everything that one does with a running service.
+
+Every mistake ends as one line on stderr and exit code 2; a study that fails, as exit code 1.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+
+from scamp_service.cli.estimating import app as estimating
+from scamp_service.cli.progress import closing_line, leaderboard, live_view
+from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, err, out, settings_of
+from scamp_service.client import Client
+from scamp_service.errors import ScampError
+from scamp_service.processes.supervise import Service, running_server
+from scamp_service.settings import ROOT, Settings
+from scamp_service.sizing.candidates import code_of, read_study
+from scamp_service.study.spec import StudySpec, parse_study
+
+app = typer.Typer(help="ScaMP tunes models that may not fit on one GPU.", no_args_is_help=True, add_completion=False,
+                  pretty_exceptions_enable=False)  # fmt: skip
+
+StudyId = Annotated[int, typer.Argument(help="the study's number")]
+Address = Annotated[
+    str, typer.Option(help="URL of the service; default: the one that runs here", envvar="SCAMP_ADDRESS")
+]
+Token = Annotated[str, typer.Option(help="API token", envvar="SCAMP_API_TOKEN", show_envvar=True)]
+
+
+def main() -> None:
+    try:
+        sys.exit(app(standalone_mode=False))  # what a command has ended with by typer.Exit; None: success
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except ScampError as error:
+        err.print(f"scamp: {error}", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a mistake in the arguments
+            err.print(f"scamp: {error.format_message()}", markup=False, soft_wrap=True)
+            sys.exit(2)
+        raise
+
+
+# --- the service --------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
+    port: Annotated[int | None, typer.Option(help="first port to try")] = None,
+    data_dir: DataDir = None,
+    ray_address: Annotated[str | None, typer.Option(help="an existing Ray cluster; default: start a local one")] = None,
+) -> None:
+    """Start the API, the dashboard, the controller and a local Ray; runs until Ctrl-C."""
+    with _service(settings_of(host=host, port=port, data_dir=data_dir, ray_address=ray_address)) as service:
+        while True:
+            time.sleep(0.5)
+            service.watch()
+
+
+@app.command()
+def demo(study: Annotated[Path, typer.Argument()] = ROOT / "examples" / "digits.yaml") -> None:
+    """What `make run` does: serve, run the demo study, show its leaderboard, keep serving."""
+    spec = parse_study(read_study(study))
+    with _service(settings_of()) as service:
+        client = Client(service.url, token=service.settings.api_token or None)
+        created = client.submit(spec.to_json())
+        out.print(f"study {created['id']} ({spec.name}): {service.url}/studies/{created['id']}")
+        _tail(client, created["id"], spec, between=service.watch)
+        out.print(f"\nstill serving {service.url}  (Ctrl-C ends it)")
+        while True:
+            time.sleep(0.5)
+            service.watch()
+
+
+@app.command(hidden=True)
+def controller() -> None:
+    """The controller process of a service; `serve` starts it."""
+    import logging
+
+    from scamp_service.processes.controller_process import serve_controller
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    serve_controller(Settings())
+
+
+@contextmanager
+def _service(settings: Settings) -> Iterator[Service]:
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background jobs begin with it ignored
+        signal.signal(number, signal.default_int_handler)
+    began = time.monotonic()
+    with Service(settings) as service:
+        if service.settings.port != settings.port:
+            out.print(f"port {settings.port} is taken; using {service.settings.port}")
+        out.print(f"ScaMP is at [bold]{service.url}[/]  ({time.monotonic() - began:.1f} s)")
+        try:
+            yield service
+        except KeyboardInterrupt:
+            out.print("\nstopping …")
+
+
+# --- one study, here ----------------------------------------------------------------------------------------------
+
+
+@app.command()
+def run(
+    study: StudyFile,
+    as_json: AsJson = False,
+    working_dir: WorkingDir = None,
+    data_dir: DataDir = None,
+    ray_address: Annotated[str | None, typer.Option(help="an existing Ray cluster; default: start a local one")] = None,
+) -> None:
+    """Run one study to its end, without a server. Exit code 0 when it completes, 1 when it fails."""
+    from scamp_service.processes.controller_process import ray_address_of_environment, run_study
+    from scamp_service.sizing.import_check import admit
+    from scamp_service.store.summary import all_trials, device_fill, study_summary
+
+    spec = parse_study(read_study(study))
+    code = code_of(study, spec, working_dir)
+    admit(spec, code)
+    settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
+    with _live(quiet=as_json or not out.is_terminal) as update:
+
+        def watch(store: Any, study_id: int) -> None:
+            summary = study_summary(store, study_id, now=time.time())
+            update(summary.to_json(), spec.objective.metric, device_fill(store))
+
+        store, study_id = run_study(settings, spec, code, watch)
+    summary = study_summary(store, study_id, now=time.time()).to_json()
+    trials = [_as_row(trial) for trial in all_trials(store, study_id)]
+    reason = store.study(study_id).reason
+    store.close()
+    if not _conclude(summary, trials, spec, as_json, reason):
+        raise typer.Exit(1)
+
+
+def _as_row(trial: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from estimators.model import Plan
+
+    return {**asdict(trial), "plan_text": str(Plan.from_json(trial.plan)) if trial.plan else ""}
+
+
+def _conclude(
+    summary: dict[str, Any], trials: list[dict[str, Any]], spec: StudySpec, as_json: bool, reason: str
+) -> bool:
+    if not as_json:
+        out.print(leaderboard(trials, spec.to_json()))
+        out.print(closing_line(summary), soft_wrap=True)
+    if reason:
+        err.print(f"scamp: {reason}", markup=False, soft_wrap=True)
+    if as_json:
+        print(json.dumps(summary))
+    return summary["state"] == "COMPLETED" and bool(summary["trials"].get("COMPLETED"))
+
+
+app.add_typer(estimating)
+
+
+# --- a running service --------------------------------------------------------------------------------------------
+
+
+@app.command()
+def submit(
+    study: StudyFile,
+    address: Address = "",
+    token: Token = "",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="follow the study to its end")] = True,
+    working_dir: WorkingDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a study to a service, and follow it."""
+    spec = parse_study(read_study(study))
+    client = _client(address, token)
+    created = client.submit(spec.to_json(), code=code_of(study, spec, working_dir))
+    if not as_json:
+        out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")
+    if wait and not _tail(client, created["id"], spec, as_json=as_json):
+        raise typer.Exit(1)
+    if as_json and not wait:
+        print(json.dumps(created))
+
+
+@app.command(name="list")
+def list_studies(address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
+    """All studies of a service."""
+    studies = list(_client(address, token).studies())
+    if as_json:
+        print(json.dumps(studies))
+        return
+    for study in studies:
+        counts = " ".join(f"{count} {state.lower()}" for state, count in study["trials"].items())
+        out.print(f"{study['id']:>5}  {study['state']:<10} {study['name']}  {counts}", markup=False)
+
+
+@app.command()
+def status(study: StudyId, address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
+    """One study in a few lines."""
+    client = _client(address, token)
+    view = client.study(study)
+    if as_json:
+        print(json.dumps(view))
+        return
+    out.print(live_view(view["summary"], view["spec"]["objective"]["metric"], client.cluster()))
+    out.print(closing_line(view["summary"]), soft_wrap=True)
+
+
+@app.command()
+def trials(study: StudyId, address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
+    """The trials of a study, the best first."""
+    client = _client(address, token)
+    spec = client.study(study)["spec"]
+    rows = list(client.trials(study))
+    if as_json:
+        print(json.dumps(rows))
+        return
+    out.print(leaderboard(rows, spec, rows=len(rows)))
+
+
+@app.command()
+def logs(
+    study: StudyId,
+    trial: Annotated[int, typer.Argument(help="the trial's number")],
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="go on as lines come")] = False,
+    address: Address = "",
+    token: Token = "",
+) -> None:
+    """What a trial has printed."""
+    client = _client(address, token)
+    after = 0
+    while True:
+        page = client.logs(study, trial, after=after)
+        for line in page:
+            after = line["id"]
+            out.print(f"{line['attempt']}.{line['rank']}  {line['text']}", markup=False, soft_wrap=True)
+        if page:
+            continue
+        if not follow or client.trial(study, trial)["finished_at"]:
+            return
+        time.sleep(0.5)
+
+
+@app.command()
+def stop(study: StudyId, address: Address = "", token: Token = "") -> None:
+    """Stop a study: running trials are cancelled, what they reported stays."""
+    view = _client(address, token).stop(study)
+    out.print(f"study {study} is {view['state'].lower()}")
+
+
+# --- shared -------------------------------------------------------------------------------------------------------
+
+
+def _tail(
+    client: Client, study_id: int, spec: StudySpec, *, as_json: bool = False, between: Callable[[], None] = lambda: None
+) -> bool:
+    """Follow a study to its end and print its leaderboard; whether it went well."""
+    with _live(quiet=as_json or not out.is_terminal) as update:
+        while True:
+            view = client.study(study_id)
+            update(view["summary"], spec.objective.metric, client.cluster())
+            if view["finished_at"]:
+                break
+            between()
+            time.sleep(0.3)
+    return _conclude(view["summary"], list(client.trials(study_id)), spec, as_json, view["reason"])
+
+
+@contextmanager
+def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], str, dict[str, Any]], None]]:
+    """A block that is redrawn in a terminal; elsewhere one line whenever the trials' states have changed."""
+    if not quiet:
+        with Live(console=out, auto_refresh=False, transient=True) as live:
+            yield lambda summary, metric, cluster: live.update(live_view(summary, metric, cluster), refresh=True)
+        return
+    shown: dict[str, int] = {}
+
+    def line(summary: dict[str, Any], metric: str, cluster: dict[str, Any]) -> None:
+        nonlocal shown
+        if summary["trials"] != shown:
+            shown = summary["trials"]
+            best = summary["best"]
+            states = ", ".join(f"{count} {state.lower()}" for state, count in shown.items())
+            so_far = f"; best {metric} {best['value']:.4f}" if best else ""
+            err.print(f"{states or 'starting'}{so_far}", soft_wrap=True)
+
+    yield line
+
+
+def _client(address: str, token: str) -> Client:
+    url = address or running_server(settings_of().data_dir) or f"http://127.0.0.1:{settings_of().port}"
+    client = Client(url, token=token or None)
+    atexit.register(client.close)
+    return client

@@ -1,0 +1,61 @@
+"""A screening as a table for a terminal: how many candidates fit from which number of ranks on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from rich.table import Table
+
+from estimators.devices.kind import DeviceKind
+from placement.planning.planner import Choice
+from scamp_service.sizing.screening import Screened, Screening
+
+
+def as_table(screening: Screening) -> Table:
+    """One row for each number of ranks that a study would choose, with medians of those candidates."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ["ranks", "candidates", "recompute", "accumulate", "micro-batch", "reserve MiB"]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    chosen = [one.choice for one in screening.candidates if isinstance(one.choice, Choice)]
+    for ranks in sorted({choice.plan.world_size for choice in chosen}):
+        table.add_row(str(ranks), *_cells([choice for choice in chosen if choice.plan.world_size == ranks]))
+    infeasible = sum(not one.refused and not isinstance(one.choice, Choice) for one in screening.candidates)
+    if infeasible:
+        table.add_row("none", str(infeasible), style="dim")
+    return table
+
+
+def _cells(choices: Sequence[Choice]) -> list[str]:
+    plans = [choice.plan for choice in choices]
+    return [
+        str(len(choices)),
+        str(sum(plan.recompute for plan in plans)),
+        str(sum(plan.num_micro_batches > 1 for plan in plans)),
+        f"{median(plan.micro_batch for plan in plans):g}",
+        f"{median(choice.footprint.reserved_mib for choice in choices):g}",
+    ]
+
+
+def footnotes(screening: Screening, kind: DeviceKind | None) -> Iterator[str]:
+    """How it was found, what was left out, and what is unverified; one line each."""
+    num_alone = len(screening.alone)
+    by_formula = sum(not one.refused for one in screening.candidates) - num_alone
+    if by_formula:
+        examples = f"{screening.num_examples} traced examples" if screening.num_examples else "examples traced earlier"
+        checked = f"; {screening.num_checked} traced whole agree to the byte" if screening.num_checked else ""
+        yield f"{by_formula} candidates by formulas from {examples}{checked}"
+    for why in sorted(set(screening.alone.values())):
+        yield f"{sum(one == why for one in screening.alone.values())} traced one by one: {why}"
+    refused = [one for one in screening.candidates if one.refused]
+    if refused:
+        yield f"{len(refused)} refused by the workload, the first: {_first_line(refused[0])}"
+    if kind is not None and kind.memory is not None:
+        yield (
+            f"unverified: ScaMP has not held them against a {kind.name}. Peaks are those of tensors; what PyTorch's "
+            "allocator needs beyond them is left to the margin, and `scamp estimate` replays it"
+        )
+
+
+def _first_line(one: Screened) -> str:
+    return one.refused.splitlines()[0]

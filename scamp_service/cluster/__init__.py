@@ -1,0 +1,1 @@
+"""Runs gangs on Ray: rank processes, device pools, GPUs, the sink, a local cluster. The only place that imports Ray."""

@@ -1,0 +1,1 @@
+"""Decides what happens next and applies it: the controller and its pure decisions."""

@@ -1,0 +1,225 @@
+"""Find → decide → apply, over and over: the only process that starts and stops gangs. It keeps no state of its own
+that a restart would miss: the database is the only truth, and running gangs are found again through the executor.
+
+A leader lease in the database lets several controllers stand by; the pure half of the loop is ``decide``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from estimators.learning import WINDOW_TRIALS
+from scamp_service.control import decide as d
+from scamp_service.control.executor import Demand, Executor, Sizer
+from scamp_service.control.stopping import rungs
+from scamp_service.errors import Unavailable
+from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.model import Study, Trial
+from scamp_service.search.proposals import Search
+from scamp_service.store.store import Store
+from scamp_service.study.spec import StudySpec
+
+log = logging.getLogger("scamp.controller")
+
+LEASE = "controller"
+BROKEN_AFTER = 3
+"""A study whose first trials all fail for a reason of the workload is stopped after this many."""
+
+
+class Controller:
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        sizer: Sizer,
+        *,
+        max_gangs_per_device: int = 4,
+        lease_seconds: float = 10.0,
+        clock: Callable[[], float] = time.time,
+        new_token: Callable[[], str] = lambda: secrets.token_hex(16),
+    ) -> None:
+        self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._store, self._executor, self._sizer = store, executor, sizer
+        self._max_gangs_per_device, self._lease_seconds = max_gangs_per_device, lease_seconds
+        self._clock, self._new_token = clock, new_token
+        self._specs: dict[int, StudySpec] = {}
+        self._searches: dict[int, Search] = {}
+        self._exhausted: set[int] = set()
+        self._passed_over: Mapping[str, int] = {}
+
+    def run(self, stop: Callable[[], bool], *, period_seconds: float = 0.1) -> None:
+        """Tick until ``stop()``. A database that cannot be reached is waited for; nothing is decided meanwhile."""
+        while not stop():
+            began = time.monotonic()
+            try:
+                busy = self.tick()
+            except Unavailable as error:
+                log.warning("%s; trying again", error)
+                busy, period_seconds = False, max(period_seconds, 0.5)
+            spent = time.monotonic() - began
+            time.sleep(0.0 if busy and spent > period_seconds else max(0.01, period_seconds - spent))
+
+    def resign(self) -> None:
+        self._store.release_lease(LEASE, self.holder)
+
+    def tick(self) -> bool:
+        """One cycle; returns whether anything was decided. Without the lease it does nothing."""
+        if not self._store.acquire_lease(LEASE, self.holder, self._lease_seconds, now=self._clock()):
+            return False
+        effects = d.decide(self.find())
+        for effect in effects:
+            self.apply(effect)
+        return any(not isinstance(effect, d.PassedOver) for effect in effects)
+
+    # --- find ------------------------------------------------------------------------------------------------------
+
+    def find(self) -> d.Snapshot:
+        gangs = self._executor.gangs()  # gangs, attempts, trials, in this order: see Snapshot
+        attempts = self._store.open_attempts()
+        cluster = self._executor.cluster()
+        studies = {study.id: self._rules(study) for study in self._live_studies()}
+        trials = [trial for trial in self._store.live_trials() if trial.study_id in studies]
+        judged = {trial.study_id for trial in trials if trial.state is TrialState.RUNNING and self._at_rung(trial)}
+        to_plan = {studies[t.study_id].family(t) for t in trials if t.state in (TrialState.WAITING, TrialState.QUEUED)}
+        resumable = {trial.id for trial in trials if trial.attempt and trial.state is not TrialState.WAITING}
+        return d.Snapshot(
+            now=self._clock(),
+            studies=studies,
+            trials=trials,
+            attempts=attempts,
+            gangs=gangs,
+            cluster=cluster,
+            sized=self._sizer.results(),
+            rungs={i: self._store.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
+            checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
+            past={family: self._store.family_runs(family, WINDOW_TRIALS) for family in sorted(to_plan)},
+            passed_over=self._passed_over,
+            max_gangs_per_device=self._max_gangs_per_device,
+        )
+
+    def _live_studies(self) -> list[Study]:
+        live: list[Study] = []
+        while page := self._store.studies(live=True, after=live[-1].id if live else 0):
+            live += page
+        return [study for study in live if self._readable(study)]
+
+    def _readable(self, study: Study) -> bool:
+        """A stored study that this version cannot read fails alone, instead of stopping the controller for all."""
+        try:
+            self._spec(study)
+        except ValueError as error:
+            reason = f"this version of ScaMP cannot read the study; submit it again: {error}"
+            expected = [StudyState.RUNNING, StudyState.STOPPING]
+            self._store.move_study(study.id, expected, StudyState.FAILED, reason=reason, now=self._clock())
+            return False
+        return True
+
+    def _spec(self, study: Study) -> StudySpec:
+        if study.id not in self._specs:
+            self._specs[study.id] = StudySpec.model_validate(study.spec)
+        return self._specs[study.id]
+
+    def _at_rung(self, trial: Trial) -> bool:
+        return any(trial.judged_step < rung <= trial.step for rung in rungs(self._specs[trial.study_id]))
+
+    def _rules(self, study: Study) -> d.StudyRules:
+        spec = self._spec(study)
+        counts = self._store.trial_counts(study.id)
+        failed = counts.get(TrialState.FAILED, 0)
+        hopeless = failed >= BROKEN_AFTER and failed == sum(
+            count for state, count in counts.items() if state not in (TrialState.WAITING, TrialState.CANCELLED)
+        )
+        return d.StudyRules(
+            id=study.id,
+            state=study.state,
+            workload=spec.workload,
+            code=study.code,
+            metric=spec.objective.metric,
+            maximize=spec.objective.direction == "maximize",
+            seed=spec.search.seed,
+            max_trials=spec.budget.trials,
+            steps=spec.budget.steps,
+            report_every=spec.report_every,
+            rungs=rungs(spec),
+            reduction_factor=spec.stopping.reduction_factor,
+            max_concurrent=spec.budget.max_concurrent,
+            max_lost=spec.budget.max_lost,
+            max_oom=spec.budget.max_oom,
+            num_trials=sum(counts.values()),
+            searched=frozenset(spec.space),
+            exhausted=study.id in self._exhausted,
+            broken=self._why_broken(study, failed) if hopeless else "",
+        )
+
+    def _why_broken(self, study: Study, failed: int) -> str:
+        first = self._store.trials(study.id, limit=1, states=[TrialState.FAILED])[0]
+        return f"all of its first {failed} trials failed; trial {first.number}: {first.reason}"
+
+    # --- apply: each is one transaction, then at most one act that is safe to repeat -----------------------------
+
+    def apply(self, effect: d.Effect) -> None:
+        now = self._clock()
+        match effect:
+            case d.MoveTrial(trial, to, changes):
+                moved = self._store.move_trial(trial.id, trial.state, trial.attempt, to, now=now, **changes)
+                if moved and trial.state is TrialState.WAITING:
+                    self._sizer.forget([trial.id])
+            case d.MoveAttempt(attempt, to, changes):
+                self._store.move_attempt(attempt.trial_id, attempt.attempt, [attempt.state], to, now=now, **changes)
+            case d.Begin():
+                self._begin(effect, now)
+            case d.Launch(order):
+                self._executor.launch(order)
+            case d.StopGang(key):
+                self._executor.stop(key)
+            case d.Size(trial, learned):
+                study = self._store.study(trial.study_id)
+                demand = Demand(self._spec(study).workload, study.code, trial.params, trial.extra_bytes, learned)
+                self._sizer.request(trial.id, demand, self._executor.cluster())
+            case d.Propose(study_id, first_number, count):
+                self._propose(study_id, first_number, count, now)
+            case d.PassedOver(counts):
+                self._passed_over = counts
+            case d.FinishStudy(study_id, to, reason):
+                expected = [StudyState.RUNNING, StudyState.STOPPING]
+                if self._store.move_study(study_id, expected, to, reason=reason, now=now):
+                    log.info("study %s: %s %s", study_id, to, reason)
+
+    def _begin(self, begin: d.Begin, now: float) -> None:
+        order = replace(begin.order, token=self._new_token())
+        committed = self._store.begin_attempt(
+            order.trial_id,
+            order.attempt,
+            token=order.token,
+            plan=order.plan.to_json(),
+            devices=order.devices,
+            device_kinds=begin.device_kinds,
+            mib_per_rank=order.mib_per_rank,
+            predicted_bytes=begin.trial.predicted_bytes,
+            extra_bytes=begin.trial.extra_bytes,
+            bias_bytes=begin.trial.bias_bytes,
+            placement_reason=begin.placement.reason,
+            now=now,
+        )
+        if committed:
+            self._executor.launch(order)
+
+    def _propose(self, study_id: int, first_number: int, count: int, now: float) -> None:
+        study = self._store.study(study_id)
+        search = self._searches.setdefault(study_id, Search(self._spec(study)))
+        candidates = search.propose(self._history(study_id), first_number, count)
+        if len(candidates) < count:
+            self._exhausted.add(study_id)
+        self._store.create_trials(study_id, list(enumerate(candidates, first_number)), now=now)
+
+    def _history(self, study_id: int) -> list[Trial]:
+        history: list[Trial] = []
+        while page := self._store.trials(study_id, after=history[-1].id if history else 0):
+            history += page
+        return history

@@ -1,0 +1,23 @@
+"""Which trials learn of each other's memory: the family of a candidate. What they learn is in ``estimators.learning``.
+
+A family is a workload with its code and every parameter but the numbers that the study searches. Those numbers are
+sizes and rates: the trace follows the sizes, and memory does not depend on the rates. What is left chooses code paths
+(an optimizer by name, a flag, a data set), and what no trace sees comes from code paths: trials that differ in them say
+little of each other. A candidate that overrides a fixed number is of another family for the same reason. The layout is
+no part of it: one rank and two run the same code of the user, and what gangs need besides is in the constant margin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+
+from scamp_service.model import Json
+
+
+def family(workload: str, code: str | None, params: Json, searched: Collection[str]) -> str:
+    """16 hex digits; the same for trials that learn from each other, over studies too. ``searched``: names of the
+    study's space."""
+    settings = {name: value for name, value in params.items() if name not in searched or isinstance(value, bool | str)}
+    return hashlib.sha256(json.dumps([workload, code, settings], sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""The processes of a running service: the supervisor and the controller process."""

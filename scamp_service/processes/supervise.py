@@ -1,0 +1,209 @@
+"""``scamp serve``: starts the API, the controller and a local Ray as processes of its own, restarts what dies, and
+leaves nothing behind. It knows no study: any of its children, and it itself, may be killed at any instant.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import httpx
+
+from scamp_service.cluster.local_ray import LocalRay
+from scamp_service.errors import Conflict, Refused, Unavailable
+from scamp_service.settings import ROOT, Settings
+
+log = logging.getLogger("scamp.serve")
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MODULES = {"api": ["api"], "controller": ["scamp_service", "controller"]}
+PORTS_TRIED = 50
+RESTART_SECONDS = 1.0
+STOP_SECONDS = 10.0
+
+
+class Service:
+    """Everything that ``scamp serve`` runs, as a context manager. ``url`` is where the API answers."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: dict[str, float] = {}
+        self._ray: LocalRay | None = None
+        self._starting = threading.Thread()
+        self._lock: IO[str] | None = None
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        settings = self.settings
+        if settings.host not in LOOPBACK and len(settings.api_token) < 16:
+            raise Refused(
+                f"{settings.host} can be reached from other machines: set SCAMP_API_TOKEN to at least 16 characters, "
+                "or listen on 127.0.0.1"
+            )
+        self._lock = lock_data_dir(settings.data_dir)
+        port = free_port(settings.host, settings.port)
+        self.settings = settings = settings.model_copy(update={"port": port})
+        self.url = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}"
+        try:
+            self._spawn("api")
+            if not settings.ray_address:
+                self._ray = LocalRay(settings, settings.data_dir)
+                self._start_ray()
+            self._wait_healthy()
+            self._spawn("controller")  # it has to wait for Ray anyhow
+            write_server_file(settings.data_dir, self.url)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def watch(self) -> None:
+        """Restart whatever has died; call it about twice a second."""
+        if self._ray is not None and not self._starting.is_alive() and not self._ray.alive():
+            log.warning("the local Ray has died; starting another")
+            self._end("controller")
+            self._start_ray()
+            self._spawn("controller")
+        for name, child in list(self._children.items()):
+            if child.poll() is not None and time.monotonic() - self._started[name] > RESTART_SECONDS:
+                log.warning("the %s process ended with code %s; starting it again", name, child.returncode)
+                self._spawn(name)
+
+    def stop(self) -> None:
+        """End every process that was started here, and only those."""
+        server_file(self.settings.data_dir).unlink(missing_ok=True)
+        for name in list(self._children):
+            self._end(name)
+        if self._ray is not None:
+            if self._starting.is_alive():
+                self._starting.join()
+            self._ray.stop()
+            ray_address_file(self.settings.data_dir).unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.close()
+
+    def _start_ray(self) -> None:
+        """In the background: the API answers before Ray does, and the controller warms up meanwhile."""
+        assert self._ray is not None
+        ray_address_file(self.settings.data_dir).unlink(missing_ok=True)
+        self._starting = threading.Thread(target=self._ray.start, daemon=True)
+        self._starting.start()
+
+    def _spawn(self, name: str) -> None:
+        logs = self.settings.data_dir / "logs"
+        logs.mkdir(exist_ok=True)
+        with (logs / f"{name}.log").open("ab") as output:
+            self._children[name] = subprocess.Popen(
+                [sys.executable, "-m", *MODULES[name]],
+                cwd=ROOT,
+                env={**os.environ, **as_environment(self.settings)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        self._started[name] = time.monotonic()
+
+    def _end(self, name: str) -> None:
+        child = self._children.pop(name)
+        if child.poll() is not None:
+            return
+        child.terminate()
+        try:
+            child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+    def _wait_healthy(self, seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self._children["api"].poll() is None:
+            try:
+                if httpx.get(f"{self.url}/healthz", timeout=1.0).is_success:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+        raise Unavailable(f"the API did not start; its log is {self.settings.data_dir / 'logs' / 'api.log'}")
+
+
+def as_environment(settings: Settings) -> dict[str, str]:
+    """The settings as the environment of a child process."""
+    return {f"SCAMP_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
+
+
+def lock_data_dir(data_dir: Path) -> IO[str]:
+    """One service per data directory; the lock ends with the process. Raises ``Conflict`` when it is taken."""
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = (data_dir / "service.lock").open("w")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        url = running_server(data_dir)
+        where = f"at {url}; use it with scamp submit" if url else "there"
+        raise Conflict(f"a ScaMP service is using {data_dir} already, {where}, or choose another --data-dir") from None
+    return handle
+
+
+def free_port(host: str, first: int) -> int:
+    """The first port from ``first`` on that nobody listens on."""
+    for port in range(first, min(first + PORTS_TRIED, 65536)):
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except PermissionError:
+                raise Unavailable(f"port {port} needs privileges; choose one above 1023 with --port") from None
+            except OSError:
+                continue
+            return port
+    raise Unavailable(f"ports {first} to {first + PORTS_TRIED - 1} are all taken; choose another with --port")
+
+
+def server_file(data_dir: Path) -> Path:
+    return data_dir / "server.json"
+
+
+def ray_address_file(data_dir: Path) -> Path:
+    """Written by ``LocalRay`` once its cluster can be connected to."""
+    return data_dir / "ray-address"
+
+
+def write_server_file(data_dir: Path, url: str) -> None:
+    server_file(data_dir).write_text(json.dumps({"url": url, "pid": os.getpid()}))
+
+
+def running_server(data_dir: Path) -> str | None:
+    """The URL of the service that uses this data directory, if one runs."""
+    try:
+        server = json.loads(server_file(data_dir).read_text())
+        os.kill(server["pid"], 0)
+        return str(server["url"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this child when its parent dies, however it dies (in fact: the thread that started it)."""
+    pr_set_pdeathsig = 1
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

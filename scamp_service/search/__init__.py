@@ -1,0 +1,1 @@
+"""Proposes candidates from a search space."""

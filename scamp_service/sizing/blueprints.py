@@ -1,0 +1,174 @@
+"""Finds blueprints of candidates by tracing a few of them, and keeps what it has found.
+
+The examples have few blocks; formulas found from them give the peaks of all candidates, byte by byte
+(``scaling.blueprint``), and one candidate of each blueprint is traced whole to check it. Where anything does not
+hold there is none, and whoever asks must have the candidates traced one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+
+from estimators.model import Layout
+from estimators.scaling.blueprint import SAMPLES, Blueprint, fit
+from estimators.scaling.example import Example, NoBlueprint
+from estimators.scaling.formula import RANKS, Points
+from scamp_service.model import Json
+from scamp_service.sizing.groups import Group, Task, columns, grouped, parted
+from scamp_service.sizing.trace_pool import TracePool
+from scamp_service.sizing.traces import TraceFailed, Tracer, write_atomically
+
+KINDS = tuple(
+    Layout(dp_shard, recompute, accumulate)
+    for dp_shard in (1, 2)
+    for recompute in (False, True)
+    for accumulate in (False, True)
+)
+"""One layout for each blueprint of a group; 2 stands for every number of shards."""
+
+
+class Screener:
+    """Finds blueprints for the candidates of one workload."""
+
+    def __init__(self, workload: str, code: str | None, tracer: Tracer, pool: TracePool) -> None:
+        """``code`` is the hash of a user's files, which ``tracer`` can get."""
+        self._workload, self._code, self._tracer, self._pool = workload, code, tracer, pool
+        self.num_examples = 0
+        self.num_checked = 0
+
+    def batches(self, candidates: Sequence[Json]) -> list[int | str]:
+        """Of each candidate its batch, or what the workload has against it. Raises ``TraceFailed``."""
+        wish = {"params": [dict(params) for params in candidates]}
+        file = self._tracer.cache.file_of("candidates", self._workload, self._code, wish)
+        with contextlib.suppress(OSError, ValueError):
+            return list(json.loads(file.read_bytes()))
+        self._pool.start()
+        answer: list[int | str] = self._ask("candidates", wish).result()["candidates"]
+        write_atomically(file, json.dumps(answer).encode())
+        return answer
+
+    def blueprints(
+        self, candidates: Mapping[int, Json], degrees: Sequence[int]
+    ) -> Iterator[tuple[Group, dict[Layout, Blueprint] | str]]:
+        """All candidates in groups, with the blueprints of each by the layouts of ``KINDS``, for all ``degrees``.
+
+        In their place the reason, where there are none.
+        """
+        waiting = grouped(candidates)
+        while waiting:
+            group = waiting.pop()
+            try:
+                yield group, self._blueprints(group, candidates, degrees)
+            except NoBlueprint as why:
+                if why.parted_by is None:
+                    yield group, str(why)
+                else:
+                    waiting += parted(group, why.parted_by, candidates)
+            except TraceFailed as failed:
+                yield group, failed.reason.splitlines()[0]
+
+    def _blueprints(
+        self, group: Group, candidates: Mapping[int, Json], degrees: Sequence[int]
+    ) -> dict[Layout, Blueprint]:
+        if not group.sizes:
+            raise NoBlueprint("they do not differ in any size")
+        members = [candidates[key] for key in group.members]
+        gangs = [degree for degree in degrees if degree > 1]
+        kinds = [kind for kind in KINDS if kind.dp_shard == 1 or gangs]
+        points = columns(members, group.sizes)
+        covering = {
+            kind: known
+            for kind in kinds
+            if (known := self.known(group, kind)) is not None and _covers(known, points, kind, gangs)
+        }
+        # Examples tell of steps with and without accumulation at once.
+        missing = list(dict.fromkeys(replace(kind, accumulate=False) for kind in kinds if kind not in covering))
+        if not missing:
+            return covering
+        task = Task(group, members, gangs, self._depth(group, members))
+        for kind, blueprint in self._traced(task, missing).items():
+            if not _covers(blueprint, points, kind, gangs):
+                raise NoBlueprint("some are beyond all examples")
+            write_atomically(self._file(group, kind), json.dumps(blueprint.to_json()).encode())
+            covering[kind] = blueprint
+        return covering
+
+    def _traced(self, task: Task, kinds: Sequence[Layout]) -> dict[Layout, Blueprint]:
+        # Those that take longest first, so that no process is idle at the end.
+        wanted = {kind: task.examples(kind) for kind in reversed(kinds)}
+        asked = {kind: [self._submit("examples", kind, one) for one in points] for kind, points in wanted.items()}
+        try:
+            return self._confirmed(task, wanted, asked)
+        finally:
+            for answer in itertools.chain(*asked.values()):
+                answer.cancel()  # where one has failed, nobody waits for the others
+
+    def _confirmed(
+        self, task: Task, wanted: Mapping[Layout, Sequence[Json]], asked: Mapping[Layout, Sequence[Future[Json]]]
+    ) -> dict[Layout, Blueprint]:
+        """Those of which a candidate that was traced whole needs what they say."""
+        found, checks = {}, []
+        for kind, answers in asked.items():
+            pairs = [answer.result()["examples"] for answer in answers]
+            self.num_examples += len(pairs)
+            for accumulate in (False, True):
+                layout = replace(kind, accumulate=accumulate)
+                examples = [Example.from_json(pair[accumulate]) for pair in pairs]
+                found[layout] = fit(task.columns(wanted[kind], kind), examples)
+                point = task.to_check(layout, found[layout])
+                checks.append((layout, point, self._submit("peak", layout, point)))
+        for layout, point, answer in checks:
+            told = found[layout].costs(task.columns([point], layout)).curve(0).peak_bytes(point[SAMPLES])
+            self.num_checked += 1
+            if told != (peak := answer.result()["peak"]):
+                raise NoBlueprint(f"{point} needs {peak:,} bytes where its blueprint says {told:,}")
+        return found
+
+    def _depth(self, group: Group, members: Sequence[Json]) -> str | None:
+        """The parameter that is the number of blocks, if there is one."""
+        largest = {name: max(one[name] for one in members) for name in group.sizes}
+
+        def suits(one: Json) -> tuple[int, int]:
+            """Has sizes that can be told apart, and many blocks."""
+            return len({one[name] for name in group.sizes}), sum(one[name] == largest[name] for name in group.sizes)
+
+        point = {**sorted(members, key=suits)[-1], SAMPLES: 2}
+        one, _ = self._submit("examples", Layout(), point).result()["examples"]
+        return next((name for name in group.sizes if point[name] == one["num_blocks"]), None)
+
+    def _submit(self, what: str, kind: Layout, point: Json) -> Future[Json]:
+        params = {name: value for name, value in point.items() if name not in (SAMPLES, RANKS)}
+        layout = replace(kind, dp_shard=point.get(RANKS, 1))
+        wish = {"params": params, "layout": asdict(layout), "micro_batch": point[SAMPLES]}
+        return self._ask(what, wish)
+
+    def _ask(self, what: str, wish: Json) -> Future[Json]:
+        return self._pool.submit(lambda process: self._tracer.ask(process, what, self._workload, self._code, wish))
+
+    def known(self, group: Group, kind: Layout) -> Blueprint | None:
+        """What was found earlier; None where there is nothing, or only a damaged file."""
+        try:
+            return Blueprint.from_json(json.loads(self._file(group, kind).read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _file(self, group: Group, kind: Layout) -> Path:
+        shared = [group.settings, *group.sizes]
+        return self._tracer.cache.file_of("blueprint", self._workload, self._code, shared, str(kind))
+
+
+def _covers(blueprint: Blueprint, points: Points, kind: Layout, gangs: Sequence[int]) -> bool:
+    ranks = [np.array([side(gangs)]) for side in (min, max)] if kind.dp_shard > 1 else [np.array([1])]
+    num = len(next(iter(points.values())))
+    return all(
+        blueprint.covers({**points, **({RANKS: np.repeat(count, num)} if kind.dp_shard > 1 else {})}).all()
+        for count in ranks
+    )

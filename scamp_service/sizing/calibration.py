@@ -1,0 +1,64 @@
+"""The measured speed of this machine's devices: kept in the data directory, measured by child processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from estimators.devices.kind import DeviceKind
+from scamp_service.cluster.gpus import Gpu
+from scamp_service.errors import InvalidInput
+from scamp_service.settings import ROOT
+from scamp_service.sizing.traces import write_atomically
+
+CPU = "cpu"
+
+
+def calibrate_cpu(data_dir: Path) -> DeviceKind:
+    """Measure, and keep the result. Raises ``InvalidInput`` with the child's last words where that cannot be done."""
+    return _measured(_file(data_dir, CPU), [], "")
+
+
+def calibrate_gpu(data_dir: Path, gpu: Gpu) -> DeviceKind:
+    """As above. The kind has a name of the catalogue, or else that of its product."""
+    name = gpu.kind or gpu.name
+    return _measured(_file(data_dir, name), ["--gpu", gpu.uuid, "--name", name], gpu.uuid)
+
+
+def one_of_each(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Of each product the GPU of which strangers hold least; none in MIG mode, where CUDA shows a part of one."""
+    idlest: dict[str, Gpu] = {}
+    for gpu in sorted(gpus, key=lambda gpu: gpu.strangers_mib):
+        if not gpu.mig:
+            idlest.setdefault(gpu.name, gpu)
+    return list(idlest.values())
+
+
+def _measured(file: Path, arguments: Sequence[str], visible: str) -> DeviceKind:
+    command = [sys.executable, "-m", "workloads.calibration.measure", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": visible}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise InvalidInput(f"this machine cannot be calibrated: {words[-1]}")
+    kind = DeviceKind.from_json(json.loads(done.stdout.splitlines()[-1]))
+    write_atomically(file, json.dumps(kind.to_json()).encode())
+    return kind
+
+
+def calibrated(data_dir: Path, name: str = CPU) -> DeviceKind | None:
+    """What was measured last of the CPU, or of a kind of GPU; None where nothing was, or a file of another version is
+    left."""
+    try:
+        return DeviceKind.from_json(json.loads(_file(data_dir, name).read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _file(data_dir: Path, name: str) -> Path:
+    return data_dir / "device_kinds" / f"{re.sub(r'[^a-z0-9.]+', '-', name.strip().lower())}.json"

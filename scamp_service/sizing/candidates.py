@@ -1,0 +1,66 @@
+"""What an estimate is of: the first candidates of a study, a built-in workload, or something in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scamp_service.client import bundle_code
+from scamp_service.errors import InvalidInput
+from scamp_service.study.spec import StudySpec, parse_study
+
+STUDY_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A workload, the zip of its files if it is a user's, and the parameters of each candidate."""
+
+    workload: str
+    code: bytes | None
+    candidates: Sequence[Mapping[str, Any]]
+
+
+def subject(
+    what: str,
+    params: Mapping[str, Any],
+    num_candidates: int = 1,
+    working_dir: Path | None = None,
+    *,
+    at_random: bool = False,
+) -> Subject:
+    """``what`` is STUDY.yaml, the name of a built-in workload, FILE.py:Class, FILE.py:function or MODULE:FUNC.
+
+    ``params`` take the place of a study's own; its candidates are the first that it would try, or drawn ``at_random``.
+    Raises ``InvalidInput``.
+    """
+    if Path(what).suffix not in STUDY_SUFFIXES:
+        if ":" not in what:
+            return Subject(what, None, [params])
+        module, _, name = what.rpartition(":")
+        workload = what if module.endswith(".py") else f"{module.replace('.', '/')}.py:{name}"
+        return Subject(workload, bundle_code(Path.cwd() / "study", workload, working_dir), [params])
+    from scamp_service.search.proposals import Search
+
+    study = Path(what)
+    spec = parse_study(read_study(study))
+    if unknown := sorted(params.keys() - spec.space.keys() - spec.fixed.keys()):
+        raise InvalidInput(f"{what} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
+    if at_random:
+        spec = spec.model_copy(update={"search": spec.search.model_copy(update={"sampler": "random"})})
+    proposed = Search(spec).propose([], 0, num_candidates)
+    return Subject(spec.workload, code_of(study, spec, working_dir), [{**one, **params} for one in proposed])
+
+
+def read_study(study: Path) -> str:
+    try:
+        return study.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read the study {study}: {error}") from None
+
+
+def code_of(study: Path, spec: StudySpec, working_dir: Path | None) -> bytes | None:
+    """The zip of the files that a study's workload needs; None for a built-in one."""
+    return bundle_code(study, spec.workload, working_dir) if ".py:" in spec.workload else None

@@ -1,0 +1,303 @@
+"""What the plans of a candidate would cost on given devices, without running any: no Ray, no service.
+
+The same traces and the same policy as in a study, so that what is told here is what a study would do. On a GPU, which
+need not be here, a rank's peak is what PyTorch's allocator must be given, by replay; nobody has checked these on one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from estimators.devices.catalogue import gpu
+from estimators.devices.communication import StepTime, step_time
+from estimators.devices.kind import DeviceKind
+from estimators.memory import VIRTUAL, Margin, footprints, largest_micro_batch, margin_on
+from estimators.model import MIB, Footprint, Layout, ModelProfile, Plan
+from estimators.peaks.reserved import ReservedCurve
+from estimators.peaks.units import Unit
+from placement.model import VIRTUAL as VIRTUAL_DEVICE
+from placement.model import Cluster, Device
+from placement.planning.planner import Choice, NoPlan, Option, Untraced, compare, decide
+from scamp_service.errors import InvalidInput
+from scamp_service.model import Json
+from scamp_service.settings import Settings
+from scamp_service.sizing.calibration import calibrated
+from scamp_service.sizing.candidates import subject
+from scamp_service.sizing.trace_pool import TracePool
+from scamp_service.sizing.traces import Trace, TraceFailed, Tracer
+from scamp_service.study.user_code import check_code
+
+TRACE_SECONDS = 600
+"""Of processor time: whoever waits for one answer is more patient than a study."""
+
+
+UNVERIFIED = ("outside_bytes", "smallest_capacity_bytes", "step_seconds", "compute_seconds", "communication_share")
+"""Of GPUs: what rests on figures of others, on assumptions, or on a replay that nobody has held against such a GPU."""
+MEASURED_ALONE = ("outside_bytes", "step_seconds", "compute_seconds", "communication_share")
+"""Of these, what `scamp calibrate` has measured for ranks that work alone."""
+
+
+def estimate(
+    what: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    device: str | None = None,
+    count: int | None = None,
+    mib: int | None = None,
+    expandable: bool = False,
+    working_dir: Path | None = None,
+) -> Estimate:
+    """What ``scamp estimate`` does, for one candidate; the arguments are the command's. Raises ``InvalidInput``."""
+    settings = Settings()
+    cluster, kind = target(settings, device, count, mib)
+    wanted = subject(what, params or {}, 1, working_dir)
+    with Estimator(wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable) as estimator:
+        return estimator.estimate(wanted.candidates[0], cluster)
+
+
+def target(
+    settings: Settings, device: str | None, count: int | None, mib: int | None
+) -> tuple[Cluster, DeviceKind | None]:
+    """The devices that are asked about, and what is known of their kind. Raises ``InvalidInput``."""
+    if device is None:
+        cluster = devices(count or settings.virtual_devices, mib or settings.device_mib)
+        return cluster, calibrated(settings.data_dir)
+    try:
+        kind = calibrated(settings.data_dir, device) or gpu(device)
+    except ValueError as error:
+        raise InvalidInput(f"{error}, or run `scamp calibrate` on a machine that has it") from None
+    if kind.memory is None:
+        raise InvalidInput(f"{device!r} is no GPU: leave --device out for virtual devices")
+    total_mib = int(kind.memory.total.value) // MIB
+    if mib is not None and mib > total_mib:
+        raise InvalidInput(f"a device of kind {kind.name} offers {total_mib} MiB, not {mib}")
+    return devices(1 if count is None else count, mib or total_mib, kind.name), kind
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """All plans that a study would choose from, in its order, and which it would take."""
+
+    params: Json
+    batch: int
+    profile: ModelProfile
+    options: Sequence[Option]
+    choice: Choice | NoPlan
+    kind: DeviceKind | None = None
+    margin: Margin = VIRTUAL
+    units: Sequence[Unit] = ()
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.kind is not None and self.kind.memory is not None
+
+    def step_time(self, option: Option) -> StepTime | None:
+        """Of one optimizer step; None where nothing was calibrated or traced, and for gangs of virtual devices, whose
+        links are not known."""
+        work = self.profile.work.get(option.plan.layout)
+        if self.kind is None or work is None or not option.fits:
+            return None
+        plan = option.plan
+        step = work.step(plan.micro_batch, plan.num_micro_batches)
+        return step_time(self.kind, step, plan.world_size, plan.num_micro_batches)
+
+    def outside_bytes(self, option: Option) -> int:
+        """Of one rank, outside of the allocator; 0 on virtual devices, where that is in the margin."""
+        return self.margin.fixed_bytes(option.plan.world_size) if self.on_gpu else 0
+
+    def smallest_capacity_bytes(self, option: Option) -> int | None:
+        """Memory of the smallest device that such a rank runs on, without a margin; None where nothing was replayed."""
+        if option.states_alone or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
+            return None
+        return option.footprint.peak_bytes + self.outside_bytes(option)
+
+    def largest_micro_batch(self, option: Option) -> int | None:
+        """With which one rank of such a plan fits, whatever the batch; None where no trace was made."""
+        layout = Layout(option.plan.dp_shard, option.plan.recompute)
+        if layout not in self.profile.curves:
+            return None
+        return largest_micro_batch(self.profile, layout, option.offered_mib, margin=self.margin)
+
+    def unverified(self, option: Option) -> list[str]:
+        """Names of values in ``to_json`` that nobody has held against such a device."""
+        if self.kind is None or not self.on_gpu:
+            return []
+        measured = MEASURED_ALONE if self.kind.verified and option.plan.world_size == 1 else ()
+        return [name for name in UNVERIFIED if name not in measured]
+
+    def to_json(self) -> dict[str, Any]:
+        """``parts`` are bytes of the peak by category; ``largest_micro_batch`` is null where no trace was made."""
+        chosen = self.choice.plan if isinstance(self.choice, Choice) else None
+        return {
+            "params": dict(self.params),
+            "batch": self.batch,
+            "num_params": self.profile.num_params,
+            "state_bytes": self.profile.state_bytes,
+            "flops_per_sample": self.profile.work[Layout()].per_sample.flops,
+            "units": [_unit_json(unit) for unit in self.units],
+            "plan": chosen.to_json() if chosen else None,
+            "reason": self.choice.reason,
+            "device": self._device_json(),
+            "options": [self._option_json(option) for option in self.options],
+        }
+
+    def _option_json(self, option: Option) -> dict[str, Any]:
+        time = self.step_time(option)
+        return {
+            "plan": option.plan.to_json(),
+            "text": str(option.plan) if option.fits else option.words,
+            "fits": option.fits,
+            "peak_bytes": option.footprint.peak_bytes,
+            "parts": dict(option.footprint.parts),
+            "outside_bytes": self.outside_bytes(option),
+            "smallest_capacity_bytes": self.smallest_capacity_bytes(option),
+            "reserved_mib": option.footprint.reserved_mib,
+            "offered_mib": option.offered_mib,
+            "lower_bound": option.at_least,
+            "largest_micro_batch": self.largest_micro_batch(option),
+            "step_seconds": time.seconds if time else None,
+            "compute_seconds": time.compute_seconds if time else None,
+            "communication_share": time.communication_share if time else None,
+            "unverified": self.unverified(option),
+        }
+
+    def _device_json(self) -> dict[str, Any] | None:
+        if self.kind is None:
+            return None
+        return {
+            "name": self.kind.name,
+            "rates": self.kind.provenance,
+            "figures": {name: asdict(figure) for name, figure in self.kind.figures()},
+        }
+
+
+class Estimator:
+    """One workload's candidates, one after another; a context manager, since it keeps a trace process."""
+
+    def __init__(
+        self,
+        workload: str,
+        code: bytes | None,
+        cache_dir: Path,
+        kind: DeviceKind | None = None,
+        expandable: bool = False,
+        pool: TracePool | None = None,
+    ) -> None:
+        """``code`` is the zip of a user's files; ``kind`` tells the time of steps, and the memory of GPUs, whose
+        allocator may have ``expandable`` segments. A ``pool`` that is given is left running. Raises
+        ``InvalidInput`` for a workload that does not exist."""
+        check_code(workload, code, functions=True)
+        self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
+        self._pool, self._ends_pool = pool or TracePool(), pool is None
+        self._kind, self._expandable = kind, expandable
+        self._on_gpu = kind is not None and kind.memory is not None
+        self._margin = margin_of(kind)
+        self._tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS, on_cuda=self._on_gpu)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._ends_pool:
+            self._pool.__exit__(kind, error, traceback)
+
+    def estimate(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
+        """Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""
+        params, margin = dict(params), self._margin
+        if self._known(params, Layout()) is None:
+            self._pool.start()  # others will not be known either
+        plain = self._traces(params, [Layout()])[Layout()]
+        profile = plain.profile(Layout())
+        while True:
+            found = compare(profile, batch=plain.batch, cluster=cluster, margin=margin)
+            options = [option for option in found if isinstance(option, Option)]
+            if len(options) == len(found):
+                break
+            wanted = [option.layout for option in found if isinstance(option, Untraced)]
+            for layout, trace in self._traces(params, wanted).items():
+                profile = profile.with_curve(layout, trace.curve, trace.work)
+        choice = decide(options, batch=plain.batch, cluster=cluster)
+        assert not isinstance(choice, Untraced)
+        return Estimate(params, plain.batch, profile, options, choice, self._kind, margin, plain.units)
+
+    def price(self, params: Mapping[str, Any], plan: Plan) -> tuple[Footprint, ...]:
+        """What a rank of each stage needs under ``plan``, whether or not a study would choose from such plans.
+
+        Raises ``InvalidInput`` when the workload refuses the parameters, fails, or cannot be spread like this.
+        """
+        traces = self._traces(dict(params), plan.layouts)
+        profile = traces[plan.layout].profile(plan.layout)
+        for layout, trace in traces.items():
+            profile = profile.with_curve(layout, trace.curve)
+        return footprints(profile, plan, 0, self._margin)
+
+    def _traces(self, params: Json, layouts: Sequence[Layout]) -> dict[Layout, Trace]:
+        """Side by side, as far as they are not known."""
+        known = {layout: self._known(params, layout) for layout in layouts}
+        answers = {layout: self._submit(params, layout) for layout, trace in known.items() if trace is None}
+        try:
+            traces = {layout: trace or answers[layout].result() for layout, trace in known.items()}
+        except TraceFailed as failed:
+            raise InvalidInput(f"{self._workload} with {listed(params)}: {failed.reason}") from None
+        finally:
+            for answer in answers.values():
+                answer.cancel()
+        return {layout: self._on_device(trace) for layout, trace in traces.items()}
+
+    def _known(self, params: Json, layout: Layout) -> Trace | None:
+        return self._tracer.known(self._workload, self._code, params, layout)
+
+    def _submit(self, params: Json, layout: Layout) -> Future[Trace]:
+        wish = (self._workload, self._code, params, layout)
+        return self._pool.submit(lambda process: self._tracer.trace(process, *wish))
+
+    def _on_device(self, trace: Trace) -> Trace:
+        return trace.on_gpu(self._expandable) if self._on_gpu else trace
+
+
+def _unit_json(unit: Unit) -> dict[str, Any]:
+    """Of one of ``count`` equal units; bytes and FLOPs of a sample."""
+    return {
+        "name": unit.name,
+        "count": unit.count,
+        "num_params": unit.num_params,
+        "flops": unit.per_sample.flops,
+        "bytes_read_and_written": unit.per_sample.num_bytes,
+        "activation_bytes": unit.activations.bytes_per_sample,
+        "output_bytes": unit.output.bytes_per_sample,
+        "most_parts": unit.most_parts,
+    }
+
+
+def margin_of(kind: DeviceKind | None) -> Margin:
+    return margin_on(kind.memory) if kind is not None and kind.memory is not None else VIRTUAL
+
+
+def listed(params: Mapping[str, Any]) -> str:
+    shown = (f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items())
+    return " ".join(shown) or "its defaults"
+
+
+def devices(count: int, mib: int, kind: str = VIRTUAL_DEVICE) -> Cluster:
+    """``count`` equal devices of one node."""
+    if count < 1 or mib < 1:
+        raise InvalidInput(f"there must be at least one device of at least 1 MiB, got {count} of {mib} MiB")
+    return Cluster(tuple(Device(f"here/{index}", "here", index, kind, mib) for index in range(count)))
+
+
+@dataclass(frozen=True, slots=True)
+class OneBlob:
+    """The only files that a tracer may ask for."""
+
+    data: bytes
+
+    def blob(self, sha256: str) -> bytes:
+        return self.data

@@ -1,0 +1,43 @@
+"""The last look at a study with files of the user's own, before it is stored: does its workload load at all?
+
+The files are imported in a trace process, bounded in time and memory, never here. Whether candidates can be built and
+trained is found out later, trial by trial.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from scamp_service.errors import InvalidInput
+from scamp_service.sizing.traces import TraceFailed, TraceProcess
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.user_code import check_code
+
+IMPORT_SECONDS = 60
+_one_at_a_time = threading.Lock()  # a process with torch in it takes hundreds of MiB
+
+
+def admit(spec: StudySpec, code: bytes | None) -> None:
+    """Raises ``InvalidInput`` for a workload that is unknown, not in ``code`` (a zip), or fails when it is imported."""
+    check_code(spec.workload, code)
+    if code is None:
+        return
+    with _one_at_a_time, tempfile.TemporaryDirectory(prefix="scamp-") as directory:
+        code_zip = Path(directory, "code.zip")
+        code_zip.write_bytes(code)
+        request: dict[str, Any] = {
+            "ask": "load",
+            "workload": spec.workload,
+            "code_zip": str(code_zip),
+            "code_dir": str(Path(directory, "code")),
+        }
+        process = TraceProcess()
+        try:
+            process.ask(request, IMPORT_SECONDS)
+        except TraceFailed as failed:
+            raise InvalidInput(f"the workload {spec.workload!r} cannot be used: {failed.reason}") from None
+        finally:
+            process.end()

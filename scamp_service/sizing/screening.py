@@ -1,0 +1,191 @@
+"""Screens the candidates of a space: the plans of each at every degree, most of them without a trace of their own.
+
+The same policy as in a study. Peaks are those of tensors, exact; on a GPU what the allocator needs besides is left to
+the margin: ``estimate`` replays it, for one candidate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from estimators.devices.kind import DeviceKind
+from estimators.memory import Margin
+from estimators.model import Layout, PeakCurve
+from estimators.scaling.blueprint import Blueprint, Costs
+from estimators.scaling.formula import RANKS, NotWhole
+from placement.model import Cluster
+from placement.planning.planner import Choice, NoPlan, Option, Untraced, compare, decide
+from scamp_service.errors import InvalidInput
+from scamp_service.model import Json
+from scamp_service.sizing.blueprints import Screener
+from scamp_service.sizing.estimate import TRACE_SECONDS, Estimator, OneBlob, margin_of
+from scamp_service.sizing.groups import Group, columns
+from scamp_service.sizing.trace_pool import TracePool
+from scamp_service.sizing.traces import TraceFailed, Tracer
+from scamp_service.study.user_code import check_code
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """A candidate, the best plan of each degree and recompute setting, and what a study would choose.
+
+    ``options`` are empty and ``choice`` is None where the workload ``refused`` the parameters.
+    """
+
+    params: Json
+    batch: int
+    options: Sequence[Option] = ()
+    choice: Choice | NoPlan | None = None
+    refused: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        chosen = self.choice if isinstance(self.choice, Choice) else None
+        return {
+            "params": dict(self.params),
+            "batch": self.batch,
+            "refused": self.refused,
+            "plan": chosen.plan.to_json() if chosen else None,
+            "peak_bytes": chosen.footprint.peak_bytes if chosen else None,
+            "reserved_mib": chosen.footprint.reserved_mib if chosen else None,
+            "reason": self.choice.reason if self.choice else self.refused,
+            "options": [
+                {
+                    "plan": option.plan.to_json(),
+                    "fits": option.fits,
+                    "lower_bound": option.at_least,
+                    "peak_bytes": option.footprint.peak_bytes,
+                    "reserved_mib": option.footprint.reserved_mib,
+                }
+                for option in self.options
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Screening:
+    """All candidates in their order, and how they were screened. ``alone`` are those that were traced, and why."""
+
+    candidates: Sequence[Screened]
+    num_examples: int
+    num_checked: int
+    alone: Mapping[int, str]
+
+
+NOT_TOLD = "they have a single block, or shards that are rounded up as in no example"
+
+
+def screen(
+    workload: str,
+    code: bytes | None,
+    candidates: Sequence[Json],
+    cluster: Cluster,
+    cache_dir: Path,
+    kind: DeviceKind | None = None,
+    tell: Callable[[str], None] = lambda progress: None,
+) -> Screening:
+    """``code`` is the zip of a user's files, ``kind`` what the devices are. Raises ``InvalidInput``."""
+    check_code(workload, code, functions=True)
+    tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS, on_cuda=cluster.has_gpus)
+    with TracePool() as pool:
+        screener = Screener(workload, hashlib.sha256(code).hexdigest() if code else None, tracer, pool)
+        batches = _batches(screener, candidates)
+        sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
+        tell(f"looking for formulas of {len(sound)} candidates")
+        found, alone = _by_formulas(screener, sound, batches, cluster, margin_of(kind))
+        for why, num in Counter(alone.values()).items():
+            tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
+        if alone:
+            estimator = Estimator(workload, code, cache_dir, kind, pool=pool)
+            estimates = [(place, estimator.estimate(candidates[place], cluster)) for place in alone]
+            found |= {place: Screened(one.params, one.batch, one.options, one.choice) for place, one in estimates}
+    refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)}
+    found |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
+    in_order = [found[place] for place in range(len(candidates))]
+    return Screening(in_order, screener.num_examples, screener.num_checked, alone)
+
+
+def _by_formulas(
+    screener: Screener, sound: Mapping[int, Json], batches: Sequence[int | str], cluster: Cluster, margin: Margin
+) -> tuple[dict[int, Screened], dict[int, str]]:
+    """Those that have formulas, and why the others have none."""
+    degrees = [1 << power for power in range(len(cluster.devices).bit_length())]
+    found: dict[int, Screened] = {}
+    alone: dict[int, str] = {}
+    for group, blueprints in screener.blueprints(sound, degrees):
+        try:
+            peaks = _peaks(group, sound, blueprints, degrees) if not isinstance(blueprints, str) else {}
+        except NotWhole as reason:
+            peaks, blueprints = {}, str(reason)
+        for place, one in peaks.items():
+            found[place] = _decided(sound[place], batches[place], one, cluster, margin)
+        why = blueprints if isinstance(blueprints, str) else NOT_TOLD
+        alone |= dict.fromkeys(set(group.members) - set(peaks), why)
+    return found, alone
+
+
+def _batches(screener: Screener, candidates: Sequence[Json]) -> list[int | str]:
+    try:
+        return screener.batches(candidates)
+    except TraceFailed as failed:
+        raise InvalidInput(failed.reason) from None
+
+
+def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster, margin: Margin) -> Screened:
+    assert isinstance(batch, int)
+    options = compare(peaks, batch=batch, cluster=cluster, margin=margin)
+    choice = decide(options, batch=batch, cluster=cluster)
+    known = [option for option in options if isinstance(option, Option)]
+    assert len(known) == len(options) and not isinstance(choice, Untraced), "blueprints know all layouts"
+    return Screened(params, batch, known, choice)
+
+
+def _peaks(
+    group: Group, candidates: Mapping[int, Json], blueprints: Mapping[Layout, Blueprint], degrees: Sequence[int]
+) -> dict[int, _Peaks]:
+    """Of the members that the blueprints tell of, with the peaks under every layout that a planner may look at."""
+    points = columns([candidates[key] for key in group.members], group.sizes)
+    widest = {**points, RANKS: np.full(len(group.members), degrees[-1])}  # what it divides, smaller degrees do
+    told = np.logical_and.reduce([blueprint.tells(widest) for blueprint in blueprints.values()])
+    points = {name: values[told] for name, values in points.items()}
+    members = [key for key, is_told in zip(group.members, told, strict=True) if is_told]
+    known: dict[Layout, tuple[Costs, int]] = {}
+    for kind, blueprint in blueprints.items():
+        counts = degrees[1:] if kind.dp_shard > 1 else degrees[:1]
+        repeated = {name: np.tile(values, len(counts)) for name, values in points.items()}
+        with threadpool_limits(1, "blas"):  # small products: on a busy CPU threads only wait for each other
+            costs = blueprint.costs({**repeated, RANKS: np.repeat(counts, len(members))})
+        for number, degree in enumerate(counts):
+            known[replace(kind, dp_shard=degree)] = costs, number * len(members)
+    plain, _ = known[Layout()]
+    return {key: _Peaks(int(plain.states[place]), _Curves(known, place)) for place, key in enumerate(members)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Peaks:
+    """See ``estimators.model.Peaks``."""
+
+    state_bytes: int
+    curves: Mapping[Layout, PeakCurve]
+
+
+class _Curves(dict[Layout, PeakCurve]):
+    """Those of one candidate, each made when it is asked for; ``known`` are costs, and where those of all begin."""
+
+    def __init__(self, known: Mapping[Layout, tuple[Costs, int]], place: int) -> None:
+        self._known, self._place = known, place
+
+    def __missing__(self, layout: Layout) -> PeakCurve:
+        costs, first = self._known[layout]
+        curve = self[layout] = costs.curve(first + self._place)
+        return curve
+
+    def __contains__(self, layout: object) -> bool:
+        return layout in self._known

@@ -1,0 +1,187 @@
+"""Sizes candidates away from the controller's thread: traces what the planner asks for, until it has chosen.
+
+Implements the ``Sizer`` of ``executor``. What is traced is ``tracing``'s business, and what fits is the planner's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from estimators.memory import VIRTUAL, Margin
+from estimators.model import Layout, ModelProfile
+from placement.model import Cluster
+from placement.planning.planner import Choice, NoPlan, Untraced, choose
+from scamp_service.cluster.gpu_nodes import RANK_MARGIN
+from scamp_service.control.executor import Demand, Sized, Unsized
+from scamp_service.sizing.traces import Blobs, TraceFailed, TraceProcess, Tracer
+
+log = logging.getLogger("scamp.sizing")
+
+
+class Planner(Protocol):
+    """The policy that turns a profile into a plan; ``placement.planning.planner.choose`` is one."""
+
+    def __call__(
+        self, profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
+    ) -> Choice | Untraced | NoPlan: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    trial_id: int
+    demand: Demand
+    cluster: Cluster
+    num_traces: int = 0
+    batch: int = 0
+    profile: ModelProfile | None = field(default=None, repr=False)
+
+
+class ProcessSizer:
+    """``workers`` threads, each with a child process that traces; a trace has ``seconds`` of processor time.
+
+    Candidates take turns, one trace each. Every other turn is for those with the fewest traces, so that a small one
+    that fits as it is does not wait for all the layouts of a large one; the others are for the oldest, so that a large
+    one does not wait for all the small ones that keep coming.
+    """
+
+    def __init__(
+        self, store: Blobs, cache_dir: Path, workers: int = 2, *, seconds: int = 60, planner: Planner = choose
+    ) -> None:
+        self._planner = planner
+        self._tracers = [Tracer(store, cache_dir, seconds, on_cuda=on_cuda) for on_cuda in (False, True)]
+        self._changed = threading.Condition()
+        self._turns = itertools.count()
+        self._waiting: list[_Job] = []
+        self._open: dict[int, _Job] = {}
+        self._results: dict[int, Sized | Unsized] = {}
+        self._closed = False
+        self._processes = [TraceProcess() for _ in range(workers)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(process, number == 0), name="sizer", daemon=True)
+            for number, process in enumerate(self._processes)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def request(self, trial_id: int, demand: Demand, cluster: Cluster) -> None:
+        """No effect while the trial is being sized, while its result is not forgotten, or without any device."""
+        with self._changed:
+            if trial_id in self._open or trial_id in self._results or not cluster.devices or self._closed:
+                return
+            job = _Job(trial_id, demand, cluster)
+            self._open[trial_id] = job
+            self._waiting.append(job)
+            self._changed.notify()
+
+    def results(self) -> Mapping[int, Sized | Unsized]:
+        with self._changed:
+            return dict(self._results)
+
+    def forget(self, trial_ids: Sequence[int]) -> None:
+        """Drop results, and what is still being sized."""
+        with self._changed:
+            for trial_id in trial_ids:
+                self._results.pop(trial_id, None)
+                self._open.pop(trial_id, None)
+
+    def close(self) -> None:
+        """End the children; what is being sized is dropped."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for process in self._processes:
+            process.kill()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, process: TraceProcess, warm_up: bool) -> None:
+        if warm_up and not self._tracers[False].cache.has_any():  # what is remembered may do for the first candidates
+            process.start()
+        while (job := self._next()) is not None:
+            try:
+                result = self._advance(job, process)
+            except TraceFailed as failed:
+                result = Unsized(failed.reason, failed.infeasible, job.profile.structure if job.profile else "")
+            except Exception as error:  # a fault of ours: this trial fails, the thread goes on for the others
+                log.exception("sizing of trial %s failed", job.trial_id)
+                result = Unsized(f"sizing failed: {type(error).__name__}: {error}", infeasible=False)
+            with self._changed:
+                if self._open.get(job.trial_id) is not job:
+                    continue  # forgotten meanwhile
+                if result is None:
+                    self._waiting.append(job)
+                    self._changed.notify()
+                else:
+                    del self._open[job.trial_id]
+                    self._results[job.trial_id] = result
+        process.end()
+
+    def _next(self) -> _Job | None:
+        """The job whose turn it is; None once this is closed."""
+        with self._changed:
+            while not self._closed:
+                self._waiting = [job for job in self._waiting if self._open.get(job.trial_id) is job]
+                if self._waiting:
+                    fewest_first = next(self._turns) % 2 == 0
+                    job = min(self._waiting, key=lambda job: (job.num_traces if fewest_first else 0, job.trial_id))
+                    self._waiting.remove(job)
+                    return job
+                self._changed.wait()
+            return None
+
+    def _advance(self, job: _Job, process: TraceProcess) -> Sized | Unsized | None:
+        """Plan with what is known; where a trace is missing make one, and leave the rest (None) for another turn."""
+        wanted = Layout() if job.profile is None else self._plan(job, job.profile)
+        while isinstance(wanted, Layout):
+            wish = (job.demand.workload, job.demand.code, job.demand.params, wanted)
+            tracer = self._tracers[job.cluster.has_gpus]
+            trace = tracer.known(*wish)
+            fresh = trace is None
+            trace = trace or tracer.trace(process, *wish)
+            trace = trace.on_gpu() if job.cluster.has_gpus else trace
+            job.num_traces += 1
+            job.batch = trace.batch
+            if job.profile is None:
+                job.profile = trace.profile(wanted)
+            else:
+                job.profile = job.profile.with_curve(wanted, trace.curve, trace.work)
+            wanted = self._plan(job, job.profile)
+            if fresh and isinstance(wanted, Layout):
+                return None
+        return wanted
+
+    def _plan(self, job: _Job, profile: ModelProfile) -> Sized | Unsized | Layout:
+        own, learned = job.demand.extra_bytes, job.demand.learned
+        extra_bytes = max(own, learned.extra_bytes)
+        answer = self._ask(job, profile, extra_bytes)
+        told = f"; with {learned}" if extra_bytes > own else ""
+        if isinstance(answer, NoPlan) and extra_bytes > own:
+            # What others needed makes no candidate infeasible: it may still do without.
+            extra_bytes, answer = own, self._ask(job, profile, own)
+            told = f"; without {learned}, with which no plan fits"
+        match answer:
+            case Untraced(layout):
+                return layout
+            case NoPlan(reason=reason):
+                return Unsized(reason, infeasible=True, structure=profile.structure)
+            case Choice(plan=plan, footprint=cost, reason=reason):
+                return Sized(
+                    profile.structure,
+                    plan,
+                    cost.tensor_bytes,
+                    cost.reserved_mib,
+                    reason + told,
+                    extra_bytes,
+                    bias_bytes=min(learned.bias_bytes, extra_bytes),
+                    learned_bytes=learned.extra_bytes,
+                )
+
+    def _ask(self, job: _Job, profile: ModelProfile, extra_bytes: int) -> Choice | Untraced | NoPlan:
+        margin = RANK_MARGIN if job.cluster.has_gpus else VIRTUAL
+        return self._planner(profile, batch=job.batch, cluster=job.cluster, extra_bytes=extra_bytes, margin=margin)

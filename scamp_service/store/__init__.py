@@ -1,0 +1,1 @@
+"""The study database: schema, migrations, writes, reads and summaries."""

@@ -1,0 +1,144 @@
+"""The statements with which the store writes: built once, so that SQLAlchemy compiles each once.
+
+Values come as parameters; those of an UPDATE bear an underscore, as SQLAlchemy takes plain column names for its own.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from scamp_service.lifecycle import OPEN_ATTEMPTS, AttemptState, StudyState, TrialState
+from scamp_service.store import schema
+from scamp_service.store.schema import one_of
+
+ATTEMPT_CHANGES = frozenset(["outcome", "detail"])
+
+_T, _A = schema.trials, schema.attempts
+
+
+def _set(*names: str) -> dict[str, Any]:
+    return {name: bindparam(f"_{name}") for name in names}
+
+
+def _greatest(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """The larger of what is stored and what is given."""
+    given = bindparam(f"_{column.name}", type_=column.type)
+    return sa.case((column < given, given), else_=column)
+
+
+_of_trial = _T.c.id == bindparam("_id")
+_of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == bindparam("_attempt"))
+_by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
+_reporting = sa.and_(_by_token, one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING))
+
+_told_of_trial = (_T.c.study_id, _T.c.number, _T.c.state, _T.c.attempt, _T.c.step, _T.c.value, _T.c.reason)
+_told_of_attempt = (_A.c.state, _A.c.devices, _A.c.mib_per_rank, _A.c.outcome, _A.c.detail)
+
+HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))
+BY_KEY = select(schema.studies.c.id, schema.studies.c.body_sha256).where(
+    schema.studies.c.idempotency_key == bindparam("key")
+)
+
+BEGIN_TRIAL = (
+    sa.update(_T)
+    .where(_of_trial, _T.c.state == TrialState.QUEUED, _T.c.attempt == bindparam("_before"))
+    .values(state=TrialState.RUNNING, started_at=func.coalesce(_T.c.started_at, bindparam("_now", type_=schema.Real)))
+    .values(_set("attempt", "reason"))
+    .returning(*_told_of_trial)
+)
+INSERT_ATTEMPT = sa.insert(_A)
+START = (
+    sa.update(_A)
+    .where(_by_token, _A.c.state == AttemptState.STARTING)
+    .values(state=AttemptState.RUNNING, **_set("started_at"))
+    .returning(*_told_of_attempt)
+)
+END = (
+    sa.update(_A)
+    .where(_by_token, one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)), _A.c.outcome.is_(None))
+    .values(_set("outcome", "detail"))
+    .returning(*_told_of_attempt)
+)
+KNOWN_OUTCOME = select(_A.c.state, _A.c.outcome).where(_by_token)
+IS_REPORTING = select(sa.literal(1)).where(_reporting)
+REPORT = (
+    sa.update(_A)
+    .where(_reporting)
+    .values({name: _greatest(_A.c[name]) for name in ("measured_bytes", "checkpoint_step", "objective_seq")})
+    .returning(_A.c.objective_seq)
+)
+UPDATE_VALUE = (
+    sa.update(_T)
+    .where(_of_trial, _T.c.attempt == bindparam("_attempt"))
+    .values(measured_bytes=_greatest(_T.c.measured_bytes), **_set("step", "value"))
+)
+UPDATE_MEASURED = sa.update(_T).where(_of_trial).values(measured_bytes=_greatest(_T.c.measured_bytes))
+
+INSERT_EVENT = sa.insert(schema.events)
+INSERT_TRIAL_EVENT = INSERT_EVENT.values(
+    study_id=select(_T.c.study_id).where(_T.c.id == bindparam("_trial_id")).scalar_subquery(),
+    **{name: bindparam(name) for name in ("time", "kind", "trial_id", "data")},
+)
+
+LEASE_HOLDER = select(schema.leases.c.holder).where(schema.leases.c.name == bindparam("name"))
+RELEASE_LEASE = sa.delete(schema.leases).where(
+    schema.leases.c.name == bindparam("name"), schema.leases.c.holder == bindparam("holder")
+)
+
+
+@cache
+def move_study(legal: tuple[StudyState, ...], finishes: bool) -> Any:
+    names = ["state", "reason", *(["finished_at"] if finishes else [])]
+    statement = sa.update(schema.studies).where(schema.studies.c.id == bindparam("_id"))
+    statement = statement.where(one_of(schema.studies.c.state, *legal))
+    return statement.values(_set(*names)).returning(schema.studies.c.name)
+
+
+@cache
+def move_trial(names: tuple[str, ...]) -> Any:
+    compared = (_of_trial, _T.c.state == bindparam("_expected"), _T.c.attempt == bindparam("_attempt"))
+    return sa.update(_T).where(*compared).values(_set(*names)).returning(*_told_of_trial)
+
+
+@cache
+def move_attempt(legal: tuple[AttemptState, ...], names: tuple[str, ...]) -> Any:
+    values = _set(*names)
+    for name in ATTEMPT_CHANGES & set(names):
+        values[name] = sa.case((_A.c.outcome.is_(None), bindparam(f"_{name}", type_=_A.c[name].type)), else_=_A.c[name])
+    return sa.update(_A).where(_of_attempt, one_of(_A.c.state, *legal)).values(values).returning(*_told_of_attempt)
+
+
+def _insert(is_sqlite: bool, table: sa.Table) -> Any:
+    return sqlite.insert(table) if is_sqlite else postgresql.insert(table)
+
+
+@cache
+def insert_new(is_sqlite: bool, table: sa.Table, unique: tuple[str, ...], returns: str) -> Any:
+    """Insert unless a row with the same ``unique`` columns exists."""
+    statement = _insert(is_sqlite, table).on_conflict_do_nothing(index_elements=unique)
+    return statement.returning(table.c[returns]) if returns else statement
+
+
+@cache
+def replace(is_sqlite: bool, table: sa.Table, key: str) -> Any:
+    statement = _insert(is_sqlite, table)
+    others = {column.name: statement.excluded[column.name] for column in table.c if column.name != key}
+    return statement.on_conflict_do_update(index_elements=[key], set_=others)
+
+
+@cache
+def take_lease(is_sqlite: bool) -> Any:
+    """One statement, so that two who take it at once are ordered by the database."""
+    held, statement = schema.leases.c, _insert(is_sqlite, schema.leases)
+    wanted = statement.excluded
+    seconds = wanted.expires_at - wanted.renewed_at
+    renews = sa.and_(held.holder == wanted.holder, held.renewed_at <= bindparam("_fresh", type_=schema.Real))
+    free = sa.or_(held.expires_at <= wanted.renewed_at, held.renewed_at > wanted.renewed_at + seconds)
+    values = {name: wanted[name] for name in ("holder", "renewed_at", "expires_at")}
+    statement = statement.on_conflict_do_update(index_elements=["name"], set_=values, where=sa.or_(renews, free))
+    return statement.returning(held.holder)

@@ -1,0 +1,438 @@
+"""The study database: every acknowledged study, trial and metric, and the only truth about what runs.
+
+Moves are compare-and-set: a lost race is ``False``, not an exception, and then nothing has changed. Each method is
+one transaction, which also writes the events that tell of it. Safe for many processes and threads at once. What is
+only read is in ``reads``; a database that cannot be used now raises ``Unavailable``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from scamp_service.errors import Conflict, InvalidInput
+from scamp_service.lifecycle import (
+    ATTEMPT_MOVES,
+    LIVE_STUDIES,
+    LIVE_TRIALS,
+    OPEN_ATTEMPTS,
+    STUDY_MOVES,
+    TRIAL_MOVES,
+    AttemptState,
+    Outcome,
+    StudyState,
+    TrialState,
+)
+from scamp_service.model import Json, LogLine, Metric, Study, Trial
+from scamp_service.store import schema
+from scamp_service.store import statements as sql
+from scamp_service.store.database import Database
+from scamp_service.store.reads import Reads
+
+MAX_BLOB_BYTES = 64 * 2**20
+
+_TRIAL_CHANGES = frozenset(field.name for field in fields(Trial)) - frozenset(
+    ["id", "study_id", "number", "state", "attempt", "params", "created_at", "started_at", "finished_at"]
+)
+
+
+class Store(Reads):
+    def __init__(self, url: str) -> None:
+        """Open, and create or upgrade the schema (Alembic). ``sqlite:///path``, ``sqlite://`` (memory) or PostgreSQL.
+
+        Raises ``InvalidInput`` for another URL, ``Unavailable`` when it cannot be reached or is of a newer ScaMP.
+        """
+        super().__init__(Database(url))
+
+    def close(self) -> None:
+        self._database.close()
+
+    # --- studies -----------------------------------------------------------------------------------------------
+
+    def create_study(
+        self, spec: Json, *, code: str | None = None, idempotency_key: str | None = None, now: float
+    ) -> Study:
+        """Idempotent by key: the same key and body return the first study; another body raises ``Conflict``.
+
+        ``code`` is the sha256 that ``put_blob`` returned; ``InvalidInput`` when nothing is stored under it.
+        """
+        row = {
+            "name": spec["name"],
+            "state": StudyState.RUNNING,
+            "spec": spec,
+            "code": code,
+            "created_at": now,
+            "idempotency_key": idempotency_key,
+            "body_sha256": _body_sha256(spec, code),
+        }
+        with self._database.write() as connection:
+            if code is not None and not connection.execute(sql.HAS_BLOB, {"sha256": code}).first():
+                raise InvalidInput(f"no files with sha256 {code} are stored; upload them before the study")
+            study_id = connection.execute(
+                self._insert_new(schema.studies, "idempotency_key", returns="id"), row
+            ).scalar()
+            if study_id is not None:
+                self._tell(connection, "study", {"id": study_id, **_picked(row, "name", "state")}, now, study_id)
+            else:
+                study_id, body_sha256 = connection.execute(sql.BY_KEY, {"key": idempotency_key}).one()
+                if body_sha256 != row["body_sha256"]:
+                    raise Conflict(
+                        f"the idempotency key {idempotency_key!r} belongs to study {study_id}, which was another one; "
+                        "take a new key"
+                    )
+        return self.study(study_id)
+
+    def move_study(
+        self, study_id: int, expected: Iterable[StudyState], to: StudyState, *, reason: str = "", now: float
+    ) -> bool:
+        """Compare-and-set on the state: one of ``expected`` from which ``to`` can be reached."""
+        legal = _legal(STUDY_MOVES, expected, to)
+        changes: dict[str, Any] = {"_state": to, "_reason": reason}
+        if to not in LIVE_STUDIES:
+            changes["_finished_at"] = now
+        with self._database.write() as connection:
+            statement = sql.move_study(legal, to not in LIVE_STUDIES)
+            moved = connection.execute(statement, {"_id": study_id, **changes}).first()
+            if moved:
+                self._tell(connection, "study", {"id": study_id, "name": moved.name, "state": to}, now, study_id)
+        return moved is not None
+
+    # --- trials ------------------------------------------------------------------------------------------------
+
+    def create_trials(self, study_id: int, candidates: Sequence[tuple[int, Json]], *, now: float) -> int:
+        """Insert (number, params) as WAITING; numbers that exist already are left alone. Returns how many are new."""
+        new: list[dict[str, Any]] = []
+        insert = self._insert_new(schema.trials, "study_id", "number", returns="id")
+        with self._database.write() as connection:
+            for number, params in candidates:
+                row = {"study_id": study_id, "number": number, "params": params}
+                row |= {"state": TrialState.WAITING, "created_at": now}
+                trial_id = connection.execute(insert, row).scalar()
+                if trial_id is not None:
+                    new.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET})
+            if new:
+                self._tell_all(connection, "trial", new, now, study_id)
+        return len(new)
+
+    def move_trial(
+        self, trial_id: int, expected: TrialState, attempt: int, to: TrialState, *, now: float, **changes: Any
+    ) -> bool:
+        """Compare-and-set on (id, state, attempt); ``changes`` are columns of ``Trial`` (plan, reason, value, …).
+
+        ``expected == to`` is allowed and only applies the changes. An illegal move is a bug: it asserts against
+        ``lifecycle.TRIAL_MOVES``. Terminal states get ``finished_at``.
+        """
+        assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
+        assert set(changes) <= _TRIAL_CHANGES, f"not for a move to change: {sorted(set(changes) - _TRIAL_CHANGES)}"
+        changes["state"] = to
+        if to is not expected and to not in LIVE_TRIALS:
+            changes["finished_at"] = now
+        given = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
+        with self._database.write() as connection:
+            moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
+            if moved:
+                self._tell_trial(connection, trial_id, moved, now)
+        return moved is not None
+
+    # --- attempts ----------------------------------------------------------------------------------------------
+
+    def begin_attempt(
+        self,
+        trial_id: int,
+        attempt: int,
+        *,
+        token: str,
+        plan: Json,
+        devices: tuple[str, ...],
+        device_kinds: tuple[str, ...] = (),
+        mib_per_rank: int,
+        predicted_bytes: int,
+        extra_bytes: int = 0,
+        bias_bytes: int = 0,
+        placement_reason: str,
+        now: float,
+    ) -> bool:
+        """QUEUED → RUNNING of the trial whose attempt count is ``attempt - 1``, and a new STARTING attempt: at once.
+
+        The trial's reason becomes that of the placement.
+        """
+        row = {
+            "trial_id": trial_id,
+            "attempt": attempt,
+            "token": token,
+            "state": AttemptState.STARTING,
+            "plan": plan,
+            "devices": devices,
+            "device_kinds": device_kinds,
+            "mib_per_rank": mib_per_rank,
+            "predicted_bytes": predicted_bytes,
+            "extra_bytes": extra_bytes,
+            "bias_bytes": bias_bytes,
+            "placement_reason": placement_reason,
+            "created_at": now,
+        }
+        begin = {"_id": trial_id, "_attempt": attempt, "_before": attempt - 1, "_now": now, "_reason": placement_reason}
+        with self._database.write() as connection:
+            begun = connection.execute(sql.BEGIN_TRIAL, begin).first()
+            if begun:
+                connection.execute(sql.INSERT_ATTEMPT, row)
+                self._tell_trial(connection, trial_id, begun, now)
+                data = {"outcome": None, "detail": "", **_picked(row, "attempt", "state", "devices", "mib_per_rank")}
+                self._tell(connection, "attempt", {"trial": trial_id, **data}, now, begun.study_id, trial_id)
+        return begun is not None
+
+    def move_attempt(
+        self,
+        trial_id: int,
+        attempt: int,
+        expected: Iterable[AttemptState],
+        to: AttemptState,
+        *,
+        now: float,
+        **changes: Any,
+    ) -> bool:
+        """Compare-and-set of an attempt's state; ``changes`` are columns of ``Attempt`` (outcome, detail).
+
+        An outcome that the ranks have reported meanwhile stays, with its detail.
+        """
+        legal = _legal(ATTEMPT_MOVES, expected, to)
+        unknown = sorted(set(changes) - sql.ATTEMPT_CHANGES)
+        assert not unknown, f"not for a move to change: {unknown}"
+        changes["state"] = to
+        if to not in OPEN_ATTEMPTS:
+            changes["ended_at"] = now
+        given = {"_trial_id": trial_id, "_attempt": attempt, **_underscored(changes)}
+        with self._database.write() as connection:
+            moved = connection.execute(sql.move_attempt(legal, tuple(sorted(changes))), given).first()
+            if moved:
+                self._tell_attempt(connection, trial_id, attempt, moved, now)
+        return moved is not None
+
+    # --- reports from ranks (fenced by token: False when stale, and nothing is stored) -------------------------------
+
+    def report_started(self, trial_id: int, attempt: int, token: str, *, now: float) -> bool:
+        """STARTING → RUNNING; True as well when it is RUNNING already."""
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        with self._database.write() as connection:
+            started = connection.execute(sql.START, {**given, "_started_at": now}).first()
+            if started:
+                self._tell_attempt(connection, trial_id, attempt, started, now)
+                return True
+            return connection.execute(sql.IS_REPORTING, given).first() is not None
+
+    def report(
+        self,
+        trial_id: int,
+        attempt: int,
+        token: str,
+        *,
+        metrics: Sequence[Metric] = (),
+        logs: Sequence[LogLine] = (),
+        objective: str = "",
+        measured_bytes: int = 0,
+        checkpoint_step: int = -1,
+        now: float,
+    ) -> bool:
+        """One flush of a rank: metrics (repeats ignored), log lines, measured peak, last committed checkpoint.
+
+        ``trial.step``/``value`` follow the newest metric row that carries ``objective``; ``measured_bytes`` is the
+        maximum of trial's and attempt's. Stale when the attempt is not STARTING or RUNNING or the token differs.
+        """
+        rows: list[Metric | LogLine] = [*metrics, *logs]
+        assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "a flush is of one attempt"
+        valued = max((row for row in metrics if objective in row.values), key=lambda row: row.seq, default=None)
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        learned = {
+            "_measured_bytes": measured_bytes,
+            "_checkpoint_step": checkpoint_step,
+            "_objective_seq": valued.seq if valued else -1,
+        }
+        with self._database.write() as connection:
+            fenced = connection.execute(sql.REPORT, {**given, **learned}).scalar()
+            if fenced is None:
+                return False
+            if valued and fenced == valued.seq:  # else a newer flush came first
+                value = {"_step": valued.step, "_value": valued.values[objective], "_measured_bytes": measured_bytes}
+                connection.execute(sql.UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
+            elif measured_bytes:
+                connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, "_measured_bytes": measured_bytes})
+            is_new = bool(metrics) and self._insert_metrics(connection, metrics)
+            if logs:
+                self._insert_logs(connection, logs)
+            if is_new:
+                last = metrics[-1]
+                data = {"trial": trial_id, "step": last.step, "values": last.values}
+                self._tell(connection, "metrics", data, now, None, trial_id)
+        return True
+
+    def report_outcome(
+        self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, *, now: float
+    ) -> bool:
+        """The first outcome of an open attempt stays; True when repeated with the same token."""
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        with self._database.write() as connection:
+            first = connection.execute(sql.END, {**given, "_outcome": outcome, "_detail": detail}).first()
+            if first:
+                self._tell_attempt(connection, trial_id, attempt, first, now)
+                return True
+            known = connection.execute(sql.KNOWN_OUTCOME, given).first()
+        return known is not None and (known.state in OPEN_ATTEMPTS or known.outcome is outcome)
+
+    # --- the rest ----------------------------------------------------------------------------------------------
+
+    def put_blob(self, data: bytes) -> str:
+        """Store bytes by content, return their sha256 in hex. Raises ``InvalidInput`` beyond 64 MiB."""
+        if len(data) > MAX_BLOB_BYTES:
+            raise InvalidInput(
+                f"{len(data) / 2**20:.1f} MiB of files exceed the {MAX_BLOB_BYTES // 2**20} MiB that may come along; "
+                "leave out data, and read it from a path that all nodes share"
+            )
+        sha256 = hashlib.sha256(data).hexdigest()
+        with self._database.read() as connection:
+            if connection.execute(sql.HAS_BLOB, {"sha256": sha256}).first():
+                return sha256
+        with self._database.write() as connection:
+            connection.execute(self._insert_new(schema.blobs, "sha256"), {"sha256": sha256, "data": data})
+        return sha256
+
+    def record_cluster(self, state: Json, *, now: float) -> None:
+        """What the controller sees of the cluster: {"status", "detail", "devices": […]}; an event when it changed.
+
+        A state that is confirmed again within a second is not written, so that an idle controller spares the disk.
+        """
+        known = self.cluster()
+        changed = known is None or schema.dump_json(known[0]) != schema.dump_json(state)
+        if known and not changed and abs(now - known[1]) < 1.0:
+            return
+        with self._database.write() as connection:
+            row = {"id": 1, "state": state, "confirmed_at": now}
+            connection.execute(self._replace(schema.cluster, "id"), row)
+            if changed:
+                self._tell(connection, "cluster", state, now)
+
+    def acquire_lease(self, name: str, holder: str, seconds: float, *, now: float) -> bool:
+        """Take or renew; True when ``holder`` now has it, for 0.9 to 1 × ``seconds``.
+
+        A renewal within a tenth of the lease is not written, so that an idle controller spares the disk. A lease that
+        was renewed in the future (a clock was set back) is free as one that has expired: a dead holder must not block.
+        """
+        given = {"name": name, "holder": holder, "renewed_at": now, "expires_at": now + seconds}
+        with self._database.write() as connection:
+            taken = connection.execute(sql.take_lease(self._database.sqlite), {**given, "_fresh": now - seconds / 10})
+            if taken.first():
+                return True
+            return connection.execute(sql.LEASE_HOLDER, {"name": name}).scalar() == holder
+
+    def release_lease(self, name: str, holder: str) -> None:
+        """No effect when another one has it."""
+        with self._database.write() as connection:
+            connection.execute(sql.RELEASE_LEASE, {"name": name, "holder": holder})
+
+    # --- within a transaction --------------------------------------------------------------------------------------
+
+    def _insert_metrics(self, connection: sa.Connection, rows: Sequence[Metric]) -> bool:
+        """Whether any of them is new."""
+        insert = self._insert_new(schema.metrics, "trial_id", "attempt", "seq", returns="seq")
+        return connection.execute(insert, [_fields_of(row) for row in rows]).first() is not None
+
+    def _insert_logs(self, connection: sa.Connection, rows: Sequence[LogLine]) -> None:
+        self._database.order_commits(connection)  # a reader follows logs by row id
+        insert = self._insert_new(schema.logs, "trial_id", "attempt", "rank", "seq")
+        connection.execute(insert, [_fields_of(row) for row in rows])
+
+    def _insert_new(self, table: sa.Table, *unique: str, returns: str = "") -> Any:
+        return sql.insert_new(self._database.sqlite, table, unique, returns)
+
+    def _replace(self, table: sa.Table, key: str) -> Any:
+        return sql.replace(self._database.sqlite, table, key)
+
+    def _tell_trial(self, connection: sa.Connection, trial_id: int, moved: Any, now: float) -> None:
+        data = {"id": trial_id, **_picked(moved._mapping, "number", "state", "attempt", "step", "value", "reason")}
+        self._tell(connection, "trial", data, now, moved.study_id, trial_id)
+
+    def _tell_attempt(self, connection: sa.Connection, trial_id: int, attempt: int, moved: Any, now: float) -> None:
+        data = {"trial": trial_id, "attempt": attempt, **moved._mapping}
+        self._tell(connection, "attempt", data, now, None, trial_id)
+
+    def _tell(
+        self,
+        connection: sa.Connection,
+        kind: str,
+        data: Json,
+        now: float,
+        study_id: int | None = None,
+        trial_id: int | None = None,
+    ) -> None:
+        """Write an event; always the last statement of its transaction, see ``Database.order_commits``.
+
+        With a trial and no study given, the study is that of the trial.
+        """
+        self._database.order_commits(connection)
+        row = {"time": now, "kind": kind, "trial_id": trial_id, "data": _finite(data)}
+        if trial_id is not None and study_id is None:
+            connection.execute(sql.INSERT_TRIAL_EVENT, {**row, "_trial_id": trial_id})
+        else:
+            connection.execute(sql.INSERT_EVENT, {**row, "study_id": study_id})
+
+    def _tell_all(self, connection: sa.Connection, kind: str, data: Iterable[Json], now: float, study_id: int) -> None:
+        self._database.order_commits(connection)
+        rows = [
+            {"time": now, "kind": kind, "study_id": study_id, "trial_id": one["id"], "data": _finite(one)}
+            for one in data
+        ]
+        connection.execute(sql.INSERT_EVENT, rows)
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+_State = TypeVar("_State", bound=StrEnum)
+
+
+def _legal(moves: Mapping[_State, frozenset[_State]], expected: Iterable[_State], to: _State) -> tuple[_State, ...]:
+    """Those of ``expected`` that may become ``to``. To ask for a move that never exists is a bug."""
+    expected = sorted(expected)
+    legal = tuple(state for state in expected if to in moves[state])
+    assert legal, f"there is no move from {expected} to {to}"
+    return legal
+
+
+_NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": ""}
+
+
+def _body_sha256(spec: Json, code: str | None) -> str:
+    return hashlib.sha256(schema.dump_json([_sorted(spec), code]).encode()).hexdigest()
+
+
+def _sorted(value: Any) -> Any:
+    """The same body for any order of keys."""
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _picked(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: values[name] for name in names}
+
+
+def _underscored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As parameters of an UPDATE, see ``statements``."""
+    return {f"_{name}": value for name, value in values.items()}
+
+
+def _fields_of(row: Metric | LogLine) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__slots__}

@@ -1,0 +1,161 @@
+"""The user's own files on their way from a study's folder into the database: packed by the client, checked by the API.
+
+Nothing here imports or runs them. A zip of the same files is the same bytes, so that a repeated submission is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import posixpath
+import stat
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from scamp_service.errors import InvalidInput
+from scamp_service.study.workload_names import check_built_in, is_file
+
+MAX_CODE_BYTES = 64 * 2**20
+MAX_CODE_FILES = 10_000
+MAX_SOURCE_BYTES = 2**20
+SKIPPED = frozenset({"__pycache__", "node_modules", "venv"})
+_UNZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
+
+
+def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None) -> bytes:
+    """A zip of the file that ``workload`` (``FILE.py:Class``) names, relative to the study's folder; with
+    ``working_dir``, of that whole folder, and ``FILE.py`` is relative to it.
+
+    Hidden files, ``__pycache__``, ``venv``, ``node_modules``, ``*.pyc`` and links to folders stay behind. Raises
+    ``InvalidInput`` when the file is missing, or for more than 64 MiB or 10,000 files.
+    """
+    root = study_file.parent if working_dir is None else working_dir
+    if not root.is_dir():
+        raise InvalidInput(f"the working directory {root} does not exist")
+    name = _file_of(workload)
+    if not (root / name).is_file():
+        hint = "" if working_dir is None else "; with a working directory, the path is relative to it"
+        raise InvalidInput(f"the workload {workload!r} needs {root / name}, which does not exist{hint}")
+    files = [name] if working_dir is None else sorted({name, *_walk(root)})
+    if len(files) > MAX_CODE_FILES:
+        raise InvalidInput(f"{root} has {len(files)} files, more than {MAX_CODE_FILES}; choose a smaller folder")
+    return _zip(root, files)
+
+
+def check_code(workload: str, data: bytes | None, *, functions: bool = False) -> None:
+    """Raises ``InvalidInput`` unless the workload is built in and takes no files, or a class in the zip; with
+    ``functions`` also a function, which can be estimated, not trained."""
+    check_built_in(workload)
+    if not is_file(workload):
+        if data is not None:
+            raise InvalidInput(f"{workload!r} is a built-in workload and takes no files: leave code_zip out")
+        return
+    if data is None:
+        raise InvalidInput(
+            f"the workload {workload!r} is a file of yours: send it along (`scamp submit` does; on HTTP, code_zip)"
+        )
+    _check_name(workload, _read_source(workload, data), functions)
+
+
+def _file_of(workload: str) -> str:
+    return posixpath.normpath(workload.rpartition(":")[0])
+
+
+def _walk(root: Path) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+        for name in files:
+            path = Path(folder, name)
+            if not name.startswith(".") and path.suffix != ".pyc" and path.is_file():
+                yield path.relative_to(root).as_posix()
+
+
+def _zip(root: Path, files: list[str]) -> bytes:
+    buffer, left = io.BytesIO(), MAX_CODE_BYTES
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in files:
+            path = root / name
+            left -= path.stat().st_size
+            if left < 0:
+                raise InvalidInput(
+                    f"the files in {root} are more than {MAX_CODE_BYTES >> 20} MiB; choose a smaller folder, and let "
+                    "the workload read its data from where the ranks can reach it"
+                )
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, (stat.S_IFREG | 0o644) << 16
+            archive.writestr(entry, path.read_bytes())
+    return buffer.getvalue()
+
+
+def _read_source(workload: str, data: bytes) -> bytes:
+    """The named file's content; the whole archive is checked by its directory, unpacked is this one file only."""
+    name = _file_of(workload)
+    if len(data) > MAX_CODE_BYTES:
+        raise InvalidInput(f"the zip of your files is larger than {MAX_CODE_BYTES >> 20} MiB")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            _check_members(archive.infolist())
+            if name not in archive.namelist():
+                raise InvalidInput(f"the zip of your files has no {name}, which the workload {workload!r} names")
+            with archive.open(name) as file:
+                source = file.read(MAX_SOURCE_BYTES + 1)
+    except _UNZIP_ERRORS as error:
+        raise InvalidInput(f"the files sent along are not a zip that can be read: {error}") from None
+    if len(source) > MAX_SOURCE_BYTES:
+        raise InvalidInput(f"{name} is larger than 1 MiB; name a smaller file that imports the rest")
+    return source
+
+
+def _check_members(members: list[zipfile.ZipInfo]) -> None:
+    if len(members) > MAX_CODE_FILES:
+        raise InvalidInput(f"the zip of your files has {len(members)} files, more than {MAX_CODE_FILES}")
+    if sum(member.file_size for member in members) > MAX_CODE_BYTES:
+        raise InvalidInput(f"the zip of your files unpacks to more than {MAX_CODE_BYTES >> 20} MiB")
+    for member in members:
+        path = PurePosixPath(member.filename)
+        if path.is_absolute() or ".." in path.parts or "\\" in member.filename or ":" in member.filename:
+            raise InvalidInput(f"the zip of your files has a file outside its folder: {member.filename!r}")
+        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise InvalidInput(f"the zip of your files has a link or special file: {member.filename!r}")
+
+
+def _check_name(workload: str, source: bytes, functions: bool) -> None:
+    name, _, wanted = workload.rpartition(":")
+    try:
+        with warnings.catch_warnings():  # an invalid escape in the user's text is no concern of ours
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except SyntaxError as error:
+        raise InvalidInput(f"{name} is not valid Python: line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise InvalidInput(f"{name} is not valid Python: {error or 'nested too deeply'}") from None
+    names = set(_top_level_names(tree.body))
+    is_function = wanted in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if wanted in names or "*" in names or (functions and is_function):
+        return
+    hint = "; a function can be estimated (scamp estimate), not trained" if is_function else ""
+    what = "class or function" if functions else "class"
+    raise InvalidInput(f"{name} defines no {what} {wanted}, which the workload {workload!r} names{hint}")
+
+
+def _top_level_names(body: list[ast.stmt]) -> Iterator[str]:
+    """What the module may define, by class, import or assignment, also under ``if``, ``try`` and ``with``."""
+    for statement in body:
+        match statement:
+            case ast.ClassDef(name=name):
+                yield name
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                yield from (alias.asname or alias.name for alias in aliases)
+            case ast.Assign(targets=targets):
+                yield from (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case ast.If() | ast.Try() | ast.With():
+                for field in ("body", "orelse", "finalbody"):
+                    yield from _top_level_names(getattr(statement, field, []))
+                for handler in getattr(statement, "handlers", []):
+                    yield from _top_level_names(handler.body)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from estimators.model import Layout
+from estimators.peaks.units import Unit
+from estimators.tracing.tracer import Traced, trace
+from workloads.function import FunctionWorkload
+from workloads.models.stdlib_gpt import StdlibGpt
+from workloads.models.vit_digits import VitDigits
+from workloads.sandbox.server import recipe_of
+
+GPT = {"width": 32, "heads": 4, "context": 16}
+
+
+def traced(depth: int, alike: bool | None = None) -> Traced:
+    return trace(recipe_of(StdlibGpt({**GPT, "depth": depth})), Layout(), 8, alike)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 6])
+def test_units_add_up_to_the_model(depth: int) -> None:
+    whole = traced(depth)
+    before, blocks, after = whole.units
+    assert [before.name, blocks.name, after.name] == ["positions, characters", "blocks.0", "norm, head"]
+    assert [before.count, blocks.count, after.count] == [1, depth, 1]
+    assert sum(unit.num_params * unit.count for unit in whole.units) == whole.num_params
+    flops = sum(unit.per_sample.flops * unit.count for unit in whole.units)
+    assert flops == pytest.approx(whole.work.per_sample.flops)
+    moved = sum(unit.per_sample.num_bytes * unit.count for unit in whole.units)
+    assert moved == pytest.approx(whole.work.per_sample.num_bytes)
+
+
+def test_a_block_costs_what_its_layers_say() -> None:
+    _, block, _ = traced(3).units
+    width, length = GPT["width"], GPT["context"]
+    # Forward and backward passes of four products of matrices, 12 w² weights in all, and of attention over all pairs.
+    products, attention = 3 * 2 * 12 * width**2 * length, 7 * 2 * length**2 * width
+    assert products < block.per_sample.flops <= products + attention
+    assert block.output.bytes_per_sample == 4 * length * width
+    assert block.most_parts == GPT["heads"]
+
+
+def test_few_blocks_tell_of_all() -> None:
+    assert traced(7).alike and not traced(7, alike=False).alike
+    assert traced(7).units == traced(7, alike=False).units
+
+
+def test_activations_are_those_of_the_peak() -> None:
+    whole = traced(6)
+    kept = sum(unit.activations.at(64) * unit.count for unit in whole.units)
+    assert kept == pytest.approx(whole.curve.parts(64)["activations"], rel=0.05)
+
+
+def test_units_survive_json() -> None:
+    units = traced(6).units
+    assert tuple(Unit.from_json(json.loads(json.dumps(unit.to_json()))) for unit in units) == units
+
+
+def test_blocks_of_different_sizes_are_units_of_their_own() -> None:
+    def make() -> Any:
+        layers = nn.ModuleList(nn.Linear(2**size, 2 ** (size + 1)) for size in range(3, 6))
+
+        class Growing(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = layers
+
+            def forward(self, x: Tensor) -> Tensor:
+                for layer in self.layers:
+                    x = layer(x).relu()
+                return x.square().mean()
+
+        return Growing(), lambda batch: torch.zeros(batch, 8)
+
+    units = trace(recipe_of(FunctionWorkload(make, {})), Layout(), 8).units
+    assert [unit.name for unit in units] == ["nothing", "layers.0", "layers.1", "layers.2", "nothing"]
+    assert [unit.num_params for unit in units] == [0, 8 * 16 + 16, 16 * 32 + 32, 32 * 64 + 64, 0]
+    assert [unit.output.bytes_per_sample for unit in units] == [32, 64, 128, 256, 0]
+
+
+def test_blocks_that_are_not_visited_one_after_another_make_one_unit() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in [*self.layers, *self.layers]:
+                x = layer(x).tanh()
+            return x.square().mean()
+
+    whole = trace(recipe_of(FunctionWorkload(lambda: (Twice(), lambda batch: torch.zeros(batch, 8)), {})), Layout(), 8)
+    (unit,) = whole.units
+    assert (unit.name, unit.num_params) == ("model", 3 * 72)
+    assert unit.per_sample.flops == pytest.approx(whole.work.per_sample.flops)
+    assert unit.activations.bytes_per_sample > 0
+
+
+def test_only_the_plain_layout_has_units() -> None:
+    assert trace(recipe_of(VitDigits({"depth": 2})), Layout(recompute=True), 8).units == ()

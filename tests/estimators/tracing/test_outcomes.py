@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from estimators.model import Layout
+from estimators.tracing import outcomes
+from estimators.tracing.outcomes import Outcomes
+from estimators.tracing.tracer import trace
+from workloads.loading import load_workload
+from workloads.sandbox.server import recipe_of
+
+aten = torch.ops.aten
+
+
+def both(operation: Any, arguments: Callable[[], tuple[Any, ...]], **kwargs: Any) -> tuple[Any, Any, tuple[Any, ...]]:
+    """What torch gives, what is remembered of it for new arguments, and these."""
+    fake = FakeTensorMode()
+    outcomes = Outcomes(fake)
+    with fake:
+        first, second = arguments(), arguments()
+        out = operation(*first, **kwargs)
+        key = outcomes.key(operation, first, kwargs)
+        outcomes.learn(key, operation, first, kwargs, out)
+        again = outcomes.key(operation, second, kwargs)
+        assert key is not None and again == key
+        outcome = outcomes.known(again)
+        return out, outcomes.again(outcome, second) if outcome else None, second
+
+
+def look(tensor: Tensor) -> tuple[Any, ...]:
+    storage = tensor.untyped_storage()
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype, tensor.device, storage.nbytes()
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        (aten.mm.default, lambda: (torch.empty(3, 4), torch.empty(4, 5))),
+        (aten.add.Tensor, lambda: (torch.empty(3, 4).t(), torch.empty(4, 3, dtype=torch.bfloat16))),
+        (aten.native_layer_norm.default, lambda: (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)),
+        (aten.convolution.default,
+         lambda: (torch.empty(2, 3, 8, 8), torch.empty(6, 3, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)),
+        (aten._foreach_add.Scalar, lambda: ([torch.empty(3), torch.empty(4)], 1.0)),
+    ],
+    ids=lambda value: getattr(value, "_opname", ""),
+)  # fmt: skip
+def test_new_tensors_are_like_those_of_torch(operation: Any, arguments: Any) -> None:
+    out, remembered, _ = both(operation, arguments)
+    outs, all_remembered = (one if isinstance(one, tuple | list) else (one,) for one in (out, remembered))
+    assert [look(one) for one in outs] == [look(one) for one in all_remembered]
+    assert type(out) is type(remembered) and all(type(one) is FakeTensor for one in all_remembered)
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        (aten.t.default, lambda: (torch.empty(3, 4),)),
+        (aten.slice.Tensor, lambda: (torch.empty(6, 4), 0, 2, 5)),
+        (aten.split.Tensor, lambda: (torch.empty(6, 4), 2)),
+    ],
+    ids=lambda value: getattr(value, "_opname", ""),
+)
+def test_views_share_the_memory_of_the_new_argument(operation: Any, arguments: Any) -> None:
+    out, remembered, (source, *_) = both(operation, arguments)
+    outs, all_remembered = (one if isinstance(one, tuple | list) else (one,) for one in (out, remembered))
+    assert [look(one) for one in outs] == [look(one) for one in all_remembered]
+    assert all(one.untyped_storage()._cdata == source.untyped_storage()._cdata for one in all_remembered)
+
+
+def matrix(*shape: int) -> Tensor:
+    """Somewhere in larger memory."""
+    return torch.empty(99, dtype=torch.bfloat16)[5 : 5 + math.prod(shape)].view(shape)
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        (aten.alias.default, lambda: (matrix(3, 4),)),
+        (aten.alias.default, lambda: (torch.empty(6, 4)[::2, :2][:0],)),  # nothing, far apart
+        (aten.detach.default, lambda: (matrix(3, 4).t(),)),
+        (aten.view.default, lambda: (matrix(3, 4), [2, 6])),
+        (aten._unsafe_view.default, lambda: (matrix(3, 4), [12])),
+        (aten.t.default, lambda: (matrix(3, 4),)),
+        (aten.transpose.int, lambda: (matrix(3, 4, 2), 0, 2)),
+        (aten.permute.default, lambda: (matrix(3, 4, 2), [2, 0, 1])),
+        (aten.expand.default, lambda: (matrix(3, 1), [3, 7])),
+        (aten.unsqueeze.default, lambda: (matrix(3, 4), 1)),
+        (aten.select.int, lambda: (matrix(3, 4), 0, 2)),
+        (aten.slice.Tensor, lambda: (matrix(6, 4), 0, 2, 5)),
+        (aten.split.Tensor, lambda: (matrix(6, 4), 4)),
+        (aten.unbind.int, lambda: (matrix(3, 4), 1)),
+        (aten.stack.default, lambda: ([matrix(3, 4), matrix(3, 4)], 1)),
+        (aten.clone.default, lambda: (matrix(3, 4).t(),)),
+        (aten.empty_like.default, lambda: (matrix(3, 4).t(),)),
+        (aten.zeros_like.default, lambda: (matrix(3, 4),)),
+        (aten.ones_like.default, lambda: (matrix(3, 4),)),
+        (aten.mm.default, lambda: (matrix(3, 4), matrix(5, 4).t())),
+        (aten.bmm.default, lambda: (matrix(2, 3, 4), matrix(2, 4, 5))),
+        (aten.addmm.default, lambda: (matrix(5), matrix(3, 4), matrix(4, 5))),
+        (aten.sum.dim_IntList, lambda: (matrix(3, 4), [0])),
+    ],
+    ids=lambda value: getattr(value, "_opname", ""),
+)
+def test_meta_tensors_tell_the_same_as_fake_ones(operation: Any, arguments: Any) -> None:
+    fake = FakeTensorMode()
+    with fake:
+        outcomes, given = Outcomes(fake), arguments()
+        key = outcomes.key(operation, given, {})
+        assert key is not None
+        known = outcomes.learn(key, operation, given, {}, operation(*given))
+        assert known.made
+        assert outcomes.foretell(key, operation, given, {}) == known
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(2, recompute=True, accumulate=True)], ids=str)
+@pytest.mark.parametrize("name", ["vit_digits", "stdlib_gpt", "unet3d_blobs"])
+def test_a_trace_is_the_same_without_meta_tensors(name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_of(load_workload(name, None)({}))
+    monkeypatch.setattr(Outcomes, "_known", {})
+    told = trace(recipe, layout, 8)
+    monkeypatch.setattr(Outcomes, "_known", {})
+    monkeypatch.setattr(outcomes, "_TOLD_BY_META", frozenset())
+    assert trace(recipe, layout, 8) == told
+
+
+def test_what_depends_on_the_device_or_is_wrong_is_not_told_by_meta_tensors() -> None:
+    fake = FakeTensorMode()
+    with fake:
+        outcomes, given = Outcomes(fake), (torch.empty(2, 8), [8], torch.empty(8), None, 1e-5)
+        for operation, args, kwargs in [
+            (aten.native_layer_norm.default, given, {}),
+            (aten.empty_like.default, given[:1], {"device": torch.device("cpu")}),
+            (aten.mm.default, (torch.empty(2, 3), torch.empty(2, 3)), {}),
+        ]:
+            key = outcomes.key(operation, args, kwargs)
+            assert key is not None and outcomes.foretell(key, operation, args, kwargs) is None
+
+
+def test_an_operation_in_place_gives_its_argument() -> None:
+    _, remembered, (given, *_) = both(aten.add_.Tensor, lambda: (torch.empty(3), torch.empty(3)))
+    assert remembered is given
+
+
+def test_numbers_of_different_types_are_told_apart() -> None:
+    fake = FakeTensorMode()
+    with fake:
+        tensor, outcomes = torch.empty(3, dtype=torch.int64), Outcomes(fake)
+        keys = {outcomes.key(aten.mul.Tensor, (tensor, number), {}) for number in (1, 1.0, True)}
+    assert len(keys) == 3
+
+
+def test_what_is_made_without_a_type_has_the_default_one_of_its_time() -> None:
+    fake = FakeTensorMode()
+    outcomes, keys = Outcomes(fake), []
+    try:
+        for default in (torch.float32, torch.bfloat16):
+            torch.set_default_dtype(default)
+            keys.append(outcomes.key(aten.empty.memory_format, ([3],), {}))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert None not in keys and keys[0] != keys[1]
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        (aten.unsqueeze_.default, lambda: (torch.empty(3), 0)),  # changes what its argument looks like
+        (aten.add.out, lambda: (torch.empty(3), torch.empty(3))),  # gives what is no positional argument
+    ],
+)
+def test_what_cannot_be_told_is_not_remembered(operation: Any, arguments: Any) -> None:
+    fake = FakeTensorMode()
+    with fake:
+        outcomes, given = Outcomes(fake), arguments()
+        kwargs = {"out": torch.empty(3)} if operation is aten.add.out else {}
+        key = outcomes.key(operation, given, kwargs)
+        outcomes.learn(key, operation, given, kwargs, operation(*given, **kwargs))
+        assert key is None or outcomes.known(key) is None
+
+
+def test_outputs_that_share_their_memory_are_not_remembered() -> None:
+    fake = FakeTensorMode()
+    with fake:
+        outcomes, given, out = Outcomes(fake), (torch.empty(2, 7),), torch.empty(7, 2)
+        key = outcomes.key(aten.sort.default, given, {})
+        assert key is not None
+        outcomes.learn(key, aten.sort.default, given, {}, (out, out.view(14)))
+        assert outcomes.known(key) is None
+        outcomes.learn(key, aten.sort.default, given, {}, (out, torch.empty(14)))
+        assert outcomes.known(key) is not None
+
+
+def test_real_tensors_and_constants_are_left_to_torch() -> None:
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    outcomes = Outcomes(fake)
+    assert outcomes.key(aten.neg.default, (torch.ones(3),), {}) is None
+    with fake:
+        assert outcomes.key(aten.neg.default, (torch.tensor(1.0),), {}) is None  # its value is known

@@ -1,0 +1,432 @@
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from estimators.model import CATEGORIES, MIB, Layout
+from estimators.peaks.envelope import Envelope, PeakTable, highest
+from estimators.tracing import session
+from estimators.tracing.session import Recipe, Session
+from estimators.tracing.tracer import trace
+from workloads.parallel.apply import apply_plan
+from workloads.training.budget import measure_peak
+
+CPU = torch.device("cpu")
+SELECTIVE = Layout(recompute=True, selective=True)
+WIDTH = 64
+# Against torch's own record of a real step. Each recomputed block keeps the random state, which is no fake tensor.
+RNG_STATE_BYTES = 5056
+TOLERANCE_BYTES = 1024 + 2 * RNG_STATE_BYTES
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
+            for _ in range(2)
+        )
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.norm(x)
+
+
+class Similarities(Mlp):
+    """Compares every sample with every other: memory grows with the square of the micro-batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = super().forward(x)
+        return (x @ x.T).softmax(-1) @ x
+
+
+class Hoarder(Mlp):
+    """Keeps an activation of every step: nothing bounds its memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept.append(x.detach() * 2)
+        return super().forward(x)
+
+
+class Positions(Mlp):
+    """The gradient of ``positions`` of one sample is a view of the sample's: no sum over the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(100, WIDTH))
+        self.norm = nn.Identity()  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, None] + self.positions).mean(1)
+
+
+class Deep(nn.Module):
+    """Seven equal layers between others."""
+
+    num_layers = 6
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+            for _ in range(self.num_layers)
+        )
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x)
+
+
+class Uneven(Deep):
+    """The fifth layer is wider."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[4] = nn.Sequential(nn.Linear(WIDTH, 9 * WIDTH), nn.ReLU(), nn.Linear(9 * WIDTH, WIDTH))
+
+
+class Skips(Deep):
+    """What every layer gives is used again at the end."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = [self.first(x)]
+        for layer in self.layers:
+            outputs.append(layer(outputs[-1]))
+        return self.head(torch.stack(outputs).square().sum(0))
+
+
+class Alternating(Deep):
+    """Layers that look alike, and of which the model lets every third do more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for number, layer in enumerate(self.layers):
+            x = x + (layer(layer(x)) if number % 3 == 2 else layer(x))
+        return self.head(x)
+
+
+class Insistent(Deep):
+    """Does not work with fewer layers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert len(self.layers) == self.num_layers
+        return super().forward(x)
+
+
+class Spare(Deep):
+    """Has a parameter, larger than all others, that takes no part in the loss: no gradient, no states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.Parameter(torch.zeros(1000, WIDTH))
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any], num: int) -> None:
+    for x, y in batches:
+        (functional.mse_loss(model(x), y) / num).backward()
+        del x, y
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def make_batch(size: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, WIDTH), torch.randn(size, WIDTH)
+
+
+def recipe(build: Callable[[], nn.Module] = Mlp, lr: float = 1e-3) -> Recipe:
+    return Recipe(
+        build_model=build,
+        make_batch=make_batch,
+        blocks=lambda model: list(model.layers),  # type: ignore[arg-type]
+        apply_plan=apply_plan,
+        optimizer=lambda model, layout, mesh: torch.optim.AdamW(model.parameters(), lr=lr),
+        begin_step=lambda step, optimizer: None,
+        train_step=train_step,
+    )
+
+
+def measured(build: Callable[[], nn.Module], layout: Layout, micro_batch: int) -> int:
+    """The peak of the third of three real steps."""
+    wanted = recipe(build)
+    model = wanted.build_model()
+    model = apply_plan(model, wanted.blocks(model), layout, None)
+    optimizer = wanted.optimizer(model, layout, None)
+    num = 2 if layout.accumulate else 1
+
+    def step() -> None:
+        wanted.train_step(model, optimizer, (make_batch(micro_batch) for _ in range(num)), num)
+
+    step()
+    step()
+    gc.collect()
+    return measure_peak(CPU, model, optimizer, step)
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(recompute=True), SELECTIVE, Layout(accumulate=True)], ids=str)
+def test_the_traced_peak_is_that_of_a_real_step(layout: Layout) -> None:
+    curve = trace(recipe(), layout, 64).curve
+    assert isinstance(curve, Envelope)
+    for micro_batch in (2, 7, 200):
+        assert curve.peak_bytes(micro_batch) == pytest.approx(measured(Mlp, layout, micro_batch), abs=TOLERANCE_BYTES)
+
+
+def test_a_single_sample_that_the_model_refuses_counts_as_two() -> None:
+    curve = trace(recipe(), Layout(), 8).curve  # batch normalisation needs two
+    assert curve.peak_bytes(1) == curve.peak_bytes(2)
+
+
+def test_a_single_sample_is_traced_by_itself() -> None:
+    curve = trace(recipe(Positions), Layout(), 16).curve
+    assert isinstance(curve, Envelope)
+    assert curve.peak_bytes(1) == pytest.approx(measured(Positions, Layout(), 1), abs=TOLERANCE_BYTES)
+
+
+def test_a_model_that_is_not_affine_gets_a_table_of_traced_points() -> None:
+    curve = trace(recipe(Similarities), Layout(), 50).curve
+    assert isinstance(curve, PeakTable)
+    assert [size for size, _ in curve.points] == [1, 2, 4, 8, 16, 32, 50]
+    assert curve.peak_bytes(50) == pytest.approx(measured(Similarities, Layout(), 50), abs=TOLERANCE_BYTES)
+    assert trace(recipe(Similarities), Layout(), 50).log is None
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(accumulate=True), Layout(4, recompute=True)], ids=str)
+@pytest.mark.parametrize("build", [Mlp, Positions, Deep])
+def test_the_log_of_a_run_reaches_the_peak_of_every_micro_batch(build: Callable[[], nn.Module], layout: Layout) -> None:
+    traced = trace(recipe(build), layout, 64)
+    assert traced.log is not None
+    for micro_batch in (1, 2, 7, 200):
+        reached = highest(traced.log.run(micro_batch)).fixed_bytes
+        assert reached == pytest.approx(traced.curve.peak_bytes(micro_batch), abs=TOLERANCE_BYTES)
+
+
+def test_a_model_that_keeps_activations_is_not_believed_to_be_affine() -> None:
+    assert isinstance(trace(recipe(Hoarder), Layout(), 4).curve, PeakTable)
+
+
+def test_states_are_divided_by_sharding() -> None:
+    traced = {ranks: trace(recipe(), Layout(ranks), 8) for ranks in (1, 2, 4)}
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in Mlp().buffers())
+    steps = 4 * len(list(Mlp().parameters()))  # AdamW counts the steps of every parameter
+    for ranks, one in traced.items():
+        assert one.num_params == sum(parameter.numel() for parameter in Mlp().parameters())
+        assert one.state_bytes == 4 * 4 * one.num_params // ranks + buffers + steps
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_peak_is_told_by_category(ranks: int) -> None:
+    traced = trace(recipe(), Layout(ranks), 64)
+    parts = traced.curve.parts(64)
+    assert sum(parts.values()) == traced.curve.peak_bytes(64) and parts.keys() <= set(CATEGORIES)
+    assert parts["parameters"] == 4 * traced.num_params // ranks
+    assert parts["optimizer"] == 2 * parts["parameters"] + 4 * len(list(Mlp().parameters()))
+    assert parts["buffers"] == sum(buffer.numel() * buffer.element_size() for buffer in Mlp().buffers())
+    assert parts["batch"] == 2 * 64 * WIDTH * 4
+    if ranks == 1:
+        assert 0 < parts["gradients"] <= parts["parameters"]
+        # Of each of the two layers at least the input, the output of the first product and that of the GELU are kept;
+        # the peak is in the backward pass of the second, which has let go of one.
+        assert parts["activations"] >= 64 * (2 * (1 + 4) + 4) * WIDTH * 4
+    assert (parts.get("gathered", 0) > 0) == (ranks > 1)
+
+
+def test_a_tensor_that_a_module_holds_without_registering_it_counts() -> None:
+    class Masked(Mlp):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mask = torch.ones(1000, WIDTH)
+
+    plain, masked = (trace(recipe(build), Layout(), 8).curve.parts(8) for build in (Mlp, Masked))
+    assert masked == plain | {"buffers": plain["buffers"] + 4 * 1000 * WIDTH}
+
+
+def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
+    """To infer shapes DTensor runs the operation on fake tensors of the global shape: here, of all parameters."""
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    def optimizer(model: nn.Module, *_: object) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), foreach=True)
+
+    traced = trace(replace(recipe(Layers), optimizer=optimizer), Layout(64), 4)
+    # A few of the 16 layers are whole at a time, and 1/64 of all states is here.
+    assert traced.curve.peak_bytes(2) < 4 * traced.num_params / 2
+
+
+LAYOUTS = [Layout(), Layout(1, True), Layout(1, False, True), Layout(2), Layout(2, True, True)]
+LAYOUTS += [SELECTIVE, Layout(2, dp_replicate=2), Layout(dp_replicate=2), Layout(2, reshard=False)]
+
+
+@pytest.mark.parametrize(
+    ("build", "layout"), [*((Deep, layout) for layout in LAYOUTS), (Spare, Layout()), (Spare, Layout(1, True, True))]
+)
+def test_a_few_equal_blocks_tell_of_all(build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    stretched = trace(recipe(build), layout, 16)
+    assert stretched.alike and trace(recipe(build), layout, 16, alike=True) == stretched
+    monkeypatch.setattr(session, "TRACED_BLOCKS", Deep.num_layers)
+    whole = trace(recipe(build), layout, 16)
+    assert not whole.alike
+    for size in (1, 2, 3, 16, 500):
+        assert stretched.curve.parts(size) == whole.curve.parts(size)
+        assert stretched.curve.peak_bytes(size) == whole.curve.peak_bytes(size)
+    assert stretched.log is not None and whole.log is not None
+    held = [[log.sizes[place] for _, place in log.passes] for log in (stretched.log, whole.log)]
+    assert held[0] == held[1]  # bytes, and on which stream
+    assert stretched.work == whole.work
+    assert (stretched.num_params, stretched.state_bytes) == (whole.num_params, whole.state_bytes)
+
+
+@pytest.mark.parametrize(
+    ("build", "layout"),
+    [
+        *((build, Layout()) for build in (Uneven, Skips, Alternating, Insistent)),
+        *((build, Layout(2, recompute=True)) for build in (Skips, Spare)),
+    ],
+    ids=str,
+)
+def test_where_blocks_are_not_alike_the_whole_model_is_traced(
+    build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = trace(recipe(build), layout, 16)
+    monkeypatch.setattr(session, "TRACED_BLOCKS", Deep.num_layers)
+    whole = trace(recipe(build), layout, 16)
+    assert found == whole
+
+
+def test_blocks_that_know_their_position_alone_are_alike_and_those_of_other_settings_are_not() -> None:
+    class Numbered(Deep):
+        def __init__(self) -> None:
+            super().__init__()
+            for number, layer in enumerate(self.layers):
+                layer.layer_idx = number  # type: ignore[assignment]
+
+    class Fading(Deep):
+        def __init__(self) -> None:
+            super().__init__()
+            for number, layer in enumerate(self.layers):
+                layer.append(nn.Dropout(0.1 * number))  # type: ignore[operator]
+
+    assert trace(recipe(Numbered), Layout(), 8).alike
+    assert not trace(recipe(Fading), Layout(), 8).alike
+
+
+@pytest.mark.parametrize("layout", [Layout(2), Layout(2, accumulate=True), Layout(4, recompute=True)], ids=str)
+def test_sharded_layouts_are_affine_too(layout: Layout) -> None:
+    curve = trace(recipe(), layout, 32).curve
+    assert isinstance(curve, Envelope)
+    other = trace(recipe(), layout, 9).curve
+    assert [curve.peak_bytes(size) for size in (1, 2, 9, 32)] == [other.peak_bytes(size) for size in (1, 2, 9, 32)]
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_what_fsdp_gathers_and_reduces_is_on_streams_of_its_own(reshard: bool) -> None:
+    with Session(recipe(Deep), Layout(2, reshard=reshard)) as traced:
+        traced.spread()
+        passes, update = traced.passes(16), traced.step(16).update
+    bytes_on: dict[int, int] = defaultdict(int)
+    kinds: dict[int, set[str]] = defaultdict(set)
+    for buffer, size in passes.events[passes.num_before :]:
+        stream = passes.streams.get(buffer, 0)
+        bytes_on[stream] += size
+        kinds[stream].add(passes.categories[buffer])
+    assert {"activations", "gathered", "batch"} < kinds[0] and "gradients" not in kinds[0]
+    assert (kinds[1], kinds[2], len(kinds)) == ({"scratch"}, {"gradients"}, 3)
+    model = Deep()
+    of_all, of_layers = (4 * sum(parameter.numel() for parameter in one.parameters()) for one in (model, model.layers))
+    # Layers that let go of their parameters after the forward pass are gathered once more for the backward pass.
+    assert bytes_on[1] == of_all + (of_layers if reshard else 0)
+    assert bytes_on[2] == of_all / 2
+    assert {(update.categories[buffer], stream) for buffer, stream in update.streams.items()} == {("gradients", 2)}
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(recompute=True), Layout(accumulate=True)], ids=str)
+def test_a_single_rank_has_one_stream(layout: Layout) -> None:
+    log = trace(recipe(Deep), layout, 8).log
+    assert log is not None and log.streams(1) == log.streams(8) == {}
+
+
+def test_recompute_trades_activations_for_flops() -> None:
+    plain, recompute = (trace(recipe(), Layout(recompute=on), 512) for on in (False, True))
+    assert recompute.curve.peak_bytes(512) < 0.75 * plain.curve.peak_bytes(512)
+    assert recompute.work.per_sample.flops > plain.work.per_sample.flops
+
+
+def test_selective_recompute_keeps_the_products_and_so_repeats_none() -> None:
+    plain, selective, whole = (trace(recipe(), one, 512) for one in (Layout(), SELECTIVE, Layout(recompute=True)))
+    peaks = [one.curve.peak_bytes(512) for one in (whole, selective, plain)]
+    assert peaks == sorted(set(peaks))
+    assert selective.work.per_sample.flops == plain.work.per_sample.flops
+
+
+def test_flops_are_those_of_the_matrix_products() -> None:
+    products = 2 * 2 * WIDTH * 4 * WIDTH
+    # 2 FLOPs for each weight forward, 4 backward; the first layer's input needs no gradient.
+    assert trace(recipe(), Layout(), 8).work.per_sample.flops == 6 * products - 2 * WIDTH * 4 * WIDTH
+
+
+def test_the_structure_is_that_of_the_memory_not_of_the_learning_rate() -> None:
+    one, same = trace(recipe(), Layout(), 8), trace(recipe(lr=0.5), Layout(), 8)
+    other = trace(recipe(Positions), Layout(), 8)
+    assert one.structure == same.structure != other.structure
+
+
+class Mixed(Deep):
+    """What autocast has cast is given back at its end, in an order that changes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+
+
+def test_the_structure_is_the_same_in_every_trace() -> None:
+    assert len({trace(recipe(Mixed), Layout(), 8).structure for _ in range(5)}) == 1
+
+
+def test_a_trace_allocates_no_memory_for_the_model() -> None:
+    class Huge(Mlp):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(WIDTH, 2**30, bias=False)  # 256 GiB, and as much again for gradients
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + functional.linear(self.up(x), self.up.weight.T)
+
+    traced = trace(recipe(Huge), Layout(), 4)
+    assert traced.curve.peak_bytes(1) > 2**40
+    assert traced.curve.largest_batch(96 * MIB) == 0
+
+
+def test_tracing_leaves_no_process_group_and_garbage_collection_on() -> None:
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        trace(recipe(lambda: failing("out of ideas")), Layout(2), 4)
+    assert not torch.distributed.is_initialized()
+    assert gc.isenabled()
+
+
+def failing(message: str) -> nn.Module:
+    raise RuntimeError(message)

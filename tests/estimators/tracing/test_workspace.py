@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from estimators.model import Layout
+from estimators.tracing.session import Recipe
+from estimators.tracing.tracer import trace
+from estimators.tracing.workspace import workspace_of
+from workloads.training.budget import measure_peak
+
+TOLERANCE_BYTES = 8192  # small temporaries of one register block and the like
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As ranks have: each thread of a convolution may take memory of its own."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def conv(*sizes: int, **options: Any) -> nn.Module:
+    return nn.Conv2d(*sizes, **options)
+
+
+def net(*layers: nn.Module) -> nn.Module:
+    """With a layer before, so that gradients of images are asked for."""
+    return nn.Sequential(conv(3, 16, 3, padding=1), *layers)
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Tensor], num: int) -> None:
+    for images in batches:
+        (model(images).square().mean() / num).backward()
+        del images
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 17])
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: (),
+        lambda: (conv(16, 64, 3, padding=1),),
+        lambda: (conv(16, 20, 3, padding=1), conv(20, 36, 3, padding=1)),  # channels that fill no block
+        lambda: (conv(16, 48, 4, stride=4),),
+        lambda: (conv(16, 48, 1),),
+        lambda: (conv(16, 32, 3, padding=1, groups=4),),
+        lambda: (conv(16, 128, 3, padding=1, stride=8), conv(128, 256, 3, padding=1, stride=2)),  # 2 × 2 pixels
+        lambda: (conv(16, 128, 3, padding=1, stride=16), conv(128, 256, 3, padding=1)),
+        lambda: (conv(16, 32, 3, padding=2, dilation=2),),
+        lambda: (conv(16, 64, 3, padding=1, stride=2), nn.ConvTranspose2d(64, 32, 2, 2)),
+    ],
+    ids=[
+        "few channels",
+        "3×3",
+        "odd channels",
+        "patches",
+        "1×1",
+        "groups",
+        "few pixels",
+        "fewer than the kernel",
+        "dilation",
+        "transposed",
+    ],
+)
+def test_the_peak_of_convolutions_is_that_of_a_real_step(layers: Any, batch: int) -> None:
+    check(lambda: net(*layers()), (3, 32, 32), batch)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 17])
+@pytest.mark.parametrize("side", [8, 16, 32])
+def test_the_peak_of_convolutions_of_volumes_is_that_of_a_real_step(side: int, batch: int) -> None:
+    def volumes() -> nn.Module:
+        grow, points = nn.ConvTranspose3d(24, 16, 2, 2), nn.Conv3d(16, 2, 1)
+        return nn.Sequential(conv3d(1, 16), conv3d(16, 24), nn.MaxPool3d(2), conv3d(24, 24), grow, points)
+
+    check(volumes, (1, side, side, side), batch)
+
+
+def conv3d(given: int, made: int) -> nn.Module:
+    return nn.Conv3d(given, made, 3, padding=1)
+
+
+def check(build_model: Callable[[], nn.Module], shape: tuple[int, ...], batch: int) -> None:
+    recipe = Recipe(
+        build_model=build_model,
+        make_batch=lambda size: torch.randn(size, *shape),
+        blocks=lambda model: [],
+        apply_plan=lambda model, blocks, layout, mesh: model,
+        optimizer=lambda model, layout, mesh: torch.optim.SGD(model.parameters(), lr=0.1),
+        begin_step=lambda step, optimizer: None,
+        train_step=train_step,
+    )
+    curve = trace(recipe, Layout(), batch).curve
+    model = recipe.build_model()
+    optimizer = recipe.optimizer(model, Layout(), None)
+
+    def step() -> None:
+        train_step(model, optimizer, iter([recipe.make_batch(batch)]), 1)
+
+    step()
+    peak = measure_peak(torch.device("cpu"), model, optimizer, step)
+    assert curve.peak_bytes(batch) == pytest.approx(peak, abs=TOLERANCE_BYTES)
+
+
+@pytest.mark.parametrize(("capability", "as_product"), [("AVX2", True), ("AVX512", False), ("AVX512_BF16", False)])
+def test_gradients_for_images_smaller_than_the_kernel_are_products_where_there_is_no_avx512(
+    monkeypatch: pytest.MonkeyPatch, capability: str, as_product: bool
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    images, weight = torch.empty(2, 64, 2, 2), torch.empty(64, 64, 3, 3)
+    options = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
+    _, of_weight = workspace_of(torch.ops.aten.convolution_backward.default, (images, images, weight, *options), None)
+    kernel = weight.nbytes
+    assert of_weight[1] == (4 * kernel + 9 * 64 * 4 * 4 if as_product else kernel)
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "kib"),
+    [((256, 256), 2, 0), ((64, 448), 2, 0), ((64, 512), 1, 0), ((64, 512), 2, 288), ((256, 512), 2, 1152),
+     ((256, 512), 8, 1344), ((256, 512), 14, 2058), ((256, 512), 18, 1701), ((256, 512), 32, 2016)],
+)  # fmt: skip
+def test_products_of_many_channels_are_packed(
+    monkeypatch: pytest.MonkeyPatch, channels: tuple[int, int], side: int, kib: int
+) -> None:
+    """Each is within 75 KiB of what a process allocated beyond the rest, on an AVX2 CPU."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    given, made = (torch.empty(2, num, side, side) for num in channels)
+    weight = torch.empty(channels[1], channels[0], 3, 3)
+    options = (None, [1, 1], [2, 2], [2, 2], False, [0, 0], 1, [True, True, False])
+    _, of_weight = workspace_of(torch.ops.aten.convolution_backward.default, (made, given, weight, *options), None)
+    windows = 4 * 9 * channels[0] * side * side
+    assert of_weight[1] - 4 * weight.nbytes - windows == kib * 1024
+
+
+def test_nothing_is_known_of_16_bits_and_other_operations() -> None:
+    aten, weight = torch.ops.aten, torch.empty(8, 8, 3, 3)
+    options = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    narrow = torch.empty(2, 8, 9, 9).bfloat16()
+    assert workspace_of(aten.convolution.default, (narrow, weight.bfloat16(), *options), narrow) == ()
+    assert workspace_of(aten.relu.default, (weight,), weight) == ()

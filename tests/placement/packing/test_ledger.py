@@ -1,0 +1,98 @@
+"""The ledger refuses whatever would over-subscribe a device, and keeps facts about devices that are gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from placement.model import Cluster, Device, Gang
+from placement.packing.ledger import Ledger
+
+
+def ledger(num_devices: int = 2, mib: int = 96, max_gangs: int = 2) -> Ledger:
+    return Ledger(Cluster(tuple(Device(f"d{n}", "n0", n, "v", mib) for n in range(num_devices))), max_gangs)
+
+
+def test_a_gang_holds_its_mib_on_every_device_until_it_is_released() -> None:
+    book = ledger(3)
+    book.place(Gang("1/1", 2, 40), ["d2", "d0"])
+    assert [book.free_mib(d) for d in ("d0", "d1", "d2")] == [56, 96, 56]
+    assert book.devices_of("1/1") == ("d2", "d0")
+    assert book.gangs_on("d0") == {"1/1": 40}
+    book.release("1/1")
+    assert [book.free_mib(d) for d in ("d0", "d1", "d2")] == [96, 96, 96]
+    assert book.gangs == () and book.devices_of("1/1") == ()
+
+
+@pytest.mark.parametrize(
+    ("gang", "devices", "complaint"),
+    [
+        (Gang("b", 1, 57), ["d0"], "which has 56 MiB free"),
+        (Gang("b", 2, 10), ["d0"], "has 2 ranks"),
+        (Gang("b", 2, 10), ["d1", "d1"], "different devices"),
+        (Gang("b", 1, 10), ["d7"], "0 MiB free"),
+        (Gang("a", 1, 10), ["d1"], "placed already"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(gang: Gang, devices: list[str], complaint: str) -> None:
+    book = ledger()
+    book.place(Gang("a", 1, 40), ["d0"])
+    with pytest.raises(AssertionError, match=complaint):
+        book.place(gang, devices)
+    assert (book.free_mib("d0"), book.free_mib("d1")) == (56, 96)
+    assert [held.id for held in book.gangs] == ["a"]
+
+
+def test_no_more_gangs_than_allowed_share_a_device() -> None:
+    book = ledger(max_gangs=2)
+    book.place(Gang("a", 1, 1), ["d0"])
+    book.place(Gang("b", 1, 1), ["d0"])
+    assert not book.is_open("d0") and not book.fits(Gang("c", 1, 1), "d0")
+    with pytest.raises(AssertionError):
+        book.place(Gang("c", 1, 1), ["d0"])
+
+
+def test_releasing_what_is_not_held_is_a_bug() -> None:
+    with pytest.raises(AssertionError, match="holds nothing"):
+        ledger().release("9/1")
+
+
+def test_a_gang_on_a_failed_device_holds_all_its_devices_until_it_is_released() -> None:
+    book = ledger()
+    book.place(Gang("a", 2, 90), ["d0", "d1"])
+    assert book.drop_device("d0") == ("a",)
+    assert book.drop_device("d0") == ("a",), "said twice, the same"
+    assert book.free_mib("d0") == 0 and not book.is_open("d0")
+    assert book.free_mib("d1") == 6, "its sibling may live on there"
+    book.release("a")
+    assert book.free_mib("d1") == 96
+    assert book.free_mib("d0") == 0, "a lost device does not come back by itself"
+
+
+def test_an_open_attempt_on_a_vanished_device_can_be_entered_after_a_restart() -> None:
+    book = ledger()
+    book.restore(Gang("a", 2, 50), ["d1", "gone"])
+    assert book.free_mib("d1") == 46
+    assert book.gangs_on("gone") == {"a": 50}
+    assert [device.id for device in book.devices] == ["d0", "d1"]
+    book.release("a")
+    assert book.gangs_on("gone") == {}
+
+
+def test_a_device_that_shrank_under_a_live_gang_takes_no_other() -> None:
+    book = ledger(mib=40, max_gangs=2)
+    book.restore(Gang("a", 1, 50), ["d0"])
+    assert book.free_mib("d0") == 0
+    assert book.overfull() == ["d0"]
+    assert not book.fits(Gang("b", 1, 1), "d0")
+    book.release("a")
+    assert book.overfull() == []
+
+
+def test_restoring_still_demands_a_whole_gang() -> None:
+    with pytest.raises(AssertionError, match="has 2 ranks"):
+        ledger().restore(Gang("a", 2, 50), ["gone"])
+
+
+def test_at_least_one_gang_per_device() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Ledger(Cluster(), 0)

@@ -1,0 +1,401 @@
+"""Gangs on a real local Ray, with real training and a real database."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.model import Plan
+from scamp_service.cluster.gpus import is_rank
+from scamp_service.cluster.local_ray import NAMESPACE, LocalRay
+from scamp_service.cluster.pools import Offers
+from scamp_service.cluster.ray_executor import Phase, RayExecutor
+from scamp_service.cluster.sink import CONTROLLER_LEASE
+from scamp_service.cluster.sink import NAME as SINK
+from scamp_service.control.controller import LEASE
+from scamp_service.control.executor import GangState, Order
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.model import Attempt
+from scamp_service.settings import Settings
+from scamp_service.store.store import Store
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+
+TINY = {"depth": 1, "width": 16, "heads": 2, "batch": 32}
+LONG = 100_000
+SPEC = {"name": "ray", "workload": "vit_digits", "objective": {"metric": "accuracy"}, "space": {"lr": {"choice": [1]}}}
+
+
+class World:
+    """A store, a local Ray and an executor, with the part of the controller that the tests play."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.settings = Settings(data_dir=data_dir, virtual_devices=2, device_mib=200)
+        self.store = Store(self.settings.url)
+        self.renew()
+        self.ray = LocalRay(self.settings, data_dir)
+        self.ray.start()
+        self.settings = self.settings.model_copy(update={"ray_address": self.ray.address})
+        self.executor = self.new_executor()
+        self.number = 0
+        self.study = self.store.create_study(SPEC, now=time.time()).id
+
+    def new_executor(self) -> RayExecutor:
+        return RayExecutor(self.settings, self.settings.url, self.settings.data_dir / "checkpoints")
+
+    def renew(self) -> None:
+        assert self.store.acquire_lease(LEASE, "test", 10.0, now=time.time())
+
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
+        deadline = time.monotonic() + seconds
+        while not (found := condition()):
+            assert time.monotonic() < deadline, f"{what}: not in {seconds} s; gangs {self.executor.gangs()}"
+            self.renew()
+            time.sleep(0.01)
+        return found
+
+    def devices(self) -> tuple[str, ...]:
+        self.until(lambda: len(self.executor.cluster().devices) == 2, "two devices")
+        return tuple(device.id for device in self.executor.cluster().devices)
+
+    def order(self, devices: tuple[str, ...], steps: int = 20, **changes: Any) -> Order:
+        """A trial of its own with a STARTING attempt, as the controller would have begun it."""
+        self.number += 1
+        now, ranks = time.time(), len(devices)
+        params = TINY | changes.pop("params", {})
+        plan = Plan(micro_batch=32 // ranks, dp_shard=ranks)
+        self.store.create_trials(self.study, [(self.number, params)], now=now)
+        trial = self.store.trials(self.study)[-1]
+        self.store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=now, plan=plan.to_json())
+        begun = {"plan": plan.to_json(), "devices": devices, "mib_per_rank": 64, "predicted_bytes": 0}
+        assert self.store.begin_attempt(trial.id, 1, token="token", placement_reason="", now=now, **begun)
+        order = Order(
+            trial_id=trial.id,
+            attempt=1,
+            token="token",
+            study_id=self.study,
+            workload="vit_digits",
+            code=None,
+            params=params,
+            plan=plan,
+            devices=devices,
+            mib_per_rank=64,
+            seed=0,
+            steps=steps,
+            report_every=10,
+            metric="accuracy",
+        )
+        return replace(order, **changes)
+
+    def launch(self, order: Order) -> None:
+        """As the controller does: again, while it is put off."""
+
+        def listed() -> bool:
+            self.executor.launch(order)
+            return not self.gone(order)
+
+        self.until(listed, f"the launch of {order.key}")
+
+    def attempt(self, order: Order) -> Attempt:
+        return self.store.attempts(order.trial_id)[0]
+
+    def gone(self, order: Order) -> bool:
+        return order.key not in self.executor.gangs()
+
+    def ended(self, order: Order, seconds: float = 120.0) -> Attempt:
+        self.until(lambda: self.gone(order), f"the end of {order.key}", seconds)
+        return self.attempt(order)
+
+    def training(self, order: Order) -> None:
+        self.until(lambda: self.store.metrics(order.trial_id), f"a first metric of {order.key}")
+
+    def pids(self, order: Order) -> list[int]:
+        """Of the gang's ranks; known once they train."""
+        members = self.executor._members(order.key)
+        return [rank.status.pid for rank in members if rank.status]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World(tmp_path_factory.mktemp("ray"))
+    try:
+        yield world
+        world.executor.shutdown()
+    finally:
+        world.ray.stop()
+        world.store.close()
+
+
+def test_ranks_ask_for_the_lease_that_controllers_hold() -> None:
+    assert CONTROLLER_LEASE == LEASE
+
+
+def test_a_gang_of_one_trains_and_reports_in_order(world: World) -> None:
+    order = world.order(world.devices()[:1], steps=30)
+    world.launch(order)
+    assert world.executor.gangs()[order.key].state is GangState.ALIVE
+    attempt = world.ended(order)
+    assert (attempt.outcome, attempt.detail) == (Outcome.DONE, "")
+    assert [metric.step for metric in world.store.metrics(order.trial_id)] == [10, 20, 30]
+    assert attempt.checkpoint_step == 30 and attempt.measured_bytes > 0
+    assert (world.settings.data_dir / "checkpoints" / str(order.trial_id)).is_dir()
+
+
+def test_a_gang_of_two_trains_the_same_curve_as_one_rank(world: World) -> None:
+    both, one = world.order(world.devices()), world.order(world.devices()[:1])
+    for order in (both, one):
+        world.launch(order)
+        assert world.ended(order).outcome is Outcome.DONE
+    curves = [[m.values["train_loss"] for m in world.store.metrics(order.trial_id)] for order in (both, one)]
+    assert curves[0] == pytest.approx(curves[1], rel=1e-4)
+
+
+def test_launching_twice_starts_once(world: World) -> None:
+    order = world.order(world.devices()[:1])
+    for _ in range(3):
+        world.launch(order)
+    assert len(world.executor._members(order.key)) == 1
+    assert world.ended(order).outcome is Outcome.DONE
+    assert [metric.seq for metric in world.store.metrics(order.trial_id)] == [1, 2]
+
+
+def test_a_killed_rank_breaks_its_gang_at_once_and_stopping_frees_every_process(world: World) -> None:
+    order = world.order(world.devices(), steps=LONG)
+    world.launch(order)
+    world.training(order)
+    victim, sibling = world.pids(order)
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    world.until(lambda: world.executor.gangs()[order.key].state is GangState.BROKEN, "broken", 5.0)
+    assert time.monotonic() - killed < 2.0
+    assert "died" in world.executor.gangs()[order.key].detail
+    world.executor.stop(order.key)
+    assert world.attempt(order).outcome is None  # its death is the controller's to tell, and not an error of the trial
+    world.ended(order, 5.0)
+    assert not is_running(victim) and not is_running(sibling)
+
+
+@pytest.mark.parametrize("step", [0, 8])
+def test_an_overrun_is_told_as_such_and_harms_no_neighbour_on_the_device(world: World, step: int) -> None:
+    device = world.devices()[:1]
+    neighbour = world.order(device, steps=60)
+    spiking = world.order(device, steps=20, params={"spike_mib": 400, "spike_step": step})
+    world.launch(neighbour)
+    world.launch(spiking)
+    attempt = world.ended(spiking)
+    assert attempt.outcome is Outcome.OUT_OF_MEMORY
+    assert attempt.measured_bytes >= 400 * 2**20
+    assert world.ended(neighbour).outcome is Outcome.DONE
+
+
+def test_an_overrun_of_a_gang_wins_over_the_errors_that_it_causes(world: World) -> None:
+    order = world.order(world.devices(), steps=20, params={"spike_mib": 400, "spike_step": 8})
+    world.launch(order)
+    world.until(lambda: world.attempt(order).outcome, "an outcome")
+    assert world.attempt(order).outcome is Outcome.OUT_OF_MEMORY
+    world.executor.stop(order.key)
+    world.ended(order, 5.0)
+
+
+def test_no_more_ranks_start_at_once_than_half_of_the_cores(world: World) -> None:
+    orders = [world.order(world.devices()[:1], steps=LONG) for _ in range(3)]
+    ranks, starting = world.executor._ranks, []
+
+    def all_launched() -> bool:
+        for order in orders:
+            world.executor.launch(order)
+            starting.append(sum(rank.phase is Phase.STARTING for rank in list(ranks.values())))
+        return not any(world.gone(order) for order in orders)
+
+    world.until(all_launched, "three gangs")
+    assert max(starting) == max(1, len(os.sched_getaffinity(0)) // 2)
+    for order in orders:
+        world.executor.stop(order.key)
+    for order in orders:
+        world.ended(order)
+
+
+def test_another_executor_finds_a_living_gang_and_lets_it_finish(world: World) -> None:
+    order = world.order(world.devices(), steps=150)
+    world.launch(order)
+    world.training(order)
+    pids = world.pids(order)
+    world.executor.close()
+    world.executor = world.new_executor()
+    assert world.executor.gangs()[order.key].state is GangState.ALIVE
+    assert sorted(world.pids(order)) == sorted(pids)
+    world.launch(order)  # a repeat, from a controller that does not know better
+    assert world.ended(order).outcome is Outcome.DONE
+    assert [metric.seq for metric in world.store.metrics(order.trial_id)] == list(range(1, 16))
+
+
+def test_another_executor_finds_a_gang_broken_when_one_of_its_ranks_is_missing(world: World) -> None:
+    order = world.order(world.devices(), steps=LONG)
+    world.launch(order)
+    world.training(order)
+    victim, sibling = world.pids(order)
+    world.executor.close()
+    os.kill(victim, signal.SIGKILL)
+    time.sleep(0.5)
+    world.executor = world.new_executor()
+    assert world.executor.gangs()[order.key].state is GangState.BROKEN
+    world.executor.stop(order.key)
+    world.ended(order, 5.0)
+    assert not is_running(sibling)
+
+
+def test_another_executor_ends_a_rank_that_does_not_answer_before_it_looks_away(world: World) -> None:
+    order = world.order(world.devices()[:1], steps=LONG)
+    world.launch(order)
+    world.training(order)
+    (stuck,) = world.pids(order)
+    world.executor.close()
+    os.kill(stuck, signal.SIGSTOP)
+    world.executor = world.new_executor()
+    assert not is_running(stuck)
+    assert world.gone(order)
+
+
+def test_a_stopped_gang_leaves_warm_ranks_behind(world: World) -> None:
+    order = world.order(world.devices(), steps=LONG)
+    world.launch(order)
+    world.training(order)
+    pids = world.pids(order)
+    world.executor.stop(order.key)
+    assert world.executor.gangs()[order.key].state is GangState.STOPPING
+    assert world.ended(order, 5.0).outcome is Outcome.STOPPED
+    assert all(is_running(pid) for pid in pids)
+
+
+def test_a_stale_token_is_refused_before_anything_is_trained(world: World) -> None:
+    order = world.order(world.devices()[:1])
+    world.launch(replace(order, token="another"))
+    attempt = world.ended(order)
+    assert (attempt.state, attempt.outcome) == (AttemptState.STARTING, None)
+    assert world.store.metrics(order.trial_id) == []
+
+
+def test_a_rank_stops_when_its_attempt_has_become_stale(world: World) -> None:
+    order = world.order(world.devices()[:1], steps=LONG)
+    world.launch(order)
+    world.training(order)
+    assert world.store.move_attempt(order.trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=time.time())
+    before = len(world.store.metrics(order.trial_id))
+    world.ended(order, 20.0)
+    assert len(world.store.metrics(order.trial_id)) == before
+
+
+def test_no_report_is_lost_when_the_sink_dies(world: World) -> None:
+    import ray
+
+    order = world.order(world.devices()[:1], steps=150)
+    world.launch(order)
+    world.training(order)
+    ray.kill(ray.get_actor(SINK, NAMESPACE))
+    assert world.ended(order).outcome is Outcome.DONE
+    assert [metric.seq for metric in world.store.metrics(order.trial_id)] == list(range(1, 16))
+
+
+USER_CODE = """
+import sys
+from workloads.models.vit_digits import VitDigits
+
+class Mine(VitDigits):
+    def on_step(self, step, *rest):
+        super().on_step(step, *rest)
+        if step == 0:
+            print("hello from", self.params["width"])
+            print("and to stderr", file=sys.stderr)
+        if step == 12:
+            raise LookupError("no such thing")
+"""
+
+
+def test_prints_and_the_traceback_of_user_code_arrive_and_its_process_is_not_used_again(world: World) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("mine.py", USER_CODE)
+    sha = world.store.put_blob(packed.getvalue())
+    order = world.order(world.devices()[:1], steps=50, workload="mine.py:Mine", code=sha)
+    world.launch(order)
+    world.training(order)
+    pids = world.pids(order)
+    attempt = world.ended(order)
+    assert attempt.outcome is Outcome.ERROR
+    assert attempt.detail.startswith("LookupError: no such thing") and "mine.py" in attempt.detail
+    assert [line.text for _, line in world.store.logs(order.trial_id)][:2] == ["hello from 16", "and to stderr"]
+    assert not any(is_running(pid) for pid in pids)
+
+
+def test_a_rank_ends_itself_when_no_controller_renews_its_lease(world: World) -> None:
+    import ray
+
+    from scamp_service.cluster.rank import Rank
+
+    world.renew()
+    lonely = (
+        ray.remote(Rank)
+        .options(num_cpus=0, max_concurrency=4)
+        .remote(str(world.settings.data_dir / "code"), str(world.settings.data_dir / "checkpoints"), 2.0, 10)
+    )
+    pid = ray.get(lonely.status.remote(), timeout=60).pid
+    for _ in range(6):
+        world.renew()
+        time.sleep(0.5)
+    assert is_running(pid)
+    deadline = time.monotonic() + 10
+    while is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(pid)
+
+
+def test_to_leave_is_not_to_wait_for_a_rank_that_has_only_begun_to_start(world: World) -> None:
+    executor, (device, *_) = world.executor, world.devices()
+    world.until(lambda: any(rank.phase is Phase.READY for rank in executor._ranks.values()), "a rank")
+    with executor._lock:
+        executor._create(device)
+    pids = [rank.status.pid for rank in executor._ranks.values() if rank.status]
+    began, patience = time.monotonic(), 60.0
+    executor.shutdown(patience)
+    assert time.monotonic() - began < patience
+    assert pids and not any(is_running(pid) for pid in pids)
+    world.executor = world.new_executor()
+
+
+def test_ranks_and_no_other_process_of_ray_are_known_as_ours(world: World) -> None:
+    order = world.order(world.devices()[:1], steps=LONG)
+    world.launch(order)
+    world.training(order)
+    assert all(is_rank(pid) for pid in world.pids(order))
+    world.executor.stop(order.key)
+    world.ended(order)
+    idle = [rank.status.pid for rank in world.executor._ranks.values() if rank.status]
+    assert idle and all(is_rank(pid) for pid in idle)
+    assert not is_rank(os.getpid()) and not is_rank(world.ray._guardian.pid)  # type: ignore[union-attr]
+
+
+def test_a_node_whose_gpus_nvml_does_not_show_offers_none_and_says_so(world: World) -> None:
+    offers, node_id = Offers(world.settings), world.executor._node_id
+
+    def answer() -> str | None:
+        offers.hear({node_id: {}})
+        assert offers.devices(node_id, {"GPU": 2.0}) == ()
+        return offers.refused.get(node_id)
+
+    assert "NVML shows none" in world.until(answer, "what the node has measured")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from estimators.learning import NOTHING, Ending, Learned, Run
+from estimators.model import MIB, Plan
+from placement.model import Cluster, Device
+from scamp_service.control import decide as d
+from scamp_service.control.executor import GangState, GangStatus, Sized, Unsized
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.model import Attempt, Trial
+
+CLUSTER = Cluster(tuple(Device(f"n/{i}", "n", i, "virtual", 96) for i in range(4)))
+ALIVE = GangStatus(GangState.ALIVE)
+
+
+def study(**changes: Any) -> d.StudyRules:
+    rules = d.StudyRules(
+        id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, metric="accuracy", maximize=True, seed=0,
+        max_trials=10, steps=100, report_every=10, rungs=(10, 30), reduction_factor=3, max_concurrent=None, max_lost=2,
+        max_oom=3, num_trials=10,
+    )  # fmt: skip
+    return replace(rules, **changes)
+
+
+def trial(**changes: Any) -> Trial:
+    row = Trial(
+        id=1, study_id=1, number=0, state=TrialState.RUNNING, attempt=1, params={}, reason="", structure="",
+        plan=Plan(8).to_json(), plan_reason="", predicted_bytes=20 * MIB, reserved_mib=24, measured_bytes=0,
+        extra_bytes=0, bias_bytes=0, learned_bytes=0, family="", num_lost=0, num_oom=0, judged_step=0, step=0,
+        value=None, created_at=0.0, started_at=None, finished_at=None,
+    )  # fmt: skip
+    return replace(row, **changes)
+
+
+def attempt(**changes: Any) -> Attempt:
+    row = Attempt(
+        trial_id=1, attempt=1, token="t", state=AttemptState.RUNNING, plan=Plan(8).to_json(), devices=("n/0",),
+        device_kinds=("virtual",), mib_per_rank=24, predicted_bytes=20 * MIB, extra_bytes=0, bias_bytes=0,
+        measured_bytes=0, outcome=None, detail="", placement_reason="", checkpoint_step=-1, created_at=0.0,
+        started_at=0.0, ended_at=None,
+    )  # fmt: skip
+    return replace(row, **changes)
+
+
+def effects(*, trials: list[Trial], attempts: list[Attempt] | None = None, **known: Any) -> list[d.Effect]:
+    known = {"now": 1.0, "studies": {1: study()}, "gangs": {}, "cluster": CLUSTER, **known}
+    found = d.decide(d.Snapshot(trials=trials, attempts=attempts or [], **known))
+    return [effect for effect in found if not isinstance(effect, d.PassedOver)]
+
+
+def only_move(found: list[d.Effect]) -> d.MoveTrial:
+    moves = [effect for effect in found if isinstance(effect, d.MoveTrial)]
+    assert len(moves) == 1, found
+    return moves[0]
+
+
+def test_a_gang_that_the_database_does_not_know_is_stopped() -> None:
+    assert effects(trials=[], studies={}, gangs={"7/1": ALIVE}) == [d.StopGang("7/1", "no open attempt has this gang")]
+
+
+def test_a_done_attempt_completes_its_trial_and_is_ended_only_when_its_gang_is_gone() -> None:
+    done = attempt(outcome=Outcome.DONE)
+    move = only_move(effects(trials=[trial(value=0.9)], attempts=[done], gangs={"1/1": ALIVE}))
+    assert move.to is TrialState.COMPLETED
+    held = effects(trials=[], attempts=[done], gangs={"1/1": ALIVE})
+    assert [type(effect) for effect in held[:2]] == [d.MoveAttempt, d.StopGang]
+    assert isinstance(held[0], d.MoveAttempt) and held[0].to is AttemptState.STOPPING
+    gone = effects(trials=[], attempts=[done])[0]
+    assert isinstance(gone, d.MoveAttempt) and gone.to is AttemptState.ENDED and gone.changes["outcome"] is Outcome.DONE
+
+
+def test_a_trial_that_never_reports_its_objective_fails_with_what_to_do() -> None:
+    move = only_move(effects(trials=[trial()], attempts=[attempt(outcome=Outcome.DONE)]))
+    assert move.to is TrialState.FAILED and "'accuracy'" in move.changes["reason"]
+
+
+def test_out_of_memory_is_planned_again_with_what_was_measured() -> None:
+    oom = attempt(outcome=Outcome.OUT_OF_MEMORY, measured_bytes=50 * MIB)
+    move = only_move(effects(trials=[trial()], attempts=[oom]))
+    assert move.to is TrialState.WAITING and move.changes["extra_bytes"] == 35 * MIB and move.changes["num_oom"] == 1
+
+
+def test_predictions_grow_after_out_of_memory_even_when_nothing_was_measured() -> None:
+    again = trial(predicted_bytes=25 * MIB, extra_bytes=5 * MIB, num_oom=1)
+    oom = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=25 * MIB, extra_bytes=5 * MIB)
+    assert only_move(effects(trials=[again], attempts=[oom])).changes["extra_bytes"] == (24 - 20 + 5) * MIB
+
+
+def learning(*past: Run, **row: Any) -> tuple[list[d.Effect], str]:
+    """What is decided about one trial whose family has this past, and the family."""
+    candidate = trial(id=9, attempt=0, **row)
+    family = study().family(candidate)
+    return effects(trials=[candidate], past={family: past}), family
+
+
+FAILED = Run(1, ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB, Ending.OUT_OF_MEMORY)
+RAISED = 30 * MIB - 20 * MIB + 5 * MIB
+
+
+def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
+    found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
+    assert [effect.learned for effect in found if isinstance(effect, d.Size)] == [Learned(RAISED, 0, 1, 1)]
+    others, _ = learning(replace(FAILED, device_kinds=("H200",)), state=TrialState.WAITING, plan=None)
+    assert [effect.learned for effect in others if isinstance(effect, d.Size)] == [NOTHING]
+
+
+def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
+    found, _ = learning(FAILED, state=TrialState.QUEUED)
+    move = only_move(found)
+    assert move.to is TrialState.WAITING and "15.0 MiB learned from 1 trial" in move.changes["reason"]
+    for known in ({"learned_bytes": RAISED}, {"extra_bytes": RAISED}, {"learned_bytes": RAISED - MIB + 1}):
+        found, _ = learning(FAILED, state=TrialState.QUEUED, **known)
+        assert [type(effect) for effect in found] == [d.Begin], "it was planned with it, or with hardly less"
+
+
+def test_a_plan_keeps_what_was_learned_and_its_family() -> None:
+    sized = {9: Sized("s", Plan(4), 35 * MIB, 45, "fits", RAISED, MIB, RAISED + 1)}
+    candidate = trial(id=9, attempt=0, state=TrialState.WAITING, plan=None)
+    changes = only_move(effects(trials=[candidate], sized=sized)).changes
+    assert (changes["extra_bytes"], changes["bias_bytes"], changes["learned_bytes"]) == (RAISED, MIB, RAISED + 1)
+    assert changes["family"] == study().family(candidate)
+
+
+def test_an_attempt_knows_the_kinds_of_its_devices() -> None:
+    mixed = Cluster((Device("a", "n", 0, "L4", 96), Device("b", "n", 1, "H200", 96), Device("c", "n", 2, "T4", 8)))
+    queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(4, 1, 2).to_json(), reserved_mib=20)
+    begin = next(effect for effect in effects(trials=[queued], cluster=mixed) if isinstance(effect, d.Begin))
+    assert begin.device_kinds == ("H200", "L4")
+
+
+def test_healing_gives_up_after_the_budget() -> None:
+    oom = attempt(outcome=Outcome.OUT_OF_MEMORY, detail="tried to allocate 40 MiB")
+    move = only_move(effects(trials=[trial(num_oom=3)], attempts=[oom]))
+    assert move.to is TrialState.FAILED and "max_oom" in move.changes["reason"]
+
+
+def test_a_lost_gang_is_queued_again_until_the_budget_is_spent() -> None:
+    lost = only_move(effects(trials=[trial()], attempts=[attempt()]))
+    assert lost.to is TrialState.QUEUED and lost.changes["num_lost"] == 1
+    broken = {"1/1": GangStatus(GangState.BROKEN, "rank 1 was killed")}
+    move = only_move(effects(trials=[trial(num_lost=2)], attempts=[attempt()], gangs=broken))
+    assert move.to is TrialState.FAILED and "rank 1 was killed" in move.changes["reason"]
+
+
+def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_token() -> None:
+    found = effects(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)])
+    launch = found[0]
+    assert isinstance(launch, d.Launch) and launch.order.token == "t" and launch.order.key == "1/1"
+
+
+def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
+    late = d.LAUNCH_PATIENCE_SECONDS + 1.0
+    found = effects(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)], now=late)
+    assert only_move(found).to is TrialState.QUEUED
+
+
+def test_the_worst_at_a_rung_is_pruned_and_the_best_goes_on() -> None:
+    rungs = {1: {10: {1: 0.1, 2: 0.5, 3: 0.6, 4: 0.7}}}
+    known = {"attempts": [attempt()], "gangs": {"1/1": ALIVE}, "rungs": rungs}
+    pruned = only_move(effects(trials=[trial(step=10, value=0.1)], **known))
+    assert pruned.to is TrialState.PRUNED and pruned.changes["reason"]
+    rungs[1][10][1] = 0.9
+    kept = only_move(effects(trials=[trial(step=10, value=0.9)], **known))
+    assert kept.to is TrialState.RUNNING and kept.changes["judged_step"] == 10
+    assert effects(trials=[trial(step=10, value=0.1, judged_step=10)], **known) == []
+
+
+def test_stopping_a_study_cancels_whatever_it_has() -> None:
+    stopping = {1: study(state=StudyState.STOPPING)}
+    trials = [
+        trial(),
+        trial(id=2, state=TrialState.QUEUED, attempt=0),
+        trial(id=3, state=TrialState.WAITING, attempt=0),
+    ]
+    found = effects(trials=trials, attempts=[attempt()], gangs={"1/1": ALIVE}, studies=stopping)
+    assert [e.to for e in found if isinstance(e, d.MoveTrial)] == [TrialState.CANCELLED] * 3
+    assert effects(trials=[], studies=stopping) == [d.FinishStudy(1, StudyState.STOPPED, "")]
+
+
+def test_a_sized_candidate_is_queued_and_one_without_a_plan_is_infeasible() -> None:
+    waiting = [trial(id=i, state=TrialState.WAITING, attempt=0, plan=None) for i in (1, 2, 3)]
+    sized = {1: Sized("s", Plan(4), MIB, 5, "one rank"), 2: Unsized("needs 200 MiB", True)}
+    found = effects(trials=waiting, sized=sized)
+    assert [e.to for e in found if isinstance(e, d.MoveTrial)] == [TrialState.QUEUED, TrialState.INFEASIBLE]
+    assert [e.trial.id for e in found if isinstance(e, d.Size)] == [3]
+
+
+def test_nothing_is_sized_or_placed_while_the_cluster_starts() -> None:
+    trials = [trial(state=TrialState.WAITING, attempt=0), trial(id=2, state=TrialState.QUEUED, attempt=0)]
+    assert effects(trials=trials, cluster=Cluster()) == []
+
+
+def test_memory_of_attempts_that_wind_down_is_not_given_away() -> None:
+    winding_down = attempt(trial_id=9, state=AttemptState.STOPPING, devices=tuple(d.id for d in CLUSTER.devices),
+                           mib_per_rank=80)  # fmt: skip
+    queued = trial(state=TrialState.QUEUED, attempt=0)
+    found = effects(trials=[queued], attempts=[winding_down], gangs={"9/1": ALIVE})
+    assert not [effect for effect in found if isinstance(effect, d.Begin)]
+    assert "MiB" in only_move(found).changes["reason"]
+
+
+def test_a_trial_waits_until_its_former_attempt_has_ended() -> None:
+    queued = trial(state=TrialState.QUEUED, num_lost=1)
+    found = effects(trials=[queued], attempts=[attempt(state=AttemptState.STOPPING)], gangs={"1/1": ALIVE})
+    assert not [effect for effect in found if isinstance(effect, d.Begin)]
+
+
+def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
+    studies = {1: study(), 2: study(id=2)}
+    trials = [trial(id=i, number=i, study_id=1 if i < 9 else 2, state=TrialState.QUEUED, attempt=0, reserved_mib=90)
+              for i in range(1, 13)]  # fmt: skip
+    begun = [e.trial.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
+    assert sorted(begun) == [1, 1, 2, 2]
+    studies[2] = study(id=2, max_concurrent=1)
+    begun = [e.trial.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
+    assert sorted(begun) == [1, 1, 1, 2]
+
+
+def test_few_candidates_are_proposed_ahead_and_never_more_than_the_budget() -> None:
+    wanting = {1: study(num_trials=8)}
+    assert effects(trials=[], studies=wanting) == [d.Propose(1, 8, 2)]
+    waiting = [trial(id=i, state=TrialState.QUEUED, attempt=0, reserved_mib=96) for i in range(4)]
+    assert not [e for e in effects(trials=waiting, studies={1: study(num_trials=4)}) if isinstance(e, d.Propose)]
+
+
+def test_a_study_ends_when_its_trials_have_and_fails_when_none_can_run() -> None:
+    assert effects(trials=[]) == [d.FinishStudy(1, StudyState.COMPLETED)]
+    broken = study(num_trials=5, broken="module has no class")
+    assert d.FinishStudy(1, StudyState.STOPPING, "module has no class") in effects(trials=[], studies={1: broken})
+    ended = effects(trials=[], studies={1: replace(broken, state=StudyState.STOPPING)})
+    assert ended == [d.FinishStudy(1, StudyState.FAILED, "module has no class")]
+
+
+def test_a_resumed_order_starts_at_the_last_committed_checkpoint() -> None:
+    queued = trial(state=TrialState.QUEUED, num_lost=1)
+    begin = next(e for e in effects(trials=[queued], checkpoints={1: 30}) if isinstance(e, d.Begin))
+    assert begin.order.resume_step == 30 and begin.order.attempt == 2 and begin.placement.reason

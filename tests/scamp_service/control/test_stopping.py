@@ -1,0 +1,118 @@
+"""Rungs that fall on reports, and verdicts that the few, the equal and the diverged can rely on."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scamp_service.control.stopping import Verdict, judge, rungs
+from scamp_service.study.spec import StudySpec, parse_study
+
+
+def study(steps: int, every: int | None = None, **stopping: Any) -> StudySpec:
+    return parse_study(
+        {
+            "name": "s",
+            "workload": "w",
+            "objective": {"metric": "m"},
+            "space": {"x": {"low": 0.0, "high": 1.0}},
+            "budget": {"steps": steps, "report_every": every},
+            "stopping": stopping,
+        }
+    )
+
+
+def verdict(values: list[float], *, eta: int = 3, maximize: bool = True) -> Verdict:
+    """Of the last of ``values`` to arrive."""
+    peers = dict(enumerate(values))
+    return judge(peers, len(values) - 1, 30, maximize=maximize, reduction_factor=eta)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (study(100), (10, 30, 90)),
+        (study(100, 10, min_steps=5), (10, 20, 50)),
+        (study(100, 7, min_steps=7), (7, 21, 63)),
+        (study(100, 30, min_steps=10), (30, 90)),
+        (study(90, 10, min_steps=10), (10, 30)),
+        (study(100, 10, min_steps=8, reduction_factor=2), (10, 20, 40, 70)),
+        (study(100, rule="none"), ()),
+        (study(1), ()),
+        (study(10, 10), ()),
+    ],
+)
+def test_rungs_are_reports_below_the_last_step(spec: StudySpec, expected: tuple[int, ...]) -> None:
+    assert rungs(spec) == expected
+
+
+@given(st.integers(1, 10_000), st.integers(1, 300), st.integers(1, 300), st.integers(2, 8))
+def test_every_rung_is_a_report_no_earlier_than_asked_and_below_the_end(
+    steps: int, every: int, first: int, eta: int
+) -> None:
+    if every > steps or first >= steps:
+        return
+    found = rungs(study(steps, every, min_steps=first, reduction_factor=eta))
+    assert list(found) == sorted(set(found))
+    assert all(rung % every == 0 and first <= rung < steps for rung in found)
+
+
+def test_the_best_third_goes_on_and_the_rest_stops() -> None:
+    arrived = [0.5, 0.6, 0.7, 0.8, 0.9, 0.4]
+    assert verdict([*arrived, 0.95]) == Verdict(False, "step 30: 0.95 is number 1 of 7, the best 3 go on")
+    assert not verdict([*arrived, 0.75]).stop
+    assert verdict([*arrived, 0.65]) == Verdict(True, "step 30: 0.65 is number 4 of 7, the best 3 go on")
+    assert verdict([0.5, 0.6, 0.55]) == Verdict(True, "step 30: 0.55 is number 2 of 3, the best one goes on")
+
+
+def test_smaller_is_better_when_minimizing() -> None:
+    assert not verdict([3.0, 2.0, 1.0], maximize=False).stop
+    assert verdict([1.0, 2.0, 3.0], maximize=False).stop
+
+
+def test_nobody_stops_before_there_are_enough_to_compare_with() -> None:
+    assert verdict([0.1]) == Verdict(False, "step 30: 0.1, number 1 of 1; none stops before 3 are here")
+    assert not verdict([0.9, 0.1]).stop
+    assert verdict([0.9, 0.8, 0.1]).stop
+    assert verdict([0.9, 0.1], eta=2).stop
+
+
+def test_equal_values_are_treated_alike() -> None:
+    assert not verdict([0.1] * 9).stop
+    assert not verdict([0.2, 0.2, 0.2, 0.2, 0.1, 0.2]).stop
+    assert verdict([0.2, 0.2, 0.2, 0.2, 0.2, 0.1]).stop
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_value_that_is_not_finite_stops_at_once_and_counts_as_the_worst(broken: float, maximize: bool) -> None:
+    assert verdict([broken], maximize=maximize).stop
+    assert "does not recover" in verdict([1.0, 2.0, broken], maximize=maximize).reason
+    assert not verdict([broken, broken, 1.0], maximize=maximize).stop
+
+
+@given(st.lists(st.floats(), min_size=1, max_size=40), st.integers(2, 5), st.booleans(), st.integers(0, 2**31))
+def test_the_verdict_follows_from_the_values_and_not_from_the_order_of_arrival(
+    values: list[float], eta: int, maximize: bool, seed: int
+) -> None:
+    last = len(values) - 1
+    items = list(enumerate(values))
+    random.Random(seed).shuffle(items)
+    shuffled = judge(dict(items), last, 30, maximize=maximize, reduction_factor=eta)
+    assert shuffled == verdict(values, eta=eta, maximize=maximize)
+    finite = [value for value in values if math.isfinite(value)]
+    best = (max if maximize else min)(finite, default=None)
+    if best is not None and values[last] == best:
+        assert not shuffled.stop, "the best so far always goes on"
+
+
+@given(st.lists(st.floats(-1, 1), min_size=3, max_size=60, unique=True), st.integers(2, 4))
+def test_of_distinct_values_one_in_reduction_factor_goes_on(values: list[float], eta: int) -> None:
+    peers = dict(enumerate(values))
+    kept = sum(not judge(peers, trial, 30, maximize=True, reduction_factor=eta).stop for trial in peers)
+    assert kept == (len(values) if len(values) < eta else math.ceil(len(values) / eta))

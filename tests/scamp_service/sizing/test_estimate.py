@@ -1,0 +1,310 @@
+"""What `scamp estimate` tells is what a study does: same traces, same policy."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from estimators.devices.catalogue import KINDS, gpu
+from estimators.devices.kind import DeviceKind, Figure, Rate
+from estimators.model import CATEGORIES, MIB, Layout
+from placement.planning.planner import Choice, NoPlan
+from scamp_service.cli.estimate_table import as_table, footnotes, headline
+from scamp_service.control.executor import Sized
+from scamp_service.errors import InvalidInput
+from scamp_service.settings import Settings
+from scamp_service.sizing.calibration import calibrated
+from scamp_service.sizing.estimate import UNVERIFIED, Estimate, Estimator, devices, estimate, target
+from scamp_service.sizing.sizer import ProcessSizer
+from scamp_service.sizing.trace_pool import TracePool
+from tests.processes import scamp
+from tests.sizing import USER, MemoryBlobs, Sizing
+
+MEDIUM = {"depth": 4, "width": 128, "heads": 4, "batch": 32}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[TracePool]:
+    """One for all estimators: each start takes seconds."""
+    with TracePool(2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def estimator(folder: Path, pool: TracePool) -> Estimator:
+    return Estimator("vit_digits", None, folder, pool=pool)
+
+
+def plans(estimate: Estimate) -> list[tuple[int, bool]]:
+    return [(option.plan.dp_shard, option.plan.recompute) for option in estimate.options]
+
+
+def test_all_plans_are_compared_and_a_study_takes_the_one_that_is_told(estimator: Estimator, folder: Path) -> None:
+    cluster = devices(2, 20)
+    found = estimator.estimate(MEDIUM, cluster)
+    assert plans(found) == [(1, False), (1, True), (2, False), (2, True)]
+    sizer = ProcessSizer(MemoryBlobs(), folder)
+    try:
+        sized = Sizing(sizer).size(MEDIUM, cluster=cluster)
+    finally:
+        sizer.close()
+    assert isinstance(sized, Sized) and isinstance(found.choice, Choice)
+    assert (sized.plan, sized.reserved_mib) == (found.choice.plan, found.choice.footprint.reserved_mib)
+    assert sized.reason == found.choice.reason
+
+
+def test_the_parts_of_each_plan_add_up_and_the_largest_micro_batch_is_where_it_stops_to_fit(
+    estimator: Estimator,
+) -> None:
+    data = estimator.estimate(MEDIUM, devices(2, 96)).to_json()
+    for option in data["options"]:
+        assert sum(option["parts"].values()) == option["peak_bytes"]
+        assert option["parts"].keys() <= set(CATEGORIES)
+        assert option["fits"] and option["largest_micro_batch"] >= 32 // option["plan"]["dp_shard"]
+    single, recompute = data["options"][:2]
+    assert recompute["parts"]["activations"] < single["parts"]["activations"] / 2
+    tight = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"]}, devices(1, 96))
+    loose = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"] + 1}, devices(1, 96))
+    assert tight.options[0].plan.num_micro_batches == 1 < loose.options[0].plan.num_micro_batches
+
+
+def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Estimator) -> None:
+    found = estimator.estimate(MEDIUM, devices(1, 14))
+    assert isinstance(found.choice, NoPlan) and found.options[0].states_alone
+    assert found.largest_micro_batch(found.options[0]) == 0
+    console = Console(file=io.StringIO(), width=80)
+    console.print(headline(found), as_table(found))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "depth=4 width=128" in text and "states" in text and "≥" in text and "…" not in text
+
+
+def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alone(
+    estimator: Estimator, folder: Path, pool: TracePool
+) -> None:
+    assert {option["step_seconds"] for option in estimator.estimate(MEDIUM, devices(2, 96)).to_json()["options"]} == {
+        None
+    }
+    slow = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
+    found = Estimator("vit_digits", None, folder, slow, pool=pool).estimate(MEDIUM, devices(2, 96))
+    plain, recompute, *gangs = (data["step_seconds"] for data in found.to_json()["options"])
+    assert plain is not None and recompute is not None and recompute > plain and gangs == [None, None]
+    products = found.profile.work[Layout()].step(32, 1).of("matmul")[1]
+    assert (
+        plain == pytest.approx(1e-6 * products) and products > 0.9 * 32 * found.profile.work[Layout()].per_sample.flops
+    )
+
+
+def shown(found: Estimate) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(headline(found), as_table(found), *footnotes(found))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_on_a_gpu_the_allocator_decides_and_what_is_outside_of_it_counts(
+    estimator: Estimator, folder: Path, pool: TracePool, expandable: bool
+) -> None:
+    tensors = estimator.estimate(MEDIUM, devices(2, 96)).to_json()
+    on_gpu = Estimator("vit_digits", None, folder, gpu("H100"), expandable, pool)
+    found = on_gpu.estimate(MEDIUM, devices(2, 1100, "H100"))
+    data = found.to_json()
+    assert data["device"]["name"] == "H100" and all(one["unverified"] == list(UNVERIFIED) for one in data["options"])
+    assert tensors["device"] is None
+    assert all(figure["source"] for figure in data["device"]["figures"].values())
+    for option, of_tensors in zip(data["options"], tensors["options"], strict=True):
+        assert option["parts"].pop("slack") == option["peak_bytes"] - of_tensors["peak_bytes"] > 0
+        assert option["parts"] == of_tensors["parts"]
+        ranks = option["plan"]["dp_shard"]
+        assert option["outside_bytes"] == (384 + (544 if ranks == 2 else 0)) * 2**20
+        assert option["smallest_capacity_bytes"] == option["peak_bytes"] + option["outside_bytes"]
+        assert option["reserved_mib"] > option["smallest_capacity_bytes"] / 2**20
+        assert option["step_seconds"] >= option["compute_seconds"] > 0
+        assert (option["communication_share"] > 0) == (ranks == 2)
+    text = shown(found)
+    assert "unverified: out, least, max, step, comm" in text and "not measured any H100" in text and "…" not in text
+
+
+def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
+    tmp_path: Path, folder: Path, pool: TracePool
+) -> None:
+    known = gpu("H100")
+    assert known.memory is not None
+    memory = replace(known.memory, context=Figure(500 * MIB, "measured", "made up"))
+    kind = replace(known, provenance="measured today", verified=True, memory=memory)
+    (tmp_path / "device_kinds").mkdir()
+    (tmp_path / "device_kinds" / "h100.json").write_text(json.dumps(kind.to_json()))
+    cluster, found = target(Settings(data_dir=tmp_path), "H100", 2, 2000)
+    assert found == kind and cluster.devices[0].kind == "H100"
+    estimate = Estimator("vit_digits", None, folder, found, pool=pool).estimate(MEDIUM, cluster)
+    for option in estimate.to_json()["options"]:
+        alone = option["plan"]["dp_shard"] == 1
+        assert option["outside_bytes"] == (500 + 64 + (0 if alone else 544)) * MIB
+        assert option["unverified"] == (["smallest_capacity_bytes"] if alone else list(UNVERIFIED))
+    assert "measured today" in shown(estimate) and "unverified: least, max; of gangs all" in shown(estimate)
+    (tmp_path / "device_kinds" / "cpu.json").write_text(json.dumps(DeviceKind("a CPU", {}, "made up").to_json()))
+    with pytest.raises(InvalidInput, match="'cpu' is no GPU"):
+        target(Settings(data_dir=tmp_path), "cpu", 1, None)
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_every_kind_of_gpu_offers_the_memory_that_it_has(kind: str) -> None:
+    cluster, found = target(Settings(), kind.lower(), 3, None)
+    assert [device.kind for device in cluster.devices] == [kind] * 3 and found == gpu(kind)
+    assert found.memory is not None and cluster.devices[0].capacity_mib == int(found.memory.total.value) // 2**20
+    smaller, _ = target(Settings(), kind, None, 10_000)
+    assert [device.capacity_mib for device in smaller.devices] == [10_000]
+
+
+def test_a_plan_that_fits_a_gpu_by_its_tensors_alone_is_refused(folder: Path, pool: TracePool) -> None:
+    on_gpu = Estimator("vit_digits", None, folder, gpu("T4"), pool=pool)
+    room = on_gpu.estimate(MEDIUM, devices(1, 1000, "T4")).options[0].footprint.reserved_mib
+    assert on_gpu.estimate(MEDIUM, devices(1, room, "T4")).options[0].fits
+    tight = on_gpu.estimate(MEDIUM, devices(1, room - 1, "T4"))
+    none = on_gpu.estimate(MEDIUM, devices(1, 300, "T4"))
+    assert tight.options[0].plan.num_micro_batches > 1
+    assert isinstance(none.choice, NoPlan) and none.smallest_capacity_bytes(none.options[0]) is None
+    assert "≥" in shown(none) and "states" in shown(none)
+
+
+def test_the_function_tells_what_the_command_tells(
+    estimator: Estimator, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCAMP_DATA_DIR", str(folder / "data"))
+    (folder / "data").mkdir()
+    (folder / "data" / "profiles").symlink_to(folder)
+    found = estimate("vit_digits", MEDIUM, device="A100-40", count=2)
+    assert plans(found) == [(1, False), (1, True), (2, False), (2, True)]
+    for arguments, complaint in (
+        ({"device": "A100"}, "unknown device 'A100': choose one of P100"),
+        ({"device": "H100", "mib": 90_000}, "a device of kind H100 offers 81008 MiB, not 90000"),
+        ({"device": "H100", "count": 0}, "at least one device"),
+    ):
+        with pytest.raises(InvalidInput, match=complaint):
+            estimate("vit_digits", MEDIUM, **arguments)
+
+
+def test_this_machine_is_calibrated_once_and_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
+    assert calibrated(tmp_path) is None
+    told = scamp(tmp_path, "calibrate").stdout
+    kind = calibrated(tmp_path)
+    assert kind is not None and kind.name in told and kind.provenance.startswith("measured 20")
+    assert kind.rates["matmul"].per_flop > 0 and kind.rates["other"].per_op > 0
+    (file,) = tmp_path.glob("device_kinds/*.json")
+    file.write_text(file.read_text()[:-9])
+    assert calibrated(tmp_path) is None
+
+
+def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path, pool: TracePool) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("mine.py", USER)
+    estimator = Estimator("mine.py:Mine", packed.getvalue(), folder, pool=pool)
+    assert estimator.estimate({"width": 8}, devices(1, 96)).batch == 6
+    with pytest.raises(InvalidInput, match=r"mine.py:Mine with width=7: width must be even"):
+        estimator.estimate({"width": 7}, devices(1, 96))
+    with pytest.raises(InvalidInput, match=r"no such model"):
+        estimator.estimate({"broken": True}, devices(1, 96))
+
+
+FUNCTIONS = """
+import torch
+from torch import nn
+from types import SimpleNamespace
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+    def forward(self, x, target=None):
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x if target is None else SimpleNamespace(loss=(x - target).square().mean())
+
+def own(width: int):
+    return Net(width), lambda batch: {"x": torch.zeros(batch, width), "target": torch.zeros(batch, width)}
+
+def given(width: int, momentum=0.0):
+    def loss(model, batch):
+        return model(*batch).square().mean()
+    return Net(width), lambda batch: (torch.zeros(batch, width),), loss, lambda p: torch.optim.SGD(p, 0.1, momentum)
+
+def bare(width: int):
+    return Net(width), lambda batch: torch.zeros(batch, width)
+
+def wrong():
+    return Net(4)
+"""
+
+
+def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("nets.py", FUNCTIONS)
+
+    def function(name: str, kind: DeviceKind | None = None) -> Estimator:
+        return Estimator(f"nets.py:{name}", packed.getvalue(), folder, kind, pool=pool)
+
+    def state_bytes(estimator: Estimator, **params: Any) -> int:
+        return estimator.estimate(params, devices(1, 96)).profile.state_bytes
+
+    def refuses(estimator: Estimator, complaint: str, **params: Any) -> None:
+        with pytest.raises(InvalidInput, match=complaint):
+            estimator.estimate(params, devices(1, 96))
+
+    num_params = 3 * (32 * 32 + 32)
+    few = 64  # AdamW's counts of steps, the loss
+    own, given = function("own"), function("given")
+    assert state_bytes(own, width=32) == pytest.approx(4 * 4 * num_params, abs=few)
+    refuses(own, r"own\(width: 'int'\)|own\(width: int\): missing a required argument: 'width'")
+    refuses(own, "unexpected keyword argument 'depht'", width=8, depht=3)
+    peaks = [
+        one.estimate({"width": 32, "batch": 2}, devices(1, 1024)).options[0].footprint.parts["scratch"]
+        for one in (own, function("own", gpu("H100")))
+    ]
+    assert peaks[1] >= 4 * num_params > peaks[0], "on a GPU AdamW updates all parameters at once"
+    assert state_bytes(given, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
+    assert state_bytes(given, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
+    refuses(function("bare"), r"returns a tensor of shape \[\d+, 8\], no loss", width=8)
+    refuses(function("wrong"), r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net")
+    with pytest.raises(InvalidInput, match="defines no class or function none"):
+        function("none")
+
+
+def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    spec: dict[str, Any] = {
+        "name": "small",
+        "workload": "vit_digits",
+        "objective": {"metric": "accuracy"},
+        "space": {"width": {"choice": [16, 32]}},
+        "fixed": {"depth": 1, "heads": 2, "batch": 8},
+        "search": {"sampler": "grid"},
+        "budget": {"trials": 2},
+    }
+    study.write_text(json.dumps(spec))
+    command = (tmp_path / "data", "estimate", study, "--count", "1", "--mib", "32")
+    both = json.loads(scamp(*command, "--candidates", "2", "--json").stdout)
+    assert [one["params"]["width"] for one in both] == [16, 32]
+    assert both[0]["plan"]["micro_batch"] == 8 and both[0]["num_params"] < both[1]["num_params"]
+    shown = scamp(*command, "--param", "width=16")
+    assert "1 rank, micro-batch 8: one rank needs" in shown.stdout and f"{both[0]['num_params']:,}" in shown.stdout
+    for arguments, complaint in (
+        (["--param", "widht=16"], "has no parameter 'widht': width, depth, heads, batch"),
+        (["--param", "heads=3"], "must be a multiple of heads (3)"),
+        (["--expandable-segments"], "name one with --device"),
+    ):
+        failed = scamp(*command, *arguments)
+        assert failed.returncode == 2 and complaint in failed.stderr and len(failed.stderr.splitlines()) == 1

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scamp_service.errors import InvalidInput
+from scamp_service.sizing.import_check import admit
+from scamp_service.study.spec import StudySpec, parse_study
+from scamp_service.study.user_code import bundle_code
+
+GOOD = """
+from workloads.protocol import Workload
+
+class Mine(Workload):
+    num_train = num_eval = 1
+    build_model = train_batch = eval_batch = loss = evaluate = None
+"""
+
+
+def study(workload: str) -> StudySpec:
+    return parse_study({
+        "name": "mine",
+        "workload": workload,
+        "objective": {"metric": "loss", "direction": "minimize"},
+        "space": {"lr": {"low": 0.1, "high": 1.0}},
+    })  # fmt: skip
+
+
+def submitted(folder: Path, source: str) -> tuple[StudySpec, bytes]:
+    (folder / "mine.py").write_text(source)
+    return study("mine.py:Mine"), bundle_code(folder / "study.yaml", "mine.py:Mine")
+
+
+def test_a_workload_that_loads_is_admitted(tmp_path: Path) -> None:
+    admit(*submitted(tmp_path, GOOD))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (GOOD + "\nraise RuntimeError('no such disk')\n", "no such disk"),
+        (GOOD + "\nimport not_a_module_of_anyone\n", "not_a_module_of_anyone"),
+        (GOOD.replace("(Workload)", ""), "Workload"),
+        (GOOD + "\nimport os; os._exit(3)\n", "ended the process"),
+    ],
+)
+def test_a_workload_that_fails_on_import_is_refused_with_its_own_words(tmp_path: Path, source: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        admit(*submitted(tmp_path, source))
+
+
+def test_a_built_in_workload_needs_no_process() -> None:
+    admit(study("vit_digits"), None)
+    with pytest.raises(InvalidInput, match="vit_digits"):
+        admit(study("no_such_workload"), None)

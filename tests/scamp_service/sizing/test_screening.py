@@ -1,0 +1,120 @@
+"""What a screening tells of a candidate is what `scamp estimate` tells of it alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from estimators.model import Layout
+from placement.planning.planner import Choice, NoPlan
+from scamp_service.cli.screen_table import as_table, footnotes
+from scamp_service.sizing.blueprints import Screener
+from scamp_service.sizing.candidates import subject
+from scamp_service.sizing.estimate import Estimator, OneBlob, devices
+from scamp_service.sizing.groups import grouped
+from scamp_service.sizing.screening import Screening, screen
+from scamp_service.sizing.trace_pool import TracePool
+from scamp_service.sizing.traces import Tracer
+from tests.processes import scamp
+
+STUDY = """
+name: chars
+workload: stdlib_gpt
+objective: {metric: loss, direction: minimize}
+space:
+  depth: {low: 1, high: 40}
+  width: {low: 16, high: 128, step: 16}
+  dropout: {low: 0.05, high: 0.2}
+fixed: {heads: 4, batch: 16, context: 64}
+budget: {trials: 4, steps: 4, report_every: 2}
+"""
+CLUSTER = devices(1, 60)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("screen")
+    (folder / "study.yaml").write_text(STUDY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def screening(folder: Path, told: list[str]) -> Screening:
+    wanted = subject(str(folder / "study.yaml"), {}, 40, at_random=True)
+    odd = {**wanted.candidates[0], "width": 30}  # no multiple of the heads
+    return screen("stdlib_gpt", None, [*wanted.candidates, odd], CLUSTER, folder / "profiles", tell=told.append)
+
+
+def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) -> None:
+    by_formula = [number for number in range(40) if number not in screening.alone]
+    assert len(by_formula) > 30 and screening.num_checked == 4
+    with Estimator("stdlib_gpt", None, folder / "profiles") as estimator:
+        for number in by_formula[:1]:
+            one = screening.candidates[number]
+            alone = estimator.estimate(one.params, CLUSTER)
+            assert [option.plan for option in one.options] == [option.plan for option in alone.options]
+            assert [o.footprint.peak_bytes for o in one.options] == [o.footprint.peak_bytes for o in alone.options]
+            assert one.choice is not None and one.choice.reason == alone.choice.reason
+
+
+def test_candidates_of_one_block_are_traced_and_what_the_workload_refuses_is_told(
+    screening: Screening, told: list[str]
+) -> None:
+    assert {screening.candidates[number].params["depth"] for number in screening.alone} == {1}
+    assert any(f"no formulas for {len(screening.alone)} candidates" in line for line in told)
+    assert all(isinstance(screening.candidates[number].choice, Choice | NoPlan) for number in screening.alone)
+    assert "multiple of heads" in screening.candidates[40].refused and screening.candidates[40].choice is None
+
+
+def test_the_table_counts_every_candidate(screening: Screening) -> None:
+    console = Console(width=120, record=True, file=None, quiet=False, force_terminal=False)
+    with console.capture() as captured:
+        console.print(as_table(screening))
+    rows = [line.split() for line in captured.get().splitlines()[1:]]
+    assert sum(int(row[1]) for row in rows) == 40
+    notes = list(footnotes(screening, None))
+    assert any(line.startswith("1 refused by the workload") for line in notes)
+    assert any("agree to the byte" in line for line in notes)
+
+
+def test_a_second_screening_traces_nothing(screening: Screening, folder: Path) -> None:
+    candidates = [one.params for one in screening.candidates if one.params["depth"] > 1]
+    again = screen("stdlib_gpt", None, candidates, CLUSTER, folder / "profiles")
+    assert (again.num_examples, again.num_checked, len(again.alone)) == (0, 0, 0)
+    known = {json.dumps(dict(one.params)): one.to_json() for one in screening.candidates}
+    assert all(one.to_json() == known[json.dumps(dict(one.params))] for one in again.candidates)
+
+
+def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "profiles", tmp_path / "profiles")
+    files = [file for file in (tmp_path / "profiles").rglob("*.json") if b'"lowest"' in file.read_bytes()]
+    assert len(files) == 4
+    for file in files:
+        file.write_bytes(file.read_bytes()[:1000])
+    known = {place: one.params for place, one in enumerate(screening.candidates) if not one.refused}
+    (group,) = grouped(known)
+    for cache, there in ((folder / "profiles", True), (tmp_path / "profiles", False)):
+        with TracePool() as pool:
+            screener = Screener("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60), pool)
+            assert (screener.known(group, Layout()) is not None) == there
+
+
+def test_the_command_screens_a_study(folder: Path, screening: Screening) -> None:
+    args = ["screen", str(folder / "study.yaml"), "--candidates", "40", "--count", "1", "--mib", "60"]
+    shown = scamp(folder, *args)
+    assert shown.returncode == 0, shown.stderr
+    for mistake, words in (("stdlib_gpt", "no space to screen"), ("gone.yaml", "cannot read")):
+        refused = scamp(folder, "screen", mistake)
+        assert refused.returncode == 2 and words in refused.stderr and len(refused.stderr.splitlines()) == 1
+    assert "40 candidates on 1 × virtual, 60 MiB" in shown.stdout
+    answer = scamp(folder, *args, "--json")
+    assert len(json.loads(answer.stdout)) == 40

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import io
+import os
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.learning import Learned
+from estimators.model import Layout
+from placement.model import Cluster, Device
+from scamp_service.control.executor import Demand, Sized, Unsized
+from scamp_service.sizing.sizer import ProcessSizer
+from scamp_service.sizing.traces import TraceCache
+from tests.sizing import FOUR_DEVICES, USER, MemoryBlobs, Sizing
+
+
+def traces(folder: Path) -> dict[str, int]:
+    """What is remembered on disk, and when each was written."""
+    return {file.name: file.stat().st_mtime_ns for file in folder.glob("traces/*/*.json")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+@pytest.fixture(scope="module")
+def blobs() -> MemoryBlobs:
+    return MemoryBlobs()
+
+
+@pytest.fixture(scope="module")
+def sizing(folder: Path, blobs: MemoryBlobs) -> Iterator[Sizing]:
+    sizer = ProcessSizer(blobs, folder)
+    yield Sizing(sizer)
+    sizer.close()
+
+
+@pytest.fixture(scope="module")
+def code(blobs: MemoryBlobs) -> str:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("mine.py", USER)
+    return blobs.put(data.getvalue())
+
+
+def test_a_small_candidate_takes_a_part_of_one_device(sizing: Sizing) -> None:
+    sized = sizing.size({"depth": 4, "width": 64, "batch": 64})
+    assert isinstance(sized, Sized)
+    assert (sized.plan.world_size, sized.plan.micro_batch, sized.plan.recompute) == (1, 64, False)
+    assert sized.predicted_bytes < sized.reserved_mib * 2**20 and sized.reserved_mib <= 48
+    assert "1 rank" in sized.reason
+
+
+def test_a_candidate_too_large_for_a_device_is_sharded_with_the_same_batch(sizing: Sizing) -> None:
+    sized = sizing.size({"depth": 1, "width": 768, "heads": 8, "batch": 32})
+    assert isinstance(sized, Sized)
+    assert sized.plan.dp_shard > 1
+    assert sized.plan.batch == 32
+    assert sized.reserved_mib <= 96
+
+
+def test_a_candidate_that_fits_on_no_plan_is_infeasible_with_the_reason(sizing: Sizing) -> None:
+    unsized = sizing.size({"depth": 3, "width": 1536, "heads": 8, "batch": 8})
+    assert isinstance(unsized, Unsized)
+    assert unsized.infeasible and unsized.structure
+    assert "MiB" in unsized.reason and "offer 96 MiB" in unsized.reason
+
+
+@pytest.mark.parametrize(
+    ("params", "mib", "num_ranks", "beyond_mib"),
+    [
+        ({"depth": 2, "width": 64}, 1200, 1, 4 + 1),  # the margin, and what the allocator rounds up
+        ({"depth": 16, "width": 768, "heads": 12}, 1700, 2, 544),  # room for NCCL
+    ],
+    ids=["alone", "gang"],
+)
+def test_on_gpus_ranks_get_what_the_allocator_must_be_given_and_room_for_nccl(
+    sizing: Sizing, params: dict[str, Any], mib: int, num_ranks: int, beyond_mib: int
+) -> None:
+    gpus = Cluster(tuple(Device(f"n/{index}", "n", index, "NVIDIA L4", mib) for index in range(2)))
+    sized = sizing.size({**params, "batch": 64}, cluster=gpus)
+    assert isinstance(sized, Sized) and sized.plan.world_size == num_ranks
+    # Foretold is what will be measured and learned from, the tensors.
+    tensors_mib = 1.06 * sized.predicted_bytes / 2**20
+    assert tensors_mib + beyond_mib <= sized.reserved_mib < tensors_mib + beyond_mib + 100
+
+
+def test_what_failures_have_taught_changes_the_plan(sizing: Sizing) -> None:
+    first = sizing.size({"depth": 4, "width": 64, "batch": 64})
+    second = sizing.size({"depth": 4, "width": 64, "batch": 64}, extra=80 * 2**20)
+    assert isinstance(first, Sized) and isinstance(second, Sized)
+    assert first.plan != second.plan
+    assert second.predicted_bytes > 80 * 2**20
+
+
+MIB = 2**20
+
+
+def test_what_the_family_has_learned_is_reserved_and_said(sizing: Sizing) -> None:
+    small = {"depth": 4, "width": 64, "batch": 64}
+    learned = Learned(24 * MIB, 2 * MIB, num_trials=3, num_out_of_memory=1)
+    plain, raised = sizing.size(small), sizing.size(small, learned=learned)
+    assert isinstance(plain, Sized) and isinstance(raised, Sized)
+    assert raised.plan == plain.plan and raised.predicted_bytes == plain.predicted_bytes + 24 * MIB
+    assert raised.reserved_mib >= plain.reserved_mib + 24
+    assert (raised.extra_bytes, raised.bias_bytes, raised.learned_bytes) == (24 * MIB, 2 * MIB, 24 * MIB)
+    assert raised.reason.endswith("; with 24.0 MiB learned from 3 trials of this family, 1 of them out of memory")
+
+
+def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> None:
+    small = {"depth": 4, "width": 64, "batch": 64}
+    own = sizing.size(small, extra=30 * MIB, learned=Learned(24 * MIB, num_trials=1))
+    assert isinstance(own, Sized)
+    assert own.extra_bytes == 30 * MIB and own.learned_bytes == 24 * MIB and "learned" not in own.reason
+
+
+def test_what_others_needed_makes_no_candidate_infeasible(sizing: Sizing) -> None:
+    large = {"depth": 1, "width": 768, "heads": 8, "batch": 32}
+    plain = sizing.size(large)
+    sized = sizing.size(large, learned=Learned(90 * MIB, num_trials=1, num_out_of_memory=1))
+    assert isinstance(plain, Sized) and isinstance(sized, Sized)
+    assert (sized.plan, sized.reserved_mib, sized.extra_bytes) == (plain.plan, plain.reserved_mib, 0)
+    assert sized.learned_bytes == 90 * MIB and "; without 90.0 MiB learned from 1 trial of" in sized.reason
+
+
+def test_the_learning_rate_alone_needs_no_new_trace(sizing: Sizing, folder: Path) -> None:
+    first = sizing.size({"depth": 2, "width": 32, "lr": 1e-3})
+    before = traces(folder)
+    assert sizing.size({"depth": 2, "width": 32, "lr": 7e-4}) == first
+    assert traces(folder) == before
+
+
+def test_parameters_that_make_no_sense_are_infeasible(sizing: Sizing, code: str) -> None:
+    assert sizing.size({"patch": 3}) == Unsized("patch must be 1, 2 or 4, got 3", infeasible=True)
+    mine = {"workload": "mine.py:Mine", "code": code}
+    assert sizing.size({"width": 7}, **mine) == Unsized("width must be even", infeasible=True)
+
+
+def test_the_users_own_file_is_unpacked_and_traced(sizing: Sizing, code: str) -> None:
+    sized = sizing.size({}, workload="mine.py:Mine", code=code)
+    assert isinstance(sized, Sized)
+    assert sized.plan.batch == 6
+
+
+@pytest.mark.parametrize(
+    ("params", "workload", "message"),
+    [({"broken": True}, "mine.py:Mine", "no such model"), ({}, "mine.py:Yours", "Yours"), ({}, "none.py:Mine", "none")],
+)
+def test_a_workload_that_does_not_work_fails_and_is_not_infeasible(
+    sizing: Sizing, code: str, params: dict[str, Any], workload: str, message: str
+) -> None:
+    unsized = sizing.size(params, workload=workload, code=code)
+    assert isinstance(unsized, Unsized)
+    assert not unsized.infeasible
+    assert message in unsized.reason
+
+
+@pytest.mark.parametrize("code_sha", ["unknown", "no zip"])
+def test_code_that_cannot_be_had_fails_its_own_trial_only(sizing: Sizing, blobs: MemoryBlobs, code_sha: str) -> None:
+    sha = blobs.put(b"this is no zip file") if code_sha == "no zip" else "0" * 64
+    unsized = sizing.size({}, workload="mine.py:Mine", code=sha)
+    assert isinstance(unsized, Unsized) and not unsized.infeasible
+    assert isinstance(sizing.size({"depth": 4, "width": 64, "batch": 64}), Sized)
+
+
+def test_a_small_candidate_does_not_wait_for_all_layouts_of_a_large_one(sizing: Sizing) -> None:
+    large = sizing.begin({"depth": 1, "width": 768, "heads": 4, "batch": 16})  # more than one trace
+    small = sizing.begin({"depth": 1, "width": 16})
+    sizing.end(small)
+    assert large not in sizing.sizer.results()
+    assert isinstance(sizing.end(large), Sized)
+
+
+def test_a_request_is_served_once_and_a_forgotten_one_not_at_all(sizing: Sizing) -> None:
+    trial = sizing.begin({"depth": 1, "width": 24})
+    sizing.sizer.request(trial, Demand("vit_digits", None, {"patch": 3}), FOUR_DEVICES)  # no effect: it is being sized
+    forgotten = sizing.begin({"depth": 1, "width": 40})
+    sizing.sizer.forget([forgotten])
+    assert isinstance(sizing.end(trial), Sized)
+    assert isinstance(sizing.size({"depth": 1, "width": 48}), Sized)
+    assert forgotten not in sizing.sizer.results()
+
+
+def test_no_candidate_is_sized_for_a_cluster_that_is_not_there_yet(sizing: Sizing) -> None:
+    trial = sizing.begin({"depth": 1, "width": 24}, cluster=Cluster())
+    assert isinstance(sizing.size({"depth": 1, "width": 24}), Sized)
+    assert trial not in sizing.sizer.results()
+
+
+def test_a_restart_remembers_every_trace_and_mends_a_damaged_file(
+    sizing: Sizing, folder: Path, blobs: MemoryBlobs
+) -> None:
+    wanted = sizing.size({"depth": 4, "width": 64, "batch": 64})
+    before = traces(folder)
+    cache = TraceCache(folder / "traces")
+    file = cache._file(cache.key("vit_digits", None, {"depth": 4, "width": 64, "batch": 64}, Layout()))
+    whole = file.read_bytes()
+    again = Sizing(ProcessSizer(blobs, folder))
+    try:
+        assert again.size({"depth": 4, "width": 64, "batch": 64}) == wanted
+        assert traces(folder) == before, "the trace was made again"
+    finally:
+        again.sizer.close()
+    for damaged in (whole[:-9], b"", b"null", b'{"batch": 64}'):
+        file.write_bytes(damaged)
+        assert TraceCache(folder / "traces").get(file.stem) is None
+    mended = Sizing(ProcessSizer(blobs, folder))
+    try:
+        assert mended.size({"depth": 4, "width": 64, "batch": 64}) == wanted
+    finally:
+        mended.sizer.close()
+    assert file.read_bytes() == whole
+
+
+def test_a_key_tells_apart_all_that_changes_a_trace(tmp_path: Path) -> None:
+    cache = TraceCache(tmp_path)
+    params = {"lr": 0.1, "weight_decay": 0.1, "width": 8}
+    keys = {
+        cache.key("a", None, params, Layout()),
+        cache.key("b", None, params, Layout()),
+        cache.key("a", "code", params, Layout()),
+        cache.key("a", None, {**params, "width": 9}, Layout()),
+        cache.key("a", None, {**params, "weight_decay": 0.0}, Layout()),
+        cache.key("a", None, params, Layout(2)),
+        cache.key("a", None, params, Layout(recompute=True)),
+    }
+    assert len(keys) == 7
+    assert cache.key("a", None, {**params, "lr": 0.2, "weight_decay": 0.3}, Layout()) in keys
+
+
+def test_closing_ends_the_child_at_once(tmp_path: Path, blobs: MemoryBlobs) -> None:
+    sizer = ProcessSizer(blobs, tmp_path)
+    sizer.request(1, Demand("vit_digits", None, {}), FOUR_DEVICES)
+    while (child := sizer._processes[0].pid) is None:
+        time.sleep(0.01)
+    began = time.monotonic()
+    sizer.close()
+    assert time.monotonic() - began < 5
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)

@@ -1,0 +1,262 @@
+"""How a study database is opened, brought up to date, and what it says when it cannot be used."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from scamp_service.errors import InvalidInput, Unavailable
+from scamp_service.lifecycle import StudyState
+from scamp_service.store import database, schema
+from scamp_service.store.store import Store
+
+ROOT = Path(__file__).resolve().parents[3]
+SPEC = {"name": "digits"}
+
+
+def url_of(path: Path) -> str:
+    return f"sqlite:///{path / 'data' / 'scamp.db'}"
+
+
+def test_migrations_make_the_tables_that_the_code_expects(store: Store) -> None:
+    with store._database.write() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, schema.metadata) == []
+
+
+def test_the_newest_migration_is_the_one_that_the_code_names() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(database.MIGRATIONS))
+    assert ScriptDirectory.from_config(config).get_heads() == [schema.REVISION]
+
+
+_OF_0001 = """
+INSERT INTO studies (id, name, state, spec, reason, created_at, body_sha256)
+ VALUES (1, 's', 'RUNNING', '{}', '', 1, '');
+INSERT INTO trials (id, study_id, number, state, attempt, params, reason, structure, plan_reason, predicted_bytes,
+ reserved_mib, measured_bytes, extra_bytes, num_lost, num_oom, judged_step, step, created_at)
+ VALUES (1, 1, 0, 'RUNNING', 2, '{}', '', 's', '', 130, 2, 120, 30, 0, 1, 0, 0, 1),
+ (2, 1, 1, 'WAITING', 1, '{}', '', 's', '', 100, 1, 120, 30, 0, 1, 0, 0, 1);
+INSERT INTO attempts (trial_id, attempt, token, state, plan, devices, mib_per_rank, predicted_bytes, measured_bytes,
+ outcome, detail, placement_reason, checkpoint_step, created_at, objective_seq) VALUES
+ (1, 1, 't', 'ENDED', '{}', '["a"]', 1, 100, 120, 'OUT_OF_MEMORY', '', '', -1, 1, -1),
+ (1, 2, 'u', 'RUNNING', '{}', '["a"]', 2, 130, 100, NULL, '', '', -1, 1, -1),
+ (2, 1, 'v', 'ENDED', '{}', '["a"]', 1, 100, 120, 'OUT_OF_MEMORY', '', '', -1, 1, -1);
+"""
+
+
+def test_a_study_of_the_first_schema_is_kept_and_its_predictions_are_split(shared_url: str, monkeypatch: Any) -> None:
+    from alembic import command
+
+    upgrade = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, target: upgrade(config, "0001"))
+        patch.setattr(schema, "REVISION", "0001")
+        old = Store(shared_url)
+    with old._database.write() as connection:
+        for statement in _OF_0001.split(";")[:-1]:
+            connection.exec_driver_sql(statement)
+    old.close()
+    store = Store(shared_url)
+    (first, second), (healing,) = store.attempts(1), store.attempts(2)
+    assert [attempt.traced_bytes for attempt in (first, second, healing)] == [100, 100, 100]
+    assert (first.device_kinds, store.trial(1).family, store.families(1)) == ((), "", [])
+    store.close()
+
+
+def test_a_database_is_opened_again_with_all_that_it_holds(shared_url: str) -> None:
+    first = Store(shared_url)
+    study = first.create_study(SPEC, now=1.0)
+    first.close()
+    second = Store(shared_url)
+    assert second.studies() == [study]
+    second.close()
+
+
+def test_a_database_of_a_newer_version_is_left_alone(shared_url: str) -> None:
+    store = Store(shared_url)
+    with store._database.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    store.close()
+    with pytest.raises(Unavailable, match=r"newer ScaMP \(schema 9999.*upgrade ScaMP"):
+        Store(shared_url)
+
+
+def test_an_unfinished_migration_leaves_nothing(shared_url: str, monkeypatch: Any) -> None:
+    class PowerCut(Exception):
+        pass
+
+    migrate = database._migrate
+
+    def cut(connection: sa.Connection, revision: str | None) -> bool:
+        migrate(connection, revision)
+        raise PowerCut
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "_migrate", cut)
+        with pytest.raises(PowerCut):
+            Store(shared_url)
+    engine = sa.create_engine(database._parse(shared_url))
+    assert sa.inspect(engine).get_table_names() == []
+    engine.dispose()
+    Store(shared_url).close()
+
+
+_OPEN = """
+import sys
+from scamp_service.store.store import Store
+import alembic.command
+print("ready", flush=True); sys.stdin.readline()
+store = Store(sys.argv[1])
+store.create_study({"name": sys.argv[2]}, now=1.0)
+store.close()
+"""
+
+
+def test_processes_that_start_at_once_share_one_schema(shared_url: str) -> None:
+    command = [sys.executable, "-c", _OPEN, shared_url]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    processes = [subprocess.Popen([*command, name], cwd=ROOT, text=True, **pipes) for name in "abc"]
+    try:
+        for process in processes:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        errors = [process.communicate(timeout=60)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert errors == [""] * 3
+    store = Store(shared_url)
+    assert sorted(study.name for study in store.studies()) == list("abc")
+    store.close()
+
+
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
+    store = Store(url_of(tmp_path))
+    store.create_study(SPEC, now=1.0)
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "data").iterdir()}
+    assert modes == dict.fromkeys(["scamp.db", "scamp.db-wal", "scamp.db-shm", "scamp.db.lock"], 0o600)
+    store.close()
+
+
+def test_sqlite_is_durable_and_checks_references(tmp_path: Path) -> None:
+    store = Store(url_of(tmp_path))
+    for access in (store._database.read, store._database.write):
+        with access() as connection:
+            settings = {
+                name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+                for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+            }
+        assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+    with pytest.raises(sa.exc.IntegrityError):
+        store.create_trials(7, [(0, {})], now=1.0)
+    store.close()
+
+
+def test_a_full_disk_is_said_so_and_no_half_transaction_stays(tmp_path: Path, monkeypatch: Any) -> None:
+    configure = database._configure_sqlite
+
+    def small(connection: sqlite3.Connection, record: object) -> None:
+        configure(connection, record)
+        connection.execute("PRAGMA max_page_count=60")
+
+    monkeypatch.setattr(database, "_configure_sqlite", small)
+    store = Store(url_of(tmp_path))
+    study = store.create_study(SPEC, now=1.0)
+    with pytest.raises(Unavailable, match=r"nothing was changed: its disk is full, free some space"):
+        store.create_trials(study.id, [(number, {"text": "x" * 1000}) for number in range(1000)], now=2.0)
+    assert store.trials(study.id) == [] and len(store.events()) == 1
+    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.STOPPING, now=3.0), "small things still fit"
+    store.close()
+
+
+def test_a_read_only_database_is_said_so(tmp_path: Path, monkeypatch: Any) -> None:
+    Store(url_of(tmp_path)).close()
+    configure = database._configure_sqlite
+
+    def read_only(connection: sqlite3.Connection, record: object) -> None:
+        configure(connection, record)
+        connection.execute("PRAGMA query_only=ON")
+
+    monkeypatch.setattr(database, "_configure_sqlite", read_only)
+    store = Store(url_of(tmp_path))
+    with pytest.raises(Unavailable, match="read-only, make file and directory writable"):
+        store.create_study(SPEC, now=1.0)
+    assert store.studies() == []
+    store.close()
+
+
+def test_a_database_that_another_one_holds_is_waited_for_and_then_said_so(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.2)
+    store = Store(url_of(tmp_path))
+    holder = sqlite3.connect(tmp_path / "data" / "scamp.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable, match="another process holds it"):
+        store.create_study(SPEC, now=1.0)
+    assert store.studies() == [], "readers do not wait"
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert store.create_study(SPEC, now=1.0).id == 1
+    store.close()
+
+
+def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("to do: " * 1000)
+    with pytest.raises(Unavailable, match=r"notes\.txt.*something else"):
+        Store(f"sqlite:///{path}")
+    assert path.read_text() == "to do: " * 1000
+    for impossible in (tmp_path, path / "scamp.db"):
+        with pytest.raises(Unavailable, match=r"cannot be created.*SCAMP_DATA_DIR"):
+            Store(f"sqlite:///{impossible}")
+
+
+@pytest.mark.parametrize("url", ["mysql://localhost/x", "nonsense", ""])
+def test_a_url_of_another_kind_is_bad_input(url: str) -> None:
+    with pytest.raises(InvalidInput, match="postgresql://HOST/NAME"):
+        Store(url)
+
+
+def test_a_server_that_is_away_is_said_so_without_the_password(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="check that it runs") as caught:
+        Store(f"postgresql://me:secret@/scamp?host={tmp_path}")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
+def test_any_postgresql_url_works(scheme: str, postgres_server: Any) -> None:
+    url = postgres_server.create_database().replace("postgresql", scheme, 1)
+    Store(url).close()
+
+
+@pytest.mark.postgres
+def test_a_store_outlives_the_loss_of_its_connections(postgres_server: Any) -> None:
+    url = postgres_server.create_database()
+    store = Store(url)
+    store.create_study(SPEC, now=1.0)
+    with psycopg.connect(url) as other:
+        lost = other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).fetchall()
+    assert (True,) in lost
+    assert store.create_study(SPEC, now=2.0).id == 2
+    store.close()

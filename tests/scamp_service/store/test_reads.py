@@ -1,0 +1,206 @@
+"""What the API and the dashboard ask of the study database, on each kind of database."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from estimators.learning import Ending, Run
+from estimators.model import MIB
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.model import Metric, Totals
+from scamp_service.store.reads import _FAMILY_RUNS
+from scamp_service.store.store import Store
+
+
+def new_study(store: Store, num_trials: int) -> list[int]:
+    """A study's queued trials."""
+    study = store.create_study({"name": "digits"}, now=0.0)
+    store.create_trials(study.id, [(number, {}) for number in range(num_trials)], now=0.0)
+    ids = [trial.id for trial in store.trials(study.id)]
+    for trial_id in ids:
+        assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0)
+    return ids
+
+
+def hold(store: Store, trial_id: int, devices: str, began: float, ended: float | None = None, attempt: int = 1) -> None:
+    """An attempt on the devices (one letter each) from ``began`` to ``ended``; an ended one queues the trial again."""
+    assert store.begin_attempt(
+        trial_id,
+        attempt,
+        token="t",
+        plan={},
+        devices=tuple(devices),
+        mib_per_rank=1,
+        predicted_bytes=100,
+        placement_reason="",
+        now=began,
+    )
+    if ended is not None:
+        assert store.move_trial(trial_id, TrialState.RUNNING, attempt, TrialState.QUEUED, now=ended)
+        assert store.move_attempt(trial_id, attempt, [AttemptState.STARTING], AttemptState.ENDED, now=ended)
+
+
+def value(store: Store, trial_id: int, acc: float, state: TrialState = TrialState.COMPLETED) -> None:
+    hold(store, trial_id, "a", 1.0)
+    rows = [Metric(trial_id, 1, 1, 10, {"acc": acc}, 2.0)]
+    assert store.report(trial_id, 1, "t", metrics=rows, objective="acc", now=2.0)
+    assert store.move_trial(trial_id, TrialState.RUNNING, 1, state, now=3.0)
+
+
+def best(store: Store, direction: str) -> int | None:
+    trial = store.best_trial(1, direction)  # type: ignore[arg-type]
+    return trial.number if trial else None
+
+
+def test_the_best_trial_is_a_completed_one(store: Store) -> None:
+    ids = new_study(store, 6)
+    assert best(store, "maximize") is None
+    value(store, ids[0], 0.9, TrialState.RUNNING)
+    value(store, ids[1], 0.2, TrialState.RUNNING)
+    value(store, ids[2], 0.99, TrialState.PRUNED)
+    assert (best(store, "maximize"), best(store, "minimize")) == (0, 1)
+    value(store, ids[3], 0.5)
+    value(store, ids[4], 0.5)
+    assert (best(store, "maximize"), best(store, "minimize")) == (3, 3)
+    value(store, ids[5], 0.4)
+    assert (best(store, "maximize"), best(store, "minimize")) == (3, 5)
+
+
+def test_a_diverged_trial_is_never_the_best(store: Store) -> None:
+    ids = new_study(store, 2)
+    value(store, ids[0], math.nan)
+    assert best(store, "maximize") is best(store, "minimize") is None
+    value(store, ids[1], -1e300)
+    assert best(store, "maximize") == best(store, "minimize") == 1
+
+
+def test_totals_count_all_studies(store: Store) -> None:
+    assert store.study_totals() == Totals({}, {}, 0)
+    first, second = new_study(store, 2), new_study(store, 1)
+    hold(store, first[0], "a", 1.0)
+    hold(store, second[0], "a", 1.0, ended=2.0)
+    assert store.move_study(2, [StudyState.RUNNING], StudyState.COMPLETED, now=3.0)
+    states = {StudyState.RUNNING: 1, StudyState.COMPLETED: 1}
+    assert store.study_totals() == Totals(states, {TrialState.RUNNING: 1, TrialState.QUEUED: 2}, 1)
+
+
+def test_device_seconds_are_held_devices_times_time(store: Store) -> None:
+    first, second = new_study(store, 2)
+    other = new_study(store, 1)[0]
+    assert store.device_seconds(1, now=100.0) == 0.0
+    hold(store, first, "ab", 10.0, 15.0)
+    hold(store, first, "abcd", 20.0, attempt=2)
+    hold(store, second, "c", 20.0, 21.5)
+    hold(store, other, "a", 0.0, 1000.0)
+    assert store.device_seconds(1, now=22.0) == 2 * 5.0 + 4 * 2.0 + 1.5
+
+
+def test_colocated_counts_gangs_that_were_on_one_device_at_once(store: Store) -> None:
+    ids = new_study(store, 5)
+    assert store.colocated(1) == 0
+    hold(store, ids[0], "a", 1.0, 2.0)
+    hold(store, ids[1], "a", 2.0, 3.0)
+    assert store.colocated(1) == 1, "one ended as the other began"
+    hold(store, ids[2], "bc", 1.0, 5.0)
+    hold(store, ids[3], "cd", 4.0)
+    assert store.colocated(1) == 2
+    hold(store, ids[4], "dc", 4.5)
+    assert store.colocated(1) == 3
+    other = new_study(store, 1)[0]
+    hold(store, other, "c", 4.5)
+    assert (store.colocated(1), store.colocated(2)) == (3, 1)
+
+
+def test_measured_attempts_come_with_the_number_of_their_trial_some_trials_at_a_time(store: Store) -> None:
+    ids = new_study(store, 4)
+    measured(store, new_study(store, 1)[0], 999)
+    for trial_id, peak in zip(ids[1:], (110, 0, 120), strict=True):
+        measured(store, trial_id, peak)
+    assert store.report_outcome(ids[1], 1, "t", Outcome.OUT_OF_MEMORY, "", now=2.0)
+    found = store.measured_attempts(1)
+    assert [(number, a.trial_id, a.measured_bytes) for number, a in found] == [(1, ids[1], 110), (3, ids[3], 120)]
+    assert found[0][1].outcome is Outcome.OUT_OF_MEMORY
+    assert [number for number, _ in store.measured_attempts(1, num_trials=1)] == [1]
+    assert [number for number, _ in store.measured_attempts(1, after=ids[1])] == [3]
+
+
+def measured(store: Store, trial_id: int, peak: int) -> None:
+    hold(store, trial_id, "a", 1.0)
+    assert store.report(trial_id, 1, "t", measured_bytes=peak, now=2.0)
+
+
+def new_family(store: Store, names: str) -> list[int]:
+    """A study with a trial of each family, planned."""
+    study = store.create_study({"name": "digits"}, now=0.0)
+    store.create_trials(study.id, [(number, {}) for number in range(len(names))], now=0.0)
+    ids = [trial.id for trial in store.trials(study.id)]
+    for trial_id, name in zip(ids, names, strict=True):
+        assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=0.0, family=name)
+    return ids
+
+
+def test_the_past_of_a_family_is_that_of_its_newest_trials_in_all_studies(store: Store) -> None:
+    old, new = new_family(store, "ff"), new_family(store, "gffff")
+    measured(store, old[0], 1)
+    measured(store, old[1], 2)
+    assert store.move_trial(old[1], TrialState.RUNNING, 1, TrialState.QUEUED, now=2.0)
+    hold(store, old[1], "a", 3.0, attempt=2)
+    assert store.report(old[1], 2, "t", measured_bytes=3, now=3.0)
+    measured(store, new[0], 4)
+    measured(store, new[2], 5)
+    found = [(run.trial_id, run.measured_bytes) for run in store.family_runs("f", 10)]
+    assert found == [(old[0], 1), (old[1], 2), (old[1], 3), (new[2], 5)], "trials that have not begun teach nothing"
+    assert [run.measured_bytes for run in store.family_runs("f", 2)] == [2, 3, 5], "all attempts of a trial, or none"
+    assert store.family_runs("h", 10) == []
+
+
+def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None:
+    ids = new_family(store, "f" * (len(Outcome) + 1))
+    begun = {"devices": ("a", "b"), "device_kinds": ("H200", "L4"), "mib_per_rank": 24, "placement_reason": ""}
+    sizes = {"predicted_bytes": 20 * MIB, "extra_bytes": 3 * MIB}
+    for trial_id, outcome in zip(ids, [None, *Outcome], strict=True):
+        assert store.begin_attempt(trial_id, 1, token="t", plan={}, now=1.0, **begun, **sizes)  # type: ignore[arg-type]
+        if outcome:
+            assert store.report_outcome(trial_id, 1, "t", outcome, "", now=2.0)
+    run = Run(0, ("H200", "L4"), 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER)
+    done, failed = (ids[1 + list(Outcome).index(outcome)] for outcome in (Outcome.DONE, Outcome.OUT_OF_MEMORY))
+    evidence = [
+        replace(run, trial_id=done, ending=Ending.FINISHED),
+        replace(run, trial_id=failed, ending=Ending.OUT_OF_MEMORY),
+    ]
+    assert store.family_runs("f", 10) == evidence, "the others have neither a measured peak nor an end that tells"
+    for trial_id in set(ids) - {done, failed}:
+        assert store.report(trial_id, 1, "t", measured_bytes=9, now=3.0)
+    assert [run.ending for run in store.family_runs("f", 10)].count(Ending.OTHER) == len(ids) - 2
+
+
+def test_the_past_of_a_family_is_found_by_an_index(store: Store) -> None:
+    """At ten times a second, among a hundred thousand trials."""
+    if not store._database.sqlite:
+        return  # its planner looks at the size of tables, which are empty here
+    with store._database.read() as connection:
+        query = _FAMILY_RUNS.compile(connection)
+        given = query.construct_params({"family": "f", "num_trials": 10})
+        asked = tuple(given[name] for name in query.positiontup or ())
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", asked).all()
+    told = " ".join(row[3] for row in plan)
+    assert "ix_trials_family" in told and "SCAN" not in told, told
+
+
+def test_the_families_of_a_study_begin_with_the_largest(store: Store) -> None:
+    new_family(store, "a")
+    new_family(store, "baab")
+    new_family(store, "bcc")
+    assert store.families(2) == ["b", "a"] and store.families(3) == ["c", "b"]
+    new_study(store, 1)
+    assert store.families(4) == [], "not planned yet, or by a version that knew no families"
+
+
+def test_all_attempts_of_a_study_are_listed(store: Store) -> None:
+    first, second = new_study(store, 2)
+    hold(store, second, "a", 1.0)
+    hold(store, first, "a", 1.0, 2.0)
+    hold(store, first, "a", 3.0, attempt=2)
+    hold(store, new_study(store, 1)[0], "a", 1.0)
+    assert [a.key for a in store.study_attempts(1)] == [f"{first}/1", f"{first}/2", f"{second}/1"]

@@ -1,0 +1,104 @@
+"""What is sent along of the user's files. What is refused of it is tested through the API, in ``test_submission``."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from scamp_service.errors import InvalidInput
+from scamp_service.study import user_code
+from scamp_service.study.user_code import bundle_code, check_code
+from scamp_service.study.workload_names import BUILT_INS
+from workloads import loading
+
+SOURCE = "class Mine: ...\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("study.yaml", "net.py", "lib/data.txt", "lib/layers.py", ".git/config", ".env", "__pycache__/net.pyc"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(SOURCE)
+    for name in (".venv/big.py", "venv/big.py", "lib/old.pyc"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(SOURCE)
+    return tmp_path
+
+
+def names(code: bytes) -> list[str]:
+    with zipfile.ZipFile(io.BytesIO(code)) as archive:
+        return archive.namelist()
+
+
+def test_the_names_of_built_in_workloads_are_those_that_can_be_loaded() -> None:
+    assert set(BUILT_INS) == set(loading.BUILT_INS)
+
+
+def test_the_bounds_are_those_that_the_ranks_unpack_by() -> None:
+    assert user_code.MAX_CODE_BYTES == loading.MAX_CODE_BYTES
+    assert user_code.MAX_CODE_FILES == loading.MAX_CODE_FILES
+
+
+def test_only_the_named_file_is_sent_by_default(folder: Path) -> None:
+    assert names(bundle_code(folder / "study.yaml", "net.py:Mine")) == ["net.py"]
+    assert names(bundle_code(folder / "study.yaml", "./lib/layers.py:Mine")) == ["lib/layers.py"]
+
+
+def test_a_working_directory_is_sent_without_what_is_hidden_or_generated(folder: Path) -> None:
+    sent = names(bundle_code(folder / "study.yaml", "net.py:Mine", folder))
+    assert sent == ["lib/data.txt", "lib/layers.py", "net.py", "study.yaml"]
+
+
+def test_the_same_files_are_the_same_bytes(folder: Path) -> None:
+    first = bundle_code(folder / "study.yaml", "net.py:Mine", folder)
+    os.utime(folder / "net.py", (1, 1))
+    (folder / "net.py").chmod(0o755)
+    assert bundle_code(folder / "study.yaml", "net.py:Mine", folder) == first
+
+
+def test_what_is_bundled_is_accepted_and_can_be_unpacked(folder: Path, tmp_path: Path) -> None:
+    code = bundle_code(folder / "study.yaml", "net.py:Mine", folder)
+    check_code("net.py:Mine", code)
+    assert (loading.unpack_code(code, tmp_path / "code") / "lib" / "data.txt").read_text() == SOURCE
+
+
+def test_a_missing_file_is_named(folder: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"nothing\.py, which does not exist"):
+        bundle_code(folder / "study.yaml", "nothing.py:Mine")
+    with pytest.raises(InvalidInput, match="relative to it"):
+        bundle_code(folder / "study.yaml", "lib/layers.py:Mine", folder / "lib")
+    with pytest.raises(InvalidInput, match="working directory"):
+        bundle_code(folder / "study.yaml", "net.py:Mine", folder / "none")
+
+
+def test_too_much_is_refused_before_it_is_read(folder: Path) -> None:
+    with (folder / "data.bin").open("wb") as file:
+        file.truncate(user_code.MAX_CODE_BYTES + 1)  # sparse
+    with pytest.raises(InvalidInput, match="more than 64 MiB"):
+        bundle_code(folder / "study.yaml", "net.py:Mine", folder)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class Mine: ...",
+        "from other import Mine",
+        "from other import Theirs as Mine",
+        "from other import *",
+        "Mine = make()",
+        "Mine: type = make()",
+        "if True:\n  class Mine: ...",
+        "try:\n  import x\nexcept ImportError:\n  class Mine: ...",
+        "\ufeffclass Mine: ...",
+        "# coding: latin-1\nclass Mine: ...",
+        "'\\d'\nclass Mine: ...",
+    ],
+)
+def test_a_class_may_come_to_be_in_many_ways(tmp_path: Path, source: str) -> None:
+    (tmp_path / "net.py").write_text(source, encoding="utf-8")
+    check_code("net.py:Mine", bundle_code(tmp_path / "study.yaml", "net.py:Mine"))

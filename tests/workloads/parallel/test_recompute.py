@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from workloads.parallel.recompute import _policy, recomputed
+
+
+def calls(names: list[str], *, selective: bool, dropout: float = 0.0) -> list[str]:
+    """The operations among ``names`` that the backward pass of a small attention runs again."""
+    ran: list[str] = []
+    weight = torch.randn(8, 8, requires_grad=True)
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            ran.append(func._overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    def forward(x: Tensor) -> Tensor:
+        x = (x @ weight).unflatten(-1, (2, 4)).transpose(0, 1)[None]
+        x = torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=dropout)
+        return x.tanh().sigmoid()
+
+    with Watch():  # type: ignore[no-untyped-call]
+        loss = recomputed(forward, selective=selective)(torch.randn(6, 8)).sum()
+        ran.clear()
+        loss.backward()
+    return [name for name in ran if name in names]
+
+
+FORWARD = ["mm", "_scaled_dot_product_flash_attention_for_cpu", "tanh", "sigmoid"]
+
+
+def test_all_of_a_block_is_run_again() -> None:
+    assert set(calls(FORWARD, selective=False)) == set(FORWARD)
+
+
+def test_products_and_attention_are_not_run_again_and_the_rest_is() -> None:
+    # The product in the backward pass is the gradient of the weight.
+    assert sorted(calls(FORWARD, selective=True)) == ["mm", "sigmoid", "tanh"]
+
+
+@pytest.mark.parametrize(("dropout", "policy"), [(0.0, "MUST_SAVE"), (0.1, "PREFER_RECOMPUTE")])
+def test_attention_that_drops_is_recomputed_so_that_what_follows_draws_the_same_numbers(
+    dropout: float, policy: str
+) -> None:
+    attention = torch.ops.aten._scaled_dot_product_flash_attention.default
+    assert _policy(None, attention, None, None, None, dropout).name == policy
+    assert _policy(None, attention, None, None, None, dropout_p=dropout).name == policy

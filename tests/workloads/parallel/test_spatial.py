@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from estimators.model import Layout, Plan
+from estimators.tracing.fake_gang import fake_mesh
+from workloads.parallel.apply import apply_plan
+from workloads.parallel.spatial import Spatial, _batch_norm, _replace, slab
+
+TOLERANCE = 1e-5
+
+DENOISER = """
+import torch
+from torch import nn
+from torch.nn import functional
+from workloads.protocol import Workload
+from workloads.parallel.spatial import Spatial
+from workloads.models.vit_digits import VitDigits
+
+class Net(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.spatial = Spatial(dims=(2, 2), multiple_of=2)
+        self.wide = nn.Conv2d(1, 8, 5, padding=2)
+        # No bias before a normalisation: its gradient is rounding alone, which AdamW makes as large as any other.
+        self.first = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), norm(8), nn.ReLU())
+        self.shrink = nn.Conv2d(8, 16, 3, stride=2, padding=1)
+        self.low = nn.Sequential(nn.Conv2d(16, 16, 3, padding=2, dilation=2, bias=False), norm(16), nn.GELU())
+        self.pool, self.upsample = nn.MaxPool2d(2), nn.Upsample(scale_factor=2)
+        self.grow = nn.ConvTranspose2d(16, 8, 2, 2)
+        self.last = nn.Conv2d(16, 1, 1)
+
+    def forward(self, x):
+        x = self.first(self.wide(self.upsample(x)))
+        low = self.low(self.shrink(x))
+        return self.last(self.pool(torch.cat([x, self.grow(low)], 1)))
+
+class Denoiser(Workload):
+    num_train, num_eval = 200, 13
+    def build_model(self):
+        norms = {"batch": nn.BatchNorm2d, "group": lambda width: nn.GroupNorm(4, width)}
+        return Net(norms[self.params["norm"]])
+    def images(self, indices):
+        clean = VitDigits({}).train_batch(indices)[0].reshape(-1, 1, 8, 8)
+        noise = torch.randn(1800, 1, 8, 8, generator=torch.Generator().manual_seed(0))[indices]
+        return clean + 0.3 * noise, clean
+    train_batch = eval_batch = images
+    def loss(self, model, batch): return functional.mse_loss(model(batch[0]), batch[1])
+    def evaluate(self, model, batch): return {"loss": (model(batch[0]) - batch[1]).square().mean((1, 2, 3))}
+"""
+
+
+@pytest.fixture
+def denoiser(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "denoiser.py").write_text(DENOISER)
+    return {"workload": "denoiser.py:Denoiser", "code_dir": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("norm", "plan"),
+    [
+        ("batch", Plan(16, spatial=2)),
+        ("group", Plan(8, 2, spatial=4)),
+        ("group", Plan(8, spatial=2, dp_shard=2, recompute=True)),
+    ],
+    ids=str,
+)
+def test_ranks_with_slabs_of_the_same_samples_train_the_curve_of_one_process(
+    ranks: Any, denoiser: dict[str, Any], norm: str, plan: Plan
+) -> None:
+    wanted = ranks.curve(Plan(16 // plan.num_micro_batches, plan.num_micro_batches), params={"norm": norm}, **denoiser)
+    found = ranks.curve(plan, params={"norm": norm}, **denoiser)
+    assert [step for step, _ in found] == [step for step, _ in wanted]
+    for (_, values), (_, expected) in zip(found, wanted, strict=True):
+        assert values == pytest.approx(expected, abs=TOLERANCE)
+    assert wanted[-1][1]["loss"] < wanted[0][1]["loss"], "it learns"
+
+
+def model(*layers: nn.Module, multiple_of: int = 1) -> nn.Module:
+    made = nn.Sequential(*layers)
+    made.spatial = Spatial(dims=(2, None), multiple_of=multiple_of)  # type: ignore[assignment]
+    return made
+
+
+def test_slabs_are_parts_of_what_is_divided_and_all_of_the_rest() -> None:
+    images, labels = torch.arange(48.0).view(2, 1, 8, 3), torch.arange(2)
+    parts = [slab(model(multiple_of=2), (images, labels), index, 4) for index in range(4)]
+    assert torch.equal(torch.cat([part[0] for part in parts], 2), images)
+    assert all(torch.equal(part[1], labels) for part in parts)
+    assert parts[0][0].untyped_storage().nbytes() == images.nbytes // 4
+
+
+@pytest.mark.parametrize(
+    ("count", "batch", "message"),
+    [
+        (3, (torch.zeros(2, 1, 8), torch.zeros(2)), "8 cannot be divided into 3 slabs whose sizes are multiples of 2"),
+        (8, (torch.zeros(2, 1, 8), torch.zeros(2)), "8 cannot be divided into 8 slabs"),
+        (2, (torch.zeros(2, 1, 8),), "a batch has 1 tensors, and `spatial` names dimensions of 2"),
+    ],
+    ids=["uneven", "thin", "another batch"],
+)
+def test_samples_that_do_not_divide_are_refused(count: int, batch: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        slab(model(multiple_of=2), batch, 0, count)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (nn.Linear(4, 4), r"0 \(Linear\) cannot work on slabs: only convolutions"),
+        (nn.AdaptiveAvgPool2d(1), r"0 \(AdaptiveAvgPool2d\) cannot work on slabs"),
+        (nn.MaxPool2d(3, 2, 1), "kernel must be as large as its stride"),
+        (nn.ConvTranspose2d(4, 4, 3, 2, 1), "kernel must be as large as its stride"),
+        (nn.Upsample(scale_factor=2, mode="bilinear"), "mixes positions"),
+        (nn.Conv2d(4, 4, 3, padding="same"), "padding must be a number of zeros"),
+        (nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), "padding must be a number of zeros"),
+        (nn.Conv2d(4, 4, 1, stride=2), "skips positions"),
+        (nn.Conv2d(4, 4, 3, padding=4), "pads more than its kernel reaches"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_layers_that_need_more_than_their_neighbours_are_refused(layer: nn.Module, message: str) -> None:
+    layout = Layout(spatial=2)
+    with fake_mesh(layout) as mesh, pytest.raises(ValueError, match=message):
+        apply_plan(model(layer), [], layout, mesh)
+
+
+def test_a_model_that_does_not_say_how_its_space_is_divided_is_refused() -> None:
+    layout = Layout(spatial=2)
+    with fake_mesh(layout) as mesh, pytest.raises(ValueError, match="give it an attribute `spatial`"):
+        apply_plan(nn.Sequential(nn.Conv2d(1, 1, 1)), [], layout, mesh)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_batch_normalisation_over_all_slabs_is_torchs_own(affine: bool) -> None:
+    torch.manual_seed(0)
+    own, divided = (nn.BatchNorm1d(3, affine=affine) for _ in range(2))
+    with fake_mesh(Layout(spatial=2)):
+        group = dist.new_group([0])
+        _replace(divided, _batch_norm(divided, group))
+        for _ in range(3):
+            x = torch.randn(2, 3, 2)
+            torch.testing.assert_close(divided(x), own(x))
+    torch.testing.assert_close(dict(divided.named_buffers()), dict(own.named_buffers()))
+    torch.testing.assert_close(divided.eval()(x), own.eval()(x))
+
+
+@pytest.mark.parametrize("fields", [{"dp_replicate": 2}, {"tp": 2}, {"pp": 2, "num_micro_batches": 2}], ids=str)
+def test_space_is_divided_beside_shards_alone(fields: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="use dp_replicate=1, tp=1 and pp=1"):
+        Plan(1, spatial=2, **fields)
+
+
+def test_ranks_of_one_slab_have_all_samples() -> None:
+    plan = Plan(1, 2, spatial=2, dp_shard=3)
+    assert (plan.world_size, plan.batch) == (6, 6)
+    assert [plan.slab(rank) for rank in range(6)] == [0, 0, 0, 1, 1, 1]
+    assert [plan.data_rank(rank) for rank in range(6)] == [0, 1, 2, 0, 1, 2]

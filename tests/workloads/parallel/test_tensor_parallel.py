@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from estimators.model import Layout
+from estimators.tracing.fake_gang import fake_mesh
+from estimators.tracing.tracer import trace
+from workloads.models.transformer import Block
+from workloads.models.vit_digits import VitDigits
+from workloads.parallel.apply import apply_plan
+from workloads.parallel.tensor_parallel import grouped_by_mesh
+from workloads.sandbox.server import recipe_of
+
+
+def model(heads: int = 4) -> nn.Sequential:
+    return nn.Sequential(*(Block(16, heads, 2.0, 0.0, 1.0, causal=True) for _ in range(2)))
+
+
+def test_every_rank_holds_its_part_of_the_linear_layers() -> None:
+    layout = Layout(tp=4)
+    with fake_mesh(layout) as mesh:
+        split = model()
+        apply_plan(split, list(split), layout, mesh)
+        for parameter in (split[0].attention.qkv.weight, split[0].attention.out.weight, split[1].feed_forward.up.bias):
+            assert isinstance(parameter, DTensor)
+            assert parameter.to_local().numel() * 4 == parameter.numel()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([], "names no blocks"),
+        ([nn.Linear(4, 4)], "Linear does not say how it is divided: give it an attribute `split`"),
+        (list(model(heads=2)), "2 heads cannot be divided evenly over 4 tensor-parallel ranks"),
+    ],
+    ids=["none", "silent", "uneven"],
+)
+def test_blocks_that_cannot_be_divided_are_refused(blocks: list[nn.Module], message: str) -> None:
+    layout = Layout(tp=4)
+    with fake_mesh(layout) as mesh, pytest.raises(ValueError, match=message):
+        apply_plan(nn.Sequential(*blocks), blocks, layout, mesh)
+
+
+def test_no_group_of_an_optimizer_mixes_split_and_whole_parameters() -> None:
+    layout = Layout(tp=2)
+    with fake_mesh(layout) as mesh:
+        split = model()
+        apply_plan(split, list(split), layout, mesh)
+        optimizer = grouped_by_mesh(torch.optim.AdamW(split.parameters(), lr=0.5))
+        kinds = [{isinstance(parameter, DTensor) for parameter in group["params"]} for group in optimizer.param_groups]
+        assert sorted(map(list, kinds)) == [[False], [True]]
+        assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.5]
+        assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(split.parameters()))
+
+
+def test_one_layout_after_another_is_traced_in_the_same_process() -> None:
+    """DTensor remembers, by meshes that are equal, process groups that have ended."""
+    workload = VitDigits({"depth": 2, "width": 32, "patch": 1})
+    for layout in (
+        Layout(tp=2, dp_replicate=2, accumulate=True),
+        Layout(tp=2),
+        Layout(tp=4, accumulate=True),
+        Layout(tp=2, dp_shard=2),
+        Layout(tp=2, sequence_parallel=True),
+        Layout(tp=4, sequence_parallel=True, recompute=True, accumulate=True),
+        Layout(tp=2, dp_shard=2, sequence_parallel=True),
+    ):
+        assert trace(recipe_of(workload), layout, 4).curve.peak_bytes(4) > 0

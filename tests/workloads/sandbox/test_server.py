@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import io
+import os
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.memory import footprint
+from estimators.model import MIB, Layout, ModelProfile, Plan
+from estimators.peaks.envelope import curve_from_json
+from scamp_service.sizing.traces import TraceFailed, TraceProcess
+
+# The traced peak against torch's own record of a real step. On gloo, reducing makes copies that no trace sees.
+TOLERANCE, GANG_TOLERANCE = 0.001, 0.03
+
+USER = """
+import os, signal, sys, time
+import torch
+from torch import nn
+from torch.nn import functional
+from workloads.protocol import Workload
+
+class Net(nn.Module):
+    def __init__(self, trick):
+        super().__init__()
+        self.trick = trick
+        self.layer = nn.Linear(8, 8)
+    def forward(self, x):
+        x = self.layer(x)
+        exec(self.trick)
+        return x
+
+class Trick(Workload):
+    num_train = num_eval = 5
+    def build_model(self): return Net(self.params.get("forward", ""))
+    def train_batch(self, indices):
+        exec(self.params.get("batch_trick", ""))
+        return torch.zeros(len(indices), 8)
+    def eval_batch(self, indices): return torch.zeros(len(indices), 8)
+    def loss(self, model, batch): return functional.mse_loss(model(batch), batch)
+    def evaluate(self, model, batch): return {}
+
+class Choosy(Trick):
+    def __init__(self, params):
+        super().__init__(params)
+        raise ValueError("depth must be even")
+"""
+
+
+@pytest.fixture(scope="module")
+def traces() -> Iterator[TraceProcess]:
+    process = TraceProcess()
+    yield process
+    process.end()
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("code")
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("user.py", USER)
+    (folder / "code.zip").write_bytes(data.getvalue())
+    return {"code_zip": str(folder / "code.zip"), "code_dir": str(folder / "unpacked")}
+
+
+def ask(
+    traces: TraceProcess,
+    workload: str,
+    params: dict[str, Any],
+    layout: Layout,
+    code: dict[str, str] | None = None,
+    seconds: int = 60,
+) -> dict[str, Any]:
+    request = {
+        "ask": "trace",
+        "on_cuda": False,
+        "workload": workload,
+        "code_zip": None,
+        "code_dir": None,
+        **(code or {}),
+        "params": params,
+        "layout": asdict(layout),
+        "alike": None,
+    }
+    return dict(traces.ask(request, seconds))
+
+
+def reserved(traces: TraceProcess, workload: str, params: dict[str, Any], plan: Plan) -> tuple[int, int]:
+    """Predicted peak and reserved bytes of the rank that needs most."""
+    answers = {layout: ask(traces, workload, params, layout) for layout in plan.layouts}
+    curves = {layout: curve_from_json(answer["curve"]) for layout, answer in answers.items()}
+    cost = footprint(ModelProfile("", 1, 1, curves), plan)
+    return cost.peak_bytes, cost.reserved_mib * MIB
+
+
+@pytest.mark.parametrize(
+    ("workload", "params", "plan"),
+    [
+        ("vit_digits", {"depth": 4, "width": 64}, Plan(64)),
+        ("vit_digits", {"depth": 4, "width": 128}, Plan(32, recompute=True)),
+        ("vit_digits", {"depth": 4, "width": 128}, Plan(8, num_micro_batches=4)),
+        ("stdlib_gpt", {"depth": 2, "width": 64, "dropout": 0.1}, Plan(16)),
+        ("stdlib_gpt", {"depth": 2, "width": 128}, Plan(1, num_micro_batches=2)),
+        ("vit_digits", {"depth": 4, "width": 128}, Plan(32, dp_shard=2)),
+        ("stdlib_gpt", {"depth": 4, "width": 128}, Plan(4, num_micro_batches=2, dp_shard=2, recompute=True)),
+        ("stdlib_gpt", {"depth": 4, "width": 128}, Plan(8, num_micro_batches=3, pp=2)),
+        ("vit_digits", {"depth": 4, "width": 128}, Plan(16, num_micro_batches=4, pp=4, schedule="gpipe")),
+    ],
+    ids=str,
+)
+def test_the_prediction_is_what_a_real_step_takes_and_its_budget_suffices(
+    traces: TraceProcess, ranks: Any, workload: str, params: dict[str, Any], plan: Plan
+) -> None:
+    predicted, budget = reserved(traces, workload, {**params, "batch": plan.batch}, plan)
+    ends = ranks.train(plan, workload=workload, params={**params, "batch": plan.batch}, budget_bytes=budget)
+    assert [end["ended"] for end in ends] == ["done"] * plan.world_size, ends[0]["traceback"]
+    tolerance = TOLERANCE if plan.world_size == 1 else GANG_TOLERANCE
+    assert predicted == pytest.approx(ends[0]["peak"], rel=tolerance)
+
+
+def test_the_prediction_is_needed_half_of_it_fails(traces: TraceProcess, ranks: Any) -> None:
+    plan, params = Plan(64), {"depth": 4, "width": 64}
+    predicted, _ = reserved(traces, "vit_digits", params, plan)
+    (end,) = ranks.train(plan, params=params, budget_bytes=predicted // 2)
+    assert end["error"] == "OutOfMemory"
+
+
+def test_the_batch_is_the_candidates_or_the_workloads_default(traces: TraceProcess) -> None:
+    assert ask(traces, "vit_digits", {"depth": 1, "width": 8, "batch": 24}, Layout())["batch"] == 24
+    assert ask(traces, "vit_digits", {"depth": 1, "width": 8}, Layout())["batch"] == 64
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.5, "8", True, None])
+def test_a_batch_that_is_no_positive_whole_number_is_infeasible(traces: TraceProcess, batch: Any) -> None:
+    with pytest.raises(TraceFailed, match="batch must be a positive whole number") as failed:
+        ask(traces, "vit_digits", {"batch": batch}, Layout())
+    assert failed.value.infeasible
+
+
+def test_parameters_that_the_workload_refuses_are_infeasible_in_its_own_words(
+    traces: TraceProcess, code: dict[str, str]
+) -> None:
+    with pytest.raises(TraceFailed, match=r"\Adepth must be even\Z") as failed:
+        ask(traces, "user.py:Choosy", {}, Layout(), code)
+    assert failed.value.infeasible
+
+
+HOSTILE = {
+    "loops for ever": ({"forward": "while True: pass"}, "more than 2 s of processor time"),
+    "sleeps for ever": ({"batch_trick": "time.sleep(1000)"}, "took longer than 8 s"),
+    "raises": ({"forward": "raise KeyError('lost')"}, r"KeyError: 'lost'\n +File .*user.py"),
+    "reads a value": ({"forward": "x.mean().item()"}, r"depends on the values of tensors, as by \.item\(\)"),
+    "branches on a value": ({"forward": "x if x.sum() > 0 else -x"}, "depends on the values of tensors"),
+    "prints megabytes": ({"forward": "print('x' * 2**20); raise KeyError('after')"}, r"KeyError: 'after'"),
+    "ends the process": ({"forward": "os._exit(3)"}, r"ended the process that traced it \(by os\._exit"),
+    "exits": ({"forward": "sys.exit('bye')"}, "SystemExit: bye"),
+    "crashes": ({"forward": "os.kill(os.getpid(), signal.SIGSEGV)"}, r"by signal SIGSEGV"),
+    "reads stdin": ({"forward": "input()"}, "EOFError"),
+    "closes all files": ({"forward": "os.closerange(0, 256)"}, "ended the process"),
+    "takes all memory": ({"batch_trick": "bytearray(2**40)"}, "more than 8 GiB of memory"),
+    "recurses": ({"forward": "self(x)"}, "RecursionError"),
+}
+
+
+@pytest.mark.parametrize("trick", HOSTILE)
+def test_a_hostile_model_gets_one_clear_error_and_spoils_nothing_else(
+    traces: TraceProcess, code: dict[str, str], trick: str
+) -> None:
+    params, message = HOSTILE[trick]
+    ask(traces, "user.py:Trick", {}, Layout(), code)
+    child = traces.pid
+    with pytest.raises(TraceFailed, match=message) as failed:
+        ask(traces, "user.py:Trick", params, Layout(), code, seconds=2)
+    assert not failed.value.infeasible
+    assert len(str(failed.value)) < 10_000
+    assert ask(traces, "user.py:Trick", {}, Layout(), code)["num_params"] == 72
+    assert traces.pid == child, "the warm process was replaced"
+
+
+def test_what_a_model_prints_is_not_taken_for_an_answer(traces: TraceProcess, code: dict[str, str]) -> None:
+    trick = "print('{\"id\": 1}'); os.write(1, b'{}\\n' * 100000); sys.__stdout__.flush()"
+    assert ask(traces, "user.py:Trick", {"forward": trick}, Layout(), code)["num_params"] == 72
+
+
+def test_processes_that_a_model_starts_end_with_its_trace(
+    traces: TraceProcess, code: dict[str, str], tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    trick = f"p = os.fork()\nif p == 0: time.sleep(1000)\nopen({str(pids)!r}, 'a').write(f'{{p}} ')"
+    assert ask(traces, "user.py:Trick", {"forward": trick}, Layout(), code)["num_params"] == 72
+    forked = [int(pid) for pid in pids.read_text().split()]
+    assert forked
+    deadline = time.monotonic() + 10
+    while any(_runs(pid) for pid in forked):
+        assert time.monotonic() < deadline, "a fork of the model still runs"
+        time.sleep(0.05)
+
+
+def test_a_fork_of_the_model_that_runs_on_answers_nothing(traces: TraceProcess, code: dict[str, str]) -> None:
+    params = {"batch_trick": "os.fork()"}
+    assert ask(traces, "user.py:Trick", params, Layout(), code)["num_params"] == 72
+    assert ask(traces, "vit_digits", {"depth": 1, "width": 8}, Layout())["num_params"] != 72
+
+
+def test_a_killed_trace_process_is_replaced(traces: TraceProcess, code: dict[str, str]) -> None:
+    ask(traces, "user.py:Trick", {}, Layout(), code)
+    child = traces.pid
+    assert child is not None
+    os.kill(child, 9)
+    assert ask(traces, "user.py:Trick", {}, Layout(), code)["num_params"] == 72
+    assert traces.pid not in (None, child)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from estimators.model import MIB, Plan
+from workloads.training.budget import Budget, OutOfMemory, classify
+from workloads.training.process_memory import Held, data_bytes
+
+MODEL = {"depth": 3, "width": 96}
+
+
+@pytest.fixture(scope="module")
+def peak(ranks: Any) -> int:
+    (answer,) = ranks.train(Plan(64), params=MODEL)
+    assert answer["peak"] > 20 * MIB
+    return int(answer["peak"])
+
+
+def test_a_budget_a_little_over_the_measured_peak_is_enough(ranks: Any, peak: int) -> None:
+    assert ranks.train(Plan(64), params=MODEL, budget_bytes=peak + 3 * MIB)[0]["error"] == ""
+
+
+def test_a_budget_under_the_peak_fails_and_the_process_trains_on(ranks: Any, peak: int) -> None:
+    before = ranks.curve(Plan(64))
+    (answer,) = ranks.train(Plan(64), params=MODEL, budget_bytes=peak - 3 * MIB)
+    assert answer["error"] == "OutOfMemory", answer
+    assert peak - 6 * MIB < answer["measured_bytes"]
+    assert ranks.curve(Plan(64)) == before
+
+
+def test_memory_that_no_trace_saw_is_an_allocation_error_of_torch_under_the_limit(ranks: Any) -> None:
+    params = {"depth": 2, "width": 32, "spike_mib": 64, "spike_step": 3}
+    assert ranks.train(Plan(64), params=params, steps=3)[0]["error"] == ""
+    (answer,) = ranks.train(Plan(64), params=params, steps=5, budget_bytes=32 * MIB)
+    assert answer["error"] == "OutOfMemory"
+    assert "last request 64.0 MiB" in answer["message"]
+    assert 63 * MIB < answer["measured_bytes"] < 96 * MIB
+    assert [step for step, _ in answer["reports"]] == [2], "it must run until the spike"
+
+
+def test_a_spike_in_the_measured_step_counts_too(ranks: Any) -> None:
+    params = {"depth": 2, "width": 32, "spike_mib": 64, "spike_step": 2}
+    assert ranks.train(Plan(64), params=params, budget_bytes=32 * MIB)[0]["error"] == "OutOfMemory"
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_spike_that_the_allowance_of_a_first_step_could_hide_counts_too(ranks: Any, peak: int, step: int) -> None:
+    params, limit = {**MODEL, "spike_mib": 24, "spike_step": step}, peak + 8 * MIB
+    (answer,) = ranks.train(Plan(64), params=params, budget_bytes=limit)
+    assert (answer["error"], answer["reports"]) == ("OutOfMemory", [])
+    assert peak < answer["measured_bytes"] < peak + 26 * MIB
+
+
+def test_one_rank_out_of_memory_ends_its_sibling_too_and_both_train_on(ranks: Any) -> None:
+    params = {"depth": 2, "width": 32, "spike_mib": 64, "spike_step": 3}
+    answers = ranks.train(Plan(32, dp_shard=2), params=params, steps=5, budget_bytes=32 * MIB)
+    assert {answer["error"] for answer in answers} <= {"OutOfMemory", "PeerLost"}
+    assert any(answer["error"] == "OutOfMemory" for answer in answers)
+    assert len(ranks.curve(Plan(32, dp_shard=2))) == 2
+
+
+def test_sharding_and_recompute_lower_the_measured_peak(ranks: Any, peak: int) -> None:
+    assert ranks.train(Plan(64, recompute=True), params=MODEL)[0]["peak"] < 0.7 * peak
+    assert ranks.train(Plan(32, dp_shard=2), params=MODEL)[0]["peak"] < 0.7 * peak
+
+
+def at(used_bytes: int, budget_bytes: int | None) -> Budget:
+    return Budget(torch.device("cpu"), Held(data_bytes() - used_bytes), budget_bytes)
+
+
+def test_a_failure_far_from_the_limit_is_not_an_overrun() -> None:
+    for error in (MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("can't start new thread")):
+        assert classify(error, at(10 * MIB, 100 * MIB)) is None
+        assert isinstance(classify(error, at(97 * MIB, 100 * MIB)), OutOfMemory)
+        assert classify(error, at(97 * MIB, None)) is None
+    assert classify(ValueError("wrong shape"), at(97 * MIB, 100 * MIB)) is None
+
+
+def test_an_overrun_is_found_behind_the_error_that_hides_it() -> None:
+    try:
+        try:
+            torch.empty(2**60, dtype=torch.uint8)
+        except RuntimeError as error:
+            raise ValueError("could not build the batch") from error
+    except ValueError as error:
+        found = classify(error, at(10 * MIB, 100 * MIB))
+    assert found is not None
+    assert found.requested_bytes == 2**60
+    assert found.measured_bytes == pytest.approx(2**60 + 10 * MIB, abs=MIB)
+
+
+def test_a_request_counts_in_full_when_the_baseline_has_shrunk_meanwhile() -> None:
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.")
+    found = classify(error, at(-MIB, 100 * MIB))
+    assert found is not None and found.measured_bytes == found.requested_bytes == 4096
+
+
+def test_the_peak_of_a_sharded_step_does_not_depend_on_when_gloo_lets_go_of_its_tensors(ranks: Any) -> None:
+    plan = Plan(4, num_micro_batches=8, dp_shard=2, recompute=True)
+    peaks = {ranks.train(plan, steps=2, params={"depth": 4, "width": 64})[0]["peak"] for _ in range(3)}
+    assert len(peaks) == 1

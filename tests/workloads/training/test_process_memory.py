@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import pytest
+import torch
+
+from estimators.model import MIB
+from workloads.training.process_memory import Held, held, high_water
+
+
+def test_what_is_kept_is_neither_tensors_nor_gaps_where_tensors_were() -> None:
+    before = Held(100, tensor_bytes=10, free_bytes=5)
+    assert Held(170, 40, 15).kept_since(before) == 170 - 100 - 30 - 10
+    assert Held(170, 40, 1).kept_since(before) == 170 - 100 - 30, "a gap that was filled is not a debt"
+    assert Held(110, 60, 5).kept_since(before) == 0, "tensors that took nothing, such as those of a mapped file"
+
+
+def test_tensors_in_gaps_that_were_there_lower_what_is_kept_by_no_more_than_the_gaps() -> None:
+    before = Held(100, tensor_bytes=10, free_bytes=5)
+    assert Held(140, 51, 2).kept_since(before) == 40 - 41
+    assert Held(110, 60, 2).kept_since(before) == -3
+
+
+def test_work_that_is_not_the_candidates_adds_what_it_left_but_for_tensors() -> None:
+    baseline, before = Held(100, 10, 5), Held(150, 40, 20)
+    assert baseline.grown(before, Held(250, 60, 50)) == Held(180, 10, 35)
+    assert baseline.grown(before, Held(150, 10, 50)) == Held(130, 10, 35)
+    assert baseline.grown(before, Held(140, 40, 60)) == baseline
+
+
+def test_a_shared_storage_counts_once() -> None:
+    before = held().tensor_bytes
+    whole = torch.ones(8 * MIB, dtype=torch.uint8)
+    part = whole[1:]
+    assert held().tensor_bytes - before == pytest.approx(8 * MIB, abs=MIB)
+    del whole, part
+
+
+def test_the_high_water_mark_is_of_its_own_time_alone() -> None:
+    for num_mib in (60, 20):
+        with high_water() as above_now:
+            assert above_now() < 2 * MIB
+            with mmap.mmap(-1, num_mib * MIB) as memory:
+                memory[:: mmap.PAGESIZE] = bytes(len(memory) // mmap.PAGESIZE)
+                assert above_now() < 2 * MIB
+            assert above_now() == pytest.approx(num_mib * MIB, abs=2 * MIB)
+
+
+def test_a_file_that_is_mapped_for_a_moment_is_not_taken_for_memory(tmp_path: Path) -> None:
+    file = tmp_path / "samples"
+    with file.open("wb+") as opened:
+        opened.truncate(200 * MIB)
+        with high_water() as above_now:
+            with mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as samples:
+                assert samples[100 * MIB] == 0
+            assert above_now() < 10 * MIB

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from estimators.model import Plan
+from workloads.training.runtime import batch_indices, rank_slices
+
+# fp32 sums in another order, over a few steps of AdamW; a wrong scale or sample shows up at 1e-2.
+TOLERANCE = 1e-5
+
+TIED = """
+import torch
+from torch import nn
+from torch.nn import functional
+from workloads.protocol import Workload
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(17, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 17, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scale", torch.full((8,), 0.5), persistent=False)
+
+    def forward(self, x):
+        x = self.embedding(x) * self.scale
+        for layer in self.layers:
+            x = x + layer(x).tanh()
+        return self.head(x)
+
+class Tied(Workload):
+    num_train, num_eval = 50, 13
+    def build_model(self): return Net()
+    def train_batch(self, indices): return indices % 17
+    def eval_batch(self, indices): return indices
+    def loss(self, model, batch):
+        if self.params.get("fail_at") == self.step:
+            raise ValueError("the user's own mistake")
+        return functional.cross_entropy(model(batch), (batch + 1) % 17) * self.params.get("factor", 1.0)
+    def evaluate(self, model, batch):
+        return {"loss": functional.cross_entropy(model(batch), (batch + 1) % 17, reduction="none")}
+    def on_step(self, step, steps, optimizer): self.step = step
+"""
+
+
+@pytest.fixture
+def tied(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "tied.py").write_text(TIED)
+    return {"workload": "tied.py:Tied", "code_dir": str(tmp_path)}
+
+
+def assert_same(curve: list[Any], expected: list[Any]) -> None:
+    assert [step for step, _ in curve] == [step for step, _ in expected]
+    for (step, values), (_, wanted) in zip(curve, expected, strict=True):
+        assert values == pytest.approx(wanted, abs=TOLERANCE), f"after step {step}"
+
+
+@pytest.fixture(scope="module")
+def single(ranks: Any) -> list[Any]:
+    return list(ranks.curve(Plan(64)))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(64, recompute=True),
+        Plan(16, num_micro_batches=4),
+        Plan(32, dp_shard=2),
+        Plan(8, num_micro_batches=2, dp_shard=4, recompute=True),
+        Plan(16, dp_shard=2, dp_replicate=2),
+        Plan(8, num_micro_batches=2, dp_replicate=4, recompute=True),
+        Plan(16, num_micro_batches=2, dp_shard=2, reshard=False),
+        Plan(32, dp_replicate=2, tp=2),
+        Plan(16, num_micro_batches=2, dp_shard=2, recompute=True, selective=True),
+        Plan(64, tp=2, recompute=True, selective=True),
+        Plan(64, tp=2),
+        Plan(16, num_micro_batches=4, tp=4, sequence_parallel=True, recompute=True),
+        Plan(32, dp_shard=2, tp=2),
+        Plan(32, dp_shard=2, tp=2, sequence_parallel=True),
+        Plan(16, num_micro_batches=4, pp=2),
+        Plan(16, num_micro_batches=4, pp=2, schedule="gpipe", tp=2, recompute=True),
+        Plan(8, num_micro_batches=4, pp=2, dp_shard=2),
+        Plan(8, num_micro_batches=4, pp=2, dp_replicate=2, schedule="gpipe", recompute=True),
+        Plan(16, num_micro_batches=2, dp_replicate=2, zero1=True),
+        Plan(16, dp_replicate=4, zero1=True, recompute=True),
+        Plan(64, co_shard=4),
+        Plan(16, num_micro_batches=2, dp_shard=2, co_shard=2, recompute=True),
+    ],
+    ids=str,
+)
+def test_every_plan_gives_the_curve_of_one_process(ranks: Any, single: list[Any], plan: Plan) -> None:
+    assert_same(ranks.curve(plan), single)
+
+
+def test_shared_parameters_and_unsaved_buffers_train_alike_when_sharded(ranks: Any, tied: dict[str, Any]) -> None:
+    # One sample at a time leaves no padding in the evaluation of the 13: the sharded one pads, and must not count it.
+    assert_same(ranks.curve(Plan(4, dp_shard=2), **tied), ranks.curve(Plan(1, 8), **tied))
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (Plan(64), Plan(32, dp_shard=2)),
+        (Plan(32, dp_shard=2), Plan(64)),
+        (Plan(64, tp=2), Plan(32, dp_shard=2, tp=2)),
+        (Plan(32, dp_shard=2), Plan(16, dp_shard=2, dp_replicate=2)),
+        (Plan(16, dp_shard=2, dp_replicate=2), Plan(64)),
+        (Plan(16, 4, pp=2), Plan(64)),
+        (Plan(64), Plan(16, 4, pp=2)),
+        (Plan(16, 2, dp_replicate=2, zero1=True), Plan(64)),
+        (Plan(32, dp_shard=2), Plan(16, 2, dp_replicate=2, zero1=True)),
+    ],
+    ids=str,
+)
+def test_a_resumed_training_goes_on_with_the_same_curve_on_other_ranks(
+    ranks: Any, tmp_path: Path, single: list[Any], first: Plan, then: Plan
+) -> None:
+    stopped = ranks.train(first, checkpoint_dir=str(tmp_path), stop_after=2)
+    assert [answer["ended"] for answer in stopped] == ["stopped"] * first.world_size
+    assert stopped[0]["checkpoints"] == [2]
+    assert_same(ranks.curve(then, checkpoint_dir=str(tmp_path), resume_step=3), single[1:])
+
+
+def test_a_resumed_replica_takes_only_the_states_that_it_updates(ranks: Any, tmp_path: Path) -> None:
+    plan = Plan(16, 2, dp_replicate=2, zero1=True)
+    fresh = ranks.train(plan, checkpoint_dir=str(tmp_path), stop_after=2)
+    resumed = ranks.train(plan, steps=8, checkpoint_dir=str(tmp_path), resume_step=3)
+    again = ranks.train(plan, steps=8, checkpoint_dir=str(tmp_path / "other"))
+    assert fresh[0]["checkpoints"] == [2] and resumed[0]["checkpoints"][-1] == 8
+    assert 0 < resumed[0]["peak"] == pytest.approx(again[0]["peak"], abs=1000)
+
+
+def test_without_a_checkpoint_a_resumed_training_starts_afresh(ranks: Any, tmp_path: Path, single: list[Any]) -> None:
+    assert_same(ranks.curve(Plan(64), checkpoint_dir=str(tmp_path), resume_step=3), single)
+
+
+def test_one_rank_that_is_told_to_stop_stops_all_at_the_same_step(ranks: Any) -> None:
+    answers = ranks.train(Plan(32, dp_shard=2), steps=50, stop_after=3, stopped_rank=1)
+    assert [(answer["ended"], answer["asked"]) for answer in answers] == [("stopped", 3), ("stopped", 3)]
+
+
+def test_a_rank_that_fails_is_named_and_its_sibling_knows_it_is_not_to_blame(ranks: Any, tied: dict[str, Any]) -> None:
+    answers = ranks.train(Plan(4, dp_shard=2), params={"fail_at": 1}, **tied)
+    assert {answer["error"] for answer in answers} <= {"ValueError", "PeerLost"}
+    assert any("the user's own mistake" in answer["message"] for answer in answers)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_with_its_step(ranks: Any, tied: dict[str, Any]) -> None:
+    answers = ranks.train(Plan(4, dp_shard=2), params={"factor": float("inf")}, **tied)
+    assert [answer["error"] for answer in answers] == ["NonFiniteLoss"] * 2
+    assert "at step 1" in answers[0]["message"]
+
+
+def test_an_objective_that_the_workload_does_not_report_is_refused(ranks: Any) -> None:
+    (answer,) = ranks.train(Plan(64), metric="f1")
+    assert answer["error"] == "WorkloadError"
+    assert "reports accuracy, loss, train_loss" in answer["message"]
+
+
+def test_each_epoch_visits_every_sample_once_in_an_order_that_no_plan_changes() -> None:
+    seen = torch.cat([batch_indices(50, 8, step, seed=3) for step in range(25)])
+    for epoch in seen.split(50):
+        assert epoch.sort().values.equal(torch.arange(50))
+    assert not seen[:50].equal(seen[50:100])
+    assert not seen[:50].equal(torch.cat([batch_indices(50, 10, step, seed=4) for step in range(5)]))
+    assert seen[:50].equal(torch.cat([batch_indices(50, 10, step, seed=3) for step in range(5)]))
+
+
+@pytest.mark.parametrize("plan", [Plan(24), Plan(3, 8), Plan(6, 2, 2), Plan(2, 3, 2, dp_replicate=2)], ids=str)
+def test_the_micro_batches_of_all_ranks_are_the_batch(plan: Plan) -> None:
+    parts = [part for rank in range(plan.world_size) for part in rank_slices(torch.arange(24), plan, rank)]
+    assert [len(part) for part in parts] == [plan.micro_batch] * (plan.world_size * plan.num_micro_batches)
+    assert torch.cat(parts).equal(torch.arange(24))

@@ -1,0 +1,1 @@
+"""Measures how fast a device performs each kind of operation."""

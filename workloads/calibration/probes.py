@@ -1,0 +1,211 @@
+"""Training steps of known models, and how long they and each of their operations take: what a device is measured by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from estimators.tracing.operations import amounts_of, kind_of
+from estimators.work import Counter, Work
+from workloads.models.transformer import Block
+
+NUM_STEPS = 2  # whole ones, in each round
+Step = Callable[[], None]
+Sample = tuple[float, ...]  # FLOPs, bytes, fresh bytes, half FLOPs, seconds
+
+
+class Clock(Protocol):
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Of one run of many operations, from the first to the end of the last."""
+        ...
+
+    def sample(self, operation: Callable[[], Any]) -> tuple[float, Any]:
+        """Seconds of one operation, and what it gave."""
+        ...
+
+
+class ProcessorTime:
+    """Of this thread: other processes may have the rest."""
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        return self.sample(run)[0]
+
+    def sample(self, operation: Callable[[], Any]) -> tuple[float, Any]:
+        began = time.thread_time_ns()
+        out = operation()
+        return (time.thread_time_ns() - began) / 1e9, out
+
+
+class GpuTime:
+    """Of an idle GPU until it is idle again, by its own events.
+
+    An operation is repeated, as the first of them waits for Python to start it: in-place ones give other numbers then,
+    and take as long.
+    """
+
+    repeats = 8
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    def sample(self, operation: Callable[[], Any]) -> tuple[float, Any]:
+        out = operation()
+
+        def again() -> None:
+            for _ in range(self.repeats):
+                operation()
+
+        return self.seconds(again) / self.repeats, out
+
+
+class Transformer(nn.Module):
+    def __init__(self, depth: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, width)
+        self.blocks = nn.ModuleList(Block(width, max(1, width // 32), 4.0, 0.1, 1.0, causal=True) for _ in range(depth))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(x)
+        return logits
+
+
+class Convolutions(nn.Module):
+    def __init__(self, depth: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(width if i else 3, width, 3, padding=1) for i in range(depth))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in range(depth))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            images = torch.relu(norm(layer(images)))
+        logits: Tensor = self.head(images.mean((2, 3)))
+        return logits
+
+
+# (depth, width, classes, batch, length) and (depth, width, batch, side): from small to medium, for what has to run them
+ON_CPU = (
+    [
+        *[(2, 64, 512, 8, 32), (2, 64, 512, 64, 16), (2, 128, 1024, 16, 64), (4, 256, 512, 4, 128)],
+        *[(1, 512, 512, 8, 64), (1, 256, 6000, 4, 64), (1, 64, 20_000, 4, 16), (2, 192, 4000, 2, 256)],
+    ],
+    [(2, 16, 8, 16), (3, 32, 16, 32), (2, 64, 8, 32), (3, 16, 4, 96)],
+)
+ON_GPU = (
+    [
+        *[(2, 256, 1024, 8, 128), (4, 512, 8192, 8, 256), (2, 1024, 32_000, 8, 256), (2, 1024, 8192, 16, 512)],
+        *[(1, 2048, 8192, 4, 256), (1, 2048, 8192, 16, 512), (6, 768, 8192, 4, 1024), (1, 512, 60_000, 4, 128)],
+    ],
+    [(3, 32, 16, 64), (4, 64, 32, 64), (3, 128, 32, 32), (2, 256, 32, 28), (3, 32, 4, 256)],
+)
+"""All together take 7 GiB of parameters and states, and the largest of them 3 more."""
+
+
+def steps(device: torch.device) -> Iterator[Step]:
+    """Training steps of models, small to medium; on a GPU also in 16 bits, for which it may have units."""
+    transformers, convolutions = ON_GPU if device.type == "cuda" else ON_CPU
+    for depth, width, classes, batch, length in transformers:
+        tokens, following = torch.randint(classes, (2, batch, length))
+        yield from _steps(Transformer(depth, width, classes), tokens, following, device)
+    for depth, width, batch, side in convolutions:
+        images, labels = torch.randn(batch, 3, side, side), torch.randint(10, (batch,))
+        yield from _steps(Convolutions(depth, width), images, labels, device)
+
+
+def _steps(model: nn.Module, inputs: Tensor, labels: Tensor, device: torch.device) -> Iterator[Step]:
+    model, inputs, labels = model.to(device), inputs.to(device), labels.to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    narrow = torch.bfloat16 if device.type == "cpu" or torch.cuda.is_bf16_supported(False) else torch.float16
+
+    def step(half: bool) -> None:
+        with torch.autocast(device.type, narrow, enabled=half):
+            loss = functional.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    yield partial(step, half=False)
+    if device.type == "cuda":
+        yield partial(step, half=True)
+
+
+class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Times every operation."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._clock = clock
+        self.samples: list[tuple[str, Sample]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kind, named = kind_of(func), kwargs or {}
+        if kind is None:
+            return func(*args, **named)
+        seconds, out = self._clock.sample(lambda: func(*args, **named))
+        self.samples.append((kind, (*amounts_of(func, args, named, out), seconds)))
+        return out
+
+
+class Probe:
+    """A step that is measured again and again: the speed of a shared machine changes within seconds."""
+
+    def __init__(self, step: Step, clock: Clock) -> None:
+        self._step, self._clock = step, clock
+        self._runs, self._taken = list[list[tuple[str, Sample]]](), list[float]()
+        step()  # makes the optimizer's states
+
+    def measure(self) -> None:
+        with _Timed(self._clock) as timed:
+            self._step()
+        self._runs.append(timed.samples)
+        self._taken += [self._clock.seconds(self._step) for _ in range(NUM_STEPS)]
+
+    @property
+    def samples(self) -> list[tuple[str, Sample]]:
+        """Each operation with its kind, and the median of its seconds."""
+        runs = zip(*self._runs, strict=True)
+        return [(run[0][0], (*run[0][1][:-1], median(sample[-1] for _, sample in run))) for run in runs]
+
+    @property
+    def work(self) -> Work:
+        counter = Counter()
+        for kind, (*amounts, _) in self._runs[0]:
+            counter.add(kind, *amounts)
+        return counter.work
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole step."""
+        return median(self._taken)
+
+    @property
+    def rounds(self) -> list[float]:
+        """Seconds of the whole step in each round."""
+        return [median(self._taken[first : first + NUM_STEPS]) for first in range(0, len(self._taken), NUM_STEPS)]
+
+
+def apart(probes: Sequence[Probe]) -> float:
+    """By what share the slowest round of these took longer than the fastest."""
+    paces = [
+        median(seconds / probe.seconds for probe, seconds in zip(probes, taken, strict=True))
+        for taken in zip(*(probe.rounds for probe in probes), strict=True)
+    ]
+    return float(max(paces) / min(paces) - 1)

@@ -1,0 +1,111 @@
+"""Runs one stage of a pipeline: torch's schedules, fed with a workload's micro-batches. Ranks and the tracer call it.
+
+The first stage makes inputs of its batches, the last one losses. Every stage knows the shape of what it receives, so
+nothing is asked of other ranks; a trace has none. Imported by those who need it only: torch.distributed.pipelining
+takes a second to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NoReturn, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.stage import InferenceMode  # type: ignore[attr-defined]
+from torch.utils._pytree import tree_leaves
+
+from workloads.parallel.chain import Chain
+from workloads.protocol import Batch, Workload
+
+_SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+
+
+def run_passes(workload: Workload, model: Chain, micro_batches: Iterable[Batch], num: int) -> list[Tensor]:
+    """Forward and backward of ``num`` micro-batches through the stage in ``model``, in the order of its schedule.
+
+    Returns their losses, each divided by ``num``, on the last stage; nothing elsewhere. The workload's ``loss`` must
+    call the model once.
+    """
+    assert model.place is not None, "the model is no stage"
+    has_end = model.is_first or model.is_last
+    batches = list(micro_batches if has_end else islice(micro_batches, 1))
+    hidden = torch.empty(model.hidden_shape(_num_samples(batches[0])), device="meta", requires_grad=True)
+    inputs = [_inputs_of(workload.loss, batch) for batch in batches] if model.is_first else None
+    targets = batches if model.is_last else None
+    stage = PipelineStage(
+        model,
+        model.place.stage.index,
+        model.place.stage.count,
+        next(model.parameters()).device,
+        input_args=inputs[0] if inputs else hidden,
+        output_args=hidden,
+        group=model.place.group,
+    )
+    del batches, hidden
+
+    def loss(output: Tensor, batch: Batch) -> Tensor:
+        return workload.loss(_giving(output), batch) / num
+
+    schedule = _SCHEDULES[model.place.stage.schedule](stage, num, loss_fn=loss, scale_grads=False)
+    schedule._warmup_p2p = _shapes_are_known  # type: ignore[assignment,method-assign]
+    stage.has_backward = True
+    losses: list[Tensor] = []
+    # Not ``step``, which splits one batch of plain tensors: a batch may be any tree of them.
+    schedule._step_microbatches(inputs, target_mbs=targets, losses=losses, return_outputs=False)
+    return [loss.detach() for loss in losses]
+
+
+def evaluate(workload: Workload, model: Chain, batch: Batch) -> Mapping[str, Tensor]:
+    """The workload's metrics on the last stage; nothing elsewhere. Its ``evaluate`` must call the model once."""
+    assert model.place is not None, "the model is no stage"
+    index, group = model.place.stage.index, model.place.group
+    if model.is_first:
+        output = model(*_inputs_of(workload.evaluate, batch))
+    else:
+        received = torch.empty(model.hidden_shape(_num_samples(batch)), device=next(model.parameters()).device)
+        dist.recv(received, group=group, group_src=index - 1)
+        output = model(received)
+    if model.is_last:
+        return workload.evaluate(_giving(output), batch)
+    dist.send(output, group=group, group_dst=index + 1)
+    return {}
+
+
+def _shapes_are_known(stages: Sequence[PipelineStage], has_backward: bool, p2p_done: bool) -> None:
+    """In place of a vote of all stages whether to find them out together."""
+    for stage in stages:
+        stage._inference_mode = InferenceMode.STATIC
+
+
+class _Called(Exception):
+    """The model was called with these inputs."""
+
+    def __init__(self, inputs: tuple[Tensor, ...]) -> None:
+        super().__init__()
+        self.inputs = inputs
+
+
+def _inputs_of(call: Callable[[nn.Module, Batch], Any], batch: Batch) -> tuple[Tensor, ...]:
+    """What ``call`` gives to the model."""
+
+    def model(*inputs: Tensor) -> NoReturn:
+        raise _Called(inputs)
+
+    try:
+        call(cast(nn.Module, model), batch)
+    except _Called as called:
+        return called.inputs
+    raise ValueError(f"{call.__qualname__} does not call the model, so a pipeline cannot run it")
+
+
+def _giving(output: Tensor) -> nn.Module:
+    """Stands for the model of which ``output`` is known already."""
+    return cast(nn.Module, lambda *inputs: output)
+
+
+def _num_samples(batch: Batch) -> int:
+    return len(tree_leaves(batch)[0])

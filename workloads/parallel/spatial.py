@@ -1,0 +1,245 @@
+"""Spatial parallelism: ranks with the same samples have a slab of their space each; convolutions fetch what is beyond.
+
+A model says by a ``Spatial`` that it can be divided so. Space is dimension 2 of activations, the first after samples
+and channels: rows of images, layers of volumes. Parameters are whole on each of these ranks, with equal gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn import functional
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from workloads.protocol import Batch
+
+_CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.Conv1d: functional.conv1d,
+    nn.Conv2d: functional.conv2d,
+    nn.Conv3d: functional.conv3d,
+}
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@dataclass(frozen=True, slots=True)
+class Spatial:
+    """How the space of a model is divided; a model that can be has it as its attribute ``spatial``.
+
+    ``dims`` are, of each tensor of a batch in order, the dimension that is divided; None where each rank has all of it.
+    Its size must be a multiple of ``multiple_of`` times the ranks: what the model divides space by on its way down.
+    The model's convolutions, poolings and normalisations are modules; whatever else its ``forward`` and the loss do
+    treats positions alike and alone, but for a mean over all of them at the end.
+    """
+
+    dims: tuple[int | None, ...]
+    multiple_of: int = 1
+
+
+def slab(model: nn.Module, batch: Batch, index: int, count: int) -> Batch:
+    """Part ``index`` of ``count`` of the samples of ``batch``. Raises ``ValueError`` where they do not divide."""
+    spatial = _spatial_of(model)
+    leaves, tree = tree_flatten(batch)
+    if len(leaves) != len(spatial.dims):
+        raise ValueError(f"a batch has {len(leaves)} tensors, and `spatial` names dimensions of {len(spatial.dims)}")
+    return tree_unflatten([_cut(*pair, spatial, index, count) for pair in zip(leaves, spatial.dims, strict=True)], tree)
+
+
+def _cut(tensor: Tensor, dim: int | None, spatial: Spatial, index: int, count: int) -> Tensor:
+    if dim is None:
+        return tensor
+    if tensor.shape[dim] % (count * spatial.multiple_of):
+        raise ValueError(
+            f"a dimension of {tensor.shape[dim]} cannot be divided into {count} slabs whose sizes are multiples of "
+            f"{spatial.multiple_of}"
+        )
+    return tensor.chunk(count, dim)[index].clone()  # a view would keep the other slabs
+
+
+def split_space(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Have the layers of ``model`` work on slabs, in place; ``mesh`` has one dimension. Raises ``ValueError`` for those
+    that are not known to."""
+    _spatial_of(model)
+    group = mesh.get_group()
+    for name, module in model.named_modules():
+        try:
+            _split(module, group)
+        except _Refused as why:
+            raise ValueError(f"{name} ({type(module).__name__}) cannot work on slabs: {why}") from None
+
+
+class _Refused(Exception):
+    pass
+
+
+def _spatial_of(model: nn.Module) -> Spatial:
+    spatial = getattr(model, "spatial", None)
+    if not isinstance(spatial, Spatial):
+        raise ValueError(
+            f"{type(model).__name__} does not say how its space is divided: give it an attribute `spatial`, a "
+            "workloads.parallel.spatial.Spatial, or use plans with spatial=1"
+        )
+    return spatial
+
+
+def _split(module: nn.Module, group: dist.ProcessGroup) -> None:
+    if type(module) in _CONVOLUTIONS:
+        _replace(module, _convolution(module, group))
+    elif isinstance(module, _BATCH_NORMS):
+        _replace(module, _batch_norm(module, group))
+    elif isinstance(module, nn.GroupNorm):
+        _replace(module, _group_norm(module, group))
+    elif isinstance(module, (*_TRANSPOSED, *_POOLS)):
+        sizes = (module.padding, getattr(module, "output_padding", 0))
+        if _first(module.kernel_size) != _first(module.stride) or any(map(_first, sizes)):
+            raise _Refused("its kernel must be as large as its stride, without padding")
+    elif isinstance(module, nn.Upsample):
+        if module.mode != "nearest":
+            raise _Refused("it mixes positions: use mode='nearest'")
+    elif any(True for _ in module.parameters(recurse=False)) or "Pool" in type(module).__name__:
+        raise _Refused("only convolutions, poolings, batch and group normalisation can")
+
+
+def _replace(module: Any, forward: Callable[[Tensor], Tensor]) -> None:
+    """An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan."""
+    module.forward = forward
+
+
+def _first(size: Any) -> int:
+    return int(size[0] if isinstance(size, tuple) else size)
+
+
+def _convolution(module: Any, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
+    if module.padding_mode != "zeros" or isinstance(module.padding, str):
+        raise _Refused("its padding must be a number of zeros")
+    before = module.padding[0]
+    after = module.dilation[0] * (module.kernel_size[0] - 1) - before - (module.stride[0] - 1)
+    if after < 0:
+        raise _Refused("it skips positions or pads more than its kernel reaches")
+    convolve, padding = _CONVOLUTIONS[type(module)], (0, *module.padding[1:])
+
+    def forward(x: Tensor) -> Tensor:
+        if x.shape[2] % module.stride[0] or x.shape[2] < max(before, after):
+            raise ValueError(f"slabs of {x.shape[2]} are too thin, or no multiple of a stride: use fewer ranks")
+        wide: Tensor = _Widened.apply(x, before, after, group) if before or after else x  # type: ignore[no-untyped-call]
+        return convolve(wide, module.weight, module.bias, module.stride, padding, module.dilation, module.groups)
+
+    return forward
+
+
+class _Widened(torch.autograd.Function):
+    """A slab with the last rows of the one before it and the first of the one after it; zeros at both ends of space."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, before: int, after: int, group: dist.ProcessGroup) -> Tensor:
+        ctx.before, ctx.after, ctx.group = before, after, group
+        size = x.shape[2]
+        above, below = _exchange(x[:, :, :after], x[:, :, size - before :], before, after, group)
+        return torch.cat([above, x, below], 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = gradients
+        before, after = ctx.before, ctx.after
+        end = gradient.shape[2] - after
+        above, below = _exchange(gradient[:, :, :before], gradient[:, :, end:], after, before, ctx.group)
+        own = gradient[:, :, before:end].clone()
+        own[:, :, :after] += above
+        own[:, :, own.shape[2] - before :] += below
+        return own, None, None, None
+
+
+def _exchange(
+    to_previous: Tensor, to_next: Tensor, num_above: int, num_below: int, group: dist.ProcessGroup
+) -> tuple[Tensor, Tensor]:
+    """What the previous rank and the next one send; zeros where there is none."""
+    index, count = dist.get_rank(group), dist.get_world_size(group)
+    shape = list(to_previous.shape)
+    above, below = (to_next.new_zeros([*shape[:2], num, *shape[3:]]) for num in (num_above, num_below))
+    pairs = [(index - 1, to_previous, above), (index + 1, to_next, below)]
+    messages = []
+    for peer, sent, received in pairs:
+        if 0 <= peer < count:
+            if sent.numel():
+                messages.append(dist.P2POp(dist.isend, sent.contiguous(), group=group, group_peer=peer))
+            if received.numel():
+                messages.append(dist.P2POp(dist.irecv, received, group=group, group_peer=peer))
+    if messages:
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+    return above, below
+
+
+class _Sum(torch.autograd.Function):
+    """Over the ranks, each of which goes on with it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        total = gradients[0].clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+def _mean(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Of ``x`` over the ranks."""
+    total: Tensor = _Sum.apply(x, group)  # type: ignore[no-untyped-call]
+    return total / dist.get_world_size(group)
+
+
+def _batch_norm(module: Any, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        if not module.training and module.running_mean is not None:
+            known: Tensor = type(module).forward(module, x)
+            return known
+        others = [0, *range(2, x.ndim)]
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        mean = _mean(x.mean(others), group)
+        centred = x - mean.view(shape)
+        variance = _mean(centred.square().mean(others), group)
+        if module.training and module.running_mean is not None:
+            _track(module, mean.detach(), variance.detach(), x.numel() // x.shape[1] * dist.get_world_size(group))
+        normal = centred * (variance + module.eps).rsqrt().view(shape)
+        return _scaled(module, normal, shape)
+
+    return forward
+
+
+def _scaled(module: Any, normal: Tensor, shape: list[int]) -> Tensor:
+    if not module.affine:
+        return normal
+    scaled: Tensor = normal * module.weight.view(shape) + module.bias.view(shape)
+    return scaled
+
+
+def _track(module: Any, mean: Tensor, variance: Tensor, num: int) -> None:
+    module.num_batches_tracked.add_(1)
+    momentum = module.momentum if module.momentum is not None else 1 / float(module.num_batches_tracked)
+    module.running_mean.lerp_(mean, momentum)
+    module.running_var.lerp_(variance * num / max(1, num - 1), momentum)
+
+
+def _group_norm(module: nn.GroupNorm, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        grouped = x.reshape(len(x), module.num_groups, -1)
+        mean = _mean(grouped.mean(2, keepdim=True), group)
+        centred = grouped - mean
+        variance = _mean(centred.square().mean(2, keepdim=True), group)
+        normal = (centred * (variance + module.eps).rsqrt()).view_as(x)
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        return _scaled(module, normal, shape)
+
+    return forward

@@ -1,0 +1,1 @@
+"""Trains one rank of a gang: the training loop, checkpoints, memory budgets."""

@@ -1,0 +1,264 @@
+"""A memory budget that the operating system enforces on this process, and what an overrun looks like.
+
+On Linux without a GPU the limit is RLIMIT_DATA over a warm baseline, so an overrunning step gets torch's true
+allocation error; on CUDA it is the caching allocator's share of the device. The process lives on after either.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.profiler import profile
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from estimators.model import MIB, Layout
+from workloads.models.transformer import Block
+from workloads.parallel.apply import apply_plan
+from workloads.training.process_memory import (
+    Held,
+    configure_malloc,
+    data_bytes,
+    give_back_free_memory,
+    held,
+    high_water,
+)
+
+# What libraries may keep from a first use on, such as the machine code of convolutions; see docs/decisions/0009.
+ALLOWANCE_BYTES = 128 * MIB
+
+
+class OutOfMemory(Exception):
+    """``measured_bytes`` is what the process would have held over its baseline, had the request been granted;
+    ``requested_bytes`` is 0 where the failed request does not say its size."""
+
+    def __init__(self, requested_bytes: int, measured_bytes: int, budget_bytes: int | None) -> None:
+        self.requested_bytes, self.measured_bytes, self.budget_bytes = requested_bytes, measured_bytes, budget_bytes
+        limit = f"of {budget_bytes / MIB:.1f} MiB" if budget_bytes is not None else "(none set)"
+        super().__init__(
+            f"needed {measured_bytes / MIB:.1f} MiB, budget {limit}; last request {requested_bytes / MIB:.1f} MiB"
+        )
+
+    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int, int, int | None]]:
+        return OutOfMemory, (self.requested_bytes, self.measured_bytes, self.budget_bytes)
+
+
+@dataclass(slots=True)
+class Budget:
+    """A budget in force: ``budget_bytes`` (None: unlimited) over ``baseline`` on ``device``.
+
+    ``kept_bytes`` is what libraries have kept since the baseline was taken, which is not the candidate's.
+    """
+
+    device: torch.device
+    baseline: Held
+    budget_bytes: int | None
+    kept_bytes: int = 0
+    _settled: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def settling(self, use: str) -> Iterator[None]:
+        """Around every ``use`` of the model: the first one shows what libraries keep, and the limit moves up by that.
+
+        In a first use they get ``ALLOWANCE_BYTES``, which is also the most that all first uses together may keep. None
+        of it is for tensors: raises ``OutOfMemory`` where the process was in between over the limit that comes out.
+        """
+        if self.budget_bytes is None or self.device.type != "cpu" or use in self._settled:
+            yield
+            return
+        self._settled.add(use)
+        self.kept_bytes = ALLOWANCE_BYTES
+        self.restore()
+        with high_water() as above_now:
+            yield
+            self.kept_bytes = min(held().kept_since(self.baseline), ALLOWANCE_BYTES)
+            highest = self.used_bytes() + above_now()
+        self.restore()
+        if highest > self.budget_bytes:
+            raise OutOfMemory(0, highest, self.budget_bytes)
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Work that a GPU machine does in host memory, such as reading a checkpoint, may take what it needs."""
+        self._set_limit(resource.RLIM_INFINITY)
+        try:
+            yield
+        finally:
+            give_back_free_memory()
+            self.restore()
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """As ``lifted``, and what the process has grown by is not the candidate's, but for tensors.
+
+        The profiler's first use alone leaves 20 MiB in pieces that malloc cannot give back.
+        """
+        if self.budget_bytes is None or self.device.type != "cpu":
+            yield
+            return
+        self._set_limit(resource.RLIM_INFINITY)
+        before = held()
+        try:
+            yield
+        finally:
+            self.baseline = self.baseline.grown(before, held())
+            self.restore()
+
+    def restore(self) -> None:
+        if self.budget_bytes is not None:
+            self._set_limit(self.baseline.data_bytes + self.kept_bytes + self.budget_bytes)
+
+    def _set_limit(self, limit_bytes: int) -> None:
+        if self.device.type == "cpu" and self.budget_bytes is not None:
+            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+
+    def used_bytes(self) -> int:
+        """Held now over the baseline, without what libraries have kept."""
+        if self.device.type == "cuda":
+            return torch.cuda.memory_allocated(self.device) - self.baseline.data_bytes
+        return data_bytes() - self.baseline.data_bytes - self.kept_bytes
+
+
+def baseline(device: torch.device) -> Held:
+    """What the process holds before any of the candidate's memory: take it when warm, with all threads running."""
+    return Held(torch.cuda.memory_allocated(device)) if device.type == "cuda" else held()
+
+
+@contextmanager
+def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> Iterator[Budget]:
+    """Limit this process to ``budget_bytes`` over ``baseline``; raises ``OutOfMemory`` for any failure at the limit."""
+    budget = Budget(device, baseline, budget_bytes)
+    if budget_bytes is not None and device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (baseline.data_bytes + budget_bytes) / total), device)
+    try:
+        budget.restore()
+        yield budget
+    except Exception as error:
+        overrun = classify(error, budget)
+        if overrun is None:
+            raise
+        raise overrun from error
+    finally:
+        budget._set_limit(resource.RLIM_INFINITY)
+        if budget_bytes is not None and device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
+    """The overrun behind ``error``, or None when it is another failure. Call it before the failed step's frames go.
+
+    What counted as baseline may be given back meanwhile, and then even less than it is in use.
+    """
+    used = max(0, budget.used_bytes())
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OutOfMemory):
+            return seen
+        if isinstance(seen, torch.OutOfMemoryError):
+            used = torch.cuda.max_memory_allocated(budget.device) - budget.baseline.data_bytes
+            return OutOfMemory(
+                _cuda_request_bytes(str(seen)), used + _cuda_request_bytes(str(seen)), budget.budget_bytes
+            )
+        if request := re.search(r"DefaultCPUAllocator: .*tried to allocate (\d+) bytes", str(seen)):
+            return OutOfMemory(int(request[1]), used + int(request[1]), budget.budget_bytes)
+        # Others may have other causes: they count as an overrun only where memory is all but used up.
+        exhausted = budget.budget_bytes is not None and used > budget.budget_bytes - _near(budget.budget_bytes)
+        if exhausted and (isinstance(seen, MemoryError) or re.search(_OTHER_FAILURES, str(seen))):
+            return OutOfMemory(0, max(used, budget.budget_bytes or 0), budget.budget_bytes)
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+_OTHER_FAILURES = (
+    r"bad_alloc|start (new )?thread|Cannot allocate memory|could not (create|execute) a|Resource temporarily"
+)
+
+
+def _near(budget_bytes: int) -> int:
+    """Temporaries of the failed operation are freed before it can be asked how much was held."""
+    return max(4 * MIB, budget_bytes // 8)
+
+
+def _cuda_request_bytes(message: str) -> int:
+    units = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    request = re.search(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)", message)
+    return int(float(request[1]) * units[request[2]]) if request else 0
+
+
+def warm_up(device: torch.device, mesh: DeviceMesh | None) -> None:
+    """Make torch allocate what it keeps for good, before a baseline is taken: threads, lazy imports, caches.
+
+    Cheap when repeated. With a process group it must come after it, whose threads and buffers then exist.
+    """
+    if device.type == "cpu":
+        configure_malloc()
+    _warm_step(device, mesh)
+    _exempt_from_collection()
+
+
+def _warm_step(device: torch.device, mesh: DeviceMesh | None) -> None:
+    model: nn.Module = Block(64, 2, 4.0, 0.1, 1.0, causal=True).to(device)
+    if mesh is not None:
+        mesh = DeviceMesh(device.type, list(range(mesh.size())), mesh_dim_names=("dp",))
+    model = apply_plan(model, [], Layout(mesh.size() if mesh else 1), mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    sample = torch.randn(4, 16, 64, device=device)
+
+    def step() -> None:
+        model(sample).flatten(0, 1).logsumexp(-1).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    step()
+    measure_peak(device, model, optimizer, step)
+
+
+def measure_peak(
+    device: torch.device, model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], object]
+) -> int:
+    """Run ``step`` and return the most bytes of tensors that were alive at once in it, states included."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device)
+    live = state_bytes(model, optimizer)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes two lines to stderr for each use
+    with profile(profile_memory=True) as profiler:
+        step()
+    # The raw events: the profiler's Python tree of them would take half a second and tens of MiB.
+    events = profiler.kineto_results.events()
+    changes = sorted((e.start_ns(), i, e.nbytes()) for i, e in enumerate(events) if e.name() == "[memory]")
+    change = highest = 0
+    for _, _, num_bytes in changes:
+        change += num_bytes
+        highest = max(highest, change)
+    return live + highest
+
+
+def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of this rank's parameters, buffers, gradients and optimizer states; a shared storage counts once."""
+    tensors: list[Tensor] = [*model.parameters(), *model.buffers()]
+    tensors += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    tensors += [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in local)}
+    return sum(storages.values())
+
+
+@cache
+def _exempt_from_collection() -> None:
+    """What torch has imported stays: a full collection without it takes 10 ms in place of 200."""
+    gc.collect()
+    gc.freeze()

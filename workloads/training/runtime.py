@@ -1,0 +1,358 @@
+"""Trains one rank of a candidate under a plan: every plan gives the same curve, step for step.
+
+The caller gives a rendezvous, a reporter and a warm process, and gets them back: the process group, the memory limit
+and the model are gone when ``train`` returns or raises. Which plan, where and when is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import Store
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from estimators.model import Plan
+from workloads.loading import WorkloadError, load_workload
+from workloads.parallel.apply import apply_plan, spread_optimizer
+from workloads.parallel.spatial import slab
+from workloads.protocol import Batch, Workload
+from workloads.training import budget, checkpoint
+from workloads.training.gang import AllGather, ReduceScatter, process_group
+from workloads.training.step import evaluate, to_device, train_step
+
+CHECKPOINT_SHARE = 0.1  # of the time since the last one may go into the next
+MEASURED_STEP = 2  # after the start: optimizer states and lazily made buffers exist by then
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the ranks of an attempt must know. ``resume_step`` -1: start afresh; ``budget_bytes`` None: no limit."""
+
+    workload: str
+    code_dir: Path | None
+    params: Mapping[str, Any]
+    plan: Plan
+    seed: int
+    steps: int
+    report_every: int
+    budget_bytes: int | None
+    checkpoint_dir: Path
+    resume_step: int
+    metric: str
+
+
+class Reporter(Protocol):
+    """Where a rank's news goes. Only rank 0 reports; every rank is asked whether to stop, and one yes is enough."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """An evaluation after ``step`` optimizer steps: the workload's metrics and ``train_loss`` since the last."""
+        ...
+
+    def measured(self, peak_bytes: int) -> None:
+        """The true peak of one early step, of the rank that has the highest."""
+        ...
+
+    def checkpoint(self, step: int) -> None:
+        """A checkpoint after ``step`` optimizer steps is committed."""
+        ...
+
+    def should_stop(self) -> bool: ...
+
+
+class NonFiniteLoss(Exception):
+    """The training loss became infinite or not a number."""
+
+
+class PeerLost(Exception):
+    """A collective failed because another rank of the gang is gone: look for the cause there."""
+
+
+def train(
+    job: Job, rank: int, world_size: int, rendezvous: Store | None, reporter: Reporter
+) -> Literal["done", "stopped"]:
+    """Train to ``job.steps``, or until a rank is told to stop.
+
+    Raises ``budget.OutOfMemory``, ``NonFiniteLoss``, ``PeerLost``, ``WorkloadError``, or what the workload raises.
+    """
+    if world_size != job.plan.world_size:
+        raise ValueError(f"the plan ({job.plan}) needs {job.plan.world_size} ranks, got {world_size}")
+    torch.set_num_threads(1)
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        workload = load_workload(job.workload, job.code_dir)(job.params)
+        with process_group(job.plan, rank, rendezvous, device) as mesh:
+            return _train(job, workload, device, mesh, rank, reporter)
+    except budget.OutOfMemory as error:
+        overrun = error.with_traceback(None)  # whose frames hold the memory that the next job needs
+        overrun.__cause__ = overrun.__context__ = None
+    except RuntimeError as error:
+        if world_size > 1 and re.search(_PEER_GONE, str(error)):
+            raise PeerLost(f"another rank of the gang is gone: {error}") from error
+        raise
+    finally:
+        gc.collect()
+    raise overrun
+
+
+_PEER_GONE = r"onnection (closed|reset|refused)|[Bb]roken pipe|Timed out waiting|Application timeout|Socket closed"
+
+
+def _train(
+    job: Job, workload: Workload, device: torch.device, mesh: DeviceMesh | None, rank: int, reporter: Reporter
+) -> Literal["done", "stopped"]:
+    budget.warm_up(device, mesh)
+    for make_batch in (workload.train_batch, workload.eval_batch):
+        make_batch(torch.arange(1))  # data sets are read now: they belong to the host, not to the budget
+    baseline = budget.baseline(device)
+    model = build_model(workload, job.plan, job.seed, device, mesh)
+    with budget.enforce(device, baseline, job.budget_bytes) as held:
+        optimizer = spread_optimizer(workload.optimizer(model), job.plan.layout, mesh)
+        run = _Run(job, workload, device, mesh, rank, reporter, held, model, optimizer)
+        return run.train()
+
+
+@dataclass(slots=True)
+class _Run:
+    job: Job
+    workload: Workload
+    device: torch.device
+    mesh: DeviceMesh | None
+    rank: int
+    reporter: Reporter
+    held: budget.Budget
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    checkpoint_seconds: float = 0.0  # what the last one took, and
+    checkpoint_at: float = -math.inf  # when it was done, by the monotonic clock
+
+    def train(self) -> Literal["done", "stopped"]:
+        job = self.job
+        start = self._resume()
+        measured_step = min(start + MEASURED_STEP, job.steps - 1)
+        losses: list[float] = []
+        for step in range(start, job.steps):
+            loss, stop = self._agree(self._step(step, measured=step == measured_step))
+            if not math.isfinite(loss):
+                raise NonFiniteLoss(f"the training loss became {loss} at step {step + 1}: lower the learning rate")
+            losses.append(loss)
+            done = step + 1
+            if done % job.report_every == 0 or done == job.steps:
+                self._report(done, sum(losses) / len(losses))
+                losses.clear()
+            if stop and done < job.steps:
+                return "stopped"
+        return "done"
+
+    def _resume(self) -> int:
+        """Optimizer steps done already, the same on all ranks: 0 when there is no checkpoint to resume from."""
+        found = checkpoint.latest(self.job.checkpoint_dir, self.job.resume_step)
+        step = int(self._sum(torch.tensor(float(found or 0) if self.rank == 0 else 0.0)))
+        if step > 0:
+            with self.held.lifted():
+                checkpoint.load(self.job.checkpoint_dir, step, self.model, self.optimizer)
+        return step
+
+    def _step(self, step: int, measured: bool) -> Tensor:
+        self.workload.on_step(step, self.job.steps, self.optimizer)
+        # So that a resumed run draws the same numbers, and tensor-parallel ranks the same for the same samples.
+        torch.manual_seed(hash((self.job.seed, step, self.job.plan.data_rank(self.rank))))
+        if not measured:
+            with self.held.settling("step"):
+                return self._train_step(step)
+        loss = torch.zeros(())
+
+        def run() -> None:
+            nonlocal loss
+            loss = self._train_step(step)
+
+        with self.held.uncounted():  # the profiler's records are not the candidate's memory
+            own_peak = budget.measure_peak(self.device, self.model, self.optimizer, run)
+        limit = self.job.budget_bytes
+        if limit is not None and own_peak > limit:
+            raise budget.OutOfMemory(0, own_peak, limit)
+        peak = self._max(own_peak)
+        if self.rank == 0:
+            self.reporter.measured(peak)
+        return loss
+
+    def _train_step(self, step: int) -> Tensor:
+        plan = self.job.plan
+        indices = batch_indices(self.workload.num_train, plan.batch, step, self.job.seed)
+        batches = (self._ready(self.workload.train_batch(part)) for part in rank_slices(indices, plan, self.rank))
+        return train_step(self.workload, self.model, self.optimizer, batches, plan.num_micro_batches)
+
+    def _ready(self, batch: Batch) -> Batch:
+        """What this rank has of a batch, on its device."""
+        plan = self.job.plan
+        part = slab(self.model, batch, plan.slab(self.rank), plan.spatial) if plan.spatial > 1 else batch
+        return to_device(part, self.device)
+
+    def _agree(self, loss: Tensor) -> tuple[float, bool]:
+        """The mean loss over the batch, and whether any of them was told to stop: equal on all, or some would hang."""
+        mine = torch.tensor([float(loss), float(self.reporter.should_stop())], dtype=torch.float64)
+        total, stops = self._sum(mine).tolist()
+        plan = self.job.plan
+        return total * plan.pp / plan.world_size, stops > 0  # in a pipeline the last stage alone has a loss
+
+    def _report(self, step: int, train_loss: float) -> None:
+        with self.held.settling("evaluation"):
+            values = {**self._evaluate(), "train_loss": train_loss}
+        if self.job.metric not in values:
+            raise WorkloadError(f"the workload reports {', '.join(values)}, but the objective is {self.job.metric!r}")
+        if self.rank == 0:
+            self.reporter.metrics(step, values)
+        if step == self.job.steps or self._checkpoint_is_due():
+            self._checkpoint(step)
+
+    def _checkpoint_is_due(self) -> bool:
+        """At the first evaluation, then where it takes a small share of the time; rank 0's clock decides for all."""
+        passed = time.monotonic() - self.checkpoint_at
+        due = self.rank == 0 and self.checkpoint_seconds <= passed * CHECKPOINT_SHARE
+        return bool(self._sum(torch.tensor(float(due))))
+
+    def _checkpoint(self, step: int) -> None:
+        began = time.monotonic()
+        with self.held.uncounted():
+            checkpoint.save(self.job.checkpoint_dir, step, self.model, self.optimizer)
+        self.checkpoint_at = time.monotonic()
+        self.checkpoint_seconds = self.checkpoint_at - began
+        if self.rank == 0:
+            self.reporter.checkpoint(step)
+
+    def _evaluate(self) -> dict[str, float]:
+        """Metrics averaged over all held-out samples. Every rank runs as many forwards, of padding where need be."""
+        num, plan = self.workload.num_eval, self.job.plan
+        sums: dict[str, Tensor] = {}
+        self.model.eval()
+        with torch.no_grad():
+            start, together = plan.data_rank(self.rank) * plan.micro_batch, plan.num_shares * plan.micro_batch
+            for first in range(start, _round_up(num, together), together):
+                indices = torch.arange(first, first + plan.micro_batch)
+                counts = (indices < num).to(torch.float64)
+                batch = self._ready(self.workload.eval_batch(indices.clamp(max=num - 1)))
+                for name, values in evaluate(self.workload, self.model, batch).items():
+                    if values.shape != indices.shape:
+                        raise WorkloadError(
+                            f"evaluate must give metric {name!r} one value per sample, shape [{len(indices)}],"
+                            f" got {list(values.shape)}"
+                        )
+                    # A padded sample may be anything, also not a number: it is left out, not multiplied by 0.
+                    kept = torch.where(counts > 0, values.detach().to("cpu", torch.float64), 0.0)
+                    sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + kept.sum()
+        self.model.train()
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # the root keeps its parameters whole after a forward, for a backward that never comes
+        names = self._of_last_rank(sorted(sums))
+        totals = self._sum(torch.stack([sums.get(name, torch.zeros((), dtype=torch.float64)) for name in names]))
+        return {name: float(total) / (plan.tp * plan.spatial * num) for name, total in zip(names, totals, strict=True)}
+
+    def _of_last_rank(self, names: list[str]) -> list[str]:
+        """In a pipeline the last stage alone has metrics."""
+        if self.job.plan.pp > 1:
+            listed = [names]
+            dist.broadcast_object_list(listed, src=self.job.plan.world_size - 1)
+            return listed[0]
+        return names
+
+    def _sum(self, mine: Tensor) -> Tensor:
+        if self.mesh is not None:
+            dist.all_reduce(mine)
+        return mine
+
+    def _max(self, mine: int) -> int:
+        if self.mesh is None:
+            return mine
+        highest = torch.tensor(mine)
+        dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+        return int(highest)
+
+
+def batch_indices(num_train: int, batch: int, step: int, seed: int) -> Tensor:
+    """Training samples of optimizer step ``step``, shape [batch]: the next ones of one shuffle per epoch, unbroken.
+
+    It depends on nothing else, so that a trial goes on with the same samples under another plan.
+    """
+    positions = torch.arange(step * batch, (step + 1) * batch)
+    parts = []
+    for epoch in range(int(positions[0]) // num_train, int(positions[-1]) // num_train + 1):
+        shuffled = torch.randperm(num_train, generator=torch.Generator().manual_seed(hash((seed, epoch))))
+        inside = positions[(positions // num_train) == epoch]
+        parts.append(shuffled[inside % num_train])
+    return torch.cat(parts)
+
+
+def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
+    """The micro-batches of ``rank``: its contiguous share of the global batch ``indices``."""
+    return indices.chunk(plan.num_shares)[plan.data_rank(rank)].chunk(plan.num_micro_batches)
+
+
+def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device, mesh: DeviceMesh | None) -> nn.Module:
+    """The model under the plan, its initial weights those that a single process draws from ``seed``.
+
+    A sharded model is never whole on a device: rank 0 draws it in host memory, one copy per gang, and sends it tensor
+    by tensor, of which every rank keeps its shard.
+    """
+    torch.manual_seed(seed)
+    if mesh is None:
+        model = workload.build_model().to(device)
+        return apply_plan(model, workload.blocks(model), plan.layout, None)
+    drawn = dict(_tensors(workload.build_model())) if mesh.get_rank() == 0 else {}
+    with torch.device("meta"):
+        model = workload.build_model()
+    outline = dict(_tensors(model))
+    shared = _shared_parameters(model)
+    apply_plan(model, workload.blocks(model), plan.layout_of(mesh.get_rank()), mesh)
+    if device.type == "cpu":
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_custom_all_gather(AllGather())  # type: ignore[arg-type]
+                module.set_custom_reduce_scatter(ReduceScatter())  # type: ignore[arg-type]
+    model.to_empty(device=device)
+    for name, first in shared.items():  # to_empty gives each name a parameter of its own
+        owner, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
+    held = dict(_tensors(model))
+    with torch.no_grad():
+        for name, like in outline.items():
+            whole = drawn.pop(name) if drawn else torch.empty(like.shape, dtype=like.dtype)
+            whole = whole.detach().to(device)
+            dist.broadcast(whole, src=0)
+            tensor = held.get(name)
+            if tensor is None:  # another stage's
+                continue
+            if isinstance(tensor, DTensor):
+                part = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+                tensor.to_local().copy_(part.to_local())
+            else:
+                tensor.copy_(whole)
+    return model
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _shared_parameters(model: nn.Module) -> dict[str, str]:
+    """Further names of parameters that have several → the first name."""
+    first: dict[int, str] = {}
+    names = model.named_parameters(remove_duplicate=False)
+    return {name: seen for name, parameter in names if (seen := first.setdefault(id(parameter), name)) != name}
+
+
+def _round_up(num: int, together: int) -> int:
+    """Samples of an evaluation with padding, of which every rank has as many micro-batches."""
+    return -(-num // together) * together
