@@ -12,9 +12,11 @@ from fastapi.openapi.utils import get_openapi
 from api import problems
 from api.auth import Guard, check_settings, login_router
 from api.metrics import CONTENT_TYPE_LATEST, Measure, Metrics
-from api.routes import process_router, router
+from api.routes import router
 from api.sse import EventHub
-from api.views import EventView, NewStudy, Problem
+from api.views.events import EventView
+from api.views.studies import NewStudy
+from api.views.view import Problem
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 
@@ -44,7 +46,6 @@ def create_app(settings: Settings) -> FastAPI:
         return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app.include_router(router)
-    app.include_router(process_router)
     app.include_router(login_router(settings))
     app.include_router(_dashboard())
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

@@ -1,0 +1,76 @@
+"""The cluster as it was last recorded, with the gangs and waiting trials of now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from fastapi import APIRouter
+
+from api.routes.answers import problems
+from api.routes.parameters import CONTROLLER_LEASE, TheSettings, TheStore
+from api.views.cluster import ClusterView, GangView, device_view, gang_view, waiting_view
+from scamp_service.lifecycle import TrialState
+from scamp_service.model import Study, Trial
+from scamp_service.store.store import Store
+
+router = APIRouter(prefix="/v1", tags=["cluster"])
+MOST_WAITING = 200
+WAITING_STATES = frozenset({TrialState.WAITING, TrialState.QUEUED, TrialState.PAUSED})
+
+
+@router.get("/cluster", responses=problems())
+def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
+    """The devices with the gangs that hold them, in MiB, and the trials that wait for devices."""
+    now = time.time()
+    event_id = store.last_event_id()
+    recorded = store.cluster()
+    state, confirmed = recorded if recorded else ({}, None)
+    silent = controller_silent_seconds(store, confirmed, now)
+    alive = silent is not None and silent <= settings.lease_seconds
+    names = {study.id: study.name for study in _live(store)}
+    trials = {trial.id: trial for trial in store.live_trials()}
+    gangs = [_gang(store, attempt, trials, names) for attempt in store.open_attempts()]
+    waiting = [trial for trial in trials.values() if trial.state in WAITING_STATES]
+    shown = waiting[:MOST_WAITING]
+    return ClusterView(
+        status=state.get("status", "starting") if alive else "starting",
+        detail=state.get("detail", "") if alive else _why_silent(silent),
+        controller_alive=alive,
+        controller_silent_seconds=silent,
+        devices=[device_view(device, gangs) for device in state.get("devices", [])],
+        gangs=gangs,
+        waiting=[waiting_view(trial, _name(store, names, trial.study_id)) for trial in shown],
+        num_waiting=len(waiting),
+        last_event_id=event_id,
+    )
+
+
+def controller_silent_seconds(store: Store, confirmed: float | None, now: float) -> float | None:
+    """Since the controller last renewed its lease; without a holder, since it last described the cluster."""
+    age = store.lease_age(CONTROLLER_LEASE, now=now)
+    return age if age is not None or confirmed is None else max(0.0, now - confirmed)
+
+
+def _why_silent(silent: float | None) -> str:
+    return "no controller has reported yet" if silent is None else f"the controller is silent for {silent:.0f} s"
+
+
+def _live(store: Store) -> Iterable[Study]:
+    after = 0
+    while page := store.studies(live=True, after=after):
+        yield from page
+        after = page[-1].id
+
+
+def _gang(store: Store, attempt: Any, trials: dict[int, Trial], names: dict[int, str]) -> GangView:
+    # A gang may still be stopping after its trial and study have ended.
+    trial = trials.get(attempt.trial_id) or store.trial(attempt.trial_id)
+    return gang_view(attempt, trial, _name(store, names, trial.study_id))
+
+
+def _name(store: Store, names: dict[int, str], study_id: int) -> str:
+    if study_id not in names:
+        names[study_id] = store.study(study_id).name
+    return names[study_id]

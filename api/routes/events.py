@@ -1,0 +1,39 @@
+"""The stream of events."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.sse import EventSourceResponse
+
+from api.routes.answers import problems
+from api.routes.parameters import LARGEST_ID, TheHub
+from api.sse import EventStream
+from scamp_service.errors import InvalidInput
+
+router = APIRouter(prefix="/v1", tags=["events"])
+
+
+@router.get(
+    "/events",
+    response_class=Response,
+    responses={
+        200: {"description": "A stream of EventView", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        **problems(422),
+    },
+)
+def follow_events(
+    hub: TheHub,
+    after: Annotated[int | None, Query(ge=0, le=LARGEST_ID, description="replay what came after this event")] = None,
+    study_id: Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="only of this study")] = None,
+    last_event_id: Annotated[str | None, Header(description="as `after`, and stronger: set on a reconnect")] = None,
+) -> EventSourceResponse:
+    """Follow what happens, as server-sent events. `id` is the event's id: reconnect with `Last-Event-ID`, and nothing
+    is missed or told twice. Without `after`, only what happens from now on is told."""
+    seen = after
+    if last_event_id:
+        if not (last_event_id.isascii() and last_event_id.isdecimal() and int(last_event_id) <= LARGEST_ID):
+            raise InvalidInput("Last-Event-ID must be the id of an event of this stream, a number")
+        seen = int(last_event_id)
+    return EventStream(hub.follow(seen, study_id))

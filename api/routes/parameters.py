@@ -1,0 +1,38 @@
+"""Parameters that several routes take: ids and cursors from the address, and the parts of the app from its state."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Query, Request
+
+from api.sse import EventHub
+from scamp_service.settings import Settings
+from scamp_service.store.store import Store
+
+LARGEST_ID = 2**63 - 1
+CONTROLLER_LEASE = "controller"
+
+StudyId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="the study's id")]
+Number = Annotated[int, Path(ge=0, le=2**31 - 1, description="the trial's number in its study, from 0")]
+After = Annotated[int, Query(ge=0, le=LARGEST_ID, description="`next` of the page before; 0: from the first")]
+
+
+def store_of(request: Request) -> Store:
+    found: Store = request.app.state.store
+    return found
+
+
+def settings_of(request: Request) -> Settings:
+    found: Settings = request.app.state.settings
+    return found
+
+
+def hub_of(request: Request) -> EventHub:
+    found: EventHub = request.app.state.hub
+    return found
+
+
+TheStore = Annotated[Store, Depends(store_of)]
+TheSettings = Annotated[Settings, Depends(settings_of)]
+TheHub = Annotated[EventHub, Depends(hub_of)]

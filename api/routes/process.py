@@ -1,0 +1,40 @@
+"""Whether the process answers, and whether a study would be worked on."""
+
+from __future__ import annotations
+
+import time
+
+from fastapi import APIRouter, Response
+
+from api.routes.parameters import CONTROLLER_LEASE, TheSettings, TheStore
+from api.views.process import Health, Readiness
+from scamp_service.errors import Unavailable
+
+router = APIRouter(tags=["process"])
+
+
+@router.get("/healthz")
+def is_alive() -> Health:
+    """The process answers."""
+    return Health(status="ok")
+
+
+@router.get(
+    "/readyz",
+    responses={503: {"description": "Not ready; `database` and `controller` say which", "model": Readiness}},
+)
+def is_ready(response: Response, store: TheStore, settings: TheSettings) -> Readiness:
+    """The database can be reached, and a controller is at work."""
+    try:
+        age = store.lease_age(CONTROLLER_LEASE, now=time.time())
+    except Unavailable as error:
+        response.status_code = 503
+        return Readiness(status="not ready", database=str(error), controller="unknown")
+    if age is None:
+        controller = "no controller holds the lease"
+    elif age > settings.lease_seconds:
+        controller = f"silent for {age:.0f} s"
+    else:
+        return Readiness(status="ready", database="ok", controller="ok")
+    response.status_code = 503
+    return Readiness(status="not ready", database="ok", controller=controller)

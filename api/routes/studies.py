@@ -1,0 +1,105 @@
+"""Studies: submit, list, read and stop them."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from api.problems import read_body
+from api.routes.answers import page_of, problems
+from api.routes.parameters import After, StudyId, TheStore
+from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key, parse_submission
+from api.views.studies import LessonView, StudyDetail, StudyView, study_detail, study_view
+from api.views.view import Page
+from scamp_service.lifecycle import StudyState
+from scamp_service.model import Study
+from scamp_service.store.store import Store
+from scamp_service.store.summary import learned_of, lesson_json, study_summary
+
+router = APIRouter(prefix="/v1", tags=["studies"])
+
+
+@router.post(
+    "/studies",
+    status_code=201,
+    response_model=StudyDetail,
+    responses=problems(409, 413, 415, 422),
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/NewStudy"}}},
+        }
+    },
+)
+async def create_study(
+    request: Request,
+    response: Response,
+    store: TheStore,
+    idempotency_key: Annotated[
+        str | None, Header(description="any text of your own; the same key and body give the same study, once")
+    ] = None,
+) -> StudyDetail:
+    """Submit a study. It begins by itself; its address is in `Location`."""
+    check_content_type(request.headers)
+    key = check_idempotency_key(idempotency_key)
+    body = await read_body(request, MAX_BODY_BYTES)
+    detail = await run_in_threadpool(_create, store, body, key)
+    response.headers["Location"] = f"/v1/studies/{detail.id}"
+    return detail
+
+
+def _create(store: Store, body: bytes, key: str | None) -> StudyDetail:
+    spec, code = parse_submission(body)
+    sha256 = store.put_blob(code) if code is not None else None
+    study = store.create_study(spec.to_json(), code=sha256, idempotency_key=key, now=time.time())
+    return _detail(store, study)
+
+
+@router.get("/studies", responses=problems(422))
+def list_studies(
+    request: Request,
+    response: Response,
+    store: TheStore,
+    after: After = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    live: Annotated[bool, Query(description="only those RUNNING or STOPPING")] = False,
+    newest_first: Annotated[bool, Query(description="by descending id")] = False,
+) -> Page[StudyView]:
+    """All studies, by ascending id."""
+    found = store.studies(after=after, limit=limit + 1, live=live, newest_first=newest_first)
+    now = time.time()
+    return page_of(request, response, found, limit, lambda study: study.id, lambda study: _view(store, study, now))
+
+
+@router.get("/studies/{study_id}", responses=problems(404))
+def get_study(study_id: StudyId, store: TheStore) -> StudyDetail:
+    """One study: its spec, state, trials by state, best trial, and a summary."""
+    return _detail(store, store.study(study_id))
+
+
+@router.post("/studies/{study_id}:stop", responses=problems(404))
+def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
+    """Stop a study: trials that have not ended are cancelled, what was reported stays. No effect once it has ended."""
+    store.study(study_id)
+    store.move_study(study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="stopped by the user", now=time.time())
+    return _detail(store, store.study(study_id))
+
+
+@router.get("/studies/{study_id}/learned", responses=problems(404))
+def list_learned(study_id: StudyId, store: TheStore) -> list[LessonView]:
+    """What has been learned of the memory of the study's families, that of most trials first."""
+    store.study(study_id)
+    return [LessonView(**lesson_json(*item)) for item in learned_of(store, study_id).items()]
+
+
+def _view(store: Store, study: Study, now: float) -> StudyView:
+    best = store.best_trial(study.id, study.spec["objective"]["direction"])
+    return study_view(study, store.trial_counts(study.id), best, store.device_seconds(study.id, now=now))
+
+
+def _detail(store: Store, study: Study) -> StudyDetail:
+    event_id = store.last_event_id()  # first: what happens while the rest is read is told once more, not missed
+    return study_detail(study, study_summary(store, study.id, now=time.time()), event_id)

@@ -1,0 +1,106 @@
+"""The trials of a study, with their peaks of memory, metrics and logs."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from api.routes.answers import page_of, problems
+from api.routes.parameters import LARGEST_ID, After, Number, StudyId, TheStore
+from api.views.trials import (
+    LogLineView,
+    MetricView,
+    PeaksView,
+    TrialDetail,
+    TrialView,
+    log_view,
+    metric_view,
+    peaks_view,
+    trial_detail,
+    trial_view,
+)
+from api.views.view import Page
+from scamp_service.lifecycle import TrialState
+from scamp_service.model import Attempt
+
+router = APIRouter(prefix="/v1", tags=["trials"])
+
+
+@router.get("/studies/{study_id}/trials", responses=problems(404, 422))
+def list_trials(
+    study_id: StudyId,
+    request: Request,
+    response: Response,
+    store: TheStore,
+    after: After = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    state: Annotated[list[TrialState] | None, Query(description="only these; may be given several times")] = None,
+) -> Page[TrialView]:
+    """The trials of a study, by number."""
+    store.study(study_id)
+    found = store.trials(study_id, after=after, limit=limit + 1, states=state)
+    return page_of(request, response, found, limit, lambda trial: trial.id, trial_view)
+
+
+@router.get("/studies/{study_id}/peaks", responses=problems(404, 422))
+def list_peaks(
+    study_id: StudyId,
+    request: Request,
+    response: Response,
+    store: TheStore,
+    after: After = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Page[PeaksView]:
+    """Predicted against measured peak memory of every attempt, by trial; only trials that have been measured."""
+    store.study(study_id)
+    rows = store.measured_attempts(study_id, after=after, num_trials=limit + 1)
+    found = [list(group) for _, group in groupby(rows, key=lambda row: row[1].trial_id)]
+    return page_of(request, response, found, limit, lambda group: group[0][1].trial_id, _peaks)
+
+
+def _peaks(group: list[tuple[int, Attempt]]) -> PeaksView:
+    return peaks_view(group[0][0], [attempt for _, attempt in group])
+
+
+@router.get("/studies/{study_id}/trials/{number}", responses=problems(404))
+def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail:
+    """One trial with all its attempts."""
+    event_id = store.last_event_id()
+    trial = store.trial_by_number(study_id, number)
+    return trial_detail(trial, store.attempts(trial.id), event_id)
+
+
+@router.get("/studies/{study_id}/trials/{number}/metrics", responses=problems(404, 422))
+def list_metrics(
+    study_id: StudyId,
+    number: Number,
+    request: Request,
+    response: Response,
+    store: TheStore,
+    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="steps after this one; -1: from the first")] = -1,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> Page[MetricView]:
+    """The learning curve, by step. Where an attempt resumed and repeated a step, the newest attempt counts."""
+    trial = store.trial_by_number(study_id, number)
+    found = store.metrics(trial.id, after=after, limit=limit + 1)
+    return page_of(request, response, found, limit, lambda metric: metric.step, metric_view)
+
+
+@router.get("/studies/{study_id}/trials/{number}/logs", responses=problems(404, 422))
+def list_logs(
+    study_id: StudyId,
+    number: Number,
+    request: Request,
+    response: Response,
+    store: TheStore,
+    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="lines after this id; -1: the last `limit`")] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> Page[LogLineView]:
+    """What the ranks have printed, in the order in which it arrived."""
+    trial = store.trial_by_number(study_id, number)
+    if after == -1:
+        return Page(items=[log_view(row) for row in store.logs(trial.id, after=-1, limit=limit)])
+    found = store.logs(trial.id, after=after, limit=limit + 1)
+    return page_of(request, response, found, limit, lambda row: row[0], log_view)

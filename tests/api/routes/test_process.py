@@ -1,0 +1,38 @@
+"""Whether the process answers, and can do its work."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.serving import InProcess
+
+
+def test_ready_needs_a_controller_that_holds_the_lease(api: InProcess) -> None:
+    assert api.get("/healthz").json() == {"status": "ok"}
+    answer = api.get("/readyz")
+    assert (answer.status_code, answer.json()["controller"]) == (503, "no controller holds the lease")
+    api.store.acquire_lease("controller", "c", 10, now=time.time() - 30)
+    assert "silent for 30 s" in api.get("/readyz").json()["controller"]
+    api.store.acquire_lease("controller", "c", 10, now=time.time())
+    answer = api.get("/readyz")
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "ready", "database": "ok", "controller": "ok"}
+
+
+def test_a_database_that_cannot_be_read_is_told_by_ready_and_by_every_answer(
+    api: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scamp_service.errors import Unavailable
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise Unavailable("the database cannot be reached")
+
+    for name in ("lease_age", "studies"):
+        monkeypatch.setattr(api.store, name, broken)
+    ready, studies = api.get("/readyz"), api.get("/v1/studies")
+    assert (ready.status_code, ready.json()["database"]) == (503, "the database cannot be reached")
+    assert (studies.status_code, studies.json()["detail"]) == (503, "the database cannot be reached")
+    assert api.get("/healthz").status_code == 200

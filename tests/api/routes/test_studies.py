@@ -1,0 +1,93 @@
+"""Studies: submitted, listed, read and stopped, over a real database."""
+
+from __future__ import annotations
+
+import pytest
+
+from estimators.model import Plan
+from scamp_service.lifecycle import TrialState
+from scamp_service.model import Metric
+from tests.serving import SECRET, SPEC, InProcess, end, fill
+
+
+def test_a_study_is_created_at_its_location_with_all_defaults(api: InProcess) -> None:
+    answer = api.submit()
+    assert answer.status_code == 201
+    assert answer.headers["location"] == f"/v1/studies/{answer.json()['id']}"
+    found = api.get(answer.headers["location"]).json()
+    assert found["spec"] == answer.json()["spec"]
+    assert found["spec"]["budget"]["trials"] == 20
+    assert (found["state"], found["trials"], found["best"]) == ("RUNNING", {}, None)
+
+
+def test_the_same_key_and_body_give_the_same_study(api: InProcess) -> None:
+    first, again = (api.submit(**{"Idempotency-Key": "k"}) for _ in range(2))
+    assert first.json()["id"] == again.json()["id"]
+    assert len(api.get("/v1/studies").json()["items"]) == 1
+
+
+def test_a_key_reused_for_another_study_is_a_conflict_that_stores_nothing(api: InProcess) -> None:
+    api.submit(**{"Idempotency-Key": "k"})
+    answer = api.submit({**SPEC, "name": "another"}, **{"Idempotency-Key": "k"})
+    assert answer.status_code == 409
+    assert "take a new key" in answer.json()["detail"]
+    assert len(api.get("/v1/studies").json()["items"]) == 1
+
+
+def test_a_study_tells_its_trials_by_state_its_best_and_its_summary(api: InProcess) -> None:
+    study = fill(api.store)
+    view = api.get(f"/v1/studies/{study.id}").json()
+    assert view["trials"] == {"WAITING": 1, "RUNNING": 1, "COMPLETED": 1}
+    assert view["best"] == {
+        "trial": 0, "value": pytest.approx(0.53), "params": {"lr": 0.01}, "plan": "1 rank, micro-batch 8"
+    }  # fmt: skip
+    assert view["device_seconds"] > 0
+    assert view["summary"]["degrees"] == {"1": 2}
+    assert view["summary"]["best_metrics"] == {"accuracy": pytest.approx(0.53)}
+    listed = api.get("/v1/studies").json()["items"][0]
+    assert {key: listed[key] for key in ("trials", "best")} == {key: view[key] for key in ("trials", "best")}
+
+
+def test_an_evaluation_that_is_not_a_number_is_null_in_the_summary(api: InProcess) -> None:
+    study = fill(api.store)
+    running = api.store.trials(study.id)[1]
+    row = Metric(running.id, 1, 0, 99, {"accuracy": 0.9, "loss": float("nan")}, 1.0)
+    assert api.store.report(running.id, 1, SECRET, metrics=[row], objective="accuracy", now=3.0)
+    end(api.store, running.id)
+    assert api.get(f"/v1/studies/{study.id}").json()["summary"]["best_metrics"] == {"accuracy": 0.9, "loss": None}
+
+
+def test_studies_are_listed_newest_first_when_asked(api: InProcess) -> None:
+    ids = [api.submit().json()["id"] for _ in range(3)]
+    first = api.get("/v1/studies?newest_first=true&limit=2").json()
+    rest = api.get(f"/v1/studies?newest_first=true&limit=2&after={first['next']}").json()
+    assert [study["id"] for study in (*first["items"], *rest["items"])] == ids[::-1]
+
+
+def test_what_was_learned_is_told_by_family(api: InProcess) -> None:
+    study = fill(api.store)
+    waiting = api.store.trials(study.id)[2]
+    queued = {"plan": Plan(8).to_json(), "predicted_bytes": 8 * 2**20, "reserved_mib": 9, "family": "f"}
+    assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, **queued)
+    assert api.store.begin_attempt(
+        waiting.id, 1, token=SECRET, plan=queued["plan"], devices=("n/0",), device_kinds=("virtual",), mib_per_rank=9,
+        predicted_bytes=8 * 2**20, placement_reason="", now=2.0,
+    )  # fmt: skip
+    assert api.store.report(waiting.id, 1, SECRET, measured_bytes=10 * 2**20, now=3.0)
+    lesson = {"family": "f", "extra_bytes": 2 * 2**20, "bias_bytes": 0, "num_trials": 1,
+              "num_out_of_memory": 0}  # fmt: skip
+    assert api.get(f"/v1/studies/{study.id}/learned").json() == [lesson]
+    assert api.get(f"/v1/studies/{study.id}").json()["summary"]["learned"] == [lesson]
+
+
+def test_a_study_is_stopped_once_and_stopping_it_again_changes_nothing(api: InProcess) -> None:
+    study_id = api.submit().json()["id"]
+    assert api.post(f"/v1/studies/{study_id}:stop").json()["state"] == "STOPPING"
+    events = api.store.last_event_id()
+    again = api.post(f"/v1/studies/{study_id}:stop")
+    assert (again.status_code, again.json()["state"]) == (200, "STOPPING")
+    assert api.store.last_event_id() == events
+
+
+def test_stopping_an_unknown_study_is_a_404(api: InProcess) -> None:
+    assert api.post("/v1/studies/1:stop").status_code == 404

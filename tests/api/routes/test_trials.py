@@ -1,0 +1,142 @@
+"""Trials with their peaks, metrics and logs, in pages, over a real database; and addresses that are wrong."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from scamp_service.lifecycle import Outcome, TrialState
+from scamp_service.model import LogLine, Metric
+from tests.serving import DEVICE, SECRET, InProcess, fill
+
+
+def test_pages_follow_each_other_without_a_gap_or_a_repeat(api: InProcess) -> None:
+    study = fill(api.store, num_trials=5)
+    path, numbers = f"/v1/studies/{study.id}/trials?limit=2", []
+    for _ in range(3):
+        answer = api.get(path)
+        numbers += [trial["number"] for trial in answer.json()["items"]]
+        if answer.json()["next"] is None:
+            assert "link" not in answer.headers
+            break
+        path = answer.headers["link"].split(">")[0].removeprefix("<")
+        assert f"after={answer.json()['next']}" in path
+    assert numbers == [0, 1, 2, 3, 4]
+
+
+def test_the_last_page_has_no_next_even_when_it_is_full(api: InProcess) -> None:
+    study = fill(api.store, num_trials=4)
+    page = api.get(f"/v1/studies/{study.id}/trials?limit=4").json()
+    assert len(page["items"]) == 4 and page["next"] is None
+
+
+def test_trials_are_filtered_by_state(api: InProcess) -> None:
+    study = fill(api.store, num_trials=4)
+    page = api.get(f"/v1/studies/{study.id}/trials?state=WAITING&state=RUNNING").json()
+    assert [trial["number"] for trial in page["items"]] == [1, 2, 3]
+
+
+def test_a_trial_is_addressed_by_its_number_and_comes_with_its_attempts(api: InProcess) -> None:
+    fill(api.store)
+    study = fill(api.store)  # ids and numbers differ here
+    trial = api.get(f"/v1/studies/{study.id}/trials/0").json()
+    assert (trial["number"], trial["study_id"], trial["state"]) == (0, study.id, "COMPLETED")
+    assert (trial["plan_text"], trial["num_ranks"]) == ("1 rank, micro-batch 8", 1)
+    [attempt] = trial["attempts"]
+    assert (attempt["state"], attempt["outcome"], attempt["devices"]) == ("ENDED", "DONE", ["n/0"])
+    assert attempt["placement_reason"] == "first free device"
+
+
+def test_peaks_are_told_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: InProcess) -> None:
+    fill(api.store)
+    study = fill(api.store)
+    running = api.store.trials(study.id)[1]
+    assert api.store.report_outcome(running.id, 1, SECRET, Outcome.OUT_OF_MEMORY, "", now=1.0)
+    assert api.store.move_trial(running.id, TrialState.RUNNING, 1, TrialState.WAITING, now=2.0, num_oom=1)
+    path = f"/v1/studies/{study.id}/peaks"
+    peak = {"attempt": 1, "predicted_bytes": 3 * 2**20, "reserved_mib": 4}
+    exact = {**peak, "outcome": "DONE", "measured_bytes": 2 * 2**20, "lower_bound": False}
+    bound = {**peak, "outcome": "OUT_OF_MEMORY", "measured_bytes": 4 * 2**20, "lower_bound": True}
+    first, second = api.get(path).json()["items"]
+    assert (first["number"], first["attempts"]) == (0, [exact])
+    assert (second["number"], second["trial_id"], second["attempts"]) == (1, running.id, [bound])
+    page = api.get(path, params={"limit": 1}).json()
+    assert page["items"] == [first] and page["next"] == first["trial_id"]
+    rest = api.get(path, params={"limit": 1, "after": page["next"]}).json()
+    assert rest == {"items": [second], "next": None}
+    summary = api.get(f"/v1/studies/{study.id}").json()["summary"]
+    assert summary["prediction_error_pct"]["max"] == 50.0
+    assert summary["out_of_memory"] == {"attempts": 1, "least_excess_pct": pytest.approx(33.3, abs=0.1)}
+
+
+def test_the_token_of_an_attempt_is_never_told(api: InProcess) -> None:
+    study = fill(api.store)
+    api.store.record_cluster({"status": "ready", "detail": "", "devices": [DEVICE]}, now=time.time())
+    paths = ["", "/trials", "/trials/0", "/trials/1", "/trials/1/metrics", "/trials/1/logs", "/peaks"]
+    paths = [f"/v1/studies/{study.id}{path}" for path in paths] + ["/v1/studies", "/v1/cluster", "/metrics"]
+    for path in paths:
+        answer = api.get(path)
+        assert answer.status_code == 200 and SECRET not in answer.text
+    assert SECRET not in str(api.store.events())
+
+
+def test_metrics_come_by_step_in_pages_and_what_is_not_finite_is_null(api: InProcess) -> None:
+    study = fill(api.store)
+    running = api.store.trials(study.id)[1]
+    rows = [Metric(running.id, 1, 0, 0, {"loss": math.nan}, 1.0), Metric(running.id, 1, 1, 5, {"loss": 0.5}, 2.0)]
+    assert api.store.report(running.id, 1, SECRET, metrics=rows, now=3.0)
+    first = api.get(f"/v1/studies/{study.id}/trials/1/metrics?limit=1").json()
+    assert first["items"] == [{"step": 0, "attempt": 1, "values": {"loss": None}, "time": 1.0}]
+    second = api.get(f"/v1/studies/{study.id}/trials/1/metrics?after={first['next']}").json()
+    assert [row["step"] for row in second["items"]] == [5] and second["next"] is None
+
+
+def test_logs_are_read_on_from_a_line_or_from_the_end(api: InProcess) -> None:
+    study = fill(api.store)
+    running = api.store.trials(study.id)[1]
+    lines = [LogLine(running.id, 1, 0, seq, 1.0, f"line {seq}") for seq in range(5)]
+    assert api.store.report(running.id, 1, SECRET, logs=lines, now=1.0)
+    path = f"/v1/studies/{study.id}/trials/1/logs"
+    first = api.get(f"{path}?limit=2").json()
+    assert [line["text"] for line in first["items"]] == ["line 0", "line 1"]
+    assert api.get(f"{path}?after={first['next']}").json()["items"][0]["text"] == "line 2"
+    assert [line["text"] for line in api.get(f"{path}?after=-1&limit=2").json()["items"]] == ["line 3", "line 4"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/studies/1", "/v1/studies/0", "/v1/studies/x", "/v1/studies/99999999999999999999", "/v1/studies/1/trials",
+        "/v1/studies/1/trials/0", "/v1/studies/1/trials/-1", "/v1/studies/1/trials/0/logs", "/v1/studies/1/peaks",
+        "/v1/studies/1/learned", "/v1/nothing", "/studies/x",
+        "/static/x/../../../etc/passwd", "/%00", "/v1/studies/%F0%9F%98%80",
+    ],
+)  # fmt: skip
+def test_what_does_not_exist_is_a_404_that_says_what_to_do(api: InProcess, path: str) -> None:
+    answer = api.get(path)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("limit=0", "limit"), ("limit=1001", "limit"), ("limit=x", "limit"), ("after=-5", "after"),
+        ("after=99999999999999999999", "after"), ("state=SLEEPING", "WAITING"),
+    ],
+)  # fmt: skip
+def test_a_wrong_parameter_is_named_with_what_is_allowed(api: InProcess, query: str, words: str) -> None:
+    study = fill(api.store)
+    answer = api.get(f"/v1/studies/{study.id}/trials?{query}")
+    assert answer.status_code == 422
+    assert words in answer.json()["detail"]
+
+
+def test_a_wrong_method_is_a_405_that_tells_the_right_ones(api: InProcess) -> None:
+    answer = api.request("DELETE", "/v1/studies")
+    assert answer.status_code == 405
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.headers["allow"]
