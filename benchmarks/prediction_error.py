@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.static_baseline import study
-from estimators.model import MIB, Plan
+from estimators.model import MIB
 from scamp_service.model import Trial
 from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
@@ -50,14 +50,14 @@ def report(trials: list[Trial]) -> None:
     errors = prediction_errors_pct(honest)
     print(f"{'trial':>5} {'predicted':>10} {'measured':>10} {'error':>8}  plan")
     for trial in sorted(trials, key=lambda trial: -abs(prediction_errors_pct([trial])[0])):
-        plan = Plan.from_json(trial.plan or {})
+        plan = trial.plan
         fault = "  (injected fault, not counted)" if trial not in honest else ""
-        predicted = (trial.predicted_bytes - trial.extra_bytes) / MIB
+        predicted = trial.prediction.expected_bytes / MIB
         print(f"{trial.number:>5} {predicted:>6.1f} MiB {trial.measured_bytes / MIB:>6.1f} MiB "
               f"{prediction_errors_pct([trial])[0]:>+7.2f}%  {plan}{fault}")  # fmt: skip
     by_degree: dict[int, list[float]] = {}
     for trial, error in zip(honest, errors, strict=True):
-        by_degree.setdefault(Plan.from_json(trial.plan or {}).world_size, []).append(abs(error))
+        by_degree.setdefault(trial.plan.world_size if trial.plan else 0, []).append(abs(error))
     figures = {
         "trials": len(honest),
         "median_pct": median(map(abs, errors)),

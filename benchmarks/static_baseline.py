@@ -12,10 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from estimators.memory import VIRTUAL, Margin, footprint
+from estimators.memory import VIRTUAL, Margin, predict
 from estimators.model import ModelProfile, Plan
 from placement.model import Cluster
-from placement.planning.planner import Choice, NoPlan, Untraced, choose
+from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
 from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
 from scamp_service.sizing.sizer import Planner
@@ -69,7 +69,7 @@ def run(spec: StudySpec, planner: Planner) -> Summary:
 
 def all_devices(
     profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
-) -> Choice | Untraced | NoPlan:
+) -> ChosenPlan | Untraced | NoPlan:
     """The static rule: every device for every trial, without recompute if that fits, the largest micro-batch."""
     degree = len(cluster.devices)
     capacity_mib = min(device.capacity_mib for device in cluster.devices)
@@ -79,9 +79,9 @@ def all_devices(
             plan = Plan(micro_batch, per_rank // micro_batch, degree, recompute)
             if plan.layout not in profile.curves:
                 return Untraced(plan.layout)
-            cost = footprint(profile, plan, extra_bytes, margin)
+            cost = predict(profile, plan, extra_bytes, margin)
             if cost.reserved_mib <= capacity_mib:
-                return Choice(plan, cost, f"static: all {degree} devices for every trial")
+                return ChosenPlan(plan, cost, f"static: all {degree} devices for every trial")
     return NoPlan(f"needs {cost.reserved_mib} MiB on every one of {degree} devices", cost.peak_bytes)
 
 

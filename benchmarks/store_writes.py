@@ -12,8 +12,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from scamp_service.lifecycle import TrialState
-from scamp_service.model import Metric
+from estimators.model import Plan, Prediction
+from scamp_service.lifecycle import AttemptState, TrialState
+from scamp_service.model import Attempt, Metric
 from scamp_service.store.store import Store
 
 
@@ -56,18 +57,8 @@ def run_trial(store: Store) -> int:
     store.create_trials(study.id, [(0, {})], now=1.0)
     trial_id = store.trials(study.id)[0].id
     store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0)
-    begun = store.begin_attempt(
-        trial_id,
-        1,
-        token="token",
-        plan={},
-        devices=("n0/0",),
-        mib_per_rank=1,
-        predicted_bytes=1,
-        placement_reason="",
-        now=1.0,
-    )
-    assert begun
+    attempt = Attempt(trial_id, 1, "token", AttemptState.STARTING, Plan(1), ("n0/0",), (), Prediction(1), "", 1.0)
+    assert store.begin_attempt(attempt)
     return trial_id
 
 

@@ -6,11 +6,10 @@ of a true allocation failure, and its trial comes back with ``extra_bytes``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from estimators.devices.kind import Memory
-from estimators.model import MIB, Footprint, Layout, Peaks, Plan
+from estimators.model import MIB, Layout, Peaks, Plan, Prediction
 
 # Measured with real steps under RLIMIT_DATA (torch 2.13, one thread): the smallest budget that a rank survived was at
 # most 0.15 MiB over the traced peak without a gang (7 ViT and GPT plans of 20 to 125 MiB, also with recompute and
@@ -36,7 +35,12 @@ class Margin:
     percent: int = MARGIN_PERCENT
 
     def fixed_bytes(self, num_ranks: int) -> int:
+        """The part that does not depend on the peak."""
         return self.alone_bytes if num_ranks == 1 else self.pair_bytes if num_ranks == 2 else self.gang_bytes
+
+    def bytes_for(self, peak_bytes: int, num_ranks: int) -> int:
+        """The whole margin of one rank of a gang of ``num_ranks``."""
+        return self.fixed_bytes(num_ranks) + peak_bytes * self.percent // 100
 
 
 VIRTUAL = Margin()
@@ -48,49 +52,48 @@ def margin_on(memory: Memory) -> Margin:
     return Margin(*(memory.outside_bytes(num_ranks) for num_ranks in (1, 2, 3)))
 
 
-def footprint(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
-    """Bytes of the rank that needs most.
+def predict(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Prediction:
+    """What the rank that needs most will need.
 
-    ``extra_bytes`` is what out-of-memory failures have added: the part ``unseen`` of the peak.
-
-    Raises KeyError when a layout of the plan has not been traced.
+    ``extra_bytes`` are added to the traced peak, because of out-of-memory failures or of what was learned. Raises
+    KeyError when a layout of the plan has not been traced.
     """
-    costs = footprints(profile, plan, extra_bytes, margin)
-    return max(costs, key=lambda cost: cost.peak_bytes)
+    stages = predict_stages(profile, plan, extra_bytes, margin)
+    return max(stages, key=lambda stage: stage.peak_bytes)
 
 
-def footprints(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> tuple[Footprint, ...]:
-    """Bytes of one rank of each stage; see ``footprint``."""
-
-    size, costs = plan.micro_batch, []
+def predict_stages(
+    profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL
+) -> tuple[Prediction, ...]:
+    """One prediction for each pipeline stage, a single one without a pipeline; see ``predict``."""
+    stages = []
     for layout in plan.layouts:
         curve = profile.curves[layout]
-        parts = {**curve.parts(size), "unseen": extra_bytes} if extra_bytes else curve.parts(size)
-        costs.append(_with_margin(margin, curve.peak_bytes(size) + extra_bytes, plan.world_size, parts))
-    return tuple(costs)
+        peak, parts = curve.peak_bytes(plan.micro_batch), curve.parts(plan.micro_batch)
+        slack = parts.get("slack", 0)
+        parts = {**parts, "learned": extra_bytes} if extra_bytes else parts
+        margin_bytes = margin.bytes_for(peak + extra_bytes, plan.world_size)
+        stages.append(Prediction(peak - slack, slack, extra_bytes, margin_bytes=margin_bytes, parts=parts))
+    return tuple(stages)
 
 
-def least_footprint(profile: Peaks, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Footprint:
-    """A lower bound for every plan of ``dp_shard`` ranks, traced or not.
+def predict_states(profile: Peaks, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Prediction:
+    """A lower bound for every plan of ``dp_shard`` ranks, traced or not: model states alone, divided evenly.
 
-    The states are there when the optimizer begins, and sharding at best divides them evenly.
+    The states exist when the optimizer begins, and sharding at best divides them evenly.
     """
-    return _with_margin(margin, -(-profile.state_bytes // dp_shard) + extra_bytes, dp_shard, {})
+    states = -(-profile.state_bytes // dp_shard)
+    return Prediction(states, extra_bytes=extra_bytes, margin_bytes=margin.bytes_for(states + extra_bytes, dp_shard))
 
 
 def largest_micro_batch(
     profile: Peaks, layout: Layout, capacity_mib: int, extra_bytes: int = 0, margin: Margin = VIRTUAL
 ) -> int:
-    """Largest micro-batch with which one rank is within ``capacity_mib``, margin included; 0 when none is.
+    """Largest micro-batch with which one rank needs at most ``capacity_mib``, margin included; 0 when none fits.
 
     Raises KeyError when the layout has not been traced.
     """
     without_margin = capacity_mib * MIB - margin.fixed_bytes(layout.world_size)
-    highest = (100 * (without_margin + 1) - 1) // (
-        100 + margin.percent
-    )  # solves peak + ⌊share · peak⌋ ≤ without_margin
+    # The largest peak with peak + ⌊percent · peak / 100⌋ ≤ without_margin
+    highest = (100 * (without_margin + 1) - 1) // (100 + margin.percent)
     return profile.curves[layout].largest_batch(highest - extra_bytes)
-
-
-def _with_margin(margin: Margin, peak_bytes: int, num_ranks: int, parts: Mapping[str, int]) -> Footprint:
-    return Footprint(peak_bytes, margin.fixed_bytes(num_ranks) + peak_bytes * margin.percent // 100, parts)

@@ -251,10 +251,14 @@ CATEGORIES = (
     "workspace",
     "buffers",
     "batch",
+    "slack",
+    "learned",
 )
-"""What memory is held for. ``activations`` are kept by a forward pass for the backward pass, ``gathered`` are sharded
-parameters made whole, ``scratch`` is whatever else an operation makes: gradients of activations, recomputed
-activations, temporaries. ``workspace`` is what an operation takes inside (see ``estimators.tracing.workspace``)."""
+"""What memory is held for. ``activations`` are kept by a forward pass for the backward pass. ``gathered`` are sharded
+parameters made whole. ``scratch`` is whatever else an operation makes: gradients of activations, recomputed
+activations, temporaries. ``workspace`` is memory that an operation uses internally (``estimators.tracing.workspace``).
+``slack`` is what a GPU's allocator needs beyond the tensors. ``learned`` is what earlier trials needed beyond their
+trace. The parts of a ``Prediction`` add up to its peak."""
 
 
 class PeakCurve(Protocol):
@@ -302,22 +306,55 @@ class ModelProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
-    """Predicted cost of a plan on each rank: the traced peak, and the margin for what no trace sees.
+class Candidate:
+    """One proposal to train: a workload and its parameters.
 
-    ``parts`` are the peak by category (see ``CATEGORIES``); empty where it was not traced.
+    ``workload`` is a built-in name or ``FILE.py:Class``; ``code`` is the sha256 of the zip of the user's files, None
+    for a built-in workload. The effective batch is no field of its own: the workload decides it from ``params``.
     """
 
-    peak_bytes: int
-    margin_bytes: int
+    workload: str
+    code: str | None
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Bytes that one rank will need at its peak. The only place where they are added up.
+
+    ``traced_bytes`` are the tensors of the trace, ``slack_bytes`` what a GPU's allocator needs beyond them.
+    ``extra_bytes`` are added because this trial ran out of memory, or earlier trials of its family needed more than
+    traced; ``bias_bytes`` of these are tensors, which a measured peak shows. ``margin_bytes`` are for memory that no
+    trace shows. ``parts`` are the peak by category (``CATEGORIES``), empty where it was not traced.
+    """
+
+    traced_bytes: int = 0
+    slack_bytes: int = 0
+    extra_bytes: int = 0
+    bias_bytes: int = 0
+    margin_bytes: int = 0
     parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def tensor_bytes(self) -> int:
-        """The peak without what an allocator needs beyond tensors."""
-        return self.peak_bytes - self.parts.get("slack", 0)
+    def peak_bytes(self) -> int:
+        """Everything but the margin."""
+        return self.traced_bytes + self.slack_bytes + self.extra_bytes
+
+    @property
+    def predicted_bytes(self) -> int:
+        """The peak without the allocator's slack: what the study database calls the predicted peak."""
+        return self.traced_bytes + self.extra_bytes
+
+    @property
+    def expected_bytes(self) -> int:
+        """Tensors at the peak: the number to compare with a measured peak."""
+        return self.traced_bytes + self.bias_bytes
 
     @property
     def reserved_mib(self) -> int:
         """Whole MiB to reserve on a device for one rank."""
         return -(-(self.peak_bytes + self.margin_bytes) // MIB)
+
+    def error_pct(self, measured_bytes: int) -> float:
+        """Signed error against a measured peak of tensors: positive when too much was predicted."""
+        return 100.0 * (self.expected_bytes - measured_bytes) / measured_bytes

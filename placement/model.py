@@ -41,12 +41,15 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """What one attempt demands: ``num_ranks`` different devices with ``mib_per_rank`` free on each. Reasons name its
-    ``id``."""
+    """What one attempt demands: ``num_ranks`` different devices with ``mib_per_rank`` free on each.
+
+    ``name`` is how reasons call it; empty: its id.
+    """
 
     id: str
     num_ranks: int
     mib_per_rank: int
+    name: str = ""
 
     def __post_init__(self) -> None:
         if self.num_ranks < 1 or self.mib_per_rank < 1:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from estimators.model import MIB
+from estimators.model import MIB, Plan, Prediction
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
 Json = Mapping[str, Any]
@@ -28,13 +28,27 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
+class Sized:
+    """What sizing found for a candidate: its plan, the prediction for the rank that needs most, and why this plan.
+
+    ``structure`` identifies the traced structure. ``learned_bytes`` is what earlier trials of the family suggested to
+    add; it may be more than the ``extra_bytes`` of the prediction, when no plan fits with it.
+    """
+
+    structure: str
+    plan: Plan
+    prediction: Prediction
+    reason: str
+    learned_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
-    """``attempt`` counts the attempts begun (0 = none yet). ``plan``, ``plan_reason`` (why no more preferred plan was
-    taken), ``predicted_bytes`` and ``reserved_mib`` are of the newest plan. ``extra_bytes`` is the part of the
-    prediction that no trace shows: what out-of-memory failures of this trial, or its family, have taught.
-    ``learned_bytes`` is what its ``family`` taught when it was planned, and ``bias_bytes`` the tensors among the
-    ``extra_bytes``. ``judged_step`` is the last rung at which stopping has decided. ``value`` is the objective at
-    ``step``: the newest while it runs, the final one afterwards.
+    """One candidate's life. ``attempt`` counts the attempts begun (0 = none yet).
+
+    ``sized`` is the newest plan, None before the first one. ``structure`` is also known of candidates that fit nowhere.
+    Trials with the same ``family`` learn from each other's memory. ``judged_step`` is the last rung at which stopping
+    has decided. ``value`` is the objective at ``step``: the newest while the trial runs, the final one afterwards.
     """
 
     id: int
@@ -45,14 +59,8 @@ class Trial:
     params: Json
     reason: str
     structure: str
-    plan: Json | None
-    plan_reason: str
-    predicted_bytes: int
-    reserved_mib: int
+    sized: Sized | None
     measured_bytes: int
-    extra_bytes: int
-    bias_bytes: int
-    learned_bytes: int
     family: str
     num_lost: int
     num_oom: int
@@ -63,32 +71,41 @@ class Trial:
     started_at: float | None
     finished_at: float | None
 
+    @property
+    def plan(self) -> Plan | None:
+        """The newest plan, None before the first one."""
+        return self.sized.plan if self.sized else None
+
+    @property
+    def prediction(self) -> Prediction:
+        """The newest prediction; all zero before the first one."""
+        return self.sized.prediction if self.sized else Prediction()
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One run of a trial. ``token`` fences it: a report with another token is refused. ``extra_bytes`` and
-    ``bias_bytes`` are those of the trial's plan, part of ``predicted_bytes``. After an out-of-memory ``measured_bytes``
-    is a lower bound. ``checkpoint_step`` is the step of its last committed checkpoint (-1: none)."""
+    """One run of a trial. ``token`` fences it: a report with another token is refused.
+
+    After an out-of-memory ``measured_bytes`` is a lower bound. ``checkpoint_step`` is the step of its last committed
+    checkpoint (-1: none).
+    """
 
     trial_id: int
     attempt: int
     token: str
     state: AttemptState
-    plan: Json
+    plan: Plan
     devices: tuple[str, ...]
     device_kinds: tuple[str, ...]
-    mib_per_rank: int
-    predicted_bytes: int
-    extra_bytes: int
-    bias_bytes: int
-    measured_bytes: int
-    outcome: Outcome | None
-    detail: str
+    prediction: Prediction
     placement_reason: str
-    checkpoint_step: int
     created_at: float
-    started_at: float | None
-    ended_at: float | None
+    measured_bytes: int = 0
+    outcome: Outcome | None = None
+    detail: str = ""
+    checkpoint_step: int = -1
+    started_at: float | None = None
+    ended_at: float | None = None
 
     @property
     def key(self) -> str:
@@ -96,19 +113,14 @@ class Attempt:
         return f"{self.trial_id}/{self.attempt}"
 
     @property
-    def traced_bytes(self) -> int:
-        """The peak that the trace alone foretold."""
-        return self.predicted_bytes - self.extra_bytes
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Of one rank, margin included."""
-        return self.mib_per_rank * MIB
+    def mib_per_rank(self) -> int:
+        """MiB reserved on a device for one rank."""
+        return self.prediction.reserved_mib
 
     @property
     def least_bytes(self) -> int:
-        """After an out-of-memory: it needs more than was reserved, and than was held and asked for."""
-        return max(self.measured_bytes, self.reserved_bytes)
+        """After an out-of-memory: a rank needs more than was reserved, and than it held and asked for."""
+        return max(self.measured_bytes, self.mib_per_rank * MIB)
 
 
 @dataclass(frozen=True, slots=True)

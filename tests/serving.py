@@ -20,6 +20,7 @@ from scamp_service.lifecycle import TrialState
 from scamp_service.model import Json, Metric, Study
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
+from tests.values import new_attempt, sized
 
 SPEC: Json = {
     "name": "a study",
@@ -96,12 +97,11 @@ def fill(store: Store, num_trials: int = 3) -> Study:
     )
     first, second, *_ = store.trials(study.id)
     for trial in (first, second):
-        plan = Plan(micro_batch=8).to_json()
-        queued = {"plan": plan, "predicted_bytes": 3 * 2**20, "reserved_mib": 4, "reason": "fits"}
+        queued = {"sized": sized(Plan(8), 4, 3 * 2**20), "reason": "fits"}
         assert store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=time.time(), **queued)
         assert store.begin_attempt(
-            trial.id, 1, token=SECRET, plan=plan, devices=("n/0",), mib_per_rank=4, predicted_bytes=3 * 2**20,
-            placement_reason="first free device", now=time.time(),
+            new_attempt(trial.id, token=SECRET, reserved_mib=4, predicted_bytes=3 * 2**20,
+                        placement_reason="first free device", now=time.time())
         )  # fmt: skip
         assert store.report_started(trial.id, 1, SECRET, now=time.time())
     report(store, first.id, steps=[10, 20, 30])

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from estimators.learning import Learned
-from estimators.model import MIB, Plan
+from estimators.model import MIB, Plan, Prediction
 from placement.model import Cluster, Device
 from scamp_service.control.controller import Controller
-from scamp_service.control.executor import Demand, GangState, GangStatus, Order, Sized, Unsized
+from scamp_service.control.executor import Demand, GangState, GangStatus, Order, Unsized
 from scamp_service.lifecycle import LIVE_STUDIES, Outcome, TrialState
-from scamp_service.model import Json, Metric, Trial
+from scamp_service.model import Json, Metric, Sized, Trial
 from scamp_service.store.store import Store
 
 
@@ -160,8 +160,8 @@ class SimulatedExecutor:
         if self.rng.random() < self.faults.kill_rank:
             gang.dead_rank = True
             return
-        if truth_mib(order.params) > order.mib_per_rank and gang.step >= order.steps // 2:
-            measured = truth_mib(order.params) * MIB
+        if truth_mib(order.candidate.params) > order.mib_per_rank and gang.step >= order.steps // 2:
+            measured = truth_mib(order.candidate.params) * MIB
             self.send(
                 gang,
                 lambda: self.store.report(
@@ -196,7 +196,7 @@ class SimulatedExecutor:
                 order.token,
                 metrics=[metric],
                 objective=order.metric,
-                measured_bytes=tensors_mib(order.params) * MIB,
+                measured_bytes=tensors_mib(order.candidate.params) * MIB,
                 checkpoint_step=metric.step,
                 now=self.clock.now,
             )
@@ -251,9 +251,9 @@ class SimulatedSizer:
 
     def _size(self, demand: Demand) -> Sized | Unsized:
         own, learned = demand.extra_bytes, demand.learned
-        with_learned = self._plan(demand.params, max(own, learned.extra_bytes), learned)
+        with_learned = self._plan(demand.candidate.params, max(own, learned.extra_bytes), learned)
         if isinstance(with_learned, Unsized):  # what others needed makes no candidate infeasible
-            return self._plan(demand.params, own, learned)
+            return self._plan(demand.candidate.params, own, learned)
         return with_learned
 
     def _plan(self, params: Json, extra_bytes: int, learned: Learned) -> Sized | Unsized:
@@ -261,17 +261,10 @@ class SimulatedSizer:
         if mib > 96:
             return Unsized(f"needs {mib} MiB; devices offer 96", infeasible=True)
         ranks = int(params["ranks"])
-        predicted_bytes = int(params["mib"]) * MIB + extra_bytes
-        return Sized(
-            "s",
-            Plan(1, 4 // ranks, ranks),
-            predicted_bytes,
-            mib,
-            f"{ranks} ranks of {mib} MiB; {learned}",
-            extra_bytes,
-            min(learned.bias_bytes, extra_bytes),
-            learned.extra_bytes,
-        )
+        bias_bytes = min(learned.bias_bytes, extra_bytes)
+        needed = Prediction(int(params["mib"]) * MIB, 0, extra_bytes, bias_bytes)
+        reason = f"{ranks} ranks of {mib} MiB; {learned}"
+        return Sized("s", Plan(1, 4 // ranks, ranks), needed, reason, learned.extra_bytes)
 
     def results(self) -> Mapping[int, Sized | Unsized]:
         return {trial: result for trial, (ready, result) in self.pending.items() if ready <= self.clock.now}
@@ -380,7 +373,7 @@ class Simulation:
     def check_ledger(self) -> None:
         reserved: dict[str, int] = {}
         for attempt in self.store.open_attempts():
-            assert len(set(attempt.devices)) == Plan.from_json(attempt.plan).world_size, "a gang is whole"
+            assert len(set(attempt.devices)) == attempt.plan.world_size, "a gang is whole"
             for device in attempt.devices:
                 reserved[device] = reserved.get(device, 0) + attempt.mib_per_rank
         assert all(mib <= 96 for mib in reserved.values()), f"seed {self.seed}: over-subscribed {reserved}"

@@ -7,8 +7,10 @@ import time
 from typing import Any
 
 from estimators.learning import NOTHING, Learned
+from estimators.model import Candidate
 from placement.model import Cluster, Device
-from scamp_service.control.executor import Demand, Sized, Unsized
+from scamp_service.control.executor import Demand, Unsized
+from scamp_service.model import Sized
 from scamp_service.sizing.sizer import ProcessSizer
 
 FOUR_DEVICES = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(4)))
@@ -66,7 +68,7 @@ class Sizing:
         cluster: Cluster = FOUR_DEVICES,
     ) -> int:
         self.num += 1
-        self.sizer.request(self.num, Demand(workload, code, params, extra, learned), cluster)
+        self.sizer.request(self.num, Demand(Candidate(workload, code, params), extra, learned), cluster)
         return self.num
 
     def end(self, trial: int, seconds: float = 240) -> Sized | Unsized:

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from api.views.plan import plan_text
 from api.views.view import LastEvent, Time, View
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Attempt, Json, Trial
@@ -76,7 +75,7 @@ def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
         number=trial.number,
         attempt=attempt.attempt,
         state=attempt.state,
-        plan_text=plan_text(attempt.plan),
+        plan_text=str(attempt.plan),
         devices=list(attempt.devices),
         mib_per_rank=attempt.mib_per_rank,
         placement_reason=attempt.placement_reason,
@@ -106,8 +105,8 @@ def waiting_view(trial: Trial, study_name: str) -> WaitingView:
         trial_id=trial.id,
         number=trial.number,
         state=trial.state,
-        plan=None if trial.plan is None else dict(trial.plan),
-        plan_text=plan_text(trial.plan),
-        reserved_mib=trial.reserved_mib,
+        plan=trial.plan.to_json() if trial.plan else None,
+        plan_text=str(trial.plan or ""),
+        reserved_mib=trial.prediction.reserved_mib,
         reason=trial.reason,
     )

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from api.views.plan import plan_text
 from api.views.view import Count, LastEvent, Time, View
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Study, Trial
@@ -97,7 +96,7 @@ class StudyDetail(StudyView):
 def study_view(study: Study, counts: Mapping[TrialState, int], best: Trial | None, device_seconds: float) -> StudyView:
     leading = None
     if best is not None:
-        leading = BestView(trial=best.number, value=best.value, params=dict(best.params), plan=plan_text(best.plan))
+        leading = BestView(trial=best.number, value=best.value, params=dict(best.params), plan=str(best.plan or ""))
     return StudyView(
         **_study_fields(study),
         trials={state: counts[state] for state in TrialState if counts.get(state)},

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from api.views.plan import plan_text
 from api.views.view import LastEvent, Time, View
-from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, LogLine, Metric, Trial
+from scamp_service.store.fields import attempt_fields, trial_fields
 
 
 class TrialView(View):
@@ -29,6 +28,7 @@ class TrialView(View):
     predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, with extra_bytes")]
     extra_bytes: Annotated[int, Field(description="of these, what past trials and its own failures have taught")]
     bias_bytes: Annotated[int, Field(description="of the extra_bytes, tensors that the trace does not show")]
+    expected_bytes: Annotated[int, Field(description="predicted tensors: compare it with measured_bytes")]
     learned_bytes: Annotated[int, Field(description="what its family had taught when it was planned, taken or not")]
     family: Annotated[str, Field(description="trials that learn of each other; empty until it is planned")]
     reserved_mib: Annotated[int, Field(description="reserved on a device for one rank")]
@@ -55,6 +55,7 @@ class AttemptView(View):
     predicted_bytes: int
     extra_bytes: int
     bias_bytes: int
+    expected_bytes: Annotated[int, Field(description="predicted tensors: compare it with measured_bytes")]
     measured_bytes: Annotated[int, Field(description="after an out-of-memory: what was held and asked for")]
     checkpoint_step: Annotated[int, Field(description="step of its last committed checkpoint; -1: none")]
     created_at: Time
@@ -100,19 +101,18 @@ class LogLineView(View):
 
 
 def trial_view(trial: Trial) -> TrialView:
-    return TrialView(**_trial_fields(trial))
+    return TrialView(**trial_fields(trial))
 
 
 def trial_detail(trial: Trial, attempts: Iterable[Attempt], last_event_id: int) -> TrialDetail:
     return TrialDetail(
-        **_trial_fields(trial), attempts=[attempt_view(attempt) for attempt in attempts], last_event_id=last_event_id
+        **trial_fields(trial), attempts=[attempt_view(attempt) for attempt in attempts], last_event_id=last_event_id
     )
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:
     """Without the fencing token, which is a secret of the ranks."""
-    own = {name: getattr(attempt, name) for name in AttemptView.model_fields if name != "plan_text"}
-    return AttemptView(**own, plan_text=plan_text(attempt.plan))
+    return AttemptView(**attempt_fields(attempt))
 
 
 def peaks_view(number: int, attempts: Sequence[Attempt]) -> PeaksView:
@@ -125,7 +125,7 @@ def _peak(attempt: Attempt) -> PeakView:
     return PeakView(
         attempt=attempt.attempt,
         outcome=attempt.outcome,
-        predicted_bytes=attempt.traced_bytes + attempt.bias_bytes,
+        predicted_bytes=attempt.prediction.expected_bytes,
         measured_bytes=attempt.least_bytes if failed else attempt.measured_bytes,
         lower_bound=failed,
         reserved_mib=attempt.mib_per_rank,
@@ -139,11 +139,3 @@ def metric_view(metric: Metric) -> MetricView:
 def log_view(row: tuple[int, LogLine]) -> LogLineView:
     line_id, line = row
     return LogLineView(id=line_id, attempt=line.attempt, rank=line.rank, time=line.time, text=line.text)
-
-
-def _trial_fields(trial: Trial) -> dict[str, Any]:
-    derived = {
-        "plan_text": plan_text(trial.plan),
-        "num_ranks": Plan.from_json(trial.plan).world_size if trial.plan else 0,
-    }
-    return {name: getattr(trial, name) for name in TrialView.model_fields if name not in derived} | derived

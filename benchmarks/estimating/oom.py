@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.estimating.case import Case
 from benchmarks.estimating.process import last_line
-from estimators.memory import footprint
+from estimators.memory import predict
 from estimators.model import MIB, ModelProfile, Plan
 from estimators.tracing.tracer import trace
 from workloads.parallel.apply import apply_plan
@@ -107,7 +107,7 @@ def measure(rank: Rank, seconds: float) -> Result:
     case = rank.case
     traced = trace(recipe_of(case.workload()), case.layout, case.batch)
     profile = ModelProfile(traced.structure, traced.num_params, traced.state_bytes, {case.layout: traced.curve})
-    need = footprint(profile, Plan(case.batch, case.num_micro_batches, recompute=case.recompute))
+    need = predict(profile, Plan(case.batch, case.num_micro_batches, recompute=case.recompute))
     reserved_bytes = need.reserved_mib * MIB
     caps = [-(-need.peak_bytes * percent // 100) for percent in CAPS_PERCENT] + [reserved_bytes]
     order = json.dumps({"case": case.to_json(), "caps": caps, "used": rank.used})

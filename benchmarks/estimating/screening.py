@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from placement.planning.planner import Choice
+from placement.planning.planner import ChosenPlan
 from scamp_service.settings import Settings
 from scamp_service.sizing.estimate import target
 from scamp_service.sizing.screening import Screening, screen
@@ -95,4 +95,4 @@ def draw(source: random.Random) -> dict[str, Any]:
 
 def _by_ranks(screening: Screening) -> Counter[str]:
     choices = [one.choice for one in screening.candidates]
-    return Counter(str(choice.plan.world_size) if isinstance(choice, Choice) else "none" for choice in choices)
+    return Counter(str(choice.plan.world_size) if isinstance(choice, ChosenPlan) else "none" for choice in choices)

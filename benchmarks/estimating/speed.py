@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from estimators.memory import footprint, largest_micro_batch
+from estimators.memory import largest_micro_batch, predict
 from estimators.model import Layout, Plan
 from estimators.peaks.allocator import replay
 from estimators.tracing.tracer import trace
@@ -128,7 +128,7 @@ def _cached(case: Speed) -> list[float]:
             known = tracer.known("stdlib_gpt", None, params, plan.layout)
             assert known is not None
             profile = known.profile(plan.layout)
-            footprint(profile, plan)
+            predict(profile, plan)
             largest_micro_batch(profile, plan.layout, 1024)
 
         return [_took(estimate) for _ in range(NUM_CACHED)]

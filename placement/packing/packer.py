@@ -14,7 +14,7 @@ queue order; one that does not fit is passed over by others, a bounded number of
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +39,15 @@ class Queued:
     arrival: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One run of a gang: when it began, and when it ended (None: it runs). Times are seconds on one clock."""
+
+    arrival: int
+    began_at: float
+    ended_at: float | None
+
+
 def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list[Wait]]:
     """What starts now and what waits, each in the order in which the gangs were tried. ``ledger`` is not changed.
 
@@ -59,15 +68,23 @@ def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list
     return placements, [Wait(queued.gang, reason) for queued, reason in _reasons(waiting, shelf, reserved)]
 
 
-def passed_over(queue: Sequence[Queued], placements: Iterable[Placement]) -> dict[str, int]:
-    """Gang id → how often each waiting gang has been passed over, once ``placements`` have been carried out."""
-    started = {placement.gang.id for placement in placements}
-    counts, later = {}, 0
-    for queued in reversed(sorted(queue, key=lambda queued: queued.arrival)):  # noqa: C413 (ties stay in queue order)
-        if queued.gang.id in started:
-            later += 1
-        else:
-            counts[queued.gang.id] = queued.passed_over + later
+def passed_over(arrived_at: Mapping[int, float], starts: Iterable[Start]) -> dict[int, int]:
+    """Arrival → how many gangs that arrived later have started while this one waited.
+
+    ``arrived_at`` gives the time at which each waiting gang arrived. One that has run before waits since its last run
+    ended. ``starts`` are all starts of the waiting gangs and of those that arrived after the oldest of them.
+    """
+    waits_since = dict(arrived_at)
+    by_arrival = sorted(starts, key=lambda start: start.arrival)
+    for start in by_arrival:
+        if start.arrival in waits_since:
+            waits_since[start.arrival] = max(waits_since[start.arrival], start.ended_at or start.began_at)
+    later: list[float] = []  # times of the starts of all gangs that arrived after the current one
+    counts = {}
+    for arrival in sorted(arrived_at, reverse=True):
+        while by_arrival and by_arrival[-1].arrival > arrival:
+            insort(later, by_arrival.pop().began_at)
+        counts[arrival] = len(later) - bisect_right(later, waits_since[arrival])
     return counts
 
 
@@ -211,7 +228,7 @@ def _why_not(gang: Gang, free: Sequence[_Spot], num_large: int, shelf: _Shelf, r
     have += ", ".join(f"{spot.device.id}: {spot.free_mib} MiB" for spot in free[:4]) + (", …)" if free[4:] else ")")
     kept = [spot.device.id for spot in free if spot.device.id in reserved]
     if kept:
-        have += f", but {', '.join(kept)} {_are(len(kept))} kept for {reserved[kept[0]].gang.id}"
+        have += f", but {', '.join(kept)} {_are(len(kept))} kept for {_name(reserved[kept[0]].gang)}"
     return f"{demand}; {have}"
 
 
@@ -232,3 +249,7 @@ def _devices(number: int) -> str:
 
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
+
+
+def _name(gang: Gang) -> str:
+    return gang.name or gang.id

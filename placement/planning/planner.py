@@ -21,17 +21,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-from estimators.memory import VIRTUAL, Margin, footprint, largest_micro_batch, least_footprint
-from estimators.model import Footprint, Layout, Peaks, Plan
+from estimators.memory import VIRTUAL, Margin, largest_micro_batch, predict, predict_states
+from estimators.model import Layout, Peaks, Plan, Prediction
 from placement.model import Cluster
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenPlan:
     """The preferred plan that fits, its cost per rank, and why no more preferred one was taken."""
 
     plan: Plan
-    footprint: Footprint
+    prediction: Prediction
     reason: str
 
 
@@ -59,14 +59,14 @@ class Option:
     """
 
     plan: Plan
-    footprint: Footprint
+    prediction: Prediction
     offered_mib: int
     states_alone: bool = False
     at_least: bool = False
 
     @property
     def fits(self) -> bool:
-        return self.footprint.reserved_mib <= self.offered_mib
+        return self.prediction.reserved_mib <= self.offered_mib
 
     @property
     def words(self) -> str:
@@ -77,25 +77,25 @@ class Option:
 
     def __str__(self) -> str:
         if self.fits:
-            return f"{self.plan}: one rank needs {self.footprint.reserved_mib} MiB, devices offer {self.offered_mib}"
+            return f"{self.plan}: one rank needs {self.prediction.reserved_mib} MiB, devices offer {self.offered_mib}"
         least = "at least " if self.at_least else ""
-        needs = f"one rank would need {least}{self.footprint.reserved_mib} MiB"
+        needs = f"one rank would need {least}{self.prediction.reserved_mib} MiB"
         return f"{self.words}: {needs}, devices offer {self.offered_mib}"
 
 
 def choose(
     profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
-) -> Choice | Untraced | NoPlan:
+) -> ChosenPlan | Untraced | NoPlan:
     """The plan for ``batch`` samples per optimizer step; ``extra_bytes`` per rank are added to every prediction, and
     the ``margin`` of its devices.
 
     Asks for at most four layouts per degree, and for none of a degree whose states alone are too large. Raises
     ValueError for an empty cluster: no candidate is infeasible merely because the devices are not there yet.
     """
-    return decide(_options(profile, batch, cluster, extra_bytes, margin), batch=batch, cluster=cluster)
+    return pick(_options(profile, batch, cluster, extra_bytes, margin), batch=batch, cluster=cluster)
 
 
-def decide(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> Choice | Untraced | NoPlan:
+def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
     """The first option that fits, as all that ``compare`` lists are in the order of preference."""
     refused: list[Option] = []
     for option in options:
@@ -104,12 +104,12 @@ def decide(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster
         if option.fits:
             # The last refusal says the most: those before it were preferred to it.
             why = f" ({refused[-1]})" if refused else ""
-            return Choice(option.plan, option.footprint, f"{option}{why}")
+            return ChosenPlan(option.plan, option.prediction, f"{option}{why}")
         refused.append(option)
     return _nothing_fits(refused, batch, cluster)
 
 
-def compare(
+def list_options(
     profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
 ) -> list[Option | Untraced]:
     """All that ``choose`` would look at if nothing had pleased it so far, in its order; the same errors."""
@@ -124,7 +124,7 @@ def _options(
     if not cluster.devices:
         raise ValueError("the cluster has no devices: ask again when it has some")
     for degree, offered_mib in _degrees(cluster, batch):
-        least = least_footprint(profile, degree, extra_bytes, margin)
+        least = predict_states(profile, degree, extra_bytes, margin)
         if least.reserved_mib > offered_mib:
             yield Option(Plan(1, 1, degree), least, offered_mib, states_alone=True, at_least=True)
             continue
@@ -176,7 +176,7 @@ class _Row:
 
     def _option(self, micro_batch: int, num_micro_batches: int = 1, *, at_least: bool = False) -> Option:
         plan = _plan(micro_batch, num_micro_batches, self.degree, self.recompute)
-        cost = footprint(self.profile, plan, self.extra_bytes, self.margin)
+        cost = predict(self.profile, plan, self.extra_bytes, self.margin)
         return Option(plan, cost, self.offered_mib, at_least=at_least)
 
 
@@ -190,14 +190,14 @@ def _layouts(degree: int, recompute: bool) -> tuple[Layout, Layout]:
 
 
 def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan:
-    best = min(refused, key=lambda option: (option.states_alone, option.footprint.reserved_mib - option.offered_mib))
+    best = min(refused, key=lambda option: (option.states_alone, option.prediction.reserved_mib - option.offered_mib))
     least = "at least " if best.at_least else ""
-    reason = f"needs {least}{best.footprint.reserved_mib} MiB per device on its best plan ({best.words})"
+    reason = f"needs {least}{best.prediction.reserved_mib} MiB per device on its best plan ({best.words})"
     reason += f"; the devices offer {best.offered_mib} MiB"
     wider = 2 * max(option.plan.dp_shard for option in refused)
     if wider <= len(cluster.devices):
         reason += f" (no wider plan: {wider} ranks do not divide the batch of {batch})"
-    return NoPlan(reason, best.footprint.peak_bytes)
+    return NoPlan(reason, best.prediction.peak_bytes)
 
 
 def _divisors(number: int) -> list[int]:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from estimators.devices.catalogue import UNVERIFIED
 from estimators.model import MIB, Layout
-from placement.planning.planner import Choice, Option
+from placement.planning.planner import ChosenPlan, Option
 from scamp_service.sizing.estimate import Estimate, listed
 
 COLUMNS = {
@@ -72,7 +72,7 @@ def _virtual_table(estimate: Estimate) -> Table:
     timed = ["sec"] if estimate.kind else []
     table = _empty([*COLUMNS, "peak", "reserve", "max", *timed])
     for option in estimate.options:
-        cost, time, largest = option.footprint, estimate.step_time(option), estimate.largest_micro_batch(option)
+        cost, time, largest = option.prediction, estimate.step_time(option), estimate.largest_micro_batch(option)
         least = "≥" if option.at_least else ""
         cells = [*_parts(option, _mib), f"{least}{_mib(cost.peak_bytes)}", f"{least}{cost.reserved_mib}"]
         cells += ["" if largest is None else str(largest)]
@@ -82,7 +82,7 @@ def _virtual_table(estimate: Estimate) -> Table:
 
 
 def _gpu_table(estimate: Estimate) -> Table:
-    in_gib = max(option.footprint.reserved_mib for option in estimate.options) >= 10_000
+    in_gib = max(option.prediction.reserved_mib for option in estimate.options) >= 10_000
 
     def size(num_bytes: int) -> str:
         """Of four characters."""
@@ -98,7 +98,7 @@ def _gpu_table(estimate: Estimate) -> Table:
     for option in estimate.options:
         outside, time = estimate.outside_bytes(option), estimate.step_time(option)
         capacity, bound = estimate.smallest_capacity_bytes(option), "≥" if option.at_least else ""
-        least = option.footprint.peak_bytes + outside if option.states_alone else capacity
+        least = option.prediction.peak_bytes + outside if option.states_alone else capacity
         cells = [*_parts(option, size), size(outside), "" if least is None else f"{bound}{size(least)}"]
         cells += [_rounded(estimate.largest_micro_batch(option)), "" if time is None else _seconds(time.seconds)]
         _add(table, estimate, option, [*cells, f"{time.communication_share:.0%}" if time else ""])
@@ -115,7 +115,7 @@ def _empty(headings: list[str]) -> Table:
 def _add(table: Table, estimate: Estimate, option: Option, cells: list[str]) -> None:
     plan = option.plan
     accumulated = f"{plan.num_micro_batches}×" if plan.num_micro_batches > 1 and option.fits else ""
-    chosen = isinstance(estimate.choice, Choice) and plan == estimate.choice.plan
+    chosen = isinstance(estimate.choice, ChosenPlan) and plan == estimate.choice.plan
     table.add_row(
         str(plan.dp_shard),
         "states" if option.states_alone else f"{accumulated}{plan.micro_batch}",
@@ -126,7 +126,7 @@ def _add(table: Table, estimate: Estimate, option: Option, cells: list[str]) -> 
 
 
 def _parts(option: Option, size: Callable[[int], str]) -> list[str]:
-    parts = option.footprint.parts
+    parts = option.prediction.parts
     return [size(sum(parts.get(name, 0) for name in names)) if parts else "" for names in COLUMNS.values()]
 
 

@@ -127,6 +127,7 @@ def run(
     """Run one study to its end, without a server. Exit code 0 when it completes, 1 when it fails."""
     from scamp_service.processes.controller_process import ray_address_of_environment, run_study
     from scamp_service.sizing.import_check import admit
+    from scamp_service.store.fields import trial_fields
     from scamp_service.store.summary import all_trials, device_fill, study_summary
 
     spec = parse_study(read_study(study))
@@ -141,19 +142,11 @@ def run(
 
         store, study_id = run_study(settings, spec, code, watch)
     summary = study_summary(store, study_id, now=time.time()).to_json()
-    trials = [_as_row(trial) for trial in all_trials(store, study_id)]
+    trials = [trial_fields(trial) for trial in all_trials(store, study_id)]
     reason = store.study(study_id).reason
     store.close()
     if not _conclude(summary, trials, spec, as_json, reason):
         raise typer.Exit(1)
-
-
-def _as_row(trial: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from estimators.model import Plan
-
-    return {**asdict(trial), "plan_text": str(Plan.from_json(trial.plan)) if trial.plan else ""}
 
 
 def _conclude(

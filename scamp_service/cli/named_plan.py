@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from estimators.devices.kind import DeviceKind
-from estimators.model import MIB, Footprint, Plan
+from estimators.model import MIB, Plan, Prediction
 from scamp_service.cli.estimate_table import COLUMNS
 from scamp_service.errors import InvalidInput
 
@@ -25,7 +25,7 @@ def plan_of(text: str) -> Plan:
 
 
 def price_json(
-    params: dict[str, Any], plan: Plan, stages: Sequence[Footprint], kind: DeviceKind | None
+    params: dict[str, Any], plan: Plan, stages: Sequence[Prediction], kind: DeviceKind | None
 ) -> dict[str, Any]:
     """``parts`` are bytes of the peak by category; ``device`` is a GPU, and whether ScaMP has measured one."""
     costs = [
@@ -35,7 +35,7 @@ def price_json(
     return {"params": params, "plan": plan.to_json(), "device": device, "stages": costs}
 
 
-def price_table(stages: Sequence[Footprint]) -> Table:
+def price_table(stages: Sequence[Prediction]) -> Table:
     """MiB of one rank of each stage by category."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
     for heading in ["stage", *COLUMNS, "peak", "reserve"]:

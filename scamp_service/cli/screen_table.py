@@ -8,7 +8,7 @@ from statistics import median
 from rich.table import Table
 
 from estimators.devices.kind import DeviceKind
-from placement.planning.planner import Choice
+from placement.planning.planner import ChosenPlan
 from scamp_service.sizing.screening import Screened, Screening
 
 
@@ -17,23 +17,23 @@ def as_table(screening: Screening) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ["ranks", "candidates", "recompute", "accumulate", "micro-batch", "reserve MiB"]:
         table.add_column(heading, justify="right", no_wrap=True)
-    chosen = [one.choice for one in screening.candidates if isinstance(one.choice, Choice)]
+    chosen = [one.choice for one in screening.candidates if isinstance(one.choice, ChosenPlan)]
     for ranks in sorted({choice.plan.world_size for choice in chosen}):
         table.add_row(str(ranks), *_cells([choice for choice in chosen if choice.plan.world_size == ranks]))
-    infeasible = sum(not one.refused and not isinstance(one.choice, Choice) for one in screening.candidates)
+    infeasible = sum(not one.refused and not isinstance(one.choice, ChosenPlan) for one in screening.candidates)
     if infeasible:
         table.add_row("none", str(infeasible), style="dim")
     return table
 
 
-def _cells(choices: Sequence[Choice]) -> list[str]:
+def _cells(choices: Sequence[ChosenPlan]) -> list[str]:
     plans = [choice.plan for choice in choices]
     return [
         str(len(choices)),
         str(sum(plan.recompute for plan in plans)),
         str(sum(plan.num_micro_batches > 1 for plan in plans)),
         f"{median(plan.micro_batch for plan in plans):g}",
-        f"{median(choice.footprint.reserved_mib for choice in choices):g}",
+        f"{median(choice.prediction.reserved_mib for choice in choices):g}",
     ]
 
 

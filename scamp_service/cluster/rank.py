@@ -153,7 +153,7 @@ class Rank:
             reports.wait_for_stop(WITNESS_SECONDS)
         elif accepted and (heard or reports.rank == 0):
             accepted = self._sink.ask("outcome", *identity, outcome, detail, give_up=self._forsaken)
-        healthy = outcome in (Outcome.DONE, Outcome.STOPPED) and order.code is None
+        healthy = outcome in (Outcome.DONE, Outcome.STOPPED) and order.candidate.code is None
         return Ended(outcome, detail, healthy and len(self._ended) + 1 < self._max_attempts)
 
     def _result(self, reports: Reports, rendezvous: tuple[str, int] | None) -> tuple[Outcome | None, str, bool]:
@@ -180,9 +180,9 @@ class Rank:
 
         order, rank, world = reports.order, reports.rank, reports.order.plan.world_size
         job = Job(
-            workload=order.workload,
-            code_dir=self._unpacked(order.code) if order.code else None,
-            params=order.params,
+            workload=order.candidate.workload,
+            code_dir=self._unpacked(order.candidate.code) if order.candidate.code else None,
+            params=order.candidate.params,
             plan=order.plan,
             seed=order.seed,
             steps=order.steps,

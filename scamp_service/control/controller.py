@@ -11,12 +11,14 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from estimators.learning import WINDOW_TRIALS
-from scamp_service.control import decide as d
-from scamp_service.control.executor import Demand, Executor, Sizer
+from scamp_service.control.decide import decide
+from scamp_service.control.decide import effects as e
+from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.executor import Executor, Sizer
 from scamp_service.control.stopping import rungs
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
@@ -51,7 +53,6 @@ class Controller:
         self._specs: dict[int, StudySpec] = {}
         self._searches: dict[int, Search] = {}
         self._exhausted: set[int] = set()
-        self._passed_over: Mapping[str, int] = {}
 
     def run(self, stop: Callable[[], bool], *, period_seconds: float = 0.1) -> None:
         """Tick until ``stop()``. A database that cannot be reached is waited for; nothing is decided meanwhile."""
@@ -72,14 +73,14 @@ class Controller:
         """One cycle; returns whether anything was decided. Without the lease it does nothing."""
         if not self._store.acquire_lease(LEASE, self.holder, self._lease_seconds, now=self._clock()):
             return False
-        effects = d.decide(self.find())
+        effects = decide(self.find())
         for effect in effects:
             self.apply(effect)
-        return any(not isinstance(effect, d.PassedOver) for effect in effects)
+        return bool(effects)
 
     # --- find ------------------------------------------------------------------------------------------------------
 
-    def find(self) -> d.Snapshot:
+    def find(self) -> Snapshot:
         gangs = self._executor.gangs()  # gangs, attempts, trials, in this order: see Snapshot
         attempts = self._store.open_attempts()
         cluster = self._executor.cluster()
@@ -87,8 +88,9 @@ class Controller:
         trials = [trial for trial in self._store.live_trials() if trial.study_id in studies]
         judged = {trial.study_id for trial in trials if trial.state is TrialState.RUNNING and self._at_rung(trial)}
         to_plan = {studies[t.study_id].family(t) for t in trials if t.state in (TrialState.WAITING, TrialState.QUEUED)}
+        queued = [trial.id for trial in trials if trial.state is TrialState.QUEUED]
         resumable = {trial.id for trial in trials if trial.attempt and trial.state is not TrialState.WAITING}
-        return d.Snapshot(
+        return Snapshot(
             now=self._clock(),
             studies=studies,
             trials=trials,
@@ -99,7 +101,7 @@ class Controller:
             rungs={i: self._store.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
             past={family: self._store.family_runs(family, WINDOW_TRIALS) for family in sorted(to_plan)},
-            passed_over=self._passed_over,
+            starts=self._store.starts_from(min(queued)) if queued else (),
             max_gangs_per_device=self._max_gangs_per_device,
         )
 
@@ -128,14 +130,14 @@ class Controller:
     def _at_rung(self, trial: Trial) -> bool:
         return any(trial.judged_step < rung <= trial.step for rung in rungs(self._specs[trial.study_id]))
 
-    def _rules(self, study: Study) -> d.StudyRules:
+    def _rules(self, study: Study) -> StudyRules:
         spec = self._spec(study)
         counts = self._store.trial_counts(study.id)
         failed = counts.get(TrialState.FAILED, 0)
         hopeless = failed >= BROKEN_AFTER and failed == sum(
             count for state, count in counts.items() if state not in (TrialState.WAITING, TrialState.CANCELLED)
         )
-        return d.StudyRules(
+        return StudyRules(
             id=study.id,
             state=study.state,
             workload=spec.workload,
@@ -163,52 +165,33 @@ class Controller:
 
     # --- apply: each is one transaction, then at most one act that is safe to repeat -----------------------------
 
-    def apply(self, effect: d.Effect) -> None:
+    def apply(self, effect: e.Effect) -> None:
         now = self._clock()
         match effect:
-            case d.MoveTrial(trial, to, changes):
-                moved = self._store.move_trial(trial.id, trial.state, trial.attempt, to, now=now, **changes)
+            case e.MoveTrial(trial, to, changes, sized):
+                moved = self._store.move_trial(
+                    trial.id, trial.state, trial.attempt, to, now=now, sized=sized, **changes
+                )
                 if moved and trial.state is TrialState.WAITING:
                     self._sizer.forget([trial.id])
-            case d.MoveAttempt(attempt, to, changes):
+            case e.MoveAttempt(attempt, to, changes):
                 self._store.move_attempt(attempt.trial_id, attempt.attempt, [attempt.state], to, now=now, **changes)
-            case d.Begin():
-                self._begin(effect, now)
-            case d.Launch(order):
+            case e.Begin(attempt, order):
+                token = self._new_token()
+                if self._store.begin_attempt(replace(attempt, token=token)):
+                    self._executor.launch(replace(order, token=token))
+            case e.Launch(order):
                 self._executor.launch(order)
-            case d.StopGang(key):
+            case e.StopGang(key):
                 self._executor.stop(key)
-            case d.Size(trial, learned):
-                study = self._store.study(trial.study_id)
-                demand = Demand(self._spec(study).workload, study.code, trial.params, trial.extra_bytes, learned)
+            case e.Size(trial, demand):
                 self._sizer.request(trial.id, demand, self._executor.cluster())
-            case d.Propose(study_id, first_number, count):
+            case e.Propose(study_id, first_number, count):
                 self._propose(study_id, first_number, count, now)
-            case d.PassedOver(counts):
-                self._passed_over = counts
-            case d.FinishStudy(study_id, to, reason):
+            case e.FinishStudy(study_id, to, reason):
                 expected = [StudyState.RUNNING, StudyState.STOPPING]
                 if self._store.move_study(study_id, expected, to, reason=reason, now=now):
                     log.info("study %s: %s %s", study_id, to, reason)
-
-    def _begin(self, begin: d.Begin, now: float) -> None:
-        order = replace(begin.order, token=self._new_token())
-        committed = self._store.begin_attempt(
-            order.trial_id,
-            order.attempt,
-            token=order.token,
-            plan=order.plan.to_json(),
-            devices=order.devices,
-            device_kinds=begin.device_kinds,
-            mib_per_rank=order.mib_per_rank,
-            predicted_bytes=begin.trial.predicted_bytes,
-            extra_bytes=begin.trial.extra_bytes,
-            bias_bytes=begin.trial.bias_bytes,
-            placement_reason=begin.placement.reason,
-            now=now,
-        )
-        if committed:
-            self._executor.launch(order)
 
     def _propose(self, study_id: int, first_number: int, count: int, now: float) -> None:
         study = self._store.study(study_id)

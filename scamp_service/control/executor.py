@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from estimators.learning import NOTHING, Learned
-from estimators.model import Plan
+from estimators.model import Candidate, Plan
 from placement.model import Cluster
-from scamp_service.model import Json
+from scamp_service.model import Sized
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,7 @@ class Order:
     attempt: int
     token: str
     study_id: int
-    workload: str
-    code: str | None
-    params: Json
+    candidate: Candidate
     plan: Plan
     devices: tuple[str, ...]
     mib_per_rank: int
@@ -77,29 +75,15 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A candidate to be sized. ``extra_bytes`` is what its own out-of-memory failures have taught, ``learned`` what
-    its family has: the larger of the two is added to its traced peaks."""
+    """A candidate to be sized.
 
-    workload: str
-    code: str | None
-    params: Json
+    ``extra_bytes`` is what its own out-of-memory failures ask to add to its traced peaks, ``learned`` what its family
+    does: the larger of the two is added.
+    """
+
+    candidate: Candidate
     extra_bytes: int = 0
     learned: Learned = NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class Sized:
-    """A candidate's plan and predicted cost, the reason in words. ``extra_bytes`` of the prediction are beyond the
-    trace, ``bias_bytes`` of these are tensors; ``learned_bytes`` is what its family had taught, taken or not."""
-
-    structure: str
-    plan: Plan
-    predicted_bytes: int
-    reserved_mib: int
-    reason: str
-    extra_bytes: int = 0
-    bias_bytes: int = 0
-    learned_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

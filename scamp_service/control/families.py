@@ -13,11 +13,15 @@ import hashlib
 import json
 from collections.abc import Collection
 
-from scamp_service.model import Json
+from estimators.model import Candidate
 
 
-def family(workload: str, code: str | None, params: Json, searched: Collection[str]) -> str:
-    """16 hex digits; the same for trials that learn from each other, over studies too. ``searched``: names of the
-    study's space."""
-    settings = {name: value for name, value in params.items() if name not in searched or isinstance(value, bool | str)}
-    return hashlib.sha256(json.dumps([workload, code, settings], sort_keys=True).encode()).hexdigest()[:16]
+def family(candidate: Candidate, searched: Collection[str]) -> str:
+    """16 hex digits, equal for trials that learn from each other, also across studies.
+
+    ``searched`` are the names of the study's search space.
+    """
+    params = candidate.params.items()
+    settings = {name: value for name, value in params if name not in searched or isinstance(value, bool | str)}
+    identity = [candidate.workload, candidate.code, settings]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

@@ -17,13 +17,13 @@ from typing import Any, Self
 from estimators.devices.catalogue import gpu
 from estimators.devices.communication import StepTime, step_time
 from estimators.devices.kind import DeviceKind
-from estimators.memory import VIRTUAL, Margin, footprints, largest_micro_batch, margin_on
-from estimators.model import MIB, Footprint, Layout, ModelProfile, Plan
+from estimators.memory import VIRTUAL, Margin, largest_micro_batch, margin_on, predict_stages
+from estimators.model import MIB, Layout, ModelProfile, Plan, Prediction
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.units import Unit
 from placement.model import VIRTUAL as VIRTUAL_DEVICE
 from placement.model import Cluster, Device
-from placement.planning.planner import Choice, NoPlan, Option, Untraced, compare, decide
+from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, list_options, pick
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.settings import Settings
@@ -88,7 +88,7 @@ class Estimate:
     batch: int
     profile: ModelProfile
     options: Sequence[Option]
-    choice: Choice | NoPlan
+    choice: ChosenPlan | NoPlan
     kind: DeviceKind | None = None
     margin: Margin = VIRTUAL
     units: Sequence[Unit] = ()
@@ -115,7 +115,7 @@ class Estimate:
         """Memory of the smallest device that such a rank runs on, without a margin; None where nothing was replayed."""
         if option.states_alone or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
             return None
-        return option.footprint.peak_bytes + self.outside_bytes(option)
+        return option.prediction.peak_bytes + self.outside_bytes(option)
 
     def largest_micro_batch(self, option: Option) -> int | None:
         """With which one rank of such a plan fits, whatever the batch; None where no trace was made."""
@@ -133,7 +133,7 @@ class Estimate:
 
     def to_json(self) -> dict[str, Any]:
         """``parts`` are bytes of the peak by category; ``largest_micro_batch`` is null where no trace was made."""
-        chosen = self.choice.plan if isinstance(self.choice, Choice) else None
+        chosen = self.choice.plan if isinstance(self.choice, ChosenPlan) else None
         return {
             "params": dict(self.params),
             "batch": self.batch,
@@ -153,11 +153,11 @@ class Estimate:
             "plan": option.plan.to_json(),
             "text": str(option.plan) if option.fits else option.words,
             "fits": option.fits,
-            "peak_bytes": option.footprint.peak_bytes,
-            "parts": dict(option.footprint.parts),
+            "peak_bytes": option.prediction.peak_bytes,
+            "parts": dict(option.prediction.parts),
             "outside_bytes": self.outside_bytes(option),
             "smallest_capacity_bytes": self.smallest_capacity_bytes(option),
-            "reserved_mib": option.footprint.reserved_mib,
+            "reserved_mib": option.prediction.reserved_mib,
             "offered_mib": option.offered_mib,
             "lower_bound": option.at_least,
             "largest_micro_batch": self.largest_micro_batch(option),
@@ -217,18 +217,18 @@ class Estimator:
         plain = self._traces(params, [Layout()])[Layout()]
         profile = plain.profile(Layout())
         while True:
-            found = compare(profile, batch=plain.batch, cluster=cluster, margin=margin)
+            found = list_options(profile, batch=plain.batch, cluster=cluster, margin=margin)
             options = [option for option in found if isinstance(option, Option)]
             if len(options) == len(found):
                 break
             wanted = [option.layout for option in found if isinstance(option, Untraced)]
             for layout, trace in self._traces(params, wanted).items():
                 profile = profile.with_curve(layout, trace.curve, trace.work)
-        choice = decide(options, batch=plain.batch, cluster=cluster)
+        choice = pick(options, batch=plain.batch, cluster=cluster)
         assert not isinstance(choice, Untraced)
         return Estimate(params, plain.batch, profile, options, choice, self._kind, margin, plain.units)
 
-    def price(self, params: Mapping[str, Any], plan: Plan) -> tuple[Footprint, ...]:
+    def price(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
         """What a rank of each stage needs under ``plan``, whether or not a study would choose from such plans.
 
         Raises ``InvalidInput`` when the workload refuses the parameters, fails, or cannot be spread like this.
@@ -237,7 +237,7 @@ class Estimator:
         profile = traces[plan.layout].profile(plan.layout)
         for layout, trace in traces.items():
             profile = profile.with_curve(layout, trace.curve)
-        return footprints(profile, plan, 0, self._margin)
+        return predict_stages(profile, plan, 0, self._margin)
 
     def _traces(self, params: Json, layouts: Sequence[Layout]) -> dict[Layout, Trace]:
         """Side by side, as far as they are not known."""

@@ -22,7 +22,7 @@ from estimators.model import Layout, PeakCurve
 from estimators.scaling.blueprint import Blueprint, Costs
 from estimators.scaling.formula import RANKS, NotWhole
 from placement.model import Cluster
-from placement.planning.planner import Choice, NoPlan, Option, Untraced, compare, decide
+from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, list_options, pick
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.sizing.blueprints import Screener
@@ -43,26 +43,26 @@ class Screened:
     params: Json
     batch: int
     options: Sequence[Option] = ()
-    choice: Choice | NoPlan | None = None
+    choice: ChosenPlan | NoPlan | None = None
     refused: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        chosen = self.choice if isinstance(self.choice, Choice) else None
+        chosen = self.choice if isinstance(self.choice, ChosenPlan) else None
         return {
             "params": dict(self.params),
             "batch": self.batch,
             "refused": self.refused,
             "plan": chosen.plan.to_json() if chosen else None,
-            "peak_bytes": chosen.footprint.peak_bytes if chosen else None,
-            "reserved_mib": chosen.footprint.reserved_mib if chosen else None,
+            "peak_bytes": chosen.prediction.peak_bytes if chosen else None,
+            "reserved_mib": chosen.prediction.reserved_mib if chosen else None,
             "reason": self.choice.reason if self.choice else self.refused,
             "options": [
                 {
                     "plan": option.plan.to_json(),
                     "fits": option.fits,
                     "lower_bound": option.at_least,
-                    "peak_bytes": option.footprint.peak_bytes,
-                    "reserved_mib": option.footprint.reserved_mib,
+                    "peak_bytes": option.prediction.peak_bytes,
+                    "reserved_mib": option.prediction.reserved_mib,
                 }
                 for option in self.options
             ],
@@ -140,8 +140,8 @@ def _batches(screener: Screener, candidates: Sequence[Json]) -> list[int | str]:
 
 def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster, margin: Margin) -> Screened:
     assert isinstance(batch, int)
-    options = compare(peaks, batch=batch, cluster=cluster, margin=margin)
-    choice = decide(options, batch=batch, cluster=cluster)
+    options = list_options(peaks, batch=batch, cluster=cluster, margin=margin)
+    choice = pick(options, batch=batch, cluster=cluster)
     known = [option for option in options if isinstance(option, Option)]
     assert len(known) == len(options) and not isinstance(choice, Untraced), "blueprints know all layouts"
     return Screened(params, batch, known, choice)

@@ -9,16 +9,17 @@ import itertools
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from estimators.memory import VIRTUAL, Margin
 from estimators.model import Layout, ModelProfile
 from placement.model import Cluster
-from placement.planning.planner import Choice, NoPlan, Untraced, choose
+from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
 from scamp_service.cluster.gpu_nodes import RANK_MARGIN
-from scamp_service.control.executor import Demand, Sized, Unsized
+from scamp_service.control.executor import Demand, Unsized
+from scamp_service.model import Sized
 from scamp_service.sizing.traces import Blobs, TraceFailed, TraceProcess, Tracer
 
 log = logging.getLogger("scamp.sizing")
@@ -29,7 +30,7 @@ class Planner(Protocol):
 
     def __call__(
         self, profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
-    ) -> Choice | Untraced | NoPlan: ...
+    ) -> ChosenPlan | Untraced | NoPlan: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +140,8 @@ class ProcessSizer:
         """Plan with what is known; where a trace is missing make one, and leave the rest (None) for another turn."""
         wanted = Layout() if job.profile is None else self._plan(job, job.profile)
         while isinstance(wanted, Layout):
-            wish = (job.demand.workload, job.demand.code, job.demand.params, wanted)
+            candidate = job.demand.candidate
+            wish = (candidate.workload, candidate.code, candidate.params, wanted)
             tracer = self._tracers[job.cluster.has_gpus]
             trace = tracer.known(*wish)
             fresh = trace is None
@@ -170,18 +172,10 @@ class ProcessSizer:
                 return layout
             case NoPlan(reason=reason):
                 return Unsized(reason, infeasible=True, structure=profile.structure)
-            case Choice(plan=plan, footprint=cost, reason=reason):
-                return Sized(
-                    profile.structure,
-                    plan,
-                    cost.tensor_bytes,
-                    cost.reserved_mib,
-                    reason + told,
-                    extra_bytes,
-                    bias_bytes=min(learned.bias_bytes, extra_bytes),
-                    learned_bytes=learned.extra_bytes,
-                )
+            case ChosenPlan(plan=plan, prediction=prediction, reason=reason):
+                prediction = replace(prediction, bias_bytes=min(learned.bias_bytes, extra_bytes))
+                return Sized(profile.structure, plan, prediction, reason + told, learned.extra_bytes)
 
-    def _ask(self, job: _Job, profile: ModelProfile, extra_bytes: int) -> Choice | Untraced | NoPlan:
+    def _ask(self, job: _Job, profile: ModelProfile, extra_bytes: int) -> ChosenPlan | Untraced | NoPlan:
         margin = RANK_MARGIN if job.cluster.has_gpus else VIRTUAL
         return self._planner(profile, batch=job.batch, cluster=job.cluster, extra_bytes=extra_bytes, margin=margin)

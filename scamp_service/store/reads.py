@@ -15,11 +15,13 @@ from sqlalchemy import bindparam, func, select
 
 from estimators.learning import Ending, Run
 from estimators.model import MIB
+from placement.packing.packer import Start
 from scamp_service.errors import NotFound
 from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Outcome, TrialState
 from scamp_service.model import Attempt, Event, Json, LogLine, Metric, Study, Totals, Trial
 from scamp_service.store import schema
 from scamp_service.store.database import Database
+from scamp_service.store.rows import attempt_of, select_attempts, select_trials, trial_of
 from scamp_service.store.schema import one_of
 
 _trials, _attempts, _metrics = schema.trials, schema.attempts, schema.metrics
@@ -63,14 +65,14 @@ class Reads:
         rows = self._rows(_ONE_TRIAL, id=trial_id)
         if not rows:
             raise NotFound(f"there is no trial {trial_id}; `scamp trials STUDY` shows those of a study")
-        return Trial(*rows[0])
+        return trial_of(rows[0])
 
     def trial_by_number(self, study_id: int, number: int) -> Trial:
         """Raises ``NotFound``."""
         rows = self._rows(_NUMBERED_TRIAL, study_id=study_id, number=number)
         if not rows:
             raise NotFound(f"study {study_id} has no trial {number}; `scamp trials {study_id}` shows those it has")
-        return Trial(*rows[0])
+        return trial_of(rows[0])
 
     def trials(
         self, study_id: int, *, after: int = 0, limit: int = 1000, states: Iterable[TrialState] | None = None
@@ -78,29 +80,33 @@ class Reads:
         """By ascending id (so also by number), those with id > ``after``."""
         statement = _trials_page(states is not None)
         given: dict[str, Any] = {} if states is None else {"states": list(states)}
-        return [Trial(*row) for row in self._rows(statement, study_id=study_id, after=after, limit=limit, **given)]
+        return [trial_of(row) for row in self._rows(statement, study_id=study_id, after=after, limit=limit, **given)]
 
     def live_trials(self) -> list[Trial]:
         """All trials of all studies in a non-terminal state, by id."""
-        return [Trial(*row) for row in self._rows(_LIVE_TRIALS)]
+        return [trial_of(row) for row in self._rows(_LIVE_TRIALS)]
 
     def best_trial(self, study_id: int, direction: Literal["maximize", "minimize"]) -> Trial | None:
         """The best COMPLETED trial, else the best that still runs; the lower number wins a tie, NaN never wins."""
         rows = self._rows(_best_trial(direction), study_id=study_id)
-        return Trial(*rows[0]) if rows else None
+        return trial_of(rows[0]) if rows else None
 
     # --- attempts ----------------------------------------------------------------------------------------------
 
     def attempts(self, trial_id: int) -> list[Attempt]:
-        return [Attempt(*row) for row in self._rows(_TRIAL_ATTEMPTS, trial_id=trial_id)]
+        return [attempt_of(row) for row in self._rows(_TRIAL_ATTEMPTS, trial_id=trial_id)]
 
     def open_attempts(self) -> list[Attempt]:
         """Those not ENDED, of all trials."""
-        return [Attempt(*row) for row in self._rows(_OPEN_ATTEMPTS)]
+        return [attempt_of(row) for row in self._rows(_OPEN_ATTEMPTS)]
 
     def study_attempts(self, study_id: int) -> list[Attempt]:
         """All attempts of all trials, by trial and attempt."""
-        return [Attempt(*row) for row in self._rows(_STUDY_ATTEMPTS, study_id=study_id)]
+        return [attempt_of(row) for row in self._rows(_STUDY_ATTEMPTS, study_id=study_id)]
+
+    def starts_from(self, trial_id: int) -> list[Start]:
+        """Every attempt ever begun of this trial and of all later ones, over all studies, by trial and attempt."""
+        return [Start(*row) for row in self._rows(_STARTS, trial_id=trial_id)]
 
     def checkpoints(self, trial_ids: Sequence[int]) -> dict[int, int]:
         """Trial id → step of its last committed checkpoint, for those that have one."""
@@ -141,7 +147,7 @@ class Reads:
         """(trial number, attempt) where a peak was measured or memory was out, of so many such trials with id >
         ``after``, by trial and attempt."""
         rows = self._rows(_MEASURED_ATTEMPTS, study_id=study_id, after=after, num_trials=num_trials)
-        return [(row[0], Attempt(*row[1:])) for row in rows]
+        return [(row[0], attempt_of(row[1:])) for row in rows]
 
     # --- reports -----------------------------------------------------------------------------------------------
 
@@ -223,21 +229,24 @@ def _of_study(statement: sa.Select[Any]) -> sa.Select[Any]:
 _ONE_STUDY = _select(schema.studies, Study).where(schema.studies.c.id == bindparam("id"))
 _STUDY_TOTALS = select(schema.studies.c.state, func.count()).group_by(schema.studies.c.state)
 
-_ONE_TRIAL = _select(_trials, Trial).where(_trials.c.id == bindparam("id"))
-_NUMBERED_TRIAL = _select(_trials, Trial).where(
+_ONE_TRIAL = select_trials().where(_trials.c.id == bindparam("id"))
+_NUMBERED_TRIAL = select_trials().where(
     _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number")
 )
-_LIVE_TRIALS = _select(_trials, Trial).where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
+_LIVE_TRIALS = select_trials().where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
 _TRIAL_TOTALS = select(_trials.c.state, func.count()).group_by(_trials.c.state)
 _TRIAL_COUNTS = _TRIAL_TOTALS.where(_trials.c.study_id == bindparam("study_id"))
 
 _is_open = one_of(_attempts.c.state, *sorted(OPEN_ATTEMPTS))
 _ATTEMPT_TOTALS = select(func.count()).where(_is_open)
-_OPEN_ATTEMPTS = _select(_attempts, Attempt).where(_is_open).order_by(_attempts.c.created_at, _attempts.c.trial_id)
-_TRIAL_ATTEMPTS = (
-    _select(_attempts, Attempt).where(_attempts.c.trial_id == bindparam("trial_id")).order_by(_attempts.c.attempt)
+_OPEN_ATTEMPTS = select_attempts().where(_is_open).order_by(_attempts.c.created_at, _attempts.c.trial_id)
+_TRIAL_ATTEMPTS = select_attempts().where(_attempts.c.trial_id == bindparam("trial_id")).order_by(_attempts.c.attempt)
+_STUDY_ATTEMPTS = _of_study(select_attempts())
+_STARTS = (
+    select(_attempts.c.trial_id, _attempts.c.created_at, _attempts.c.ended_at)
+    .where(_attempts.c.trial_id >= bindparam("trial_id"))
+    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
 )
-_STUDY_ATTEMPTS = _of_study(_select(_attempts, Attempt))
 _HOLDS = _of_study(select(_attempts.c.devices, _attempts.c.created_at, _attempts.c.ended_at))
 _FAMILIES = (
     select(_trials.c.family)
@@ -275,8 +284,8 @@ _measured_trials = (
     .limit(bindparam("num_trials"))
 )
 _MEASURED_ATTEMPTS = (
-    _select(_attempts, Attempt)
-    .with_only_columns(_trials.c.number, *_select(_attempts, Attempt).selected_columns)
+    select_attempts()
+    .with_only_columns(_trials.c.number, *select_attempts().selected_columns)
     .join(_trials, _trials.c.id == _attempts.c.trial_id)
     .where(_attempts.c.trial_id.in_(_measured_trials))
     .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
@@ -335,7 +344,7 @@ def _studies(live: bool, newest_first: bool, bounded: bool) -> sa.Select[Any]:
 
 @cache
 def _trials_page(by_state: bool) -> sa.Select[Any]:
-    statement = _select(_trials, Trial).where(_trials.c.study_id == bindparam("study_id"))
+    statement = select_trials().where(_trials.c.study_id == bindparam("study_id"))
     statement = statement.where(_trials.c.id > bindparam("after")).order_by(_trials.c.id).limit(bindparam("limit"))
     return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
 
@@ -345,7 +354,7 @@ def _best_trial(direction: Literal["maximize", "minimize"]) -> sa.Select[Any]:
     value = _trials.c.value
     counted = (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED)
     return (
-        _select(_trials, Trial)
+        select_trials()
         .where(_trials.c.study_id == bindparam("study_id"), one_of(_trials.c.state, *counted))
         .where(value <= float("inf"))  # NaN is above infinity, see schema.Real
         .order_by(

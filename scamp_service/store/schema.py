@@ -11,11 +11,13 @@ import json
 import math
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
 
+from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
 REVISION = "0002"
@@ -63,6 +65,23 @@ class JsonText(sa.types.TypeDecorator[Any]):
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
         return None if value is None else json.loads(value)
+
+
+class PlanText(JsonText):
+    """A ``Plan``. Equal texts are parsed once: a study has few different plans."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Plan | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else dump_json(value.to_json())
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Plan | None:
+        return None if value is None else _plan(value)
+
+
+@lru_cache(maxsize=4096)
+def _plan(text: str) -> Plan:
+    return Plan.from_json(json.loads(text))
 
 
 class Names(JsonText):
@@ -155,7 +174,7 @@ trials = Table(
     Column("reason", Text, nullable=False, default=""),
     Column("structure", Text, nullable=False, default=""),
     Column("plan_reason", Text, nullable=False, default=""),
-    Column("plan", JsonText),
+    Column("plan", PlanText),
     Column("predicted_bytes", sa.BigInteger, nullable=False, default=0),
     Column("reserved_mib", sa.BigInteger, nullable=False, default=0),
     Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
@@ -183,7 +202,7 @@ attempts = Table(
     Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
     Column("token", Text, nullable=False),
     Column("state", Word(AttemptState), nullable=False),
-    Column("plan", JsonText, nullable=False),
+    Column("plan", PlanText, nullable=False),
     Column("devices", Names, nullable=False),
     Column("device_kinds", Names, nullable=False),
     Column("mib_per_rank", sa.BigInteger, nullable=False),

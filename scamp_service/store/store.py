@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -29,17 +28,14 @@ from scamp_service.lifecycle import (
     StudyState,
     TrialState,
 )
-from scamp_service.model import Json, LogLine, Metric, Study, Trial
+from scamp_service.model import Attempt, Json, LogLine, Metric, Sized, Study
 from scamp_service.store import schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
 from scamp_service.store.reads import Reads
+from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, sized_columns
 
 MAX_BLOB_BYTES = 64 * 2**20
-
-_TRIAL_CHANGES = frozenset(field.name for field in fields(Trial)) - frozenset(
-    ["id", "study_id", "number", "state", "attempt", "params", "created_at", "started_at", "finished_at"]
-)
 
 
 class Store(Reads):
@@ -121,15 +117,24 @@ class Store(Reads):
         return len(new)
 
     def move_trial(
-        self, trial_id: int, expected: TrialState, attempt: int, to: TrialState, *, now: float, **changes: Any
+        self,
+        trial_id: int,
+        expected: TrialState,
+        attempt: int,
+        to: TrialState,
+        *,
+        now: float,
+        sized: Sized | None = None,
+        **changes: Any,
     ) -> bool:
-        """Compare-and-set on (id, state, attempt); ``changes`` are columns of ``Trial`` (plan, reason, value, …).
+        """Compare-and-set on (id, state, attempt); ``sized`` is a new plan, ``changes`` are columns (reason, value, …).
 
         ``expected == to`` is allowed and only applies the changes. An illegal move is a bug: it asserts against
         ``lifecycle.TRIAL_MOVES``. Terminal states get ``finished_at``.
         """
         assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
-        assert set(changes) <= _TRIAL_CHANGES, f"not for a move to change: {sorted(set(changes) - _TRIAL_CHANGES)}"
+        assert set(changes) <= TRIAL_CHANGES, f"not for a move to change: {sorted(set(changes) - TRIAL_CHANGES)}"
+        changes |= sized_columns(sized) if sized else {}
         changes["state"] = to
         if to is not expected and to not in LIVE_TRIALS:
             changes["finished_at"] = now
@@ -142,48 +147,19 @@ class Store(Reads):
 
     # --- attempts ----------------------------------------------------------------------------------------------
 
-    def begin_attempt(
-        self,
-        trial_id: int,
-        attempt: int,
-        *,
-        token: str,
-        plan: Json,
-        devices: tuple[str, ...],
-        device_kinds: tuple[str, ...] = (),
-        mib_per_rank: int,
-        predicted_bytes: int,
-        extra_bytes: int = 0,
-        bias_bytes: int = 0,
-        placement_reason: str,
-        now: float,
-    ) -> bool:
-        """QUEUED → RUNNING of the trial whose attempt count is ``attempt - 1``, and a new STARTING attempt: at once.
+    def begin_attempt(self, attempt: Attempt) -> bool:
+        """QUEUED → RUNNING of the trial whose attempt count is one less, and the new attempt: at once.
 
-        The trial's reason becomes that of the placement.
+        The trial's reason becomes that of the placement, the time is the attempt's ``created_at``.
         """
-        row = {
-            "trial_id": trial_id,
-            "attempt": attempt,
-            "token": token,
-            "state": AttemptState.STARTING,
-            "plan": plan,
-            "devices": devices,
-            "device_kinds": device_kinds,
-            "mib_per_rank": mib_per_rank,
-            "predicted_bytes": predicted_bytes,
-            "extra_bytes": extra_bytes,
-            "bias_bytes": bias_bytes,
-            "placement_reason": placement_reason,
-            "created_at": now,
-        }
-        begin = {"_id": trial_id, "_attempt": attempt, "_before": attempt - 1, "_now": now, "_reason": placement_reason}
+        trial_id, now, row = attempt.trial_id, attempt.created_at, attempt_columns(attempt)
+        begin = {"_id": trial_id, "_attempt": attempt.attempt, "_before": attempt.attempt - 1, "_now": now}
         with self._database.write() as connection:
-            begun = connection.execute(sql.BEGIN_TRIAL, begin).first()
+            begun = connection.execute(sql.BEGIN_TRIAL, {**begin, "_reason": attempt.placement_reason}).first()
             if begun:
                 connection.execute(sql.INSERT_ATTEMPT, row)
                 self._tell_trial(connection, trial_id, begun, now)
-                data = {"outcome": None, "detail": "", **_picked(row, "attempt", "state", "devices", "mib_per_rank")}
+                data = _picked(row, "attempt", "state", "devices", "mib_per_rank", "outcome", "detail")
                 self._tell(connection, "attempt", {"trial": trial_id, **data}, now, begun.study_id, trial_id)
         return begun is not None
 

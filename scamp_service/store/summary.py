@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from estimators.learning import WINDOW_TRIALS, Learned, learn
-from estimators.model import Plan
+from estimators.model import Prediction
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Json, Study, Trial
 from scamp_service.store.reads import Reads
@@ -66,7 +66,7 @@ def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt]
     errors = prediction_errors_pct({one.trial_id: one for one in attempts if is_exact(one)}.values())
     excesses = [least_excess_pct(one) for one in attempts if one.outcome is Outcome.OUT_OF_MEMORY]
     counts = {state.value: sum(trial.state is state for trial in trials) for state in TrialState}
-    ran = {attempt.trial_id: Plan.from_json(attempt.plan).world_size for attempt in attempts}
+    ran = {attempt.trial_id: attempt.plan.world_size for attempt in attempts}
     finished = (TrialState.COMPLETED, TrialState.PRUNED)
     return Summary(
         study=study.id,
@@ -142,30 +142,25 @@ def is_exact(attempt: Attempt) -> bool:
 
 def least_excess_pct(failed: Attempt) -> float:
     """By how much more than the predicted tensors an out-of-memory shows at least to be needed."""
-    predicted_bytes = failed.traced_bytes + failed.bias_bytes
-    return 100.0 * (failed.least_bytes - predicted_bytes) / predicted_bytes
+    expected_bytes = failed.prediction.expected_bytes
+    return 100.0 * (failed.least_bytes - expected_bytes) / expected_bytes
 
 
 class Predicted(Protocol):
     """A ``Trial`` or an ``Attempt``."""
 
     @property
-    def predicted_bytes(self) -> int: ...
-    @property
-    def extra_bytes(self) -> int: ...
-    @property
-    def bias_bytes(self) -> int: ...
+    def prediction(self) -> Prediction: ...
     @property
     def measured_bytes(self) -> int: ...
 
 
 def prediction_errors_pct(measured: Iterable[Predicted]) -> list[float]:
-    """Signed error of each prediction of tensors that was measured: that of the trace, with the tensors that its family
-    was known to miss. What is reserved for other memory, as after an out-of-memory, is no part of it."""
+    """Signed error of each prediction that was measured: see ``Prediction.error_pct``."""
     return [
-        100.0 * (one.predicted_bytes - one.extra_bytes + one.bias_bytes - one.measured_bytes) / one.measured_bytes
+        one.prediction.error_pct(one.measured_bytes)
         for one in measured
-        if one.measured_bytes and one.predicted_bytes
+        if one.measured_bytes and one.prediction.predicted_bytes
     ]
 
 
@@ -193,5 +188,4 @@ def _best(study: Study, trials: Iterable[Trial]) -> Best | None:
     if not ranked:
         return None
     trial = ranked[0]
-    plan = str(Plan.from_json(trial.plan)) if trial.plan else ""
-    return Best(trial.number, trial.value or 0.0, trial.params, plan)
+    return Best(trial.number, trial.value or 0.0, trial.params, str(trial.plan or ""))

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -26,6 +27,7 @@ from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.conftest import find_chromium
+from tests.values import new_attempt, sized
 
 T = TrialState
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
@@ -72,20 +74,20 @@ class Filler:
         assert self.store.move_trial(trial, state, attempt, to, now=self.tick(), **changes)
 
     def plan(self, trial: int, plan: Plan, mib: int, reason: str = "the smallest degree that fits") -> None:
-        sized = {"plan": plan.to_json(), "predicted_bytes": mib * MIB, "reserved_mib": mib + 3, "reason": reason}
-        sized["family"] = "vit"
-        self.move(trial, T.WAITING, 0, T.QUEUED, structure="vit", **sized)
+        found = sized(plan, mib + 3, mib * MIB, reason=reason)
+        self.move(trial, T.WAITING, 0, T.QUEUED, sized=found, reason=reason, family="vit")
 
     def begin(
         self, trial: int, attempt: int, devices: tuple[str, ...], reason: str = "best fit: 3 MiB stay free"
     ) -> None:
         row = self.store.trial(trial)
         assert row.plan is not None
-        token, held, predicted = f"token {trial}/{attempt}", row.reserved_mib, row.predicted_bytes
-        begun = self.store.begin_attempt(
-            trial, attempt, token=token, plan=row.plan, devices=devices, mib_per_rank=held, predicted_bytes=predicted,
-            extra_bytes=row.extra_bytes, device_kinds=("virtual",), placement_reason=reason, now=self.tick(),
+        token = f"token {trial}/{attempt}"
+        new = new_attempt(
+            trial, attempt, token=token, plan=row.plan, devices=devices, device_kinds=("virtual",),
+            placement_reason=reason, now=self.tick(),
         )  # fmt: skip
+        begun = self.store.begin_attempt(replace(new, prediction=row.prediction))
         assert begun and self.store.report_started(trial, attempt, token, now=self.tick())
 
     def report(self, trial: int, attempt: int, step: int, value: float, measured: float = 0.0) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.memory import GANG_MARGIN_BYTES, MARGIN_BYTES, MARGIN_PERCENT, footprint, largest_micro_batch
+from estimators.memory import GANG_MARGIN_BYTES, MARGIN_BYTES, MARGIN_PERCENT, largest_micro_batch, predict
 from estimators.model import MIB, Layout, ModelProfile, Plan
 from estimators.peaks.envelope import Envelope, Line
 
@@ -13,19 +13,19 @@ PROFILE = ModelProfile("s", 1, MIB, {Layout(): CURVE, Layout(2): CURVE})
 
 
 def test_a_footprint_is_the_traced_peak_and_a_margin() -> None:
-    cost = footprint(PROFILE, Plan(8))
+    cost = predict(PROFILE, Plan(8))
     assert cost.peak_bytes == 18 * MIB
     assert cost.margin_bytes == MARGIN_BYTES + 18 * MIB * MARGIN_PERCENT // 100
 
 
 def test_a_rank_of_a_gang_has_more_that_no_trace_shows() -> None:
-    single, gang = footprint(PROFILE, Plan(8)), footprint(PROFILE, Plan(8, dp_shard=2))
+    single, gang = predict(PROFILE, Plan(8)), predict(PROFILE, Plan(8, dp_shard=2))
     assert gang.margin_bytes - single.margin_bytes == GANG_MARGIN_BYTES
 
 
 def test_what_failures_have_taught_counts_as_part_of_the_peak() -> None:
-    cost = footprint(PROFILE, Plan(8), extra_bytes=5 * MIB)
-    assert cost.peak_bytes == 23 * MIB and cost.parts == {"unseen": 5 * MIB}
+    cost = predict(PROFILE, Plan(8), extra_bytes=5 * MIB)
+    assert cost.peak_bytes == 23 * MIB and cost.parts == {"learned": 5 * MIB}
 
 
 @given(
@@ -39,7 +39,7 @@ def test_the_largest_micro_batch_fits_with_its_margin_and_one_more_does_not(
     largest = largest_micro_batch(profile, Layout(ranks), capacity_mib, extra_bytes)
 
     def reserved(micro_batch: int) -> int:
-        return footprint(profile, Plan(micro_batch, dp_shard=ranks), extra_bytes).reserved_mib
+        return predict(profile, Plan(micro_batch, dp_shard=ranks), extra_bytes).reserved_mib
 
     assert largest == 0 or reserved(largest) <= capacity_mib
     assert reserved(largest + 1) > capacity_mib
@@ -47,4 +47,4 @@ def test_the_largest_micro_batch_fits_with_its_margin_and_one_more_does_not(
 
 def test_a_layout_that_was_not_traced_has_no_footprint() -> None:
     with pytest.raises(KeyError):
-        footprint(PROFILE, Plan(8, recompute=True))
+        predict(PROFILE, Plan(8, recompute=True))

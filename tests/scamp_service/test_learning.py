@@ -83,8 +83,12 @@ def test_a_family_with_hidden_memory_is_out_of_memory_once_and_no_more(empty: St
     assert len(trials) == TRIALS and {trial.state for trial in trials} == {TrialState.COMPLETED}
     (teacher,) = (trial for trial in trials if trial.num_oom)
     later = [trial for trial in trials if trial is not teacher]
-    assert {(trial.learned_bytes, trial.extra_bytes) for trial in later} == {(teacher.extra_bytes,) * 2}
-    assert "MiB learned from 1 trial of this family, 1 of them out of memory" in later[0].plan_reason
+    assert {(trial.sized.learned_bytes, trial.prediction.extra_bytes) for trial in later if trial.sized} == {
+        (teacher.prediction.extra_bytes,) * 2
+    }
+    assert "MiB learned from 1 trial of this family, 1 of them out of memory" in str(
+        later[0].sized and later[0].sized.reason
+    )
 
 
 def test_without_learning_every_trial_of_it_is_out_of_memory(empty: Store) -> None:
@@ -106,7 +110,7 @@ def test_the_error_of_a_family_whose_tensors_are_missed_shrinks_to_nothing(empty
     errors = prediction_errors_pct(exact)
     assert learning.out_of_memory() == learning.attempts()[:1] and len(exact) == TRIALS
     assert errors[0] < -20 and errors[8:] == [0.0] * (TRIALS - 8)
-    assert {attempt.bias_bytes for attempt in exact[8:]} == {10 * MIB}
+    assert {attempt.prediction.bias_bytes for attempt in exact[8:]} == {10 * MIB}
 
 
 def test_without_learning_the_error_of_the_trace_stays(empty: Store) -> None:

@@ -8,6 +8,7 @@ from estimators.model import Plan
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Metric
 from tests.serving import SECRET, SPEC, InProcess, end, fill
+from tests.values import new_attempt, sized
 
 
 def test_a_study_is_created_at_its_location_with_all_defaults(api: InProcess) -> None:
@@ -67,12 +68,11 @@ def test_studies_are_listed_newest_first_when_asked(api: InProcess) -> None:
 def test_what_was_learned_is_told_by_family(api: InProcess) -> None:
     study = fill(api.store)
     waiting = api.store.trials(study.id)[2]
-    queued = {"plan": Plan(8).to_json(), "predicted_bytes": 8 * 2**20, "reserved_mib": 9, "family": "f"}
+    queued = {"sized": sized(Plan(8), 9, 8 * 2**20), "family": "f"}
     assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, **queued)
     assert api.store.begin_attempt(
-        waiting.id, 1, token=SECRET, plan=queued["plan"], devices=("n/0",), device_kinds=("virtual",), mib_per_rank=9,
-        predicted_bytes=8 * 2**20, placement_reason="", now=2.0,
-    )  # fmt: skip
+        new_attempt(waiting.id, token=SECRET, device_kinds=("virtual",), reserved_mib=9, predicted_bytes=8 * 2**20)
+    )
     assert api.store.report(waiting.id, 1, SECRET, measured_bytes=10 * 2**20, now=3.0)
     lesson = {"family": "f", "extra_bytes": 2 * 2**20, "bias_bytes": 0, "num_trials": 1,
               "num_out_of_memory": 0}  # fmt: skip

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.memory import footprint
+from estimators.memory import predict
 from estimators.model import MIB, Layout, ModelProfile, PeakCurve, Plan
 from estimators.peaks.envelope import Envelope, Line, PeakTable
 from placement.model import Cluster, Device
-from placement.planning.planner import Choice, NoPlan, Untraced, choose
+from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
 
 
 def cluster(*capacities_mib: int) -> Cluster:
@@ -45,7 +45,7 @@ class Model:
         fixed = (self.state + self.state / 3 * (1.5 if layout.accumulate else 1)) / layout.dp_shard
         return line(fixed, self.sample / 4 if layout.recompute else self.sample)
 
-    def choose(self, batch: int, devices: Cluster = FOUR, extra_bytes: int = 0) -> Choice | NoPlan:
+    def choose(self, batch: int, devices: Cluster = FOUR, extra_bytes: int = 0) -> ChosenPlan | NoPlan:
         """As the caller does: trace what is asked for, and ask again."""
         known = profile(self.state)
         while True:
@@ -56,9 +56,9 @@ class Model:
             self.traced.append(answer.layout)
             known = known.with_curve(answer.layout, self.curve(answer.layout))
 
-    def chosen(self, batch: int, devices: Cluster = FOUR, extra_bytes: int = 0) -> Choice:
+    def chosen(self, batch: int, devices: Cluster = FOUR, extra_bytes: int = 0) -> ChosenPlan:
         answer = self.choose(batch, devices, extra_bytes)
-        assert isinstance(answer, Choice), answer
+        assert isinstance(answer, ChosenPlan), answer
         return answer
 
 
@@ -67,9 +67,9 @@ def test_what_fits_on_one_rank_runs_there_whole_after_one_trace() -> None:
     choice = model.chosen(batch=32)
     assert choice.plan == Plan(32)
     assert model.traced == [Layout()]
-    assert choice.footprint == footprint(profile(30).with_curve(Layout(), model.curve(Layout())), Plan(32), 0)
+    assert choice.prediction == predict(profile(30).with_curve(Layout(), model.curve(Layout())), Plan(32), 0)
     assert choice.reason == (
-        f"1 rank, micro-batch 32: one rank needs {choice.footprint.reserved_mib} MiB, devices offer 100"
+        f"1 rank, micro-batch 32: one rank needs {choice.prediction.reserved_mib} MiB, devices offer 100"
     )
 
 
@@ -169,7 +169,7 @@ def test_a_table_of_traced_peaks_is_not_asked_beyond_its_end() -> None:
     assert answer == Untraced(Layout(accumulate=True))
     known = known.with_curve(Layout(accumulate=True), PeakTable(((1, Line(0, 20 * MIB)), (2, Line(0, 40 * MIB)))))
     answer = choose(known, batch=8, cluster=FOUR)
-    assert isinstance(answer, Choice) and answer.plan == Plan(2, 4)
+    assert isinstance(answer, ChosenPlan) and answer.plan == Plan(2, 4)
 
 
 @pytest.mark.parametrize(("batch", "extra_bytes"), [(0, 0), (-1, 0), (1, -1)])
@@ -208,11 +208,11 @@ def test_the_choice_is_the_first_that_fits_among_all_plans(
                     continue
                 plan = Plan(size, batch // degree // size, degree, recompute)
                 full = full.with_curve(plan.layout, model.curve(plan.layout))
-                if footprint(full, plan, extra).reserved_mib <= capacity:
+                if predict(full, plan, extra).reserved_mib <= capacity:
                     fitting.append(plan)
     answer = model.choose(batch, devices, extra)
     if fitting:
-        assert isinstance(answer, Choice) and answer.plan == fitting[0]
+        assert isinstance(answer, ChosenPlan) and answer.plan == fitting[0]
         assert answer.plan.batch == batch
     else:
         assert isinstance(answer, NoPlan)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from estimators.model import Plan
+from estimators.model import Candidate, Plan
 from scamp_service.cluster.gpus import is_rank
 from scamp_service.cluster.local_ray import NAMESPACE, LocalRay
 from scamp_service.cluster.pools import Offers
@@ -27,6 +27,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
+from tests.values import new_attempt, sized
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -75,17 +76,15 @@ class World:
         plan = Plan(micro_batch=32 // ranks, dp_shard=ranks)
         self.store.create_trials(self.study, [(self.number, params)], now=now)
         trial = self.store.trials(self.study)[-1]
-        self.store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=now, plan=plan.to_json())
-        begun = {"plan": plan.to_json(), "devices": devices, "mib_per_rank": 64, "predicted_bytes": 0}
-        assert self.store.begin_attempt(trial.id, 1, token="token", placement_reason="", now=now, **begun)
+        self.store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.QUEUED, now=now, sized=sized(plan, 64))
+        begun = new_attempt(trial.id, token="token", plan=plan, devices=devices, reserved_mib=64, now=now)
+        assert self.store.begin_attempt(begun)
         order = Order(
             trial_id=trial.id,
             attempt=1,
             token="token",
             study_id=self.study,
-            workload="vit_digits",
-            code=None,
-            params=params,
+            candidate=Candidate("vit_digits", None, params),
             plan=plan,
             devices=devices,
             mib_per_rank=64,

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from estimators.model import Plan
+from estimators.model import Candidate, Plan
 from scamp_service.cluster.rank import MAX_LINE, ROWS_PER_FLUSH, LineWriter, Reports
 from scamp_service.cluster.sink import CONTROLLER_LEASE, Report, Sink
 from scamp_service.control.executor import Order
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Metric
 from scamp_service.store.store import Store
+from tests.values import new_attempt, sized
 
 SPEC = {"name": "sink", "workload": "vit_digits", "objective": {"metric": "accuracy"}, "space": {"lr": {"choice": [1]}}}
-ORDER = Order(1, 1, "token", 1, "vit_digits", None, {}, Plan(1), ("d",), 1, 0, 10, 1, "accuracy")
+ORDER = Order(1, 1, "token", 1, Candidate("vit_digits", None, {}), Plan(1), ("d",), 1, 0, 10, 1, "accuracy")
 
 
 @pytest.fixture
@@ -26,9 +27,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(f"sqlite:///{tmp_path / 'scamp.db'}")
     study = store.create_study(SPEC, now=1.0)
     store.create_trials(study.id, [(0, {})], now=1.0)
-    assert store.move_trial(1, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, plan=ORDER.plan.to_json())
-    begun = {"plan": ORDER.plan.to_json(), "devices": ("d",), "mib_per_rank": 1, "predicted_bytes": 0}
-    assert store.begin_attempt(1, 1, token="token", placement_reason="", now=1.0, **begun)
+    assert store.move_trial(1, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized(ORDER.plan))
+    assert store.begin_attempt(new_attempt(1, token="token", plan=ORDER.plan))
     yield store
     store.close()
 

@@ -6,17 +6,22 @@ from typing import Any
 from estimators.learning import NOTHING, Ending, Learned, Run
 from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
-from scamp_service.control import decide as d
-from scamp_service.control.executor import GangState, GangStatus, Sized, Unsized
+from placement.packing.packer import PASSES_BEFORE_RESERVATION, Start
+from scamp_service.control.decide import decide
+from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
+from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.executor import GangState, GangStatus, Unsized
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Trial
+from tests.values import attempt, sized, trial
 
 CLUSTER = Cluster(tuple(Device(f"n/{i}", "n", i, "virtual", 96) for i in range(4)))
 ALIVE = GangStatus(GangState.ALIVE)
 
 
-def study(**changes: Any) -> d.StudyRules:
-    rules = d.StudyRules(
+def study(**changes: Any) -> StudyRules:
+    rules = StudyRules(
         id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, metric="accuracy", maximize=True, seed=0,
         max_trials=10, steps=100, report_every=10, rungs=(10, 30), reduction_factor=3, max_concurrent=None, max_lost=2,
         max_oom=3, num_trials=10,
@@ -24,30 +29,9 @@ def study(**changes: Any) -> d.StudyRules:
     return replace(rules, **changes)
 
 
-def trial(**changes: Any) -> Trial:
-    row = Trial(
-        id=1, study_id=1, number=0, state=TrialState.RUNNING, attempt=1, params={}, reason="", structure="",
-        plan=Plan(8).to_json(), plan_reason="", predicted_bytes=20 * MIB, reserved_mib=24, measured_bytes=0,
-        extra_bytes=0, bias_bytes=0, learned_bytes=0, family="", num_lost=0, num_oom=0, judged_step=0, step=0,
-        value=None, created_at=0.0, started_at=None, finished_at=None,
-    )  # fmt: skip
-    return replace(row, **changes)
-
-
-def attempt(**changes: Any) -> Attempt:
-    row = Attempt(
-        trial_id=1, attempt=1, token="t", state=AttemptState.RUNNING, plan=Plan(8).to_json(), devices=("n/0",),
-        device_kinds=("virtual",), mib_per_rank=24, predicted_bytes=20 * MIB, extra_bytes=0, bias_bytes=0,
-        measured_bytes=0, outcome=None, detail="", placement_reason="", checkpoint_step=-1, created_at=0.0,
-        started_at=0.0, ended_at=None,
-    )  # fmt: skip
-    return replace(row, **changes)
-
-
 def effects(*, trials: list[Trial], attempts: list[Attempt] | None = None, **known: Any) -> list[d.Effect]:
     known = {"now": 1.0, "studies": {1: study()}, "gangs": {}, "cluster": CLUSTER, **known}
-    found = d.decide(d.Snapshot(trials=trials, attempts=attempts or [], **known))
-    return [effect for effect in found if not isinstance(effect, d.PassedOver)]
+    return decide(Snapshot(trials=trials, attempts=attempts or [], **known))
 
 
 def only_move(found: list[d.Effect]) -> d.MoveTrial:
@@ -79,13 +63,16 @@ def test_a_trial_that_never_reports_its_objective_fails_with_what_to_do() -> Non
 def test_out_of_memory_is_planned_again_with_what_was_measured() -> None:
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, measured_bytes=50 * MIB)
     move = only_move(effects(trials=[trial()], attempts=[oom]))
-    assert move.to is TrialState.WAITING and move.changes["extra_bytes"] == 35 * MIB and move.changes["num_oom"] == 1
+    assert move.to is TrialState.WAITING and move.changes["num_oom"] == 1
+    assert move.sized is not None and move.sized.prediction.extra_bytes == 35 * MIB
 
 
 def test_predictions_grow_after_out_of_memory_even_when_nothing_was_measured() -> None:
     again = trial(predicted_bytes=25 * MIB, extra_bytes=5 * MIB, num_oom=1)
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=25 * MIB, extra_bytes=5 * MIB)
-    assert only_move(effects(trials=[again], attempts=[oom])).changes["extra_bytes"] == (24 - 20 + 5) * MIB
+    healed = only_move(effects(trials=[again], attempts=[oom])).sized
+    assert healed is not None and healed.prediction.extra_bytes == (24 - 20 + 5) * MIB
+    assert healed.prediction.traced_bytes == 20 * MIB
 
 
 def learning(*past: Run, **row: Any) -> tuple[list[d.Effect], str]:
@@ -101,9 +88,9 @@ RAISED = 30 * MIB - 20 * MIB + 5 * MIB
 
 def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
     found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
-    assert [effect.learned for effect in found if isinstance(effect, d.Size)] == [Learned(RAISED, 0, 1, 1)]
+    assert [effect.demand.learned for effect in found if isinstance(effect, d.Size)] == [Learned(RAISED, 0, 1, 1)]
     others, _ = learning(replace(FAILED, device_kinds=("H200",)), state=TrialState.WAITING, plan=None)
-    assert [effect.learned for effect in others if isinstance(effect, d.Size)] == [NOTHING]
+    assert [effect.demand.learned for effect in others if isinstance(effect, d.Size)] == [NOTHING]
 
 
 def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
@@ -116,18 +103,17 @@ def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns
 
 
 def test_a_plan_keeps_what_was_learned_and_its_family() -> None:
-    sized = {9: Sized("s", Plan(4), 35 * MIB, 45, "fits", RAISED, MIB, RAISED + 1)}
+    found = sized(Plan(4), 45, 35 * MIB, RAISED, MIB, learned_bytes=RAISED + 1)
     candidate = trial(id=9, attempt=0, state=TrialState.WAITING, plan=None)
-    changes = only_move(effects(trials=[candidate], sized=sized)).changes
-    assert (changes["extra_bytes"], changes["bias_bytes"], changes["learned_bytes"]) == (RAISED, MIB, RAISED + 1)
-    assert changes["family"] == study().family(candidate)
+    move = only_move(effects(trials=[candidate], sized={9: found}))
+    assert move.sized == found and move.changes["family"] == study().family(candidate)
 
 
 def test_an_attempt_knows_the_kinds_of_its_devices() -> None:
     mixed = Cluster((Device("a", "n", 0, "L4", 96), Device("b", "n", 1, "H200", 96), Device("c", "n", 2, "T4", 8)))
-    queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(4, 1, 2).to_json(), reserved_mib=20)
+    queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(4, 1, 2), reserved_mib=20)
     begin = next(effect for effect in effects(trials=[queued], cluster=mixed) if isinstance(effect, d.Begin))
-    assert begin.device_kinds == ("H200", "L4")
+    assert begin.attempt.device_kinds == ("H200", "L4")
 
 
 def test_healing_gives_up_after_the_budget() -> None:
@@ -151,7 +137,7 @@ def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_to
 
 
 def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
-    late = d.LAUNCH_PATIENCE_SECONDS + 1.0
+    late = LAUNCH_PATIENCE_SECONDS + 1.0
     found = effects(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)], now=late)
     assert only_move(found).to is TrialState.QUEUED
 
@@ -181,8 +167,8 @@ def test_stopping_a_study_cancels_whatever_it_has() -> None:
 
 def test_a_sized_candidate_is_queued_and_one_without_a_plan_is_infeasible() -> None:
     waiting = [trial(id=i, state=TrialState.WAITING, attempt=0, plan=None) for i in (1, 2, 3)]
-    sized = {1: Sized("s", Plan(4), MIB, 5, "one rank"), 2: Unsized("needs 200 MiB", True)}
-    found = effects(trials=waiting, sized=sized)
+    results = {1: sized(Plan(4), 5, MIB), 2: Unsized("needs 200 MiB", True)}
+    found = effects(trials=waiting, sized=results)
     assert [e.to for e in found if isinstance(e, d.MoveTrial)] == [TrialState.QUEUED, TrialState.INFEASIBLE]
     assert [e.trial.id for e in found if isinstance(e, d.Size)] == [3]
 
@@ -194,7 +180,7 @@ def test_nothing_is_sized_or_placed_while_the_cluster_starts() -> None:
 
 def test_memory_of_attempts_that_wind_down_is_not_given_away() -> None:
     winding_down = attempt(trial_id=9, state=AttemptState.STOPPING, devices=tuple(d.id for d in CLUSTER.devices),
-                           mib_per_rank=80)  # fmt: skip
+                           reserved_mib=80)  # fmt: skip
     queued = trial(state=TrialState.QUEUED, attempt=0)
     found = effects(trials=[queued], attempts=[winding_down], gangs={"9/1": ALIVE})
     assert not [effect for effect in found if isinstance(effect, d.Begin)]
@@ -211,10 +197,10 @@ def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
     studies = {1: study(), 2: study(id=2)}
     trials = [trial(id=i, number=i, study_id=1 if i < 9 else 2, state=TrialState.QUEUED, attempt=0, reserved_mib=90)
               for i in range(1, 13)]  # fmt: skip
-    begun = [e.trial.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
+    begun = [e.order.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
     assert sorted(begun) == [1, 1, 2, 2]
     studies[2] = study(id=2, max_concurrent=1)
-    begun = [e.trial.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
+    begun = [e.order.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
     assert sorted(begun) == [1, 1, 1, 2]
 
 
@@ -236,4 +222,20 @@ def test_a_study_ends_when_its_trials_have_and_fails_when_none_can_run() -> None
 def test_a_resumed_order_starts_at_the_last_committed_checkpoint() -> None:
     queued = trial(state=TrialState.QUEUED, num_lost=1)
     begin = next(e for e in effects(trials=[queued], checkpoints={1: 30}) if isinstance(e, d.Begin))
-    assert begin.order.resume_step == 30 and begin.order.attempt == 2 and begin.placement.reason
+    assert begin.order.resume_step == 30 and begin.order.attempt == 2 and begin.attempt.placement_reason
+
+
+def test_a_gang_passed_over_too_often_gets_devices_kept_for_it_also_after_a_restart() -> None:
+    """How often is read off the attempts that began meanwhile: nothing needs to be remembered."""
+    holder = attempt(trial_id=50, reserved_mib=90)
+    large = trial(id=2, state=TrialState.QUEUED, attempt=0, plan=Plan(4, 1, 4), reserved_mib=96)
+    small = trial(id=60, state=TrialState.QUEUED, attempt=0, reserved_mib=10)
+    starts = [Start(40 + number, 1.0 + number, None) for number in range(PASSES_BEFORE_RESERVATION)]
+    running = {"attempts": [holder], "gangs": {"50/1": ALIVE}}
+
+    def begun(known: list[Start]) -> list[int]:
+        found = effects(trials=[large, small], starts=known, **running)
+        return [effect.order.trial_id for effect in found if isinstance(effect, d.Begin)]
+
+    assert begun(starts[1:]) == [60], "one pass less, and a small one may still go before"
+    assert begun(starts) == []

@@ -1,22 +1,31 @@
 from __future__ import annotations
 
+from typing import Any
+
+from estimators.model import Candidate
 from scamp_service.control.families import family
 
 PARAMS = {"width": 64, "lr": 1e-3, "optimizer": "adamw", "flash": True, "batch": 64, "spike_mib": 0}
 SEARCHED = {"width", "lr", "optimizer", "flash"}
-OWN = family("vit_digits", None, PARAMS, SEARCHED)
+
+
+def of(params: dict[str, Any], workload: str = "vit_digits", code: str | None = None) -> str:
+    return family(Candidate(workload, code, params), SEARCHED)
+
+
+OWN = of(PARAMS)
 
 
 def test_numbers_that_are_searched_leave_the_family_as_it_is() -> None:
-    assert family("vit_digits", None, {**PARAMS, "width": 128, "lr": 5e-3}, SEARCHED) == OWN
+    assert of({**PARAMS, "width": 128, "lr": 5e-3}) == OWN
 
 
 def test_what_chooses_another_path_through_the_code_is_another_family() -> None:
     changed = [{"optimizer": "sgd"}, {"flash": False}, {"spike_mib": 24}, {"batch": 32}]
-    others = {family("vit_digits", None, {**PARAMS, **change}, SEARCHED) for change in changed}
-    others |= {family("stdlib_gpt", None, PARAMS, SEARCHED), family("vit_digits", "0" * 64, PARAMS, SEARCHED)}
+    others = {of({**PARAMS, **change}) for change in changed}
+    others |= {of(PARAMS, "stdlib_gpt"), of(PARAMS, code="0" * 64)}
     assert len(others | {OWN}) == 7
 
 
 def test_the_order_of_parameters_does_not_matter() -> None:
-    assert family("vit_digits", None, dict(reversed(PARAMS.items())), SEARCHED) == OWN
+    assert of(dict(reversed(PARAMS.items()))) == OWN

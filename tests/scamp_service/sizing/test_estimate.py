@@ -16,10 +16,10 @@ from rich.console import Console
 from estimators.devices.catalogue import KINDS, gpu
 from estimators.devices.kind import DeviceKind, Figure, Rate
 from estimators.model import CATEGORIES, MIB, Layout
-from placement.planning.planner import Choice, NoPlan
+from placement.planning.planner import ChosenPlan, NoPlan
 from scamp_service.cli.estimate_table import as_table, footnotes, headline
-from scamp_service.control.executor import Sized
 from scamp_service.errors import InvalidInput
+from scamp_service.model import Sized
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
 from scamp_service.sizing.estimate import UNVERIFIED, Estimate, Estimator, devices, estimate, target
@@ -61,8 +61,8 @@ def test_all_plans_are_compared_and_a_study_takes_the_one_that_is_told(estimator
         sized = Sizing(sizer).size(MEDIUM, cluster=cluster)
     finally:
         sizer.close()
-    assert isinstance(sized, Sized) and isinstance(found.choice, Choice)
-    assert (sized.plan, sized.reserved_mib) == (found.choice.plan, found.choice.footprint.reserved_mib)
+    assert isinstance(sized, Sized) and isinstance(found.choice, ChosenPlan)
+    assert (sized.plan, sized.prediction.reserved_mib) == (found.choice.plan, found.choice.prediction.reserved_mib)
     assert sized.reason == found.choice.reason
 
 
@@ -170,7 +170,7 @@ def test_every_kind_of_gpu_offers_the_memory_that_it_has(kind: str) -> None:
 
 def test_a_plan_that_fits_a_gpu_by_its_tensors_alone_is_refused(folder: Path, pool: TracePool) -> None:
     on_gpu = Estimator("vit_digits", None, folder, gpu("T4"), pool=pool)
-    room = on_gpu.estimate(MEDIUM, devices(1, 1000, "T4")).options[0].footprint.reserved_mib
+    room = on_gpu.estimate(MEDIUM, devices(1, 1000, "T4")).options[0].prediction.reserved_mib
     assert on_gpu.estimate(MEDIUM, devices(1, room, "T4")).options[0].fits
     tight = on_gpu.estimate(MEDIUM, devices(1, room - 1, "T4"))
     none = on_gpu.estimate(MEDIUM, devices(1, 300, "T4"))
@@ -271,7 +271,7 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
     refuses(own, r"own\(width: 'int'\)|own\(width: int\): missing a required argument: 'width'")
     refuses(own, "unexpected keyword argument 'depht'", width=8, depht=3)
     peaks = [
-        one.estimate({"width": 32, "batch": 2}, devices(1, 1024)).options[0].footprint.parts["scratch"]
+        one.estimate({"width": 32, "batch": 2}, devices(1, 1024)).options[0].prediction.parts["scratch"]
         for one in (own, function("own", gpu("H100")))
     ]
     assert peaks[1] >= 4 * num_params > peaks[0], "on a GPU AdamW updates all parameters at once"

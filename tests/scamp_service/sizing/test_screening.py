@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from estimators.model import Layout
-from placement.planning.planner import Choice, NoPlan
+from placement.planning.planner import ChosenPlan, NoPlan
 from scamp_service.cli.screen_table import as_table, footnotes
 from scamp_service.sizing.blueprints import Screener
 from scamp_service.sizing.candidates import subject
@@ -62,7 +62,7 @@ def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) 
             one = screening.candidates[number]
             alone = estimator.estimate(one.params, CLUSTER)
             assert [option.plan for option in one.options] == [option.plan for option in alone.options]
-            assert [o.footprint.peak_bytes for o in one.options] == [o.footprint.peak_bytes for o in alone.options]
+            assert [o.prediction.peak_bytes for o in one.options] == [o.prediction.peak_bytes for o in alone.options]
             assert one.choice is not None and one.choice.reason == alone.choice.reason
 
 
@@ -71,7 +71,7 @@ def test_candidates_of_one_block_are_traced_and_what_the_workload_refuses_is_tol
 ) -> None:
     assert {screening.candidates[number].params["depth"] for number in screening.alone} == {1}
     assert any(f"no formulas for {len(screening.alone)} candidates" in line for line in told)
-    assert all(isinstance(screening.candidates[number].choice, Choice | NoPlan) for number in screening.alone)
+    assert all(isinstance(screening.candidates[number].choice, ChosenPlan | NoPlan) for number in screening.alone)
     assert "multiple of heads" in screening.candidates[40].refused and screening.candidates[40].choice is None
 
 

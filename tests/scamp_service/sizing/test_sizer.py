@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from estimators.learning import Learned
-from estimators.model import Layout
+from estimators.model import Candidate, Layout
 from placement.model import Cluster, Device
-from scamp_service.control.executor import Demand, Sized, Unsized
+from scamp_service.control.executor import Demand, Unsized
+from scamp_service.model import Sized
 from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.sizing.traces import TraceCache
 from tests.sizing import FOUR_DEVICES, USER, MemoryBlobs, Sizing
@@ -53,7 +54,9 @@ def test_a_small_candidate_takes_a_part_of_one_device(sizing: Sizing) -> None:
     sized = sizing.size({"depth": 4, "width": 64, "batch": 64})
     assert isinstance(sized, Sized)
     assert (sized.plan.world_size, sized.plan.micro_batch, sized.plan.recompute) == (1, 64, False)
-    assert sized.predicted_bytes < sized.reserved_mib * 2**20 and sized.reserved_mib <= 48
+    assert (
+        sized.prediction.predicted_bytes < sized.prediction.reserved_mib * 2**20 and sized.prediction.reserved_mib <= 48
+    )
     assert "1 rank" in sized.reason
 
 
@@ -62,7 +65,7 @@ def test_a_candidate_too_large_for_a_device_is_sharded_with_the_same_batch(sizin
     assert isinstance(sized, Sized)
     assert sized.plan.dp_shard > 1
     assert sized.plan.batch == 32
-    assert sized.reserved_mib <= 96
+    assert sized.prediction.reserved_mib <= 96
 
 
 def test_a_candidate_that_fits_on_no_plan_is_infeasible_with_the_reason(sizing: Sizing) -> None:
@@ -87,8 +90,8 @@ def test_on_gpus_ranks_get_what_the_allocator_must_be_given_and_room_for_nccl(
     sized = sizing.size({**params, "batch": 64}, cluster=gpus)
     assert isinstance(sized, Sized) and sized.plan.world_size == num_ranks
     # Foretold is what will be measured and learned from, the tensors.
-    tensors_mib = 1.06 * sized.predicted_bytes / 2**20
-    assert tensors_mib + beyond_mib <= sized.reserved_mib < tensors_mib + beyond_mib + 100
+    tensors_mib = 1.06 * sized.prediction.predicted_bytes / 2**20
+    assert tensors_mib + beyond_mib <= sized.prediction.reserved_mib < tensors_mib + beyond_mib + 100
 
 
 def test_what_failures_have_taught_changes_the_plan(sizing: Sizing) -> None:
@@ -96,7 +99,7 @@ def test_what_failures_have_taught_changes_the_plan(sizing: Sizing) -> None:
     second = sizing.size({"depth": 4, "width": 64, "batch": 64}, extra=80 * 2**20)
     assert isinstance(first, Sized) and isinstance(second, Sized)
     assert first.plan != second.plan
-    assert second.predicted_bytes > 80 * 2**20
+    assert second.prediction.predicted_bytes > 80 * 2**20
 
 
 MIB = 2**20
@@ -107,9 +110,15 @@ def test_what_the_family_has_learned_is_reserved_and_said(sizing: Sizing) -> Non
     learned = Learned(24 * MIB, 2 * MIB, num_trials=3, num_out_of_memory=1)
     plain, raised = sizing.size(small), sizing.size(small, learned=learned)
     assert isinstance(plain, Sized) and isinstance(raised, Sized)
-    assert raised.plan == plain.plan and raised.predicted_bytes == plain.predicted_bytes + 24 * MIB
-    assert raised.reserved_mib >= plain.reserved_mib + 24
-    assert (raised.extra_bytes, raised.bias_bytes, raised.learned_bytes) == (24 * MIB, 2 * MIB, 24 * MIB)
+    assert (
+        raised.plan == plain.plan and raised.prediction.predicted_bytes == plain.prediction.predicted_bytes + 24 * MIB
+    )
+    assert raised.prediction.reserved_mib >= plain.prediction.reserved_mib + 24
+    assert (raised.prediction.extra_bytes, raised.prediction.bias_bytes, raised.learned_bytes) == (
+        24 * MIB,
+        2 * MIB,
+        24 * MIB,
+    )
     assert raised.reason.endswith("; with 24.0 MiB learned from 3 trials of this family, 1 of them out of memory")
 
 
@@ -117,7 +126,7 @@ def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> N
     small = {"depth": 4, "width": 64, "batch": 64}
     own = sizing.size(small, extra=30 * MIB, learned=Learned(24 * MIB, num_trials=1))
     assert isinstance(own, Sized)
-    assert own.extra_bytes == 30 * MIB and own.learned_bytes == 24 * MIB and "learned" not in own.reason
+    assert own.prediction.extra_bytes == 30 * MIB and own.learned_bytes == 24 * MIB and "learned" not in own.reason
 
 
 def test_what_others_needed_makes_no_candidate_infeasible(sizing: Sizing) -> None:
@@ -125,7 +134,11 @@ def test_what_others_needed_makes_no_candidate_infeasible(sizing: Sizing) -> Non
     plain = sizing.size(large)
     sized = sizing.size(large, learned=Learned(90 * MIB, num_trials=1, num_out_of_memory=1))
     assert isinstance(plain, Sized) and isinstance(sized, Sized)
-    assert (sized.plan, sized.reserved_mib, sized.extra_bytes) == (plain.plan, plain.reserved_mib, 0)
+    assert (sized.plan, sized.prediction.reserved_mib, sized.prediction.extra_bytes) == (
+        plain.plan,
+        plain.prediction.reserved_mib,
+        0,
+    )
     assert sized.learned_bytes == 90 * MIB and "; without 90.0 MiB learned from 1 trial of" in sized.reason
 
 
@@ -179,7 +192,9 @@ def test_a_small_candidate_does_not_wait_for_all_layouts_of_a_large_one(sizing: 
 
 def test_a_request_is_served_once_and_a_forgotten_one_not_at_all(sizing: Sizing) -> None:
     trial = sizing.begin({"depth": 1, "width": 24})
-    sizing.sizer.request(trial, Demand("vit_digits", None, {"patch": 3}), FOUR_DEVICES)  # no effect: it is being sized
+    sizing.sizer.request(
+        trial, Demand(Candidate("vit_digits", None, {"patch": 3})), FOUR_DEVICES
+    )  # no effect: it is being sized
     forgotten = sizing.begin({"depth": 1, "width": 40})
     sizing.sizer.forget([forgotten])
     assert isinstance(sizing.end(trial), Sized)
@@ -236,7 +251,7 @@ def test_a_key_tells_apart_all_that_changes_a_trace(tmp_path: Path) -> None:
 
 def test_closing_ends_the_child_at_once(tmp_path: Path, blobs: MemoryBlobs) -> None:
     sizer = ProcessSizer(blobs, tmp_path)
-    sizer.request(1, Demand("vit_digits", None, {}), FOUR_DEVICES)
+    sizer.request(1, Demand(Candidate("vit_digits", None, {})), FOUR_DEVICES)
     while (child := sizer._processes[0].pid) is None:
         time.sleep(0.01)
     began = time.monotonic()

@@ -51,9 +51,9 @@ INSERT INTO trials (id, study_id, number, state, attempt, params, reason, struct
  (2, 1, 1, 'WAITING', 1, '{}', '', 's', '', 100, 1, 120, 30, 0, 1, 0, 0, 1);
 INSERT INTO attempts (trial_id, attempt, token, state, plan, devices, mib_per_rank, predicted_bytes, measured_bytes,
  outcome, detail, placement_reason, checkpoint_step, created_at, objective_seq) VALUES
- (1, 1, 't', 'ENDED', '{}', '["a"]', 1, 100, 120, 'OUT_OF_MEMORY', '', '', -1, 1, -1),
- (1, 2, 'u', 'RUNNING', '{}', '["a"]', 2, 130, 100, NULL, '', '', -1, 1, -1),
- (2, 1, 'v', 'ENDED', '{}', '["a"]', 1, 100, 120, 'OUT_OF_MEMORY', '', '', -1, 1, -1);
+ (1, 1, 't', 'ENDED', '{"micro_batch": 8}', '["a"]', 1, 100, 120, 'OUT_OF_MEMORY', '', '', -1, 1, -1),
+ (1, 2, 'u', 'RUNNING', '{"micro_batch": 8}', '["a"]', 2, 130, 100, NULL, '', '', -1, 1, -1),
+ (2, 1, 'v', 'ENDED', '{"micro_batch": 8}', '["a"]', 1, 100, 120, 'OUT_OF_MEMORY', '', '', -1, 1, -1);
 """
 
 
@@ -71,7 +71,7 @@ def test_a_study_of_the_first_schema_is_kept_and_its_predictions_are_split(share
     old.close()
     store = Store(shared_url)
     (first, second), (healing,) = store.attempts(1), store.attempts(2)
-    assert [attempt.traced_bytes for attempt in (first, second, healing)] == [100, 100, 100]
+    assert [attempt.prediction.traced_bytes for attempt in (first, second, healing)] == [100, 100, 100]
     assert (first.device_kinds, store.trial(1).family, store.families(1)) == ((), "", [])
     store.close()
 

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from estimators.learning import Ending, Run
 from estimators.model import MIB
+from placement.packing.packer import Start
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Metric, Totals
 from scamp_service.store.reads import _FAMILY_RUNS
 from scamp_service.store.store import Store
+from tests.values import new_attempt
 
 
 def new_study(store: Store, num_trials: int) -> list[int]:
@@ -25,17 +27,7 @@ def new_study(store: Store, num_trials: int) -> list[int]:
 
 def hold(store: Store, trial_id: int, devices: str, began: float, ended: float | None = None, attempt: int = 1) -> None:
     """An attempt on the devices (one letter each) from ``began`` to ``ended``; an ended one queues the trial again."""
-    assert store.begin_attempt(
-        trial_id,
-        attempt,
-        token="t",
-        plan={},
-        devices=tuple(devices),
-        mib_per_rank=1,
-        predicted_bytes=100,
-        placement_reason="",
-        now=began,
-    )
+    assert store.begin_attempt(new_attempt(trial_id, attempt, devices=tuple(devices), predicted_bytes=100, now=began))
     if ended is not None:
         assert store.move_trial(trial_id, TrialState.RUNNING, attempt, TrialState.QUEUED, now=ended)
         assert store.move_attempt(trial_id, attempt, [AttemptState.STARTING], AttemptState.ENDED, now=ended)
@@ -157,13 +149,12 @@ def test_the_past_of_a_family_is_that_of_its_newest_trials_in_all_studies(store:
 
 def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None:
     ids = new_family(store, "f" * (len(Outcome) + 1))
-    begun = {"devices": ("a", "b"), "device_kinds": ("H200", "L4"), "mib_per_rank": 24, "placement_reason": ""}
-    sizes = {"predicted_bytes": 20 * MIB, "extra_bytes": 3 * MIB}
+    kinds = ("H200", "L4")
     for trial_id, outcome in zip(ids, [None, *Outcome], strict=True):
-        assert store.begin_attempt(trial_id, 1, token="t", plan={}, now=1.0, **begun, **sizes)  # type: ignore[arg-type]
+        assert store.begin_attempt(new_attempt(trial_id, device_kinds=kinds, extra_bytes=3 * MIB))
         if outcome:
             assert store.report_outcome(trial_id, 1, "t", outcome, "", now=2.0)
-    run = Run(0, ("H200", "L4"), 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER)
+    run = Run(0, kinds, 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER)
     done, failed = (ids[1 + list(Outcome).index(outcome)] for outcome in (Outcome.DONE, Outcome.OUT_OF_MEMORY))
     evidence = [
         replace(run, trial_id=done, ending=Ending.FINISHED),
@@ -204,3 +195,13 @@ def test_all_attempts_of_a_study_are_listed(store: Store) -> None:
     hold(store, first, "a", 3.0, attempt=2)
     hold(store, new_study(store, 1)[0], "a", 1.0)
     assert [a.key for a in store.study_attempts(1)] == [f"{first}/1", f"{first}/2", f"{second}/1"]
+
+
+def test_starts_are_those_of_a_trial_and_of_all_later_ones(store: Store) -> None:
+    first, second, third = new_study(store, 3)
+    hold(store, first, "a", 1.0)
+    hold(store, second, "a", 2.0, ended=3.0)
+    hold(store, second, "a", 4.0, attempt=2)
+    hold(store, third, "a", 5.0)
+    later = [Start(second, 2.0, 3.0), Start(second, 4.0, None), Start(third, 5.0, None)]
+    assert store.starts_from(second) == later

@@ -16,14 +16,17 @@ from typing import Any
 
 import pytest
 
+from estimators.model import Plan
 from scamp_service.errors import Conflict, InvalidInput, NotFound
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import LogLine, Metric, Trial
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
+from tests.values import new_attempt, sized
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = {"name": "digits", "objective": {"metric": "acc", "direction": "maximize"}, "space": {"lr": {"low": 1e-4}}}
-PLAN = {"dp_shard": 2, "micro_batch": 8, "num_micro_batches": 1, "recompute": False}
+PLAN = Plan(8, dp_shard=2)
+SIZED = sized(PLAN, 40, 30_000_000)
 
 
 def new_trial(store: Store, number: int = 0, params: dict[str, Any] | None = None) -> int:
@@ -36,20 +39,22 @@ def new_trial(store: Store, number: int = 0, params: dict[str, Any] | None = Non
 
 def queue(store: Store, trial_id: int) -> None:
     trial = store.trial(trial_id)
-    assert store.move_trial(trial_id, trial.state, trial.attempt, TrialState.QUEUED, plan=PLAN, now=3.0)
+    assert store.move_trial(trial_id, trial.state, trial.attempt, TrialState.QUEUED, sized=SIZED, now=3.0)
 
 
 def begin(store: Store, trial_id: int, attempt: int = 1, *, now: float = 4.0) -> bool:
     return store.begin_attempt(
-        trial_id,
-        attempt,
-        token=f"token-{attempt}",
-        plan=PLAN,
-        devices=("n0/0", "n0/1"),
-        mib_per_rank=40,
-        predicted_bytes=30_000_000_000,
-        placement_reason="both on one node",
-        now=now,
+        new_attempt(
+            trial_id,
+            attempt,
+            token=f"token-{attempt}",
+            plan=PLAN,
+            devices=("n0/0", "n0/1"),
+            reserved_mib=40,
+            predicted_bytes=30_000_000,
+            placement_reason="both on one node",
+            now=now,
+        )
     )
 
 
@@ -198,14 +203,8 @@ def test_a_new_trial_has_nothing_yet(store: Store) -> None:
         params={"lr": 0.1},
         reason="",
         structure="",
-        plan=None,
-        plan_reason="",
-        predicted_bytes=0,
-        reserved_mib=0,
+        sized=None,
         measured_bytes=0,
-        extra_bytes=0,
-        bias_bytes=0,
-        learned_bytes=0,
         family="",
         num_lost=0,
         num_oom=0,
@@ -224,11 +223,11 @@ def test_a_move_is_compared_with_state_and_attempt(store: Store) -> None:
     assert not store.move_trial(trial_id, TrialState.QUEUED, 0, TrialState.WAITING, now=3.0)
     assert not store.move_trial(trial_id, TrialState.WAITING, 1, TrialState.QUEUED, now=3.0)
     assert contents(store) == before
-    changes = {"plan": PLAN, "predicted_bytes": 2**40, "reserved_mib": 41, "reason": "fits", "structure": "s"}
-    assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=3.0, **changes)
+    found = sized(PLAN, 2**21, 2**40, 2**39, 2**38, learned_bytes=2**37)
+    assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=3.0, sized=found, reason="fits")
     trial = store.trial(trial_id)
     assert trial.state is TrialState.QUEUED and trial.finished_at is None
-    assert {name: getattr(trial, name) for name in changes} == changes
+    assert (trial.sized, trial.structure, trial.reason) == (found, "s", "fits")
 
 
 def test_changes_without_a_move_are_compared_as_well(store: Store) -> None:
@@ -293,7 +292,7 @@ def test_an_attempt_begins_with_its_trial_or_not_at_all(store: Store) -> None:
     assert trial.reason == attempt.placement_reason == "both on one node"
     assert (attempt.key, attempt.token, attempt.state) == (f"{trial_id}/1", "token-1", AttemptState.STARTING)
     assert (attempt.plan, attempt.devices, attempt.mib_per_rank) == (PLAN, ("n0/0", "n0/1"), 40)
-    assert (attempt.predicted_bytes, attempt.checkpoint_step, attempt.outcome) == (30_000_000_000, -1, None)
+    assert (attempt.prediction.predicted_bytes, attempt.checkpoint_step, attempt.outcome) == (30_000_000, -1, None)
     assert store.open_attempts() == [attempt]
 
 
@@ -674,6 +673,7 @@ def test_a_crash_within_a_transaction_leaves_no_half_of_it(store: Store, write: 
 def script(code: str, *args: str) -> Iterator[subprocess.Popen[str]]:
     """A Python process of its own; it says ``ready`` and begins when it is told to."""
     prelude = "import sys; from scamp_service.store.store import *; from scamp_service.model import *\n"
+    prelude += "from tests.values import new_attempt\n"
     process = subprocess.Popen(
         [sys.executable, "-c", prelude + code, *args],
         cwd=ROOT,
@@ -692,8 +692,7 @@ _RACE = """
 store = Store(sys.argv[1])
 print("ready", flush=True); sys.stdin.readline()
 for trial_id in range(1, 31):
-    print(int(store.begin_attempt(trial_id, 1, token=sys.argv[2], plan={}, devices=("d",), mib_per_rank=1,
-                                  predicted_bytes=1, placement_reason="", now=1.0)), flush=True)
+    print(int(store.begin_attempt(new_attempt(trial_id, token=sys.argv[2]))), flush=True)
 store.close()
 """
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from estimators.learning import Learned
-from estimators.model import MIB, Plan
+from estimators.model import MIB
 from scamp_service.cli.progress import closing_line
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Study
@@ -19,17 +19,17 @@ from scamp_service.store.summary import (
     prediction_errors_pct,
     summarize,
 )
-from tests.scamp_service.control.test_decide import attempt, trial
+from tests.values import attempt, new_attempt, trial
 
 STUDY = Study(1, "s", StudyState.COMPLETED, {"objective": {"direction": "maximize"}}, None, "", 0.0, 9.0)
 
 # Trial 4 of examples/digits.yaml, as ranks of Ray ran it: it takes 24 MiB in step 6 that no trace shows.
 TRACED = 22996868
 HEALED = [
-    attempt(trial_id=4, predicted_bytes=TRACED, mib_per_rank=28, measured_bytes=29483008),
-    attempt(trial_id=4, attempt=2, predicted_bytes=35232225, extra_bytes=35232225 - TRACED, mib_per_rank=40,
+    attempt(trial_id=4, predicted_bytes=TRACED, reserved_mib=28, measured_bytes=29483008),
+    attempt(trial_id=4, attempt=2, predicted_bytes=35232225, extra_bytes=35232225 - TRACED, reserved_mib=40,
             measured_bytes=42090496),
-    attempt(trial_id=4, attempt=3, predicted_bytes=47839713, extra_bytes=47839713 - TRACED, mib_per_rank=53,
+    attempt(trial_id=4, attempt=3, predicted_bytes=47839713, extra_bytes=47839713 - TRACED, reserved_mib=53,
             measured_bytes=22997380, outcome=Outcome.STOPPED),
 ]  # fmt: skip
 HEALED[:2] = [replace(one, outcome=Outcome.OUT_OF_MEMORY) for one in HEALED[:2]]
@@ -50,7 +50,7 @@ def test_an_out_of_memory_is_no_measured_error_and_is_told_by_itself() -> None:
 
 
 def test_a_failure_without_any_measurement_needs_more_than_was_reserved() -> None:
-    failed = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=20 * MIB, mib_per_rank=25)
+    failed = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=20 * MIB, reserved_mib=25)
     assert summary_of(failed).out_of_memory == {"attempts": 1, "least_excess_pct": 25.0}
     assert summary_of(failed).prediction_error_pct == {"median": None, "max": None}
 
@@ -65,7 +65,7 @@ def test_the_last_exact_measurement_of_a_trial_counts_for_it() -> None:
 def test_tensors_that_a_family_is_known_to_miss_are_part_of_the_prediction_and_other_memory_is_not() -> None:
     known = attempt(predicted_bytes=50 * MIB, extra_bytes=30 * MIB, bias_bytes=5 * MIB, measured_bytes=25 * MIB)
     assert prediction_errors_pct([known]) == [0.0]
-    assert prediction_errors_pct([replace(known, bias_bytes=0)]) == [-20.0]
+    assert prediction_errors_pct([replace(known, prediction=replace(known.prediction, bias_bytes=0))]) == [-20.0]
     assert prediction_errors_pct([replace(known, measured_bytes=0)]) == []
 
 
@@ -75,9 +75,7 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
     for row, family in zip(store.trials(study.id), ("f", "f", "g"), strict=True):
         assert store.move_trial(row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, family=family)
     first = store.trials(study.id)[0].id
-    begun = {"devices": ("a",), "device_kinds": ("H200",), "mib_per_rank": 26, "predicted_bytes": 20 * MIB}
-    plan = Plan(8).to_json()
-    assert store.begin_attempt(first, 1, token="t", plan=plan, placement_reason="", now=2.0, **begun)  # type: ignore[arg-type]
+    assert store.begin_attempt(new_attempt(first, device_kinds=("H200",), reserved_mib=26, now=2.0))
     assert store.report(first, 1, "t", measured_bytes=31 * MIB, now=3.0)
     assert store.report_outcome(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=4.0)
     assert learned_of(store, study.id) == {"f": Learned(16 * MIB, 0, 1, 1), "g": Learned()}

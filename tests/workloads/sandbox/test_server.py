@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from estimators.memory import footprint
+from estimators.memory import predict
 from estimators.model import MIB, Layout, ModelProfile, Plan
 from estimators.peaks.envelope import curve_from_json
 from scamp_service.sizing.traces import TraceFailed, TraceProcess
@@ -96,7 +96,7 @@ def reserved(traces: TraceProcess, workload: str, params: dict[str, Any], plan: 
     """Predicted peak and reserved bytes of the rank that needs most."""
     answers = {layout: ask(traces, workload, params, layout) for layout in plan.layouts}
     curves = {layout: curve_from_json(answer["curve"]) for layout, answer in answers.items()}
-    cost = footprint(ModelProfile("", 1, 1, curves), plan)
+    cost = predict(ModelProfile("", 1, 1, curves), plan)
     return cost.peak_bytes, cost.reserved_mib * MIB
 
 

@@ -1,0 +1,32 @@
+"""Decides what must be done next, from what is: find → **decide** → apply.
+
+Pure. Every rule looks at the present state only, never at how it came about, so a decision may be lost, repeated or
+made by another controller after a crash: the next tick decides again from the database. Each of the six steps has a
+file of its own. Proposing values (``search``), sizing (``sizing``) and doing (``control.controller``) are elsewhere.
+"""
+
+from __future__ import annotations
+
+from estimators.learning import learn
+from scamp_service.control.decide.effects import Effect
+from scamp_service.control.decide.fence import fence_unknown_gangs
+from scamp_service.control.decide.finish import finish_studies
+from scamp_service.control.decide.follow import follow_attempts
+from scamp_service.control.decide.place import place_queued
+from scamp_service.control.decide.propose import propose
+from scamp_service.control.decide.size import size_waiting
+from scamp_service.control.decide.snapshot import Snapshot
+
+
+def decide(snapshot: Snapshot) -> list[Effect]:
+    """The effects of one cycle, to be applied in this order."""
+    kinds = {device.kind for device in snapshot.cluster.devices}
+    learned = {family: learn(runs, kinds) for family, runs in snapshot.past.items()}
+    effects: list[Effect] = []
+    effects += fence_unknown_gangs(snapshot)  # 1. gangs that the database does not know
+    effects += follow_attempts(snapshot)  # 2. outcomes, losses, rungs, teardown
+    effects += size_waiting(snapshot, learned)  # 3. a plan for every candidate, or why there is none
+    effects += place_queued(snapshot, learned)  # 4. gangs onto devices
+    effects += propose(snapshot)  # 5. new candidates
+    effects += finish_studies(snapshot)  # 6. studies that have ended
+    return effects

@@ -1,0 +1,80 @@
+"""What the decisions ask for. Each is one transaction of the store, then at most one act that is safe to repeat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scamp_service.control.executor import Demand, Order
+from scamp_service.lifecycle import AttemptState, StudyState, TrialState
+from scamp_service.model import Attempt, Json, Sized, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTrial:
+    """Change a trial's state and columns, and its plan when there is a new one."""
+
+    trial: Trial
+    to: TrialState
+    changes: Json
+    sized: Sized | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAttempt:
+    """Change an attempt's state and columns."""
+
+    attempt: Attempt
+    to: AttemptState
+    changes: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Commit the attempt, then launch it. The controller gives both their token."""
+
+    attempt: Attempt
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Launch an attempt that is committed already: its gang was never seen."""
+
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class StopGang:
+    """End every rank of a gang."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Begin to size a waiting trial."""
+
+    trial: Trial
+    demand: Demand
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Create ``count`` candidates, numbered from ``first_number``."""
+
+    study_id: int
+    first_number: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishStudy:
+    """Move a study towards its end."""
+
+    study_id: int
+    to: StudyState
+    reason: str = ""
+
+
+Effect = MoveTrial | MoveAttempt | Begin | Launch | StopGang | Size | Propose | FinishStudy

@@ -1,0 +1,21 @@
+"""Step 6: ends studies that have nothing left to do, or that can never succeed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scamp_service.control.decide.effects import Effect, FinishStudy
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.lifecycle import StudyState
+
+
+def finish_studies(s: Snapshot) -> Iterator[Effect]:
+    busy = {trial.study_id for trial in s.trials}
+    for study in s.studies.values():
+        if study.broken and study.state is StudyState.RUNNING:
+            yield FinishStudy(study.id, StudyState.STOPPING, study.broken)
+        elif study.id not in busy and not study.wants_trials:
+            if study.state is StudyState.RUNNING:
+                yield FinishStudy(study.id, StudyState.COMPLETED)
+            else:
+                yield FinishStudy(study.id, StudyState.FAILED if study.broken else StudyState.STOPPED, study.broken)

@@ -1,0 +1,110 @@
+"""Step 2: follows attempts: outcomes, losses, out-of-memory, rungs, teardown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from estimators.learning import need_after_out_of_memory
+from estimators.model import MIB
+from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
+from scamp_service.control.decide.orders import order_for
+from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.executor import GangState
+from scamp_service.control.stopping import judge
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.model import Attempt, Trial
+
+LAUNCH_PATIENCE_SECONDS = 120.0
+"""A gang that has not reported after this long is lost; before, an absent one is launched again (same token)."""
+
+
+def follow_attempts(s: Snapshot) -> Iterator[Effect]:
+    trials = {trial.id: trial for trial in s.trials}
+    for attempt in s.attempts:
+        trial = trials.get(attempt.trial_id)
+        if trial and trial.state is TrialState.RUNNING and trial.attempt == attempt.attempt:
+            yield from _follow_current(s, s.studies[trial.study_id], trial, attempt)
+        else:
+            yield from _tear_down(s, attempt)
+
+
+def _tear_down(s: Snapshot, attempt: Attempt) -> Iterator[Effect]:
+    """The trial no longer runs this attempt: hold its MiB until its ranks are gone, then end it."""
+    if attempt.key in s.gangs:
+        if attempt.state is not AttemptState.STOPPING:
+            yield MoveAttempt(attempt, AttemptState.STOPPING, {})
+        yield StopGang(attempt.key, "its trial no longer runs this attempt")
+    else:
+        outcome = attempt.outcome or Outcome.STOPPED
+        yield MoveAttempt(attempt, AttemptState.ENDED, {"outcome": outcome})
+
+
+def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> Iterator[Effect]:
+    gang = s.gangs.get(attempt.key)
+    match attempt.outcome:
+        case Outcome.DONE if trial.value is None:
+            reason = f"it ended without reporting the objective {study.metric!r}; name a metric that evaluate() returns"
+            yield MoveTrial(trial, TrialState.FAILED, {"reason": reason})
+        case Outcome.DONE:
+            yield MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} steps"})
+        case Outcome.OUT_OF_MEMORY:
+            yield _heal(study, trial, attempt)
+        case Outcome.ERROR:
+            yield MoveTrial(trial, TrialState.FAILED, {"reason": attempt.detail})
+        case Outcome.STOPPED | Outcome.LOST:
+            yield _retry(study, trial, attempt.detail or "its ranks stopped by themselves")
+        case None if study.state is not StudyState.RUNNING:
+            yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
+        case None if gang is not None and gang.state is not GangState.ALIVE:
+            yield _retry(study, trial, gang.detail or "a rank died")
+        case None if gang is not None:
+            yield from _judge(s, study, trial)
+        case None if attempt.state is AttemptState.STARTING and s.now < attempt.created_at + LAUNCH_PATIENCE_SECONDS:
+            yield Launch(order_for(s, trial, attempt))
+        case None:
+            yield _retry(study, trial, "all its ranks were lost")
+
+
+def _retry(study: StudyRules, trial: Trial, why: str) -> Effect:
+    num_lost = trial.num_lost + 1
+    if num_lost > study.max_lost:
+        reason = f"lost {num_lost} times, the last time because {why}; raise budget.max_lost to go on"
+        return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_lost": num_lost})
+    reason = f"to be run again (loss {num_lost} of at most {study.max_lost}): {why}"
+    return MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": num_lost})
+
+
+def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
+    """Out of memory is a wrong prediction, not a failure: correct it by what was measured, and plan again.
+
+    The true peak is above what was reserved, and above what the rank held plus what it asked for.
+    """
+    num_oom = trial.num_oom + 1
+    prediction = attempt.prediction
+    reserved_bytes = prediction.reserved_mib * MIB
+    extra_bytes = need_after_out_of_memory(prediction.traced_bytes, reserved_bytes, attempt.measured_bytes)
+    if num_oom > study.max_oom:
+        reason = f"out of memory {num_oom} times ({attempt.detail}); raise budget.max_oom or lower the batch"
+        return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_oom": num_oom})
+    reason = (
+        f"out of memory with {attempt.mib_per_rank} MiB; predictions for it are raised by "
+        f"{extra_bytes / MIB:.1f} MiB and it is planned again"
+    )
+    assert trial.sized is not None, "a trial that runs has a plan"
+    sized = replace(trial.sized, prediction=replace(prediction, extra_bytes=extra_bytes))
+    return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom}, sized)
+
+
+def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
+    for rung in study.rungs:
+        if not trial.judged_step < rung <= trial.step:
+            continue
+        peers = s.rungs.get(study.id, {}).get(rung, {})
+        if trial.id not in peers:
+            continue
+        verdict = judge(peers, trial.id, rung, maximize=study.maximize, reduction_factor=study.reduction_factor)
+        if verdict.stop:
+            yield MoveTrial(trial, TrialState.PRUNED, {"reason": verdict.reason, "judged_step": rung})
+            return
+        yield MoveTrial(trial, TrialState.RUNNING, {"reason": verdict.reason, "judged_step": rung})

@@ -1,0 +1,27 @@
+"""The order that the ranks of an attempt get."""
+
+from __future__ import annotations
+
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.executor import Order
+from scamp_service.model import Attempt, Trial
+
+
+def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
+    """All that the ranks of ``attempt`` must know; they resume from the trial's last committed checkpoint."""
+    study = s.studies[trial.study_id]
+    return Order(
+        trial_id=trial.id,
+        attempt=attempt.attempt,
+        token=attempt.token,
+        study_id=study.id,
+        candidate=study.candidate(trial),
+        plan=attempt.plan,
+        devices=attempt.devices,
+        mib_per_rank=attempt.mib_per_rank,
+        seed=study.seed + trial.number,
+        steps=study.steps,
+        report_every=study.report_every,
+        metric=study.metric,
+        resume_step=s.checkpoints.get(trial.id, -1),
+    )

@@ -1,0 +1,105 @@
+"""Step 4: puts the gangs of queued trials onto devices, or says why they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from estimators.learning import NOTHING, Learned
+from estimators.model import MIB
+from placement.model import Cluster, Gang, Placement, Wait
+from placement.packing.ledger import Ledger
+from placement.packing.packer import Queued, pack, passed_over
+from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
+from scamp_service.control.decide.orders import order_for
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.lifecycle import AttemptState, StudyState, TrialState
+from scamp_service.model import Attempt, Sized, Trial
+
+
+def place_queued(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect]:
+    queued: list[Trial] = []
+    winding_down = {attempt.trial_id for attempt in s.attempts}  # two attempts of one trial never share its checkpoints
+    for trial in s.trials:
+        if trial.state is not TrialState.QUEUED:
+            continue
+        if s.studies[trial.study_id].state is not StudyState.RUNNING:
+            yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
+        elif s.cluster.devices and (lesson := _lesson(s, trial, learned)):
+            yield MoveTrial(trial, TrialState.WAITING, {"reason": f"to be planned again with {lesson}"})
+        elif trial.id not in winding_down:
+            queued.append(trial)
+    if not queued or not s.cluster.devices:
+        return
+    fair = _fair_order(s, queued)
+    by_gang = {_gang(trial).id: trial for trial in fair}
+    counts = passed_over({trial.id: trial.created_at for trial in fair}, s.starts)
+    ledger = ledger_of(s.cluster, s.attempts, s.max_gangs_per_device)
+    placements, waits = pack([Queued(_gang(trial), counts[trial.id], arrival=trial.id) for trial in fair], ledger)
+    for placement in placements:
+        yield _begin(s, by_gang[placement.gang.id], placement)
+    for wait in waits:
+        yield from _explain(by_gang[wait.gang.id], wait)
+
+
+def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:
+    sized = _sized(trial)
+    attempt = Attempt(
+        trial_id=trial.id,
+        attempt=trial.attempt + 1,
+        token="",
+        state=AttemptState.STARTING,
+        plan=sized.plan,
+        devices=placement.devices,
+        device_kinds=tuple(sorted({device.kind for device in s.cluster.devices if device.id in placement.devices})),
+        prediction=sized.prediction,
+        placement_reason=placement.reason,
+        created_at=s.now,
+    )
+    return Begin(attempt, order_for(s, trial, attempt))
+
+
+def _lesson(s: Snapshot, trial: Trial, learned: Mapping[str, Learned]) -> Learned | None:
+    """What its family has learned since it was planned, where that is worth a new plan."""
+    lesson = learned.get(s.studies[trial.study_id].family(trial), NOTHING)
+    return (
+        lesson if lesson.extra_bytes >= max(_sized(trial).learned_bytes, trial.prediction.extra_bytes) + MIB else None
+    )
+
+
+def _explain(trial: Trial, wait: Wait) -> Iterator[Effect]:
+    if trial.reason != wait.reason:
+        yield MoveTrial(trial, TrialState.QUEUED, {"reason": wait.reason})
+
+
+def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:
+    """Studies take turns, the one that runs least first; within a study the oldest trial first."""
+    running: dict[int, int] = {}
+    for trial in s.trials:
+        if trial.state is TrialState.RUNNING:
+            running[trial.study_id] = running.get(trial.study_id, 0) + 1
+    turns: list[tuple[int, int, Trial]] = []
+    for trial in sorted(queued, key=lambda trial: trial.id):
+        turn = running.get(trial.study_id, 0)
+        limit = s.studies[trial.study_id].max_concurrent
+        if limit is None or turn < limit:
+            turns.append((turn, trial.study_id, trial))
+            running[trial.study_id] = turn + 1
+    return [trial for _, _, trial in sorted(turns, key=lambda item: item[:2])]
+
+
+def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int) -> Ledger:
+    """What is reserved now: every attempt that has not ended, whatever its trial has become."""
+    ledger = Ledger(cluster, max_gangs_per_device)
+    for attempt in attempts:
+        ledger.restore(Gang(attempt.key, len(attempt.devices), attempt.mib_per_rank), attempt.devices)
+    return ledger
+
+
+def _sized(trial: Trial) -> Sized:
+    assert trial.sized is not None, f"trial {trial.id} is queued without a plan"
+    return trial.sized
+
+
+def _gang(trial: Trial) -> Gang:
+    sized, name = _sized(trial), f"trial {trial.number} of study {trial.study_id}"
+    return Gang(f"{trial.id}/{trial.attempt + 1}", sized.plan.world_size, sized.prediction.reserved_mib, name)

@@ -1,0 +1,21 @@
+"""Step 5: asks for new candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scamp_service.control.decide.effects import Effect, Propose
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.lifecycle import TrialState
+
+
+def propose(s: Snapshot) -> Iterator[Effect]:
+    """Keep a few candidates ready, not more: a sampler learns most when it is asked late."""
+    for study in s.studies.values():
+        if not study.wants_trials:
+            continue
+        pending = sum(t.study_id == study.id and t.state in (TrialState.WAITING, TrialState.QUEUED) for t in s.trials)
+        room = max(4, len(s.cluster.devices)) - pending
+        count = min(room, study.max_trials - study.num_trials)
+        if count > 0:
+            yield Propose(study.id, study.num_trials, count)

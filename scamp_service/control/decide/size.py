@@ -1,0 +1,35 @@
+"""Step 3: a plan for every waiting candidate, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from estimators.learning import NOTHING, Learned
+from scamp_service.control.decide.effects import Effect, MoveTrial, Size
+from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.executor import Demand, Unsized
+from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.model import Sized
+
+
+def size_waiting(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect]:
+    for trial in s.trials:
+        if trial.state is not TrialState.WAITING:
+            continue
+        study = s.studies[trial.study_id]
+        if study.state is not StudyState.RUNNING:
+            yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
+            continue
+        match s.sized.get(trial.id):
+            case Sized() as sized:
+                changes = {"family": study.family(trial), "reason": sized.reason}
+                yield MoveTrial(trial, TrialState.QUEUED, changes, sized)
+            case Unsized(infeasible=True) as unsized:
+                yield MoveTrial(
+                    trial, TrialState.INFEASIBLE, {"reason": unsized.reason, "structure": unsized.structure}
+                )
+            case Unsized() as unsized:
+                yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
+            case None if s.cluster.devices:
+                known = learned.get(study.family(trial), NOTHING)
+                yield Size(trial, Demand(study.candidate(trial), trial.prediction.extra_bytes, known))

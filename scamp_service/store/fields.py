@@ -1,0 +1,43 @@
+"""Trials and attempts as the API and the command line show them: one level of plain fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from estimators.model import Prediction
+from scamp_service.model import Attempt, Trial
+
+
+def trial_fields(trial: Trial) -> dict[str, Any]:
+    """A trial as the API and the command line show it: its plan and prediction in flat fields."""
+    fields = {name: getattr(trial, name) for name in trial.__slots__ if name != "sized"}
+    return fields | {
+        **prediction_fields(trial.prediction),
+        "plan": trial.plan.to_json() if trial.plan else None,
+        "plan_text": str(trial.plan or ""),
+        "plan_reason": trial.sized.reason if trial.sized else "",
+        "learned_bytes": trial.sized.learned_bytes if trial.sized else 0,
+        "num_ranks": trial.plan.world_size if trial.plan else 0,
+        "reserved_mib": trial.prediction.reserved_mib,
+    }
+
+
+def attempt_fields(attempt: Attempt) -> dict[str, Any]:
+    """An attempt as the API shows it, without the fencing token, which is a secret of the ranks."""
+    fields = {name: getattr(attempt, name) for name in attempt.__slots__ if name not in ("token", "prediction")}
+    return fields | {
+        **prediction_fields(attempt.prediction),
+        "plan": attempt.plan.to_json(),
+        "plan_text": str(attempt.plan),
+        "mib_per_rank": attempt.mib_per_rank,
+    }
+
+
+def prediction_fields(prediction: Prediction) -> dict[str, int]:
+    """Bytes of one rank. ``expected_bytes`` is the one to compare with a measured peak."""
+    return {
+        "predicted_bytes": prediction.predicted_bytes,
+        "extra_bytes": prediction.extra_bytes,
+        "bias_bytes": prediction.bias_bytes,
+        "expected_bytes": prediction.expected_bytes,
+    }

@@ -1,0 +1,84 @@
+"""Turns rows of ``trials`` and ``attempts`` into values, and values into columns.
+
+A ``Prediction`` is kept as four columns: predicted, extra and bias bytes, and the MiB reserved. The margin, and on GPUs
+the allocator's slack, are what is reserved beyond the predicted peak; the parts by category are not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import sqlalchemy as sa
+
+from estimators.model import MIB, Prediction
+from scamp_service.model import Attempt, Sized, Trial
+from scamp_service.store import schema
+
+
+def _names(kind: type[Any], nested: str, columns: Sequence[str]) -> tuple[list[str], int, int]:
+    """Columns in the order of the fields of ``kind``, where ``columns`` stand for the field ``nested``; and where these
+    begin and end."""
+    names = [field.name for field in fields(kind)]
+    start = names.index(nested)
+    return [*names[:start], *columns, *names[start + 1 :]], start, start + len(columns)
+
+
+_SIZED = ("plan", "predicted_bytes", "extra_bytes", "bias_bytes", "reserved_mib", "plan_reason", "learned_bytes")
+_PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "mib_per_rank")
+_TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
+_ATTEMPT, _PREDICTION_START, _PREDICTION_END = _names(Attempt, "prediction", _PREDICTION)
+_STRUCTURE = _TRIAL.index("structure")
+
+TRIAL_CHANGES = frozenset(_TRIAL) - frozenset(
+    ["id", "study_id", "number", "state", "attempt", "params", "created_at", "started_at", "finished_at"]
+)
+"""Columns that a move of a trial may change."""
+
+
+def select_trials() -> sa.Select[Any]:
+    """Columns for ``trial_of``."""
+    return sa.select(*(schema.trials.c[name] for name in _TRIAL))
+
+
+def select_attempts() -> sa.Select[Any]:
+    """Columns for ``attempt_of``."""
+    return sa.select(*(schema.attempts.c[name] for name in _ATTEMPT))
+
+
+def trial_of(row: Sequence[Any]) -> Trial:
+    """The trial in a row of ``select_trials``."""
+    plan, *prediction, reason, learned_bytes = row[_SIZED_START:_SIZED_END]
+    known = Sized(row[_STRUCTURE], plan, _prediction(*prediction), reason, learned_bytes) if plan else None
+    values: list[Any] = [*row[:_SIZED_START], known, *row[_SIZED_END:]]
+    return Trial(*values)
+
+
+def attempt_of(row: Sequence[Any]) -> Attempt:
+    """The attempt in a row of ``select_attempts``."""
+    prediction = _prediction(*row[_PREDICTION_START:_PREDICTION_END])
+    values: list[Any] = [*row[:_PREDICTION_START], prediction, *row[_PREDICTION_END:]]
+    return Attempt(*values)
+
+
+def sized_columns(sized: Sized) -> dict[str, Any]:
+    """Columns of ``trials`` for a new plan."""
+    predicted, extra, bias, reserved = _columns(sized.prediction)
+    values = (sized.plan, predicted, extra, bias, reserved, sized.reason, sized.learned_bytes)
+    return {"structure": sized.structure, **dict(zip(_SIZED, values, strict=True))}
+
+
+def attempt_columns(attempt: Attempt) -> dict[str, Any]:
+    """A new row of ``attempts``."""
+    values: Mapping[str, Any] = {name: getattr(attempt, name) for name in _ATTEMPT if name not in _PREDICTION}
+    return {**values, **dict(zip(_PREDICTION, _columns(attempt.prediction), strict=True))}
+
+
+def _prediction(predicted_bytes: int, extra_bytes: int, bias_bytes: int, reserved_mib: int) -> Prediction:
+    margin_bytes = reserved_mib * MIB - predicted_bytes
+    return Prediction(predicted_bytes - extra_bytes, 0, extra_bytes, bias_bytes, margin_bytes)
+
+
+def _columns(prediction: Prediction) -> tuple[int, int, int, int]:
+    return prediction.predicted_bytes, prediction.extra_bytes, prediction.bias_bytes, prediction.reserved_mib
