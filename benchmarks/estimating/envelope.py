@@ -113,7 +113,7 @@ def measure(point: Point, seconds: float) -> Result:
     between = time.process_time()
     direct = trace_peak(recipe, point.layout, point.asked_batch).fixed_bytes
     ended = time.process_time()
-    shortened = traced.alike or point.params["depth"] <= TRACED_BLOCKS
+    shortened = traced.equal_blocks or point.params["depth"] <= TRACED_BLOCKS
     curve = traced.curve.peak_bytes(point.asked_batch) if shortened and isinstance(traced.curve, Envelope) else None
     told = by_formula(point)
     return Result(

@@ -22,10 +22,12 @@ from typing import Any
 import torch
 
 from estimators.memory import largest_micro_batch, predict
-from estimators.model import Layout, Plan
+from estimators.model import Candidate, Layout, Plan
 from estimators.peaks.allocator import replay
+from estimators.trace import profile_of
 from estimators.tracing.tracer import trace
-from scamp_service.sizing.traces import TraceProcess, Tracer
+from scamp_service.sizing.trace_process import TraceProcess
+from scamp_service.sizing.traces import Tracer
 from workloads.loading import load_workload
 from workloads.sandbox.server import recipe_of, warm_up
 
@@ -120,14 +122,14 @@ def _cached(case: Speed) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         tracer = Tracer(_NoCode(), Path(folder), seconds=60)
         try:
-            tracer.trace(process, "stdlib_gpt", None, params, plan.layout)
+            tracer.trace(process, Candidate("stdlib_gpt", None, params), plan.layout)
         finally:
             process.end()
 
         def estimate() -> None:
-            known = tracer.known("stdlib_gpt", None, params, plan.layout)
+            known = tracer.known(Candidate("stdlib_gpt", None, params), plan.layout)
             assert known is not None
-            profile = known.profile(plan.layout)
+            profile = profile_of({plan.layout: known})
             predict(profile, plan)
             largest_micro_batch(profile, plan.layout, 1024)
 

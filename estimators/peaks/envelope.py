@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from estimators.model import PeakCurve
-
 # (buffer, bytes that it holds from now on); 0 when it is freed. Buffers are numbered in order of first allocation.
 EventLog = Sequence[tuple[int, int]]
 
@@ -146,7 +144,7 @@ class PeakTable:
         return {"kind": "table", "points": [[size, peak.to_json()] for size, peak in self.points]}
 
 
-def curve_from_json(data: Mapping[str, Any]) -> PeakCurve:
+def curve_from_json(data: Mapping[str, Any]) -> Envelope | PeakTable:
     """Inverse of ``to_json`` of either curve; raises ValueError, KeyError or TypeError on anything else."""
     if data["kind"] == "envelope":
         return Envelope(tuple(map(Line.from_json, data["lines"])), Line.from_json(data["one_sample"]))

@@ -21,32 +21,14 @@ from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit
 from estimators.peaks.step_log import StepLog, log_of
 from estimators.peaks.units import Outline, Seen, Unit, units_of
 from estimators.scaling.example import Example
+from estimators.trace import Trace
 from estimators.tracing.session import Recipe, Session, num_passes
 from estimators.work import StepWork, Work
 
 _Seen = TypeVar("_Seen")
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """What traces of one layout say of one rank.
-
-    ``structure`` identifies the sequence of operations and all sizes; ``state_bytes`` are alive when the
-    optimizer begins. ``alike``: its blocks are, and a few have told of all. ``log`` is there where the curve is an
-    envelope, ``units`` in the plain layout.
-    """
-
-    curve: Envelope | PeakTable
-    structure: str
-    num_params: int
-    state_bytes: int
-    work: StepWork
-    alike: bool
-    log: StepLog | None = None
-    units: tuple[Unit, ...] = ()
-
-
-def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None) -> Traced:
+def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None = None) -> Trace:
     """Trace ``layout`` for micro-batches up to ``batch`` samples, and beyond where the peak is affine.
 
     One model takes passes of 2, ``batch``, 3 and 1 samples, each from the same state, and updates. When the passes do
@@ -54,13 +36,13 @@ def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None)
     table of them.
 
     Of a model of more equal blocks than ``TRACED_BLOCKS`` only so many are traced, and their logs are stretched, unless
-    that is known to fail: ``alike`` is what a trace of another layout has found, None where there was none. Then a
-    forward pass of the whole model must come out of that of the few blocks; what is left to believe is that blocks
+    that is known to fail: ``equal_blocks`` is what a trace of another layout has found, None where there was none. Then
+    a forward pass of the whole model must come out of that of the few blocks; what is left to believe is that blocks
     which do the same forward with 2 samples do the same backward, with others, and under other layouts.
     """
     largest = max(batch, 4)
-    short = alike is not False and layout.divides_blocks_alike
-    steps = _stretched(recipe, layout, largest, verify=alike is None) if short else None
+    short = equal_blocks is not False and layout.divides_blocks_alike
+    steps = _stretched(recipe, layout, largest, verify=equal_blocks is None) if short else None
     stretched = steps is not None
     steps = steps or _whole(recipe, layout, largest)
     envelope = _curve(steps)
@@ -71,9 +53,8 @@ def trace(recipe: Recipe, layout: Layout, batch: int, alike: bool | None = None)
     passes_of_all = steps.passes[largest].work * (1 / num_passes(layout))
     per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
     work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.update_work)
-    return Traced(
-        curve, _structure(second, curve), steps.num_params, second.held_after, work, stretched, log, steps.units
-    )
+    structure = _structure(second, curve)
+    return Trace(batch, structure, steps.num_params, second.held_after, curve, work, stretched, log, steps.units)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def _price(
     answers = []
     for params in candidates:
         with err.status("tracing …"):
-            stages = estimator.price(params, plan)
+            stages = estimator.predict(params, plan)
         answers.append(price_json(dict(params), plan, stages, kind))
         if not as_json:
             out.print(f"{plan}: one rank of each stage", style="bold", soft_wrap=True)

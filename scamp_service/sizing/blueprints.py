@@ -24,7 +24,8 @@ from estimators.scaling.formula import RANKS, Points
 from scamp_service.model import Json
 from scamp_service.sizing.groups import Group, Task, columns, grouped, parted
 from scamp_service.sizing.trace_pool import TracePool
-from scamp_service.sizing.traces import TraceFailed, Tracer, write_atomically
+from scamp_service.sizing.trace_process import TraceFailed
+from scamp_service.sizing.traces import Tracer, write_atomically
 
 KINDS = tuple(
     Layout(dp_shard, recompute, accumulate)

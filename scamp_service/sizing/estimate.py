@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,9 +18,10 @@ from estimators.devices.catalogue import gpu
 from estimators.devices.communication import StepTime, step_time
 from estimators.devices.kind import DeviceKind
 from estimators.memory import VIRTUAL, Margin, largest_micro_batch, margin_on, predict_stages
-from estimators.model import MIB, Layout, ModelProfile, Plan, Prediction
+from estimators.model import MIB, Candidate, Layout, ModelProfile, Plan, Prediction
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.units import Unit
+from estimators.trace import Trace, profile_of
 from placement.model import VIRTUAL as VIRTUAL_DEVICE
 from placement.model import Cluster, Device
 from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, list_options, pick
@@ -29,8 +30,10 @@ from scamp_service.model import Json
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
 from scamp_service.sizing.candidates import subject
+from scamp_service.sizing.plan_search import Missing, run_search, search_plan
 from scamp_service.sizing.trace_pool import TracePool
-from scamp_service.sizing.traces import Trace, TraceFailed, Tracer
+from scamp_service.sizing.trace_process import TraceFailed
+from scamp_service.sizing.traces import Tracer
 from scamp_service.study.user_code import check_code
 
 TRACE_SECONDS = 600
@@ -211,56 +214,49 @@ class Estimator:
 
     def estimate(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
         """Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""
-        params, margin = dict(params), self._margin
-        if self._known(params, Layout()) is None:
+        candidate, margin = self._candidate(params), self._margin
+        if self._tracer.known(candidate, Layout()) is None:
             self._pool.start()  # others will not be known either
-        plain = self._traces(params, [Layout()])[Layout()]
-        profile = plain.profile(Layout())
-        while True:
-            found = list_options(profile, batch=plain.batch, cluster=cluster, margin=margin)
-            options = [option for option in found if isinstance(option, Option)]
-            if len(options) == len(found):
-                break
-            wanted = [option.layout for option in found if isinstance(option, Untraced)]
-            for layout, trace in self._traces(params, wanted).items():
-                profile = profile.with_curve(layout, trace.curve, trace.work)
-        choice = pick(options, batch=plain.batch, cluster=cluster)
-        assert not isinstance(choice, Untraced)
-        return Estimate(params, plain.batch, profile, options, choice, self._kind, margin, plain.units)
 
-    def price(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
-        """What a rank of each stage needs under ``plan``, whether or not a study would choose from such plans.
+        def ask(profile: ModelProfile, batch: int) -> Estimate | Missing:
+            found = list_options(profile, batch=batch, cluster=cluster, margin=margin)
+            if missing := [option.layout for option in found if isinstance(option, Untraced)]:
+                return Missing(missing)
+            options = [option for option in found if isinstance(option, Option)]
+            choice = pick(options, batch=batch, cluster=cluster)
+            assert not isinstance(choice, Untraced)
+            return Estimate(dict(params), batch, profile, options, choice, self._kind, margin)
+
+        search = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
+        found = run_search(search, lambda layouts: self._traces(candidate, layouts))
+        return replace(found, units=self._traces(candidate, [Layout()])[Layout()].units)
+
+    def predict(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
+        """What a rank of each pipeline stage needs under ``plan``, whether or not a study would choose such a plan.
 
         Raises ``InvalidInput`` when the workload refuses the parameters, fails, or cannot be spread like this.
         """
-        traces = self._traces(dict(params), plan.layouts)
-        profile = traces[plan.layout].profile(plan.layout)
-        for layout, trace in traces.items():
-            profile = profile.with_curve(layout, trace.curve)
+        traces = self._traces(self._candidate(params), plan.layouts)
+        profile = profile_of(traces, on_gpu=self._on_gpu, expandable=self._expandable)
         return predict_stages(profile, plan, 0, self._margin)
 
-    def _traces(self, params: Json, layouts: Sequence[Layout]) -> dict[Layout, Trace]:
-        """Side by side, as far as they are not known."""
-        known = {layout: self._known(params, layout) for layout in layouts}
-        answers = {layout: self._submit(params, layout) for layout, trace in known.items() if trace is None}
+    def _candidate(self, params: Mapping[str, Any]) -> Candidate:
+        return Candidate(self._workload, self._code, dict(params))
+
+    def _traces(self, candidate: Candidate, layouts: Sequence[Layout]) -> dict[Layout, Trace]:
+        """Missing traces are made side by side."""
+        known = {layout: self._tracer.known(candidate, layout) for layout in layouts}
+        answers = {layout: self._submit(candidate, layout) for layout, trace in known.items() if trace is None}
         try:
-            traces = {layout: trace or answers[layout].result() for layout, trace in known.items()}
+            return {layout: trace or answers[layout].result() for layout, trace in known.items()}
         except TraceFailed as failed:
-            raise InvalidInput(f"{self._workload} with {listed(params)}: {failed.reason}") from None
+            raise InvalidInput(f"{self._workload} with {listed(candidate.params)}: {failed.reason}") from None
         finally:
             for answer in answers.values():
                 answer.cancel()
-        return {layout: self._on_device(trace) for layout, trace in traces.items()}
 
-    def _known(self, params: Json, layout: Layout) -> Trace | None:
-        return self._tracer.known(self._workload, self._code, params, layout)
-
-    def _submit(self, params: Json, layout: Layout) -> Future[Trace]:
-        wish = (self._workload, self._code, params, layout)
-        return self._pool.submit(lambda process: self._tracer.trace(process, *wish))
-
-    def _on_device(self, trace: Trace) -> Trace:
-        return trace.on_gpu(self._expandable) if self._on_gpu else trace
+    def _submit(self, candidate: Candidate, layout: Layout) -> Future[Trace]:
+        return self._pool.submit(lambda process: self._tracer.trace(process, candidate, layout))
 
 
 def _unit_json(unit: Unit) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.traces import TraceFailed, TraceProcess
+from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code
 

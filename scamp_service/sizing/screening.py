@@ -29,7 +29,8 @@ from scamp_service.sizing.blueprints import Screener
 from scamp_service.sizing.estimate import TRACE_SECONDS, Estimator, OneBlob, margin_of
 from scamp_service.sizing.groups import Group, columns
 from scamp_service.sizing.trace_pool import TracePool
-from scamp_service.sizing.traces import TraceFailed, Tracer
+from scamp_service.sizing.trace_process import TraceFailed
+from scamp_service.sizing.traces import Tracer
 from scamp_service.study.user_code import check_code
 
 

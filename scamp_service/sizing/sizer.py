@@ -20,7 +20,9 @@ from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
 from scamp_service.cluster.gpu_nodes import RANK_MARGIN
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
-from scamp_service.sizing.traces import Blobs, TraceFailed, TraceProcess, Tracer
+from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
+from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
+from scamp_service.sizing.traces import Blobs, Tracer
 
 log = logging.getLogger("scamp.sizing")
 
@@ -38,9 +40,10 @@ class _Job:
     trial_id: int
     demand: Demand
     cluster: Cluster
+    search: PlanSearch[Sized | Unsized] = field(repr=False)
+    wanted: Sequence[Layout]
     num_traces: int = 0
-    batch: int = 0
-    profile: ModelProfile | None = field(default=None, repr=False)
+    structure: str = ""
 
 
 class ProcessSizer:
@@ -75,7 +78,8 @@ class ProcessSizer:
         with self._changed:
             if trial_id in self._open or trial_id in self._results or not cluster.devices or self._closed:
                 return
-            job = _Job(trial_id, demand, cluster)
+            search = self._search(demand, cluster)
+            job = _Job(trial_id, demand, cluster, search, next(search))
             self._open[trial_id] = job
             self._waiting.append(job)
             self._changed.notify()
@@ -108,7 +112,7 @@ class ProcessSizer:
             try:
                 result = self._advance(job, process)
             except TraceFailed as failed:
-                result = Unsized(failed.reason, failed.infeasible, job.profile.structure if job.profile else "")
+                result = Unsized(failed.reason, failed.infeasible, job.structure)
             except Exception as error:  # a fault of ours: this trial fails, the thread goes on for the others
                 log.exception("sizing of trial %s failed", job.trial_id)
                 result = Unsized(f"sizing failed: {type(error).__name__}: {error}", infeasible=False)
@@ -137,45 +141,44 @@ class ProcessSizer:
             return None
 
     def _advance(self, job: _Job, process: TraceProcess) -> Sized | Unsized | None:
-        """Plan with what is known; where a trace is missing make one, and leave the rest (None) for another turn."""
-        wanted = Layout() if job.profile is None else self._plan(job, job.profile)
-        while isinstance(wanted, Layout):
-            candidate = job.demand.candidate
-            wish = (candidate.workload, candidate.code, candidate.params, wanted)
-            tracer = self._tracers[job.cluster.has_gpus]
-            trace = tracer.known(*wish)
-            fresh = trace is None
-            trace = trace or tracer.trace(process, *wish)
-            trace = trace.on_gpu() if job.cluster.has_gpus else trace
-            job.num_traces += 1
-            job.batch = trace.batch
-            if job.profile is None:
-                job.profile = trace.profile(wanted)
-            else:
-                job.profile = job.profile.with_curve(wanted, trace.curve, trace.work)
-            wanted = self._plan(job, job.profile)
-            if fresh and isinstance(wanted, Layout):
-                return None
-        return wanted
+        """Search with what is known; make one missing trace, and leave the rest (None) for another turn."""
+        tracer, made = self._tracers[job.cluster.has_gpus], False
+        try:
+            while True:
+                (layout,) = job.wanted  # the planner of a study asks for one layout at a time
+                trace = tracer.known(job.demand.candidate, layout)
+                if trace is None:
+                    if made:
+                        return None
+                    trace, made = tracer.trace(process, job.demand.candidate, layout), True
+                job.num_traces, job.structure = job.num_traces + 1, trace.structure
+                job.wanted = job.search.send({layout: trace})
+        except StopIteration as end:
+            result: Sized | Unsized = end.value
+            return result
 
-    def _plan(self, job: _Job, profile: ModelProfile) -> Sized | Unsized | Layout:
-        own, learned = job.demand.extra_bytes, job.demand.learned
+    def _search(self, demand: Demand, cluster: Cluster) -> PlanSearch[Sized | Unsized]:
+        def ask(profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
+            return self._plan(demand, cluster, profile, batch)
+
+        return search_plan(ask, on_gpu=cluster.has_gpus)
+
+    def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
+        margin = RANK_MARGIN if cluster.has_gpus else VIRTUAL
+        own, learned = demand.extra_bytes, demand.learned
         extra_bytes = max(own, learned.extra_bytes)
-        answer = self._ask(job, profile, extra_bytes)
-        told = f"; with {learned}" if extra_bytes > own else ""
+        answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=extra_bytes, margin=margin)
+        why = f"; with {learned}" if extra_bytes > own else ""
         if isinstance(answer, NoPlan) and extra_bytes > own:
             # What others needed makes no candidate infeasible: it may still do without.
-            extra_bytes, answer = own, self._ask(job, profile, own)
-            told = f"; without {learned}, with which no plan fits"
+            extra_bytes = own
+            answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=own, margin=margin)
+            why = f"; without {learned}, with which no plan fits"
         match answer:
             case Untraced(layout):
-                return layout
+                return Missing([layout])
             case NoPlan(reason=reason):
                 return Unsized(reason, infeasible=True, structure=profile.structure)
             case ChosenPlan(plan=plan, prediction=prediction, reason=reason):
                 prediction = replace(prediction, bias_bytes=min(learned.bias_bytes, extra_bytes))
-                return Sized(profile.structure, plan, prediction, reason + told, learned.extra_bytes)
-
-    def _ask(self, job: _Job, profile: ModelProfile, extra_bytes: int) -> ChosenPlan | Untraced | NoPlan:
-        margin = RANK_MARGIN if job.cluster.has_gpus else VIRTUAL
-        return self._planner(profile, batch=job.batch, cluster=job.cluster, extra_bytes=extra_bytes, margin=margin)
+                return Sized(profile.structure, plan, prediction, reason + why, learned.extra_bytes)

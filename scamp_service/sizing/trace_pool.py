@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self, TypeVar
 
-from scamp_service.sizing.traces import TraceProcess
+from scamp_service.sizing.trace_process import TraceProcess
 
 MOST = 4  # each takes a core, and some 400 MiB with what it has imported
 

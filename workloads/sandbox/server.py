@@ -29,7 +29,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from estimators.model import Layout
 from estimators.tracing.session import Recipe
-from estimators.tracing.tracer import Traced, examples, trace, trace_peak
+from estimators.tracing.tracer import examples, trace, trace_peak
 from workloads.loading import BUILT_INS, WorkloadError, load_estimable, load_workload, unpack_code
 from workloads.models.transformer import Block
 from workloads.parallel.apply import apply_plan, spread_optimizer
@@ -67,7 +67,8 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     ``ask`` is one of
 
     - load: only load the workload, as ranks do; the answer is empty;
-    - trace: the ``layout`` of a candidate of ``params``; ``alike`` is that of another layout's answer, if any;
+    - trace: the ``layout`` of a candidate of ``params``; ``equal_blocks`` is that of
+      another layout's answer, if any;
     - candidates: of each of a list of ``params`` its batch, or what the workload has against them;
     - examples: for blueprints (``estimators.scaling.blueprint``), two, of ``params``, ``layout`` and ``micro_batch``;
     - peak: bytes of the same, traced whole.
@@ -100,10 +101,8 @@ def _load(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
 
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     workload, batch = _candidate(load_estimable(request["workload"], code_dir), request["params"])
-    traced = trace(
-        recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"]), batch, request["alike"]
-    )
-    return {"batch": batch, **_answer(traced)}
+    recipe, layout = recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"])
+    return trace(recipe, layout, batch, request["equal_blocks"]).to_json()
 
 
 def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
@@ -144,19 +143,6 @@ def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, 
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise _RefusedParams(f"batch must be a positive whole number, got {batch!r}")
     return workload, batch
-
-
-def _answer(traced: Traced) -> dict[str, Any]:
-    return {
-        "curve": traced.curve.to_json(),
-        "structure": traced.structure,
-        "num_params": traced.num_params,
-        "state_bytes": traced.state_bytes,
-        "work": traced.work.to_json(),
-        "alike": traced.alike,
-        "log": traced.log.to_json() if traced.log else None,
-        "units": [unit.to_json() for unit in traced.units],
-    }
 
 
 def _error(kind: str, message: str, frames: str = "") -> dict[str, Any]:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from estimators.model import Layout
 from estimators.peaks.units import Unit
-from estimators.tracing.tracer import Traced, trace
+from estimators.trace import Trace
+from estimators.tracing.tracer import trace
 from workloads.function import FunctionWorkload
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.models.vit_digits import VitDigits
@@ -18,8 +19,8 @@ from workloads.sandbox.server import recipe_of
 GPT = {"width": 32, "heads": 4, "context": 16}
 
 
-def traced(depth: int, alike: bool | None = None) -> Traced:
-    return trace(recipe_of(StdlibGpt({**GPT, "depth": depth})), Layout(), 8, alike)
+def traced(depth: int, equal_blocks: bool | None = None) -> Trace:
+    return trace(recipe_of(StdlibGpt({**GPT, "depth": depth})), Layout(), 8, equal_blocks)
 
 
 @pytest.mark.parametrize("depth", [1, 3, 6])
@@ -46,8 +47,8 @@ def test_a_block_costs_what_its_layers_say() -> None:
 
 
 def test_few_blocks_tell_of_all() -> None:
-    assert traced(7).alike and not traced(7, alike=False).alike
-    assert traced(7).units == traced(7, alike=False).units
+    assert traced(7).equal_blocks and not traced(7, equal_blocks=False).equal_blocks
+    assert traced(7).units == traced(7, equal_blocks=False).units
 
 
 def test_activations_are_those_of_the_peak() -> None:

@@ -287,10 +287,10 @@ LAYOUTS += [SELECTIVE, Layout(2, dp_replicate=2), Layout(dp_replicate=2), Layout
 )
 def test_a_few_equal_blocks_tell_of_all(build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     stretched = trace(recipe(build), layout, 16)
-    assert stretched.alike and trace(recipe(build), layout, 16, alike=True) == stretched
+    assert stretched.equal_blocks and trace(recipe(build), layout, 16, equal_blocks=True) == stretched
     monkeypatch.setattr(session, "TRACED_BLOCKS", Deep.num_layers)
     whole = trace(recipe(build), layout, 16)
-    assert not whole.alike
+    assert not whole.equal_blocks
     for size in (1, 2, 3, 16, 500):
         assert stretched.curve.parts(size) == whole.curve.parts(size)
         assert stretched.curve.peak_bytes(size) == whole.curve.peak_bytes(size)
@@ -331,8 +331,8 @@ def test_blocks_that_know_their_position_alone_are_alike_and_those_of_other_sett
             for number, layer in enumerate(self.layers):
                 layer.append(nn.Dropout(0.1 * number))  # type: ignore[operator]
 
-    assert trace(recipe(Numbered), Layout(), 8).alike
-    assert not trace(recipe(Fading), Layout(), 8).alike
+    assert trace(recipe(Numbered), Layout(), 8).equal_blocks
+    assert not trace(recipe(Fading), Layout(), 8).equal_blocks
 
 
 @pytest.mark.parametrize("layout", [Layout(2), Layout(2, accumulate=True), Layout(4, recompute=True)], ids=str)

@@ -26,10 +26,10 @@ def estimator(folder: Path) -> Iterator[Estimator]:
 
 def test_each_stage_is_priced_and_together_they_have_all_parameters(estimator: Estimator, folder: Path) -> None:
     text = "micro_batch=4, num_micro_batches=3, pp=2, recompute=true"
-    stages = estimator.price({"depth": 4}, plan_of(text))
+    stages = estimator.predict({"depth": 4}, plan_of(text))
     for stage in stages:
         assert sum(stage.parts.values()) == stage.peak_bytes
-    (whole,) = estimator.price({"depth": 4}, Plan(4))
+    (whole,) = estimator.predict({"depth": 4}, Plan(4))
     parameters = [stage.parts["parameters"] for stage in stages]
     assert len(parameters) == 2 and sum(parameters) == whole.parts["parameters"]
     done = scamp(folder, "estimate", "vit_digits", "--param", "depth=4", "--json", "--plan", text)
@@ -40,7 +40,7 @@ def test_each_stage_is_priced_and_together_they_have_all_parameters(estimator: E
 
 def test_a_plan_that_divides_nothing_evenly_is_refused(estimator: Estimator) -> None:
     with pytest.raises(InvalidInput, match="4 heads cannot be divided evenly over 3"):
-        estimator.price({"depth": 4}, Plan(4, tp=3))
+        estimator.predict({"depth": 4}, Plan(4, tp=3))
 
 
 def test_a_price_on_a_gpu_says_that_nobody_has_verified_it(folder: Path) -> None:
@@ -58,8 +58,8 @@ def test_all_axes_of_a_plan_can_be_named() -> None:
 
 
 def test_replicas_cost_a_rank_what_its_shards_cost(estimator: Estimator) -> None:
-    (shards,) = estimator.price({}, Plan(4, dp_shard=2))
-    (replicas,) = estimator.price({}, Plan(4, dp_shard=2, dp_replicate=2))
+    (shards,) = estimator.predict({}, Plan(4, dp_shard=2))
+    (replicas,) = estimator.predict({}, Plan(4, dp_shard=2, dp_replicate=2))
     for category in ("parameters", "optimizer", "batch"):
         assert replicas.parts[category] == shards.parts[category]
 

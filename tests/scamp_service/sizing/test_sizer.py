@@ -214,7 +214,7 @@ def test_a_restart_remembers_every_trace_and_mends_a_damaged_file(
     wanted = sizing.size({"depth": 4, "width": 64, "batch": 64})
     before = traces(folder)
     cache = TraceCache(folder / "traces")
-    file = cache._file(cache.key("vit_digits", None, {"depth": 4, "width": 64, "batch": 64}, Layout()))
+    file = cache._file(cache.key(Candidate("vit_digits", None, {"depth": 4, "width": 64, "batch": 64}), Layout()))
     whole = file.read_bytes()
     again = Sizing(ProcessSizer(blobs, folder))
     try:
@@ -237,16 +237,16 @@ def test_a_key_tells_apart_all_that_changes_a_trace(tmp_path: Path) -> None:
     cache = TraceCache(tmp_path)
     params = {"lr": 0.1, "weight_decay": 0.1, "width": 8}
     keys = {
-        cache.key("a", None, params, Layout()),
-        cache.key("b", None, params, Layout()),
-        cache.key("a", "code", params, Layout()),
-        cache.key("a", None, {**params, "width": 9}, Layout()),
-        cache.key("a", None, {**params, "weight_decay": 0.0}, Layout()),
-        cache.key("a", None, params, Layout(2)),
-        cache.key("a", None, params, Layout(recompute=True)),
+        cache.key(Candidate("a", None, params), Layout()),
+        cache.key(Candidate("b", None, params), Layout()),
+        cache.key(Candidate("a", "code", params), Layout()),
+        cache.key(Candidate("a", None, {**params, "width": 9}), Layout()),
+        cache.key(Candidate("a", None, {**params, "weight_decay": 0.0}), Layout()),
+        cache.key(Candidate("a", None, params), Layout(2)),
+        cache.key(Candidate("a", None, params), Layout(recompute=True)),
     }
     assert len(keys) == 7
-    assert cache.key("a", None, {**params, "lr": 0.2, "weight_decay": 0.3}, Layout()) in keys
+    assert cache.key(Candidate("a", None, {**params, "lr": 0.2, "weight_decay": 0.3}), Layout()) in keys
 
 
 def test_closing_ends_the_child_at_once(tmp_path: Path, blobs: MemoryBlobs) -> None:

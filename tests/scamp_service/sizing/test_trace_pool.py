@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from scamp_service.sizing.trace_pool import TracePool
-from scamp_service.sizing.traces import TraceFailed, TraceProcess
+from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 
 
 def test_one_thing_after_another_is_done_by_one_process_and_no_other_starts() -> None:

@@ -14,7 +14,7 @@ import pytest
 from estimators.memory import predict
 from estimators.model import MIB, Layout, ModelProfile, Plan
 from estimators.peaks.envelope import curve_from_json
-from scamp_service.sizing.traces import TraceFailed, TraceProcess
+from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 
 # The traced peak against torch's own record of a real step. On gloo, reducing makes copies that no trace sees.
 TOLERANCE, GANG_TOLERANCE = 0.001, 0.03
@@ -87,7 +87,7 @@ def ask(
         **(code or {}),
         "params": params,
         "layout": asdict(layout),
-        "alike": None,
+        "equal_blocks": None,
     }
     return dict(traces.ask(request, seconds))
 

@@ -1,0 +1,52 @@
+"""The one search for a candidate's plan: ask the policy, trace the layouts that it wants to know, ask again.
+
+Studies, ``scamp estimate`` and ``scamp screen`` drive it, each in its own way: one trace at a time in turn with other
+candidates, or all missing traces side by side. Pure: it traces nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from estimators.model import Layout, ModelProfile
+from estimators.trace import Trace, profile_of
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The policy cannot answer before these layouts are traced."""
+
+    layouts: Sequence[Layout]
+
+
+PlanSearch = Generator[Sequence[Layout], Mapping[Layout, Trace], Answer]
+"""Yields the layouts that must be traced next, is sent their traces, and returns the policy's answer."""
+
+
+def search_plan(
+    ask: Callable[[ModelProfile, int], Answer | Missing], *, on_gpu: bool, expandable: bool = False
+) -> PlanSearch[Answer]:
+    """Search until ``ask`` has an answer for a profile and the candidate's batch. The plain layout is traced first."""
+    traces = yield [Layout()]
+    batch, profile = traces[Layout()].batch, None
+    while True:
+        profile = profile_of(traces, profile, on_gpu=on_gpu, expandable=expandable)
+        answer = ask(profile, batch)
+        if not isinstance(answer, Missing):
+            return answer
+        traces = yield answer.layouts
+
+
+def run_search(search: PlanSearch[Answer], trace: Callable[[Sequence[Layout]], Mapping[Layout, Trace]]) -> Answer:
+    """Drive ``search`` to its end with a function that traces several layouts."""
+    try:
+        layouts = next(search)
+        while True:
+            layouts = search.send(trace(layouts))
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer

@@ -1,0 +1,130 @@
+"""One child process that traces (``workloads.sandbox``): starts it, asks it, and replaces it when it is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from scamp_service.model import Json
+from scamp_service.settings import ROOT
+
+log = logging.getLogger("scamp.tracing")
+
+START_SECONDS = 120.0
+WALL_FACTOR = 5  # the child ends a trace after 4 times its processor time by itself
+
+
+class TraceFailed(Exception):
+    """``infeasible`` when the workload refuses the parameters, else the workload itself is at fault."""
+
+    def __init__(self, reason: str, *, infeasible: bool) -> None:
+        super().__init__(reason)
+        self.reason, self.infeasible = reason, infeasible
+
+
+class _Lost(Exception):
+    """The child has died or is silent."""
+
+
+class TraceProcess:
+    """One child and, once it is lost, the next. For one thread alone, the children of which die with it; only ``kill``
+    may come from another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._killed = False
+        self._num_asked = 0
+        self._unread = b""
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    def start(self) -> None:
+        """Begin to warm up, where that has not happened yet; returns at once."""
+        with self._lock:
+            if self._killed or self._child is not None:
+                return
+            # In a session of its own: Ctrl-C in a terminal is for the service, which then ends its children.
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "workloads.sandbox.server"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+                start_new_session=True,
+            )
+            self._unread = b""
+
+    def ask(self, request: Mapping[str, Any], seconds: int) -> Json:
+        """The child's answer. A lost child is replaced, once; raises ``TraceFailed`` for an error and a second loss."""
+        for last in (False, True):
+            try:
+                return self._ask(request, seconds)
+            except _Lost as lost:
+                self.end()
+                if last or self._killed:
+                    raise TraceFailed(f"the trace process was lost twice: {lost}", infeasible=False) from lost
+                log.warning("the trace process was lost (%s): starting another", lost)
+        raise AssertionError
+
+    def kill(self) -> None:
+        """End the child for good: whoever waits for it gets an error. ``end`` must follow."""
+        with self._lock:
+            self._killed = True
+            if self._child is not None:
+                self._child.kill()
+
+    def end(self) -> None:
+        """End the child, with what it has forked (which the kernel kills with it), and close its pipes."""
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            with child:  # closes the pipes and waits
+                pass
+
+    def _ask(self, request: Mapping[str, Any], seconds: int) -> Json:
+        self.start()
+        child = self._child
+        if child is None or child.stdin is None:
+            raise _Lost("closed")
+        self._num_asked += 1
+        line = json.dumps({**request, "id": self._num_asked, "seconds": seconds}).encode() + b"\n"
+        try:
+            child.stdin.write(line)
+            child.stdin.flush()
+        except OSError as error:
+            raise _Lost(f"it does not listen: {error}") from error
+        return self._answer(child, time.monotonic() + START_SECONDS + WALL_FACTOR * seconds)
+
+    def _answer(self, child: subprocess.Popen[bytes], deadline: float) -> Json:
+        """To the last question, without its number."""
+        while True:
+            answer: dict[str, Any] = json.loads(self._line(child, deadline))
+            if answer.pop("id", None) == self._num_asked:
+                break
+        if "error" in answer:
+            reason = f"{answer['error']}\n{answer['traceback']}".strip()
+            raise TraceFailed(reason, infeasible=answer["kind"] == "params")
+        return answer
+
+    def _line(self, child: subprocess.Popen[bytes], deadline: float) -> bytes:
+        assert child.stdout is not None
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            data = os.read(child.stdout.fileno(), 65536) if ready else b""
+            if not data:
+                raise _Lost("it ended" if ready else "it is silent")
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
