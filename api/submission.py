@@ -16,7 +16,8 @@ from starlette.exceptions import HTTPException
 
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.import_check import admit
-from scamp_service.study.spec import StudySpec, parse_study
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import MAX_CODE_BYTES
 
 MAX_SPEC_BYTES = 2**20

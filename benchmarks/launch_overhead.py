@@ -14,7 +14,7 @@ from statistics import median, quantiles
 
 from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
-from scamp_service.study.spec import parse_study
+from scamp_service.study.parse import parse_study
 
 
 def main() -> None:

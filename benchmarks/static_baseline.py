@@ -20,7 +20,8 @@ from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
 from scamp_service.sizing.sizer import Planner
 from scamp_service.store.summary import Summary, study_summary
-from scamp_service.study.spec import StudySpec, parse_study
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
 
 DEMO = Path(__file__).resolve().parent.parent / "examples" / "digits.yaml"
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
-from scamp_service.study.spec import parse_study
+from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code as bundle_code
 from scamp_service.study.workload_names import is_file
 

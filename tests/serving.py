@@ -125,7 +125,7 @@ def end(store: Store, trial_id: int) -> None:
 
 
 def full_spec() -> Json:
-    from scamp_service.study.spec import parse_study
+    from scamp_service.study.parse import parse_study
 
     return parse_study(SPEC).to_json()
 

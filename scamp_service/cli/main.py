@@ -25,7 +25,8 @@ from scamp_service.errors import ScampError
 from scamp_service.processes.supervise import Service, running_server
 from scamp_service.settings import ROOT, Settings
 from scamp_service.sizing.candidates import code_of, read_study
-from scamp_service.study.spec import StudySpec, parse_study
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
 
 app = typer.Typer(help="ScaMP tunes models that may not fit on one GPU.", no_args_is_help=True, add_completion=False,
                   pretty_exceptions_enable=False)  # fmt: skip

@@ -19,7 +19,9 @@ from optuna.trial import TrialState as Told
 from optuna.trial import create_trial
 
 from scamp_service.lifecycle import LIVE_TRIALS, TrialState
-from scamp_service.study.spec import Choice, Range, Scalar, StudySpec
+from scamp_service.study.space import Categorical, Range
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Scalar
 
 Params = dict[str, Scalar]
 
@@ -115,13 +117,13 @@ class Search:
 class _Axis:
     """One dimension as Optuna sees it. Stepped floats become the index of the step: so values are exact decimals."""
 
-    def __init__(self, dimension: Choice | Range) -> None:
+    def __init__(self, dimension: Categorical | Range) -> None:
         self.dimension = dimension
         self.indexed = isinstance(dimension, Range) and not dimension.integer and dimension.num_values is not None
         self.distribution = self._distribution(dimension)
 
-    def _distribution(self, dimension: Choice | Range) -> BaseDistribution:
-        if isinstance(dimension, Choice):
+    def _distribution(self, dimension: Categorical | Range) -> BaseDistribution:
+        if isinstance(dimension, Categorical):
             return CategoricalDistribution(dimension.choice)
         if dimension.num_values is None:
             return FloatDistribution(float(dimension.low), float(dimension.high), log=dimension.log)
@@ -151,7 +153,7 @@ class _Axis:
 
 
 def _values(axis: _Axis) -> Iterable[Scalar]:
-    if isinstance(axis.dimension, Choice):
+    if isinstance(axis.dimension, Categorical):
         return axis.dimension.choice
     count = axis.dimension.num_values
     assert count is not None, "the spec refuses a grid over a continuous range"

@@ -9,7 +9,8 @@ from typing import Any
 
 from scamp_service.client import bundle_code
 from scamp_service.errors import InvalidInput
-from scamp_service.study.spec import StudySpec, parse_study
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
 
 STUDY_SUFFIXES = (".yaml", ".yml", ".json")
 

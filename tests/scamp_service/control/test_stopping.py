@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scamp_service.control.stopping import Verdict, judge, rungs
-from scamp_service.study.spec import StudySpec, parse_study
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
 
 
 def study(steps: int, every: int | None = None, **stopping: Any) -> StudySpec:

@@ -12,7 +12,8 @@ import pytest
 
 from scamp_service.lifecycle import TrialState
 from scamp_service.search.proposals import Params, Past, Search
-from scamp_service.study.spec import StudySpec, parse_study
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
 
 S = TrialState
 SPACE = {

@@ -6,7 +6,8 @@ import pytest
 
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.import_check import admit
-from scamp_service.study.spec import StudySpec, parse_study
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import bundle_code
 
 GOOD = """

@@ -1,0 +1,64 @@
+"""Says what is wrong with a study, in one line: each mistake with its field and with what is allowed there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from scamp_service.study.space import Categorical, Range
+from scamp_service.study.spec import Budget, Objective, SearchOptions, Stopping, StudySpec
+
+_PARTS: dict[str, type[BaseModel]] = {
+    "objective": Objective,
+    "search": SearchOptions,
+    "stopping": Stopping,
+    "budget": Budget,
+}
+
+
+def complaints(error: ValidationError, most: int = 5) -> str:
+    """The first ``most`` mistakes of a ``StudySpec``, separated by semicolons, and how many more there are."""
+    details = error.errors(include_url=False)
+    said = list(dict.fromkeys(_complaint(detail) for detail in details))
+    more = f"; and {len(said) - most} more" if len(said) > most else ""
+    # What the user wrote is quoted, and may hold what no terminal or response can.
+    return ("; ".join(said[:most]) + more).encode(errors="backslashreplace").decode()
+
+
+def _complaint(detail: ErrorDetails) -> str:
+    path = [part for n, part in enumerate(detail["loc"]) if not (n == 2 and detail["loc"][0] == "space")]
+    where = ".".join(str(part) for part in path if part != "[key]")
+    kind, message = detail["type"], detail["msg"].removeprefix("Value error, ")
+    if kind == "missing":
+        return f"{where} is missing"
+    if kind == "extra_forbidden":
+        return _unknown_key(path, detail["loc"])
+    if kind == "model_type":
+        part = _PARTS.get(str(detail["loc"][0]), StudySpec)
+        message = f"must be a mapping of {', '.join(part.model_fields)}"
+    elif kind != "value_error":
+        message = message.replace("Input should be ", "must be ").replace("String should", "must")
+    shown = (
+        "" if isinstance(detail["input"], Mapping | list) and detail["input"] else f" (got {quoted(detail['input'])})"
+    )
+    return f"{where}: {message}{shown}" if where else message
+
+
+def _unknown_key(path: Sequence[int | str], loc: Sequence[int | str]) -> str:
+    if loc[0] == "space":
+        allowed = list((Categorical if loc[2] == "choice" else Range).model_fields)
+    else:
+        allowed = list((_PARTS[str(loc[0])] if len(loc) > 1 else StudySpec).model_fields)
+    close = difflib.get_close_matches(str(path[-1]), allowed, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(allowed)}"
+    return f"{'.'.join(map(str, path))}: unknown key; {hint}"
+
+
+def quoted(value: Any) -> str:
+    """The user's value as Python writes it, cut to 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,60 @@
+"""Reads a study from YAML, JSON or a mapping, and raises one ``InvalidInput`` for everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from scamp_service.errors import InvalidInput
+from scamp_service.study.complaints import complaints, quoted
+from scamp_service.study.spec import StudySpec
+
+MAX_TEXT_BYTES = 2**20
+
+
+def parse_study(source: str | bytes | Mapping[str, Any]) -> StudySpec:
+    """A validated study from YAML (or JSON) text, or from its parsed form. Raises ``InvalidInput``."""
+    data = source if isinstance(source, Mapping) else _load_yaml(source)
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"a study is a mapping of {', '.join(StudySpec.model_fields)}; this is {quoted(data)}")
+    try:
+        return StudySpec.model_validate(data)
+    except ValidationError as error:
+        raise InvalidInput(f"the study is not valid: {complaints(error)}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe, and stricter: a repeated key is a mistake, and aliases can make a short text endless."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is repeated", key.start_mark
+                )
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
+        return super().construct_mapping(node, deep=deep)
+
+
+def _load_yaml(text: str | bytes) -> Any:
+    if len(text) > MAX_TEXT_BYTES:
+        raise InvalidInput(f"the study is {len(text)} bytes long, at most {MAX_TEXT_BYTES} are read")
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise InvalidInput("the study is nested too deeply to be one") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that does not exist
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        what = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise InvalidInput(f"the study is not valid YAML{where}: {what}") from None

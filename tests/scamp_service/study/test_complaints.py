@@ -1,0 +1,107 @@
+"""The one message that says what is wrong with a study."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.studies import refusal, study
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"space": {}}, "the search space is empty"),
+    ({"space": {"lr": {"low": 0, "high": 1, "log": True}}}, "space.lr: a log range needs low > 0, got 0"),
+    ({"space": {"lr": {"low": -1.0, "high": 1.0, "log": True}}}, "a log range needs low > 0"),
+    ({"space": {"lr": {"low": float("nan"), "high": 1}}}, "space.lr.low: must be finite (got nan)"),
+    ({"space": {"lr": {"low": 0, "high": "1e999"}}}, "space.lr.high: must be finite"),
+    ({"space": {"lr": {"low": -1.7e308, "high": 1.7e308}}}, "space.lr: the range is too wide"),
+    ({"space": {"lr": {"low": 0, "high": 10**30}}}, "space.lr.high: must lie within ±2^53"),
+    ({"space": {"lr": {"low": True, "high": 3}}}, "space.lr.low: must be a number (got True)"),
+    ({"space": {"lr": {"low": "a", "high": 3}}}, "space.lr.low: must be a number (got 'a')"),
+    ({"space": {"lr": {"low": 1}}}, "space.lr.high is missing"),
+    ({"space": {"lr": {"low": 2, "high": 1}}}, "low (2) must not exceed high (1)"),
+    ({"space": {"lr": {"low": 1, "high": 2, "step": 0}}}, "step must be positive"),
+    ({"space": {"lr": {"low": 1, "high": 2, "step": 0.5}}}, "the step of an integer range must be an integer"),
+    ({"space": {"lr": {"low": 1, "high": 2, "step": 1, "log": True}}}, "a log range cannot have a step"),
+    ({"space": {"lr": {"low": 0.0, "high": 1e9, "step": 1e-9}}}, "take a larger step"),
+    ({"space": {"lr": {"low": 1, "hihg": 2}}}, "space.lr.hihg: unknown key; did you mean high?"),
+    ({"space": {"lr": {"low": 1, "high": 2, "log": "yes"}}}, "space.lr.log: must be a valid boolean (got 'yes')"),
+    ({"space": {"lr": 3}}, "space.lr: must be {choice: [value, …]} or {low: number, high: number} (got 3)"),
+    ({"space": {"lr": {"choice": []}}}, "space.lr.choice: "),
+    ({"space": {"lr": {"choice": [1, 2, 1.0]}}}, "lists 1 and 1.0, which are equal"),
+    ({"space": {"lr": {"choice": [0, False]}}}, "lists 0 and False, which are equal"),
+    ({"space": {"lr": {"choice": [[1]]}}}, "space.lr.choice.0: must be true, false, a number or a text"),
+    ({"space": {"lr": {"choice": list(range(1001))}}}, "space.lr.choice: "),
+    ({"space": {"lr": {"choice": ["x" * 1001]}}}, "must not be longer than 1000 characters"),
+    ({"space": {f"p{n}": {"choice": [1]} for n in range(101)}}, "space: "),
+    ({"space": {"learning rate": {"choice": [1]}}}, "parameter names are identifiers"),
+    ({"space": {"": {"choice": [1]}}}, "parameter names are identifiers"),
+    ({"space": {1: {"choice": [1]}}}, "space.1: must be a valid string"),
+    ({"space": [1]}, "space: must be a valid dictionary"),
+    ({"fixed": {"a-b": 1}}, "parameter names are identifiers"),
+    ({"fixed": {"x": None}}, "fixed.x: must be true, false, a number or a text (got None)"),
+    ({"fixed": {"x": float("inf")}}, "fixed.x: must be finite (got inf)"),
+    ({"fixed": {"x": "a\ud800"}}, "fixed.x: must be text without NUL and lone surrogates"),
+    ({"fixed": {"x": "a\x00"}}, "fixed.x: must be text without NUL and lone surrogates"),
+    ({"\ud800": 1}, "must be a valid string"),
+    ({"fixed": {"lr": 0.5}}, "lr: both in space and in fixed"),
+    ({"start_with": [{"lr": 2.0}]}, "start_with[0].lr: 2.0 is not between 0.1 and 1.0"),
+    ({"start_with": [{"lr": "big"}]}, "start_with[0].lr: 'big' is not a number"),
+    ({"start_with": [{"lr": True}]}, "start_with[0].lr: True is not a number"),
+    ({"start_with": [{"depth": 2}]}, "start_with[0] names depth, found neither in space nor fixed"),
+    ({"start_with": [{}] * 21}, "start_with has 21 candidates, the budget 20 trials"),
+    ({"start_with": {"lr": 1}}, "start_with: must be a valid list"),
+    ({"space": {"n": {"low": 1, "high": 9, "step": 2}}, "start_with": [{"n": 4}]}, "4 is not 1 plus a multiple of 2"),
+    ({"space": {"n": {"low": 1, "high": 9}}, "start_with": [{"n": 4.0}]}, "4.0 is not an integer"),
+    ({"space": {"n": {"choice": [1, "a"]}}, "start_with": [{"n": 2}]}, "2 is not one of 1, 'a'"),
+    ({"space": {"n": {"choice": [1]}}, "start_with": [{"n": True}]}, "True is not one of 1"),
+    ({"space": {"batch": {"low": 0, "high": 8}}}, "batch is the number of samples per optimizer step"),
+    ({"space": {"batch": {"low": 1.0, "high": 8.0}}}, "an integer of at least 1; got 1.0"),
+    ({"space": {"batch": {"choice": [8, "16"]}}}, "an integer of at least 1; got '16'"),
+    ({"fixed": {"batch": True}}, "an integer of at least 1; got True"),
+    ({"search": {"sampler": "grid"}}, "lr is continuous or log"),
+    ({"search": {"sampler": "bayes"}}, "search.sampler: must be 'tpe', 'random' or 'grid' (got 'bayes')"),
+    ({"search": {"seed": -1}}, "search.seed: "),
+    ({"search": {"seed": True}}, "search.seed: must be an integer (got True)"),
+    ({"search": "tpe"}, "search: must be a mapping of sampler, seed (got 'tpe')"),
+    (
+        {"search": {"sampler": "grid"}, "space": {n: {"low": 0, "high": 999} for n in "ab"}},
+        "the grid has 1000000 points",
+    ),
+    ({"budget": {"trials": 0}}, "budget.trials: must be greater than or equal to 1 (got 0)"),
+    ({"budget": {"trials": 10**6}}, "budget.trials: must be less than or equal to 100000"),
+    ({"budget": {"trials": True}}, "budget.trials: must be an integer (got True)"),
+    ({"budget": {"trials": "3"}}, "budget.trials: must be an integer (got '3')"),
+    ({"budget": {"steps": 1.5}}, "budget.steps: must be an integer (got 1.5)"),
+    ({"budget": {"steps": 10, "report_every": 11}}, "nothing would be reported"),
+    ({"budget": {"steps": 10**9, "report_every": 1}}, "set report_every to 10000 or more"),
+    ({"budget": {"max_concurrent": 0}}, "budget.max_concurrent: "),
+    ({"budget": {"hours": 3}}, "budget.hours: unknown key; allowed are trials, steps"),
+    ({"stopping": {"rule": "median"}}, "stopping.rule: must be 'asha' or 'none'"),
+    ({"stopping": {"reduction_factor": 1}}, "stopping.reduction_factor: "),
+    ({"stopping": {"min_steps": 100}}, "stopping.min_steps (100) must be less than budget.steps (100)"),
+    ({"objective": {"metric": ""}}, "objective.metric: "),
+    ({"objective": {"metric": "a", "direction": "up"}}, "objective.direction: must be 'maximize' or 'minimize'"),
+    ({"objective": None}, "objective: must be a mapping of metric, direction (got None)"),
+    ({"name": ""}, "name: "),
+    ({"name": "   "}, "name: must be printable text on one line"),
+    ({"name": "a\nb"}, "name: must be printable text on one line"),
+    ({"name": "x" * 101}, "name: "),
+    ({"name": 3}, "name: must be a valid string (got 3)"),
+    ({"workload": "../evil.py:X"}, "neither a built-in workload nor FILE.py:Class"),
+    ({"workload": "/abs.py:X"}, "neither a built-in workload"),
+    ({"workload": "os; rm"}, "neither a built-in workload"),
+    ({"workload": "model.py"}, "neither a built-in workload"),
+    ({"spaec": {}}, "spaec: unknown key; did you mean space?"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG, ids=[ascii(message[:40]) for _, message in WRONG])
+def test_what_is_wrong_is_said_with_its_place(changes: dict[str, Any], message: str) -> None:
+    assert message in refusal(study(**changes))
+
+
+def test_several_mistakes_are_told_at_once() -> None:
+    message = refusal({"objective": {}, "space": {"x": 1}, "budget": {"trials": 0, "steps": 0}, "colour": "red"})
+    assert message.startswith("the study is not valid: name is missing; workload is missing; ")
+    assert message.endswith("; and 2 more")

@@ -1,0 +1,96 @@
+"""A study from text and from a mapping: read as it is written, or refused in one line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scamp_service.errors import InvalidInput
+from scamp_service.study.parse import parse_study
+from scamp_service.study.space import Range
+from scamp_service.study.spec import StudySpec
+from tests.studies import refusal, study
+
+TEXT = """
+name: demo
+workload: digits_vit
+objective: {metric: accuracy}
+space:
+  lr: {low: 1e-4, high: 1e-2, log: true}
+  depth: {choice: [4, 6, 8]}
+  width: {low: 32, high: 100, step: 32}
+  dropout: {low: 0.0, high: 0.3, step: 0.1}
+fixed: {batch: 64, weight_decay: 1e-2, label: "01", amp: true}
+start_with: [{depth: 4, lr: 1e-3}]
+budget: {trials: 24, steps: 1e3}
+"""
+
+
+def test_text_mapping_and_json_say_the_same() -> None:
+    spec = parse_study(TEXT)
+    assert parse_study(spec.to_json()) == spec
+    assert parse_study(json.dumps(spec.to_json())) == spec
+    assert parse_study(TEXT.encode()) == spec
+
+
+def test_numbers_are_read_as_they_are_written() -> None:
+    spec = parse_study(TEXT)
+    lr, width = spec.space["lr"], spec.space["width"]
+    assert isinstance(lr, Range) and (lr.low, lr.high, lr.integer) == (1e-4, 1e-2, False)
+    assert isinstance(width, Range) and width.integer
+    assert spec.budget.steps == 1000
+    assert spec.fixed == {"batch": 64, "weight_decay": 0.01, "label": "01", "amp": True}
+    assert spec.start_with == [{"depth": 4, "lr": 1e-3}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "this is None"),
+        ("[1, 2]", "this is [1, 2]"),
+        ("just words", "this is 'just words'"),
+        ("name: [", "not valid YAML in line 1"),
+        ("name: a\nspace: {}\nname: b", "line 3, column 1: the key 'name' is repeated"),
+        ('{"space": {"x": {"low": 1, "low": 2}}}', "the key 'low' is repeated"),
+        ("a: &x [1]\nb: *x", "line 2, column 4: aliases (*name) are not allowed"),
+        ("name: !!python/object/apply:os.system [id]", "not valid YAML in line 1, column 7"),
+        ("name: 2024-13-45", "not valid YAML"),
+        ("? [a]\n: 1", "not valid YAML"),
+        ("[" * 600, "nested too deeply"),
+        ("a: \x00", "not valid YAML"),
+        (b"\xff\xfe\xfa", "not valid YAML"),
+        ("9" * 5000, "not valid YAML"),
+        ("x" * (2**20 + 1), "at most 1048576 are read"),
+        ({1: 2}, "Keys should be strings"),
+        ({"name": object()}, "name: must be a valid string"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_what_is_no_study_is_refused_in_one_line(text: Any, message: str) -> None:
+    assert message in refusal(text)
+
+
+@given(st.text(max_size=200) | st.binary(max_size=100))
+def test_no_text_raises_anything_else(text: str | bytes) -> None:
+    with pytest.raises(InvalidInput):
+        parse_study(text)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(list(StudySpec.model_fields)), json_values)
+def test_no_value_of_any_field_raises_anything_else_or_changes_on_the_way(field: str, value: Any) -> None:
+    try:
+        spec = parse_study(study(**{field: value}))
+    except InvalidInput:
+        return
+    assert parse_study(json.loads(json.dumps(spec.to_json()))) == spec
