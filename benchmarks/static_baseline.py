@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from estimators.memory import VIRTUAL, Margin, predict
+from estimators.memory import VIRTUAL_MARGIN, Margin, predict
 from estimators.model import ModelProfile, Plan
 from placement.model import Cluster
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
@@ -69,7 +69,7 @@ def run(spec: StudySpec, planner: Planner) -> Summary:
 
 
 def all_devices(
-    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
+    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
 ) -> ChosenPlan | Untraced | NoPlan:
     """The static rule: every device for every trial, without recompute if that fits, the largest micro-batch."""
     degree = len(cluster.devices)

@@ -43,8 +43,8 @@ class Margin:
         return self.fixed_bytes(num_ranks) + peak_bytes * self.percent // 100
 
 
-VIRTUAL = Margin()
-"""Of virtual devices."""
+VIRTUAL_MARGIN = Margin()
+"""Margin on virtual devices."""
 
 
 def margin_on(memory: Memory) -> Margin:
@@ -52,7 +52,7 @@ def margin_on(memory: Memory) -> Margin:
     return Margin(*(memory.outside_bytes(num_ranks) for num_ranks in (1, 2, 3)))
 
 
-def predict(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Prediction:
+def predict(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN) -> Prediction:
     """What the rank that needs most will need.
 
     ``extra_bytes`` are added to the traced peak, because of out-of-memory failures or of what was learned. Raises
@@ -63,7 +63,7 @@ def predict(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = V
 
 
 def predict_stages(
-    profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL
+    profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
 ) -> tuple[Prediction, ...]:
     """One prediction for each pipeline stage, a single one without a pipeline; see ``predict``."""
     stages = []
@@ -77,7 +77,7 @@ def predict_stages(
     return tuple(stages)
 
 
-def predict_states(profile: Peaks, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL) -> Prediction:
+def predict_states(profile: Peaks, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN) -> Prediction:
     """A lower bound for every plan of ``dp_shard`` ranks, traced or not: model states alone, divided evenly.
 
     The states exist when the optimizer begins, and sharding at best divides them evenly.
@@ -87,7 +87,7 @@ def predict_states(profile: Peaks, dp_shard: int, extra_bytes: int = 0, margin: 
 
 
 def largest_micro_batch(
-    profile: Peaks, layout: Layout, capacity_mib: int, extra_bytes: int = 0, margin: Margin = VIRTUAL
+    profile: Peaks, layout: Layout, capacity_mib: int, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
 ) -> int:
     """Largest micro-batch with which one rank needs at most ``capacity_mib``, margin included; 0 when none fits.
 

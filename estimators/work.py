@@ -74,7 +74,7 @@ class Work:
         return cls(tuple(map(float, data)))
 
 
-class Counter:
+class WorkCounter:
     """Counts as operations come."""
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-VIRTUAL = "virtual"
-"""The kind of devices that are none."""
+VIRTUAL_KIND = "virtual"
+"""Device kind of virtual devices (memory budgets on a host without GPUs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Cluster:
 
     @property
     def has_gpus(self) -> bool:
-        return any(device.kind != VIRTUAL for device in self.devices)
+        return any(device.kind != VIRTUAL_KIND for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Segment:
     work: Work
 
 
-class _Refused(Exception):
+class _CannotStretch(Exception):
     """The log cannot be stretched."""
 
 
@@ -104,7 +104,7 @@ def stretch(passes: Passes, num_blocks: int) -> Passes | None:
     """
     try:
         return _stretch(passes, num_blocks)
-    except _Refused:
+    except _CannotStretch:
         return None
 
 
@@ -123,7 +123,7 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
     before = passes.events[: passes.num_before]
     states = [told([e for e in before if homes[e[0]][1] == block], block) for block in range(TRACED_BLOCKS)]
     if any(state != states[0] for state in states):
-        raise _Refused("blocks have different states")
+        raise _CannotStretch("blocks have different states")
     for block in range(num_blocks):
         synthesis.extend(states[0], block)
     synthesis.extend(told([event for event in before if homes[event[0]][1] is None], None), 0)
@@ -144,9 +144,9 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
         by_block = sorted(sweep, key=lambda segment: segment.block or 0)
         first, second, third, last = (told(segment.events, segment.block) for segment in by_block)
         if second != third:
-            raise _Refused("blocks differ")
+            raise _CannotStretch("blocks differ")
         if any(abs(home[1]) > 1 for home, *_ in first + last if home[1] is not None):
-            raise _Refused("the first or the last block touches memory of one that is not its neighbour")
+            raise _CannotStretch("the first or the last block touches memory of one that is not its neighbour")
         rising = sweep[0].block == 0
         for block in range(num_blocks) if rising else reversed(range(num_blocks)):
             if block == 0:
@@ -175,7 +175,7 @@ class _Synthesis:
             number = self._numbers.get(home)
             if number is None:
                 if size == 0:
-                    raise _Refused("a buffer is freed that was never made")
+                    raise _CannotStretch("a buffer is freed that was never made")
                 number = self._numbers[home] = len(self.categories)
                 self.categories.append(category)
                 if stream:
@@ -203,7 +203,7 @@ def _sweeps(segments: Sequence[Segment]) -> list[list[Segment]]:
     up = list(range(TRACED_BLOCKS))
     for sweep in sweeps:
         if sweep[0].block is not None and [segment.block for segment in sweep] not in (up, up[::-1]):
-            raise _Refused("blocks are not visited one after another")
+            raise _CannotStretch("blocks are not visited one after another")
     return sweeps
 
 
@@ -235,7 +235,7 @@ def _from_both_ends(told: Sequence[_Told], num_blocks: int) -> list[_Told]:
     moved = []
     for home, size, category, stream in told:
         if home[1] is not None and 0 < home[1] < TRACED_BLOCKS - 1:
-            raise _Refused("memory of a block in the middle is touched outside of the blocks")
+            raise _CannotStretch("memory of a block in the middle is touched outside of the blocks")
         from_end = home[1] == TRACED_BLOCKS - 1
         moved.append((_shifted(home, num_blocks - TRACED_BLOCKS) if from_end else home, size, category, stream))
     return moved

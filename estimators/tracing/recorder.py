@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimators.peaks.depth import Passes
 from estimators.tracing.outcomes import Outcomes
-from estimators.work import Counter, Work
+from estimators.work import Work, WorkCounter
 
 Batch = Any
 _DEVICE = torch.ops.prim.device.default
@@ -49,7 +49,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._compute = torch.cpu.current_stream()
         self._others: dict[torch.cpu.Stream, int] = {}  # numbered from 1, in order of first use
         self.marks: list[tuple[int, int | None, Work]] = []
-        self._done = Counter()
+        self._done = WorkCounter()
         self._fake = fake
         self._outcomes = Outcomes(fake)
         self._paused = 0

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-from estimators.memory import VIRTUAL, Margin, largest_micro_batch, predict, predict_states
+from estimators.memory import VIRTUAL_MARGIN, Margin, largest_micro_batch, predict, predict_states
 from estimators.model import Layout, Peaks, Plan, Prediction
 from placement.model import Cluster
 
@@ -84,7 +84,7 @@ class Option:
 
 
 def choose(
-    profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
+    profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
 ) -> ChosenPlan | Untraced | NoPlan:
     """The plan for ``batch`` samples per optimizer step; ``extra_bytes`` per rank are added to every prediction, and
     the ``margin`` of its devices.
@@ -110,7 +110,7 @@ def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) 
 
 
 def list_options(
-    profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
+    profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
 ) -> list[Option | Untraced]:
     """All that ``choose`` would look at if nothing had pleased it so far, in its order; the same errors."""
     return list(_options(profile, batch, cluster, extra_bytes, margin))

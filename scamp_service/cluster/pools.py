@@ -17,7 +17,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from placement.model import VIRTUAL, Cluster, Device
+from placement.model import VIRTUAL_KIND, Cluster, Device
 from scamp_service.cluster.gpu_nodes import measure_gpus, usable_mib, why_nothing
 from scamp_service.cluster.gpus import Gpu
 from scamp_service.cluster.local_ray import VIRTUAL_DEVICE
@@ -126,7 +126,7 @@ class Offers:
         if num_gpus := int(resources.get("GPU", 0)):
             return self._gpus(node_id, num_gpus)
         count = min(int(resources.get(VIRTUAL_DEVICE, 0)), self._settings.virtual_devices)
-        return tuple(Device(f"{node}/{i}", node, i, VIRTUAL, self._settings.device_mib) for i in range(count))
+        return tuple(Device(f"{node}/{i}", node, i, VIRTUAL_KIND, self._settings.device_mib) for i in range(count))
 
     def _gpus(self, node_id: str, num_gpus: int) -> tuple[Device, ...]:
         """None as long as the node has not answered, and while it has nothing to offer."""
@@ -173,7 +173,7 @@ def _group(node_id: str, devices: tuple[Device, ...]) -> PlacementGroup:
 
 
 def _is_virtual(device: Device) -> bool:
-    return device.kind == VIRTUAL
+    return device.kind == VIRTUAL_KIND
 
 
 def _is_created(group: PlacementGroup) -> bool:

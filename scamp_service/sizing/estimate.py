@@ -17,13 +17,12 @@ from typing import Any, Self
 from estimators.devices.catalogue import gpu
 from estimators.devices.communication import StepTime, step_time
 from estimators.devices.kind import DeviceKind
-from estimators.memory import VIRTUAL, Margin, largest_micro_batch, margin_on, predict_stages
+from estimators.memory import VIRTUAL_MARGIN, Margin, largest_micro_batch, margin_on, predict_stages
 from estimators.model import MIB, Candidate, Layout, ModelProfile, Plan, Prediction
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.units import Unit
 from estimators.trace import Trace, profile_of
-from placement.model import VIRTUAL as VIRTUAL_DEVICE
-from placement.model import Cluster, Device
+from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, list_options, pick
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
@@ -93,7 +92,7 @@ class Estimate:
     options: Sequence[Option]
     choice: ChosenPlan | NoPlan
     kind: DeviceKind | None = None
-    margin: Margin = VIRTUAL
+    margin: Margin = VIRTUAL_MARGIN
     units: Sequence[Unit] = ()
 
     @property
@@ -274,7 +273,7 @@ def _unit_json(unit: Unit) -> dict[str, Any]:
 
 
 def margin_of(kind: DeviceKind | None) -> Margin:
-    return margin_on(kind.memory) if kind is not None and kind.memory is not None else VIRTUAL
+    return margin_on(kind.memory) if kind is not None and kind.memory is not None else VIRTUAL_MARGIN
 
 
 def listed(params: Mapping[str, Any]) -> str:
@@ -282,7 +281,7 @@ def listed(params: Mapping[str, Any]) -> str:
     return " ".join(shown) or "its defaults"
 
 
-def devices(count: int, mib: int, kind: str = VIRTUAL_DEVICE) -> Cluster:
+def devices(count: int, mib: int, kind: str = VIRTUAL_KIND) -> Cluster:
     """``count`` equal devices of one node."""
     if count < 1 or mib < 1:
         raise InvalidInput(f"there must be at least one device of at least 1 MiB, got {count} of {mib} MiB")

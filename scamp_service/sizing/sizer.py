@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from estimators.memory import VIRTUAL, Margin
+from estimators.memory import VIRTUAL_MARGIN, Margin
 from estimators.model import Layout, ModelProfile
 from placement.model import Cluster
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
@@ -31,7 +31,13 @@ class Planner(Protocol):
     """The policy that turns a profile into a plan; ``placement.planning.planner.choose`` is one."""
 
     def __call__(
-        self, profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL
+        self,
+        profile: ModelProfile,
+        *,
+        batch: int,
+        cluster: Cluster,
+        extra_bytes: int = 0,
+        margin: Margin = VIRTUAL_MARGIN,
     ) -> ChosenPlan | Untraced | NoPlan: ...
 
 
@@ -164,7 +170,7 @@ class ProcessSizer:
         return search_plan(ask, on_gpu=cluster.has_gpus)
 
     def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
-        margin = RANK_MARGIN if cluster.has_gpus else VIRTUAL
+        margin = RANK_MARGIN if cluster.has_gpus else VIRTUAL_MARGIN
         own, learned = demand.extra_bytes, demand.learned
         extra_bytes = max(own, learned.extra_bytes)
         answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=extra_bytes, margin=margin)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from estimators.devices.kind import DeviceKind, Rate
-from estimators.work import OP_KINDS, Counter, StepWork, Work
+from estimators.work import OP_KINDS, StepWork, Work, WorkCounter
 from workloads.calibration.measure import _fit
 
 
 def counted(*operations: tuple[str, float, float]) -> Work:
-    counter = Counter()
+    counter = WorkCounter()
     for kind, flops, num_bytes in operations:
         counter.add(kind, flops, num_bytes)
     return counter.work
@@ -56,7 +56,7 @@ def test_seconds_are_those_of_each_kind() -> None:
 
 def test_half_flops_have_a_rate_of_their_own() -> None:
     kind = DeviceKind("a GPU", {"matmul": Rate(0.0, 1.0, 0.0, 0.0, 0.25)}, "made up")
-    counter = Counter()
+    counter = WorkCounter()
     counter.add("matmul", flops=8)
     counter.add("matmul", flops=8, half_flops=8)
     assert kind.seconds(counter.work) == 8 + 2

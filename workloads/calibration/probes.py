@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from estimators.tracing.operations import amounts_of, kind_of
-from estimators.work import Counter, Work
+from estimators.work import Work, WorkCounter
 from workloads.models.transformer import Block
 
 NUM_STEPS = 2  # whole ones, in each round
@@ -186,7 +186,7 @@ class Probe:
 
     @property
     def work(self) -> Work:
-        counter = Counter()
+        counter = WorkCounter()
         for kind, (*amounts, _) in self._runs[0]:
             counter.add(kind, *amounts)
         return counter.work

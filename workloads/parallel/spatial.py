@@ -71,11 +71,11 @@ def split_space(model: nn.Module, mesh: DeviceMesh) -> None:
     for name, module in model.named_modules():
         try:
             _split(module, group)
-        except _Refused as why:
+        except _CannotSplit as why:
             raise ValueError(f"{name} ({type(module).__name__}) cannot work on slabs: {why}") from None
 
 
-class _Refused(Exception):
+class _CannotSplit(Exception):
     pass
 
 
@@ -99,12 +99,12 @@ def _split(module: nn.Module, group: dist.ProcessGroup) -> None:
     elif isinstance(module, (*_TRANSPOSED, *_POOLS)):
         sizes = (module.padding, getattr(module, "output_padding", 0))
         if _first(module.kernel_size) != _first(module.stride) or any(map(_first, sizes)):
-            raise _Refused("its kernel must be as large as its stride, without padding")
+            raise _CannotSplit("its kernel must be as large as its stride, without padding")
     elif isinstance(module, nn.Upsample):
         if module.mode != "nearest":
-            raise _Refused("it mixes positions: use mode='nearest'")
+            raise _CannotSplit("it mixes positions: use mode='nearest'")
     elif any(True for _ in module.parameters(recurse=False)) or "Pool" in type(module).__name__:
-        raise _Refused("only convolutions, poolings, batch and group normalisation can")
+        raise _CannotSplit("only convolutions, poolings, batch and group normalisation can")
 
 
 def _replace(module: Any, forward: Callable[[Tensor], Tensor]) -> None:
@@ -118,11 +118,11 @@ def _first(size: Any) -> int:
 
 def _convolution(module: Any, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
     if module.padding_mode != "zeros" or isinstance(module.padding, str):
-        raise _Refused("its padding must be a number of zeros")
+        raise _CannotSplit("its padding must be a number of zeros")
     before = module.padding[0]
     after = module.dilation[0] * (module.kernel_size[0] - 1) - before - (module.stride[0] - 1)
     if after < 0:
-        raise _Refused("it skips positions or pads more than its kernel reaches")
+        raise _CannotSplit("it skips positions or pads more than its kernel reaches")
     convolve, padding = _CONVOLUTIONS[type(module)], (0, *module.padding[1:])
 
     def forward(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from estimators.devices.catalogue import KINDS, gpu
 from estimators.devices.kind import DeviceKind
 from estimators.memory import MARGIN_PERCENT, margin_on
 from estimators.model import MIB
-from estimators.work import OP_KINDS, Counter
+from estimators.work import OP_KINDS, WorkCounter
 
 ASKED_OF_LINKS = {"gather", "reduce"}
 OF_PYTHON = {"sharded"}
@@ -56,7 +56,7 @@ def test_what_a_rank_takes_outside_of_the_allocator() -> None:
 
 
 def test_seconds_of_a_matrix_product_follow_the_datasheet() -> None:
-    counter = Counter()
+    counter = WorkCounter()
     counter.add("matmul", flops=312e12, half_flops=312e12)
     assert gpu("A100-80").seconds(counter.work) == pytest.approx(1 / 0.6, rel=1e-4)
     counter.clear()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from estimators.devices.communication import StepTime, ring_seconds, step_time
 from estimators.devices.kind import DeviceKind, Figure, Link, Links, Rate
-from estimators.work import Counter, Work
+from estimators.work import Work, WorkCounter
 
 
 def made_up(value: float) -> Figure:
@@ -36,7 +36,7 @@ def test_more_bytes_or_ranks_never_take_less(num_ranks: int) -> None:
 
 def sharded(flops: float, units: int, parameter_bytes: float, num_ranks: int) -> Work:
     """As a trace of FSDP2 counts it: two gathers of each unit, and a reduction."""
-    counter = Counter()
+    counter = WorkCounter()
     counter.add("matmul", flops)
     for _ in range(units):
         for _ in range(2):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.peaks.depth import TRACED_BLOCKS, Passes, stretch
-from estimators.work import Counter, Work
+from estimators.work import Work, WorkCounter
 
 SIZES = st.lists(st.integers(1, 10**6), min_size=1, max_size=4)
 
@@ -31,7 +31,7 @@ class Writer:
     num_buffers: int = 0
     streams: dict[int, int] = field(default_factory=dict)
     odd_stream: int = -1  # the block whose temporary buffers are on a stream that others are not on
-    done: Counter = field(default_factory=Counter)
+    done: WorkCounter = field(default_factory=WorkCounter)
 
     def new(self, size: int, stream: int = 0) -> int:
         if stream:
