@@ -57,6 +57,19 @@ class Gang:
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """A gang that wants to start.
+
+    ``passed_over`` counts the gangs that arrived later and have started since it was queued. ``arrival`` orders gangs
+    by age where the queue's order is another one; those that arrived together count by their place in the queue.
+    """
+
+    gang: Gang
+    passed_over: int = 0
+    arrival: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """A gang's devices, one per rank in rank order, and the reason in words."""
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from estimators.learning import NOTHING, Learned
 from estimators.model import MIB
-from placement.model import Cluster, Gang, Placement, Wait
+from placement.model import Cluster, Gang, Placement, Queued, Wait
 from placement.packing.ledger import Ledger
-from placement.packing.packer import Queued, pack, passed_over
+from placement.packing.packer import pack, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.snapshot import Snapshot

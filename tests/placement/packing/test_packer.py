@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.model import Cluster, Device, Gang
+from placement.model import Cluster, Device, Gang, Queued
 from placement.packing.ledger import Ledger
-from placement.packing.packer import PASSES_BEFORE_RESERVATION, Queued, Start, pack, passed_over
+from placement.packing.packer import PASSES_BEFORE_RESERVATION, Start, pack, passed_over
 
 
 def cluster(num_devices: int, mib: int = 96, per_node: int = 4) -> Cluster:

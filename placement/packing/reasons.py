@@ -1,0 +1,82 @@
+"""Says why a gang was placed where it is, or why it waits, in words that a user reads. Decides nothing."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+
+from placement.model import Gang, Queued, Wait
+from placement.packing.shelf import Shelf, Spot
+
+
+def why_here(chosen: Sequence[Spot]) -> str:
+    """The reason for a gang's devices, once the gang is on them."""
+    nodes = {spot.device.node for spot in chosen}
+    shared = sum(len(spot.gangs) > 1 for spot in chosen)
+    left = ", ".join(f"{spot.device.id} ({spot.free_mib} of {spot.device.capacity_mib} MiB left)" for spot in chosen)
+    where = f"on node {nodes.pop()}" if len(nodes) == 1 else f"over {len(nodes)} nodes, as no single one has room"
+    how = f", {shared} of {len(chosen)} shared with other gangs" if shared else ""
+    return f"fullest devices that fit {where}: {left}{how}"
+
+
+def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, Queued]) -> Iterator[Wait]:
+    """Each waiting gang with its reason at the end of the round; ``reserved`` names the gang that a device is kept for.
+
+    Gangs with equal demands share one reason.
+    """
+    words: dict[tuple[int, int], str] = {}
+    reserved_for = next(iter(reserved.values()), None)
+    open_spots = sorted((spot for spot in shelf.spots if len(spot.gangs) < shelf.max_gangs), key=lambda s: s.key)
+    frees = [spot.free_mib for spot in open_spots]
+    capacities = sorted(spot.device.capacity_mib for spot in shelf.spots)
+    for queued in waiting:
+        ranks, mib = queued.gang.num_ranks, queued.gang.mib_per_rank
+        free = open_spots[bisect_left(frees, mib) :]
+        num_large = len(capacities) - bisect_left(capacities, mib)
+        if queued is reserved_for:
+            why = _why_not(queued.gang, free, num_large, shelf, {})
+            kept = f"{', '.join(reserved)} {_are(len(reserved))} now kept for it"
+            yield Wait(queued.gang, f"{why}; passed over {queued.passed_over} times, so {kept}")
+            continue
+        if (ranks, mib) not in words:
+            words[ranks, mib] = _why_not(queued.gang, free, num_large, shelf, reserved)
+        yield Wait(queued.gang, words[ranks, mib])
+
+
+def _why_not(gang: Gang, free: Sequence[Spot], num_large: int, shelf: Shelf, reserved: Mapping[str, Queued]) -> str:
+    if not shelf.spots:
+        return "the cluster has no devices now"
+    demand = f"needs {gang.mib_per_rank} MiB on {_devices(gang.num_ranks)} at once"
+    if num_large < gang.num_ranks:
+        return f"{demand}, but only {num_large} of {_devices(len(shelf.spots))} in the cluster offer so much"
+    if not free:
+        return f"{demand}; {_fullness(shelf)}"
+    have = f"{len(free)} {'has' if len(free) == 1 else 'have'} that free ("
+    have += ", ".join(f"{spot.device.id}: {spot.free_mib} MiB" for spot in free[:4]) + (", …)" if free[4:] else ")")
+    kept = [spot.device.id for spot in free if spot.device.id in reserved]
+    if kept:
+        have += f", but {', '.join(kept)} {_are(len(kept))} kept for {_name(reserved[kept[0]].gang)}"
+    return f"{demand}; {have}"
+
+
+def _fullness(shelf: Shelf) -> str:
+    """Why no device can take even one rank."""
+    full = [spot for spot in shelf.spots if len(spot.gangs) >= shelf.max_gangs]
+    limit = f"{_devices(len(full))} {_are(len(full))} at the limit of {shelf.max_gangs} gangs"
+    if len(full) == len(shelf.spots):
+        return limit
+    rest = (spot for spot in shelf.spots if len(spot.gangs) < shelf.max_gangs)
+    most = max(rest, key=lambda spot: (spot.free_mib, -spot.position))
+    return f"most free is {most.device.id} with {most.free_mib} MiB" + (f", and {limit}" if full else "")
+
+
+def _devices(number: int) -> str:
+    return f"{number} device" if number == 1 else f"{number} devices"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _name(gang: Gang) -> str:
+    return gang.name or gang.id
