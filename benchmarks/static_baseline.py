@@ -83,7 +83,7 @@ def all_devices(
             cost = predict(profile, plan, extra_bytes, margin)
             if cost.reserved_mib <= capacity_mib:
                 return ChosenPlan(plan, cost, f"static: all {degree} devices for every trial")
-    return NoPlan(f"needs {cost.reserved_mib} MiB on every one of {degree} devices", cost.peak_bytes)
+    return NoPlan(f"needs {cost.reserved_mib} MiB on every one of {degree} devices")
 
 
 if __name__ == "__main__":

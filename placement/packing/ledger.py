@@ -33,10 +33,6 @@ class Ledger:
         """Every gang that holds memory."""
         return tuple(gang for gang, _ in self._held.values())
 
-    def devices_of(self, gang_id: str) -> tuple[str, ...]:
-        """In rank order; empty when the gang holds nothing."""
-        return self._held[gang_id][1] if gang_id in self._held else ()
-
     def free_mib(self, device_id: str) -> int:
         """MiB not reserved; 0 for a device that has vanished, or that offers less now than is reserved on it."""
         device = self._devices.get(device_id)
@@ -57,10 +53,6 @@ class Ledger:
             and gang.id not in self._on.get(device_id, {})
             and gang.mib_per_rank <= self.free_mib(device_id)
         )
-
-    def overfull(self) -> list[str]:
-        """Devices with more reserved than they offer: none, unless ``restore`` met a device that has shrunk."""
-        return [device.id for device in self.devices if sum(self._on.get(device.id, {}).values()) > device.capacity_mib]
 
     # --- changes ---------------------------------------------------------------------------------------------------
     def place(self, gang: Gang, devices: Sequence[str]) -> None:
@@ -85,14 +77,6 @@ class Ledger:
         _, devices = self._held.pop(gang_id)
         for device_id in devices:
             del self._on[device_id][gang_id]
-
-    def drop_device(self, device_id: str) -> tuple[str, ...]:
-        """The device has failed: nothing starts there any more. Returns the gangs that hold it, and still do.
-
-        Their processes may live on, there and on their other devices, until each gang is released as a whole.
-        """
-        self._devices.pop(device_id, None)
-        return tuple(self._on.get(device_id, {}))
 
     def _reserve(self, gang: Gang, devices: Sequence[str]) -> None:
         assert gang.id not in self._held, f"gang {gang.id} is placed already"

@@ -44,10 +44,9 @@ class Untraced:
 
 @dataclass(frozen=True, slots=True)
 class NoPlan:
-    """No plan fits these devices. ``best_peak_bytes`` is the lowest peak known; a lower bound if nothing was traced."""
+    """No plan fits these devices. ``reason`` names the best plan and its memory per rank."""
 
     reason: str
-    best_peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan
     wider = 2 * max(option.plan.dp_shard for option in refused)
     if wider <= len(cluster.devices):
         reason += f" (no wider plan: {wider} ranks do not divide the batch of {batch})"
-    return NoPlan(reason, best.prediction.peak_bytes)
+    return NoPlan(reason)
 
 
 def _divisors(number: int) -> list[int]:

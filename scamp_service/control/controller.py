@@ -20,7 +20,6 @@ from scamp_service.control.decide import effects as e
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import Executor, Sizer
 from scamp_service.control.stopping import rungs
-from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Study, Trial
 from scamp_service.search.proposals import Search
@@ -54,29 +53,14 @@ class Controller:
         self._searches: dict[int, Search] = {}
         self._exhausted: set[int] = set()
 
-    def run(self, stop: Callable[[], bool], *, period_seconds: float = 0.1) -> None:
-        """Tick until ``stop()``. A database that cannot be reached is waited for; nothing is decided meanwhile."""
-        while not stop():
-            began = time.monotonic()
-            try:
-                busy = self.tick()
-            except Unavailable as error:
-                log.warning("%s; trying again", error)
-                busy, period_seconds = False, max(period_seconds, 0.5)
-            spent = time.monotonic() - began
-            time.sleep(0.0 if busy and spent > period_seconds else max(0.01, period_seconds - spent))
-
     def resign(self) -> None:
         self._store.release_lease(LEASE, self.holder)
 
-    def tick(self) -> bool:
-        """One cycle; returns whether anything was decided. Without the lease it does nothing."""
-        if not self._store.acquire_lease(LEASE, self.holder, self._lease_seconds, now=self._clock()):
-            return False
-        effects = decide(self.find())
-        for effect in effects:
-            self.apply(effect)
-        return bool(effects)
+    def tick(self) -> None:
+        """One cycle. Without the lease it does nothing."""
+        if self._store.acquire_lease(LEASE, self.holder, self._lease_seconds, now=self._clock()):
+            for effect in decide(self.find()):
+                self.apply(effect)
 
     # --- find ------------------------------------------------------------------------------------------------------
 

@@ -123,16 +123,6 @@ class Reads:
             total += len(devices) * ((now if ended is None else ended) - began)
         return total
 
-    def colocated(self, study_id: int) -> int:
-        """The most gangs of the study that held one device at the same time."""
-        changes: dict[str, list[tuple[float, int]]] = {}
-        for devices, began, ended in self._rows(_HOLDS, study_id=study_id):
-            for device in devices:
-                changes.setdefault(device, []).append((began, 1))
-                if ended is not None:
-                    changes[device].append((ended, -1))  # sorts before what begins at the same instant
-        return max((_highest(steps) for steps in changes.values()), default=0)
-
     def family_runs(self, family: str, num_trials: int) -> list[Run]:
         """Attempts that tell something of memory, of the newest ``num_trials`` trials of the family that were begun,
         over all studies, by trial and attempt."""
@@ -202,14 +192,6 @@ class Reads:
     def _rows(self, statement: sa.Select[Any], **given: Any) -> Sequence[Any]:
         with self._database.read() as connection:
             return connection.execute(statement, given).all()
-
-
-def _highest(changes: list[tuple[float, int]]) -> int:
-    level = highest = 0
-    for _, change in sorted(changes):
-        level += change
-        highest = max(highest, level)
-    return highest
 
 
 # --- statements: built once, so that SQLAlchemy compiles each once ------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -117,7 +116,6 @@ def test_no_plan_says_what_the_best_one_needs_and_traces_nothing_when_states_are
     assert answer == NoPlan(
         "needs at least 187 MiB per device on its best plan (FSDP over 4 ranks, states alone); "
         "the devices offer 100 MiB",
-        math.ceil(500 / 3 * MIB),
     )
     assert model.traced == []
 
@@ -128,7 +126,6 @@ def test_no_plan_names_the_best_of_all_plans() -> None:
     assert isinstance(answer, NoPlan)
     assert "on its best plan (FSDP over 4 ranks, micro-batch 1, recompute)" in answer.reason
     assert answer.reason.startswith("needs at least 1") and answer.reason.endswith("; the devices offer 100 MiB")
-    assert answer.best_peak_bytes == 170 * MIB
 
 
 def test_no_plan_prefers_what_was_traced_to_a_bound_by_states_alone() -> None:

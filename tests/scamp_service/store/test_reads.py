@@ -88,22 +88,6 @@ def test_device_seconds_are_held_devices_times_time(store: Store) -> None:
     assert store.device_seconds(1, now=22.0) == 2 * 5.0 + 4 * 2.0 + 1.5
 
 
-def test_colocated_counts_gangs_that_were_on_one_device_at_once(store: Store) -> None:
-    ids = new_study(store, 5)
-    assert store.colocated(1) == 0
-    hold(store, ids[0], "a", 1.0, 2.0)
-    hold(store, ids[1], "a", 2.0, 3.0)
-    assert store.colocated(1) == 1, "one ended as the other began"
-    hold(store, ids[2], "bc", 1.0, 5.0)
-    hold(store, ids[3], "cd", 4.0)
-    assert store.colocated(1) == 2
-    hold(store, ids[4], "dc", 4.5)
-    assert store.colocated(1) == 3
-    other = new_study(store, 1)[0]
-    hold(store, other, "c", 4.5)
-    assert (store.colocated(1), store.colocated(2)) == (3, 1)
-
-
 def test_measured_attempts_come_with_the_number_of_their_trial_some_trials_at_a_time(store: Store) -> None:
     ids = new_study(store, 4)
     measured(store, new_study(store, 1)[0], 999)

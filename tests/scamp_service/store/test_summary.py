@@ -16,6 +16,7 @@ from scamp_service.store.summary import (
     Summary,
     learned_of,
     lesson_json,
+    most_at_once,
     prediction_errors_pct,
     summarize,
 )
@@ -47,6 +48,17 @@ def test_an_out_of_memory_is_no_measured_error_and_is_told_by_itself() -> None:
     assert summary.prediction_error_pct["max"] == pytest.approx(0.0022, abs=1e-4)
     assert summary.out_of_memory == {"attempts": 2, "least_excess_pct": pytest.approx(83.0, abs=0.1)}
     assert summary_of(*HEALED[:2]).prediction_error_pct == {"median": None, "max": None}
+
+
+def test_gangs_that_were_on_one_device_at_once_are_counted() -> None:
+    def held(devices: str, began: float, ended: float | None = None) -> Attempt:
+        return attempt(devices=tuple(devices), created_at=began, ended_at=ended)
+
+    one_by_one = [held("a", 1.0, 2.0), held("a", 2.0, 3.0)]
+    assert (most_at_once([], 9.0), most_at_once(one_by_one, 9.0)) == (0, 1), "one ended as the other began"
+    two = [*one_by_one, held("bc", 1.0, 5.0), held("cd", 4.0)]
+    assert most_at_once(two, 9.0) == 2
+    assert most_at_once([*two, held("dc", 4.5)], 9.0) == 3
 
 
 def test_a_failure_without_any_measurement_needs_more_than_was_reserved() -> None:
