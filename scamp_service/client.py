@@ -17,6 +17,7 @@ from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 import httpx
+from httpx_sse import connect_sse
 
 from scamp_service.errors import Conflict, InvalidInput, NotFound, Refused, ScampError, Unavailable
 from scamp_service.study.parse import parse_study
@@ -166,18 +167,20 @@ class Client:
         """
         params = {} if study_id is None else {"study_id": study_id}
         while True:
-            headers = {"Accept": "text/event-stream"} | ({} if after is None else {"Last-Event-ID": str(after)})
+            headers = {} if after is None else {"Last-Event-ID": str(after)}
             timeout = httpx.Timeout(10.0, read=SILENCE_SECONDS)
             try:
-                with self._http.stream("GET", "/v1/events", params=params, headers=headers, timeout=timeout) as answer:
-                    if not answer.is_success:
-                        answer.read()
-                        raise _error_of(answer)
-                    for event_id, data in _parse(answer.iter_lines()):
+                with connect_sse(
+                    self._http, "GET", "/v1/events", params=params, headers=headers, timeout=timeout
+                ) as source:
+                    if not source.response.is_success:
+                        source.response.read()
+                        raise _error_of(source.response)
+                    for event in source.iter_sse():
                         self._heard_at = time.monotonic()
-                        after = after if event_id is None else event_id
-                        if data is not None:
-                            yield data
+                        after = int(event.id) if event.id.isdecimal() else after
+                        if event.data:  # else it only moves the id, or says that the service lives
+                            yield json.loads(event.data)
             except (httpx.TransportError, Unavailable) as error:
                 if not self._may_come_back():
                     raise self._unavailable(error) from error
@@ -232,21 +235,6 @@ def _error_of(answer: httpx.Response) -> ScampError:
     if kind is None:
         kind = InvalidInput if 400 <= answer.status_code < 500 else Unavailable
     return kind(detail)
-
-
-def _parse(lines: Iterator[str]) -> Iterator[tuple[int | None, Json | None]]:
-    """(id, data) of each block of a stream; a block without data moves the id, or only says that the service lives."""
-    event_id, data = None, ""
-    for line in lines:
-        field, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if field == "id" and value.isdecimal():
-            event_id = int(value)
-        elif field == "data":
-            data += value
-        elif not line:
-            yield event_id, json.loads(data) if data else None
-            event_id, data = None, ""
 
 
 def _read(study: Path) -> str:

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,9 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         Client(address)
 
 
-def test_another_server_is_not_taken_for_ours() -> None:
+@contextmanager
+def another_server() -> Iterator[str]:
+    """Its address; it answers the first request that comes, with a page."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -134,12 +137,23 @@ def test_another_server_is_not_taken_for_ours() -> None:
                 connection.recv(65536)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        with Client(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
-            with pytest.raises(Unavailable, match="does not answer like ScaMP"):
-                client.study(1)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         thread.join(10)
+
+
+def test_another_server_is_not_taken_for_ours() -> None:
+    with another_server() as address, Client(address) as client:
+        with pytest.raises(Unavailable, match="does not answer like ScaMP"):
+            client.study(1)
+
+
+def test_another_server_has_no_events_of_ours() -> None:
+    """Its page was read as a stream without events once, and asked for again without end."""
+    with another_server() as address, Client(address) as client:
+        with pytest.raises(Unavailable, match="text/event-stream"):
+            next(client.events())
 
 
 def test_a_token_is_sent_and_its_absence_is_refused(tmp_path: Path) -> None:
