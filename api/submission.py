@@ -18,7 +18,7 @@ from scamp_service.errors import InvalidInput
 from scamp_service.sizing.import_check import admit
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
-from scamp_service.study.user_code import MAX_CODE_BYTES
+from workloads.archive import MAX_CODE_BYTES
 
 MAX_SPEC_BYTES = 2**20
 MAX_BODY_BYTES = MAX_SPEC_BYTES + 4 * -(-MAX_CODE_BYTES // 3)

@@ -10,17 +10,12 @@ import builtins
 import hashlib
 import importlib
 import inspect
-import io
-import stat
 import sys
-import tempfile
 import traceback
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +30,6 @@ BUILT_INS: Mapping[str, str] = {
     "unet3d_blobs": "workloads.models.unet3d_blobs:Unet3dBlobs",
     "vit_digits": "workloads.models.vit_digits:VitDigits",
 }
-MAX_CODE_BYTES = 64 * 2**20
-MAX_CODE_FILES = 10_000
-# What zipfile raises for broken, encrypted and exotic archives, and for names that exclude each other.
-_UNZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
 
 
 class WorkloadError(Exception):
@@ -74,59 +65,6 @@ def _find(name: str, code_dir: Path | None) -> tuple[ModuleType, str]:
     if code_dir is None:
         raise WorkloadError(f"workload {name!r} is a file, but no code was sent along with the study")
     return _import_user_file(file, code_dir.resolve()), attribute
-
-
-def unpack_code(data: bytes, target: Path) -> Path:
-    """Unzip ``data`` into the new folder ``target``; when that exists already, nothing is done. Returns ``target``."""
-    if target.is_dir():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
-        staged = Path(temporary) / "code"
-        staged.mkdir()
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                _extract(archive, staged)
-        # What zipfile raises for broken, encrypted or exotic archives.
-        except (
-            zipfile.BadZipFile,
-            zipfile.LargeZipFile,
-            NotImplementedError,
-            RuntimeError,
-            EOFError,
-            OSError,
-        ) as error:
-            raise WorkloadError(f"the code sent along is not a zip file that can be unpacked: {error}") from error
-        try:
-            staged.rename(target)
-        except OSError:
-            if not target.is_dir():  # else another process has unpacked the same code meanwhile
-                raise
-    return target
-
-
-def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
-    members = archive.infolist()
-    if len(members) > MAX_CODE_FILES:
-        raise WorkloadError(f"the code sent along has {len(members)} files, more than {MAX_CODE_FILES}")
-    left = MAX_CODE_BYTES
-    for member in members:
-        path = PurePosixPath(member.filename)
-        kind = stat.S_IFMT(member.external_attr >> 16)
-        if path.is_absolute() or ".." in path.parts or "\\" in member.filename or ":" in member.filename:
-            raise WorkloadError(f"the code sent along has a file outside its folder: {member.filename!r}")
-        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise WorkloadError(f"the code sent along has a link or special file: {member.filename!r}")
-        if member.is_dir():
-            (folder / path).mkdir(parents=True, exist_ok=True)
-            continue
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(member) as source, open(folder / path, "xb") as file:
-            content = source.read(left + 1)  # the size in the archive's directory may lie
-            left -= len(content)
-            if left < 0:
-                raise WorkloadError(f"the code sent along unpacks to more than {MAX_CODE_BYTES >> 20} MiB")
-            file.write(content)
 
 
 def _workload_class(module: ModuleType, class_name: str, name: str) -> type[Workload]:

@@ -24,6 +24,7 @@ from scamp_service.cluster.sink import Report, SinkClient
 from scamp_service.control.executor import Order
 from scamp_service.lifecycle import Outcome
 from scamp_service.model import LogLine, Metric
+from workloads.archive import unpack_code
 
 ROWS_PER_FLUSH = 64
 FLUSH_SECONDS = 0.1
@@ -196,8 +197,6 @@ class Rank:
         return verdict
 
     def _unpacked(self, sha256: str) -> Path:
-        from workloads.loading import unpack_code
-
         target = self._folder / sha256
         if not target.exists():
             unpack_code(self._sink.ask("blob", sha256, give_up=self._forsaken), target)

@@ -12,18 +12,15 @@ import posixpath
 import stat
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from scamp_service.errors import InvalidInput
 from scamp_service.study.workload_names import check_built_in, is_file
+from workloads.archive import MAX_CODE_BYTES, MAX_CODE_FILES, ArchiveError, open_archive
 
-MAX_CODE_BYTES = 64 * 2**20
-MAX_CODE_FILES = 10_000
 MAX_SOURCE_BYTES = 2**20
 SKIPPED = frozenset({"__pycache__", "node_modules", "venv"})
-_UNZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
 
 
 def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None) -> bytes:
@@ -97,30 +94,16 @@ def _read_source(workload: str, data: bytes) -> bytes:
     if len(data) > MAX_CODE_BYTES:
         raise InvalidInput(f"the zip of your files is larger than {MAX_CODE_BYTES >> 20} MiB")
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            _check_members(archive.infolist())
+        with open_archive(data) as archive:
             if name not in archive.namelist():
                 raise InvalidInput(f"the zip of your files has no {name}, which the workload {workload!r} names")
             with archive.open(name) as file:
                 source = file.read(MAX_SOURCE_BYTES + 1)
-    except _UNZIP_ERRORS as error:
-        raise InvalidInput(f"the files sent along are not a zip that can be read: {error}") from None
+    except ArchiveError as error:
+        raise InvalidInput(str(error)) from None
     if len(source) > MAX_SOURCE_BYTES:
         raise InvalidInput(f"{name} is larger than 1 MiB; name a smaller file that imports the rest")
     return source
-
-
-def _check_members(members: list[zipfile.ZipInfo]) -> None:
-    if len(members) > MAX_CODE_FILES:
-        raise InvalidInput(f"the zip of your files has {len(members)} files, more than {MAX_CODE_FILES}")
-    if sum(member.file_size for member in members) > MAX_CODE_BYTES:
-        raise InvalidInput(f"the zip of your files unpacks to more than {MAX_CODE_BYTES >> 20} MiB")
-    for member in members:
-        path = PurePosixPath(member.filename)
-        if path.is_absolute() or ".." in path.parts or "\\" in member.filename or ":" in member.filename:
-            raise InvalidInput(f"the zip of your files has a file outside its folder: {member.filename!r}")
-        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise InvalidInput(f"the zip of your files has a link or special file: {member.filename!r}")
 
 
 def _check_name(workload: str, source: bytes, functions: bool) -> None:

@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.serving import InProcess, free_port
 
-HEAVY = ("torch", "ray", "optuna", "sklearn", "workloads")
+HEAVY = ("torch", "ray", "optuna", "sklearn", "workloads.protocol")
 
 
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from api.submission import MAX_BODY_BYTES
-from scamp_service.study.user_code import MAX_CODE_BYTES
 from tests.serving import SPEC, WORKLOAD, InProcess
+from workloads.archive import MAX_CODE_BYTES
 
 JSON = {"Content-Type": "application/json"}
 MODEL = WORKLOAD.encode()

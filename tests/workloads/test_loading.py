@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import io
-import stat
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 import workloads
-from workloads import loading
-from workloads.loading import BUILT_INS, WorkloadError, load_workload, unpack_code
+from workloads.loading import BUILT_INS, WorkloadError, load_workload
 from workloads.protocol import Workload
 
 VALID = """
@@ -121,43 +117,3 @@ def test_a_file_that_failed_to_load_leaves_no_half_of_itself(tmp_path: Path) -> 
     write(tmp_path, {"model.py": VALID + "raise ValueError('not yet')"})
     refused("model.py:Mine", tmp_path)
     assert "not yet" in refused("model.py:Mine", tmp_path)
-
-
-def zipped(files: dict[str, bytes | str], mode: int = stat.S_IFREG | 0o644) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            info = zipfile.ZipInfo(name)
-            info.external_attr = mode << 16
-            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
-
-
-def test_code_is_unpacked_whole_and_only_once(tmp_path: Path) -> None:
-    target = tmp_path / "code" / "abc"
-    assert unpack_code(zipped({"model.py": VALID, "pkg/deep.py": "X = 1"}), target) == target
-    assert (target / "pkg/deep.py").read_text() == "X = 1"
-    unpack_code(zipped({"other.py": ""}), target)
-    assert not (target / "other.py").exists()
-    assert [path.name for path in target.parent.iterdir()] == ["abc"]
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (zipped({"../evil.py": ""}), "outside"),
-        (zipped({"/etc/evil.py": ""}), "outside"),
-        (zipped({"a/../../evil.py": ""}), "outside"),
-        (zipped({"a\\..\\evil.py": ""}), "outside"),
-        (zipped({"link": "/etc/passwd"}, stat.S_IFLNK | 0o777), "link"),
-        (zipped({"pipe": ""}, stat.S_IFIFO | 0o644), "link or special"),
-        (zipped({"bomb": bytes(loading.MAX_CODE_BYTES), "more": b"1"}), "more than 64 MiB"),
-        (b"not a zip", "not a zip"),
-        (zipped({"model.py": VALID})[:-30], "not a zip"),
-        (zipped({"a": "", "a/b": ""}), "not a zip"),
-    ],
-)
-def test_a_zip_that_is_broken_or_reaches_outside_leaves_nothing(tmp_path: Path, data: bytes, reason: str) -> None:
-    with pytest.raises(WorkloadError, match=reason):
-        unpack_code(data, tmp_path / "code")
-    assert list(tmp_path.iterdir()) == []

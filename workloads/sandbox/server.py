@@ -30,7 +30,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from estimators.model import Layout
 from estimators.tracing.session import Recipe
 from estimators.tracing.tracer import examples, trace, trace_peak
-from workloads.loading import BUILT_INS, WorkloadError, load_estimable, load_workload, unpack_code
+from workloads.archive import ArchiveError, unpack_code
+from workloads.loading import BUILT_INS, WorkloadError, load_estimable, load_workload
 from workloads.models.transformer import Block
 from workloads.parallel.apply import apply_plan, spread_optimizer
 from workloads.parallel.spatial import slab
@@ -84,7 +85,7 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
         return _ASKED[request["ask"]](request, code_dir)
     except _RefusedParams as error:
         return _error("params", str(error))
-    except WorkloadError as error:
+    except (ArchiveError, WorkloadError) as error:
         return _error("workload", str(error))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
         return _error("workload", _explain(error), _user_frames(error, code_dir))

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from scamp_service.errors import InvalidInput
-from scamp_service.study import user_code
 from scamp_service.study.user_code import bundle_code, check_code
 from scamp_service.study.workload_names import BUILT_INS
 from workloads import loading
+from workloads.archive import MAX_CODE_BYTES, unpack_code
 
 SOURCE = "class Mine: ...\n"
 
@@ -39,11 +39,6 @@ def test_the_names_of_built_in_workloads_are_those_that_can_be_loaded() -> None:
     assert set(BUILT_INS) == set(loading.BUILT_INS)
 
 
-def test_the_bounds_are_those_that_the_ranks_unpack_by() -> None:
-    assert user_code.MAX_CODE_BYTES == loading.MAX_CODE_BYTES
-    assert user_code.MAX_CODE_FILES == loading.MAX_CODE_FILES
-
-
 def test_only_the_named_file_is_sent_by_default(folder: Path) -> None:
     assert names(bundle_code(folder / "study.yaml", "net.py:Mine")) == ["net.py"]
     assert names(bundle_code(folder / "study.yaml", "./lib/layers.py:Mine")) == ["lib/layers.py"]
@@ -64,7 +59,7 @@ def test_the_same_files_are_the_same_bytes(folder: Path) -> None:
 def test_what_is_bundled_is_accepted_and_can_be_unpacked(folder: Path, tmp_path: Path) -> None:
     code = bundle_code(folder / "study.yaml", "net.py:Mine", folder)
     check_code("net.py:Mine", code)
-    assert (loading.unpack_code(code, tmp_path / "code") / "lib" / "data.txt").read_text() == SOURCE
+    assert (unpack_code(code, tmp_path / "code") / "lib" / "data.txt").read_text() == SOURCE
 
 
 def test_a_missing_file_is_named(folder: Path) -> None:
@@ -78,7 +73,7 @@ def test_a_missing_file_is_named(folder: Path) -> None:
 
 def test_too_much_is_refused_before_it_is_read(folder: Path) -> None:
     with (folder / "data.bin").open("wb") as file:
-        file.truncate(user_code.MAX_CODE_BYTES + 1)  # sparse
+        file.truncate(MAX_CODE_BYTES + 1)  # sparse
     with pytest.raises(InvalidInput, match="more than 64 MiB"):
         bundle_code(folder / "study.yaml", "net.py:Mine", folder)
 

@@ -1,0 +1,62 @@
+"""The zip of a user's files: unpacked whole, or refused with nothing left behind."""
+
+from __future__ import annotations
+
+import io
+import stat
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from workloads.archive import MAX_CODE_BYTES, ArchiveError, unpack_code
+
+SOURCE = "class Mine: ...\n"
+
+
+def zipped(files: dict[str, bytes | str], mode: int = stat.S_IFREG | 0o644) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            archive.writestr(info, content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def with_a_broken_member(name: str) -> bytes:
+    """Its directory can be read, its only file cannot."""
+    data = bytearray(zipped({name: SOURCE}))
+    data[30 + len(name)] = 0xFF  # the first byte after the local header: no deflate block begins like this
+    return bytes(data)
+
+
+def test_code_is_unpacked_whole_and_only_once(tmp_path: Path) -> None:
+    target = tmp_path / "code" / "abc"
+    assert unpack_code(zipped({"model.py": SOURCE, "pkg/deep.py": "X = 1"}), target) == target
+    assert (target / "pkg/deep.py").read_text() == "X = 1"
+    unpack_code(zipped({"other.py": ""}), target)
+    assert not (target / "other.py").exists()
+    assert [path.name for path in target.parent.iterdir()] == ["abc"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (zipped({"../evil.py": ""}), "outside"),
+        (zipped({"/etc/evil.py": ""}), "outside"),
+        (zipped({"a/../../evil.py": ""}), "outside"),
+        (zipped({"a\\..\\evil.py": ""}), "outside"),
+        (zipped({"link": "/etc/passwd"}, stat.S_IFLNK | 0o777), "link"),
+        (zipped({"pipe": ""}, stat.S_IFIFO | 0o644), "link or special"),
+        (zipped({"bomb": bytes(MAX_CODE_BYTES), "more": b"1"}), "more than 64 MiB"),
+        (b"not a zip", "not a zip"),
+        (zipped({"model.py": SOURCE})[:-30], "not a zip"),
+        (zipped({"a": "", "a/b": ""}), "not a zip"),
+        (with_a_broken_member("model.py"), "not a zip that can be read"),
+    ],
+)
+def test_a_zip_that_is_broken_or_reaches_outside_leaves_nothing(tmp_path: Path, data: bytes, reason: str) -> None:
+    with pytest.raises(ArchiveError, match=reason):
+        unpack_code(data, tmp_path / "code")
+    assert list(tmp_path.iterdir()) == []

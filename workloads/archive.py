@@ -1,0 +1,88 @@
+"""The zip of a user's own files: which ones are accepted, and how one is unpacked into a folder.
+
+Knows no torch, so the API can check a submission with it before anything is stored.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+MAX_CODE_BYTES = 64 * 2**20
+MAX_CODE_FILES = 10_000
+# What zipfile raises for broken, encrypted and exotic archives, and the file system for names that exclude each other.
+_UNZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
+
+
+class ArchiveError(Exception):
+    """The zip is broken, too large, or has members that are not plain files inside its folder."""
+
+
+@contextmanager
+def open_archive(data: bytes) -> Iterator[zipfile.ZipFile]:
+    """The zip, once its directory has been checked. Raises ``ArchiveError``, also for what is found on reading it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            _check_members(archive.infolist())
+            yield archive
+    except _UNZIP_ERRORS as error:
+        raise ArchiveError(f"the files sent along are not a zip that can be read: {error}") from error
+
+
+def unpack_code(data: bytes, target: Path) -> Path:
+    """Unzip ``data`` into the new folder ``target``; when that exists already, nothing is done. Returns ``target``.
+
+    Raises ``ArchiveError``, and then leaves nothing behind.
+    """
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
+        staged = Path(temporary) / "code"
+        staged.mkdir()
+        with open_archive(data) as archive:
+            _extract(archive, staged)
+        try:
+            staged.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process has unpacked the same code meanwhile
+                raise
+    return target
+
+
+def _check_members(members: list[zipfile.ZipInfo]) -> None:
+    if len(members) > MAX_CODE_FILES:
+        raise ArchiveError(f"the zip of your files has {len(members)} files, more than {MAX_CODE_FILES}")
+    _check_size(sum(member.file_size for member in members))
+    for member in members:
+        path = PurePosixPath(member.filename)
+        if path.is_absolute() or ".." in path.parts or "\\" in member.filename or ":" in member.filename:
+            raise ArchiveError(f"the zip of your files has a file outside its folder: {member.filename!r}")
+        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise ArchiveError(f"the zip of your files has a link or special file: {member.filename!r}")
+
+
+def _check_size(num_bytes: int) -> None:
+    if num_bytes > MAX_CODE_BYTES:
+        raise ArchiveError(f"the zip of your files unpacks to more than {MAX_CODE_BYTES >> 20} MiB")
+
+
+def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
+    unpacked_bytes = 0
+    for member in archive.infolist():
+        path = folder / member.filename
+        if member.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with archive.open(member) as source, path.open("xb") as file:
+            content = source.read(MAX_CODE_BYTES - unpacked_bytes + 1)  # the size in the directory may be wrong
+            unpacked_bytes += len(content)
+            _check_size(unpacked_bytes)
+            file.write(content)
