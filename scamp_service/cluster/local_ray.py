@@ -1,42 +1,27 @@
-"""A private Ray cluster on this host, and the connection to any Ray cluster. Token authentication is always on.
+"""A private Ray cluster on this host, with token authentication. It runs under a guardian, see ``guardian``.
 
-The cluster runs under a guardian, ``python -m scamp_service.cluster.local_ray``: a child that adopts every process
-of its cluster and ends them all when it is told to or when its standard input closes, however its parent died. It
-knows no ranks and no gangs; ``ray_executor`` does.
+It knows no ranks and no gangs; ``ray_executor`` does. ``connection`` connects to it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
-import logging
 import os
 import secrets
 import selectors
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 from scamp_service.cluster.gpus import inventory, visible
-from scamp_service.errors import Refused, Unavailable
+from scamp_service.errors import Unavailable
 from scamp_service.settings import ROOT, Settings
 
-log = logging.getLogger("scamp.ray")
-
-NAMESPACE = "scamp"
 VIRTUAL_DEVICE = "virtual_device"  # Ray's resource: one for each on a node
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
-TERM_SECONDS = 1.0
 OBJECT_STORE_BYTES = 100 * 10**6  # metrics and orders travel in messages; nothing large is ever shared
-NOT_SENT = [".venv", ".git", "tests", "docs", "data", "*.db", "node_modules", "__pycache__"]
-"""What of the repository is not copied to the workers of another cluster."""
 
 
 class LocalRay:
@@ -65,7 +50,7 @@ class LocalRay:
         write_token(self.token_path)
         with (logs / "ray.log").open("ab") as output:
             self._guardian = subprocess.Popen(
-                [sys.executable, "-m", "scamp_service.cluster.local_ray", json.dumps(_nodes(self._settings))],
+                [sys.executable, "-m", "scamp_service.cluster.guardian", json.dumps(_nodes(self._settings))],
                 cwd=ROOT,
                 env=_environment(self.token_path),
                 stdin=subprocess.PIPE,  # it closes with this process, and so the guardian learns of its end
@@ -107,50 +92,6 @@ class LocalRay:
         return self._guardian.stdout.readline().decode().strip()
 
 
-def connect(address: str, data_dir: Path) -> None:
-    """Attach this process to a cluster as a driver; raises ``Unavailable`` or ``Refused``.
-
-    The cluster of ``LocalRay(…, data_dir)`` is recognised by its address. Any other must be given with Ray's own
-    variables for its token. There, the repository travels to the workers as ``working_dir``; in a Ray job it has
-    travelled already.
-    """
-    ours = _is_ours(address, data_dir)
-    mode = os.environ.get("RAY_AUTH_MODE", "token")
-    if mode.lower() != "token":
-        raise Refused(f"RAY_AUTH_MODE is {mode!r}: ScaMP uses Ray with tokens only; unset it, or set it to token")
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    if ours:
-        os.environ.update(_loopback(data_dir / "ray-token"))
-        os.environ.pop("RAY_AUTH_TOKEN", None)  # it would win over the path
-    import ray  # reads the environment on import, so not earlier
-    from ray.exceptions import RaySystemError
-
-    _refresh(ray, ours)
-    _to_our_log()
-    in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
-    code = {} if ours or in_job else {"working_dir": str(ROOT), "excludes": NOT_SENT}
-    try:
-        ray.init(
-            address=address,
-            namespace=NAMESPACE,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env=code or None,
-        )
-    except ray.exceptions.AuthenticationError as error:
-        raise Refused(f"the Ray cluster at {address} refused the token: set RAY_AUTH_TOKEN_PATH ({error})") from error
-    except (ConnectionError, RuntimeError, RaySystemError) as error:
-        raise Unavailable(f"the Ray cluster at {address} cannot be reached: {error}") from error
-
-
-def _to_our_log() -> None:
-    """Ray prints an alarm into the driver's standard output for each process that ends; ranks are ended on purpose."""
-    from ray._private import worker
-
-    worker.print_to_stdstream = lambda data, ignore_prefix: log.info("Ray: %s", "\n".join(data["lines"]))
-
-
 def write_token(path: Path) -> None:
     """Create the secret once, readable by its owner alone from the first moment on."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -178,7 +119,7 @@ def _environment(token_path: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return (
         environment
-        | _loopback(token_path)
+        | loopback(token_path)
         | {
             "RAY_AUTH_MODE": "token",
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -191,102 +132,7 @@ def _environment(token_path: Path) -> dict[str, str]:
     )
 
 
-def _loopback(token_path: Path) -> dict[str, str]:
+def loopback(token_path: Path) -> dict[str, str]:
     """Ray replaces 127.0.0.1 by the host's address, and listens there, unless it is told that clusters of several
     hosts are not wanted; then all of it listens on the loopback interface only. Clients must agree."""
     return {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_TOKEN_PATH": str(token_path)}
-
-
-def _is_ours(address: str, data_dir: Path) -> bool:
-    try:
-        return (data_dir / "ray-address").read_text() == address
-    except FileNotFoundError:
-        return False
-
-
-def _refresh(ray: Any, ours: bool) -> None:
-    """Make a Ray that was imported before see the environment of now."""
-    import ray._private.ray_constants as constants
-    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
-
-    constants.ENABLE_RAY_CLUSTER = not ours
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
-
-
-# --- the guardian --------------------------------------------------------------------------------------------------
-
-
-def _guard(nodes: list[dict[str, Any]]) -> None:
-    """Start the cluster, print its address, and when standard input closes or SIGTERM comes end all descendants."""
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops the guardian in its time
-    if sys.platform == "linux":
-        pr_set_child_subreaper = 36
-        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
-    folder = tempfile.mkdtemp(prefix="scamp-", dir="/tmp")  # short: the path of a Unix socket has at most 107 bytes
-    os.environ["RAY_TMPDIR"] = folder
-    try:
-        from ray.cluster_utils import Cluster
-
-        cluster = Cluster(initialize_head=True, head_node_args=nodes[0])
-        for node in nodes[1:]:
-            cluster.add_node(**node)
-        sys.stdout.write(f"{cluster.address}\n")
-        sys.stdout.flush()
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
-    except Exception:
-        traceback.print_exc()
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _end_descendants()
-        shutil.rmtree(folder, ignore_errors=True)
-        sys.stderr.flush()
-        os._exit(0)  # Ray's exit hooks would wait for processes that are gone
-
-
-def _leave(number: int, frame: Any) -> None:
-    raise SystemExit(0)
-
-
-def _end_descendants() -> None:
-    """TERM, then KILL, until this process has no child; as the subreaper it inherits every orphan."""
-    started = time.monotonic()
-    while children := _descendants(os.getpid()):
-        overdue = time.monotonic() - started > TERM_SECONDS
-        for pid in children:
-            try:
-                os.kill(pid, signal.SIGKILL if overdue else signal.SIGTERM)
-            except ProcessLookupError:
-                continue
-        while _reap():
-            pass
-        time.sleep(0.05)
-
-
-def _reap() -> bool:
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return False
-
-
-def _descendants(root: int) -> list[int]:
-    """Every process below ``root``, from one pass over /proc."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue  # it has just ended
-    found: list[int] = []
-    level = {root}
-    while level := {pid for pid, parent in parents.items() if parent in level}:
-        found += level
-    return found
-
-
-if __name__ == "__main__":
-    _guard(json.loads(sys.argv[1]))

@@ -23,7 +23,7 @@ from typing import Any
 import ray
 
 from placement.model import Cluster
-from scamp_service.cluster.local_ray import NAMESPACE, connect
+from scamp_service.cluster.connection import NAMESPACE, connect
 from scamp_service.cluster.pools import Pool, Pools
 from scamp_service.cluster.rank import Ended, Rank, RankStatus, host_id
 from scamp_service.cluster.sink import ensure_sink

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from scamp_service.cluster.local_ray import NAMESPACE
+from scamp_service.cluster.connection import NAMESPACE
 from scamp_service.lifecycle import Outcome
 from scamp_service.model import LogLine, Metric
 

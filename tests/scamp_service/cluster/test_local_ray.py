@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from scamp_service.cluster.local_ray import ROOT, LocalRay, connect, write_token
+from scamp_service.cluster.connection import connect
+from scamp_service.cluster.local_ray import ROOT, LocalRay, write_token
 from scamp_service.errors import Refused, Unavailable
 from scamp_service.settings import Settings
 

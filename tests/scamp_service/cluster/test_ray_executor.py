@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from estimators.model import Candidate, Plan
+from scamp_service.cluster.connection import NAMESPACE
 from scamp_service.cluster.gpus import is_rank
-from scamp_service.cluster.local_ray import NAMESPACE, LocalRay
+from scamp_service.cluster.local_ray import LocalRay
 from scamp_service.cluster.pools import Offers
 from scamp_service.cluster.ray_executor import Phase, RayExecutor
 from scamp_service.cluster.sink import CONTROLLER_LEASE

@@ -1,0 +1,79 @@
+"""Connects this process to a Ray cluster, the private one of ``local_ray`` or any other. Only with a token."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from scamp_service.cluster.local_ray import loopback
+from scamp_service.errors import Refused, Unavailable
+from scamp_service.settings import ROOT
+
+log = logging.getLogger("scamp.ray")
+
+NAMESPACE = "scamp"
+NOT_SENT = [".venv", ".git", "tests", "docs", "data", "*.db", "node_modules", "__pycache__"]
+"""What of the repository is not copied to the workers of another cluster."""
+
+
+def connect(address: str, data_dir: Path) -> None:
+    """Attach this process to a cluster as a driver; raises ``Unavailable`` or ``Refused``.
+
+    The cluster of ``LocalRay(…, data_dir)`` is recognised by its address. Any other must be given with Ray's own
+    variables for its token. There, the repository travels to the workers as ``working_dir``; in a Ray job it has
+    travelled already.
+    """
+    ours = _is_ours(address, data_dir)
+    mode = os.environ.get("RAY_AUTH_MODE", "token")
+    if mode.lower() != "token":
+        raise Refused(f"RAY_AUTH_MODE is {mode!r}: ScaMP uses Ray with tokens only; unset it, or set it to token")
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if ours:
+        os.environ.update(loopback(data_dir / "ray-token"))
+        os.environ.pop("RAY_AUTH_TOKEN", None)  # it would win over the path
+    import ray  # reads the environment on import, so not earlier
+    from ray.exceptions import RaySystemError
+
+    _refresh(ray, ours)
+    _to_our_log()
+    in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+    code = {} if ours or in_job else {"working_dir": str(ROOT), "excludes": NOT_SENT}
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env=code or None,
+        )
+    except ray.exceptions.AuthenticationError as error:
+        raise Refused(f"the Ray cluster at {address} refused the token: set RAY_AUTH_TOKEN_PATH ({error})") from error
+    except (ConnectionError, RuntimeError, RaySystemError) as error:
+        raise Unavailable(f"the Ray cluster at {address} cannot be reached: {error}") from error
+
+
+def _to_our_log() -> None:
+    """Ray prints an alarm into the driver's standard output for each process that ends; ranks are ended on purpose."""
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda data, ignore_prefix: log.info("Ray: %s", "\n".join(data["lines"]))
+
+
+def _is_ours(address: str, data_dir: Path) -> bool:
+    try:
+        return (data_dir / "ray-address").read_text() == address
+    except FileNotFoundError:
+        return False
+
+
+def _refresh(ray: Any, ours: bool) -> None:
+    """Make a Ray that was imported before see the environment of now."""
+    import ray._private.ray_constants as constants
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    constants.ENABLE_RAY_CLUSTER = not ours
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
