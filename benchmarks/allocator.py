@@ -14,7 +14,7 @@ from estimators.peaks.allocator import replay, smallest_capacity
 from estimators.peaks.reserved import ReservedCurve
 from estimators.tracing.tracer import trace
 from workloads.loading import load_workload
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 
 LAYOUTS = [Layout(), Layout(8), Layout(8, recompute=True), Layout(8, recompute=True, accumulate=True)]
 LARGE = {"depth": 24, "width": 2048, "heads": 16, "context": 1024}  # 1.2B parameters

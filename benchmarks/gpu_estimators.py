@@ -31,7 +31,7 @@ from estimators.model import MIB
 from estimators.peaks.allocator import replay, smallest_capacity
 from estimators.tracing.tracer import trace
 from scamp_service.cluster.gpus import known_kind
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 
 CASE_SECONDS = 120
 TRIED_PERCENT = (97, 103)  # of the capacity that was foretold

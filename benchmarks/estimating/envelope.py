@@ -30,7 +30,7 @@ from scamp_service.sizing.groups import Group, columns
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.traces import Tracer
 from workloads.loading import load_workload
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 
 TITLE = "Shortcuts"
 HEADER = ("direct MiB", "curve", "formula", "curve s", "direct s", "case")

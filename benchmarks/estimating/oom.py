@@ -21,7 +21,7 @@ from estimators.memory import predict
 from estimators.model import MIB, ModelProfile, Plan
 from estimators.tracing.tracer import trace
 from workloads.parallel.apply import apply_plan
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 from workloads.training import budget
 from workloads.training.step import train_step
 

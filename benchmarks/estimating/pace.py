@@ -21,7 +21,7 @@ from estimators.work import Work
 from workloads.calibration.measure import CPU, prepare
 from workloads.calibration.probes import Probe, ProcessorTime, steps
 from workloads.parallel.apply import apply_plan
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 from workloads.training.step import train_step
 
 CALIBRATION_SECONDS = 600

@@ -144,7 +144,7 @@ def measure(case: Case, seconds: float) -> Result:
 def predict(case: Case) -> list[int]:
     """Peak bytes of each rank."""
     from estimators.tracing.tracer import trace
-    from workloads.sandbox.server import recipe_of
+    from workloads.sandbox.recipe import recipe_of
 
     plan, recipe = case.plan, recipe_of(_workload(case))
     curves = {layout: trace(recipe, layout, plan.micro_batch).curve for layout in plan.layouts}

@@ -29,7 +29,8 @@ from estimators.tracing.tracer import trace
 from scamp_service.sizing.trace_process import TraceProcess
 from scamp_service.sizing.traces import Tracer
 from workloads.loading import load_workload
-from workloads.sandbox.server import recipe_of, warm_up
+from workloads.sandbox.recipe import recipe_of
+from workloads.sandbox.server import warm_up
 
 GPT_1P3B = {"depth": 24, "width": 2048, "heads": 16, "context": 1024, "batch": 8}
 GPT_7B = {"depth": 32, "width": 4096, "heads": 32, "context": 2048, "batch": 8}

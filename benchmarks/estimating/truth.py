@@ -21,7 +21,7 @@ from benchmarks.estimating.tracker import tracked_peak_bytes
 from estimators.model import MIB
 from estimators.tracing.tracer import trace
 from workloads.parallel.apply import apply_plan
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 from workloads.training.step import train_step
 
 NUM_STEPS = 2  # the first makes the optimizer's states

@@ -12,7 +12,7 @@ from estimators.model import Layout
 from estimators.tracing.tracer import trace
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 from workloads.training.budget import measure_peak
 from workloads.training.step import train_step
 

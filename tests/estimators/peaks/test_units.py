@@ -14,7 +14,7 @@ from estimators.tracing.tracer import trace
 from workloads.function import FunctionWorkload
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.models.vit_digits import VitDigits
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 
 GPT = {"width": 32, "heads": 4, "context": 16}
 

@@ -16,7 +16,7 @@ from estimators.model import Layout
 from estimators.tracing.cuda import IN_FP32, as_on_cuda
 from estimators.tracing.tracer import trace, trace_peak
 from workloads.function import FunctionWorkload
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 
 HALF = torch.bfloat16
 

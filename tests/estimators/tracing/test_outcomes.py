@@ -14,7 +14,7 @@ from estimators.tracing import outcomes
 from estimators.tracing.outcomes import Outcomes
 from estimators.tracing.tracer import trace
 from workloads.loading import load_workload
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 
 aten = torch.ops.aten
 

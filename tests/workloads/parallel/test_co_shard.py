@@ -12,7 +12,7 @@ from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.models.transformer import Block
 from workloads.parallel.apply import apply_plan
 from workloads.parallel.tensor_parallel import Split
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 
 
 def gradients(layout: Layout) -> dict[str, torch.Tensor]:

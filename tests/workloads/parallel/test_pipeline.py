@@ -11,7 +11,7 @@ from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.parallel.apply import apply_plan
 from workloads.parallel.chain import Chain
 from workloads.parallel.pipeline import run_passes
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 
 SMALL = {"depth": 2, "width": 32, "context": 16}
 

@@ -12,7 +12,7 @@ from workloads.models.transformer import Block
 from workloads.models.vit_digits import VitDigits
 from workloads.parallel.apply import apply_plan
 from workloads.parallel.tensor_parallel import grouped_by_mesh
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 
 
 def model(heads: int = 4) -> nn.Sequential:

@@ -11,7 +11,7 @@ from estimators.tracing.tracer import trace_peak
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.parallel.apply import spread_optimizer
 from workloads.parallel.zero1 import ZeroOptimizer
-from workloads.sandbox.server import recipe_of
+from workloads.sandbox.recipe import recipe_of
 
 
 def optimizer(sizes: list[int], num_ranks: int) -> ZeroOptimizer:

@@ -184,6 +184,12 @@ def test_a_hostile_model_gets_one_clear_error_and_spoils_nothing_else(
     assert traces.pid == child, "the warm process was replaced"
 
 
+def test_the_traceback_of_a_built_in_workload_shows_the_model_and_not_the_sandbox(traces: TraceProcess) -> None:
+    with pytest.raises(TraceFailed, match=r"TypeError.*\n +File .*workloads/models/vit_digits\.py") as failed:
+        ask(traces, "vit_digits", {"depth": None}, Layout())
+    assert "workloads/sandbox" not in str(failed.value)
+
+
 def test_what_a_model_prints_is_not_taken_for_an_answer(traces: TraceProcess, code: dict[str, str]) -> None:
     trick = "print('{\"id\": 1}'); os.write(1, b'{}\\n' * 100000); sys.__stdout__.flush()"
     assert ask(traces, "user.py:Trick", {"forward": trick}, Layout(), code)["num_params"] == 72
