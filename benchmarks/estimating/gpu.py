@@ -22,8 +22,8 @@ from estimators.peaks.allocator import GRANULE
 from workloads.calibration.measure import held_bytes
 from workloads.calibration.probes import GpuTime
 from workloads.parallel.apply import apply_plan
-from workloads.training import budget
 from workloads.training.step import to_device, train_step
+from workloads.training.warm_up import warm_up
 
 NUM_STEPS = 2  # the first makes the optimizer's states
 NUM_TIMED = 7  # more steps, of which the first two do not count
@@ -85,7 +85,7 @@ def search(runs: Callable[[int], bool], first: Sequence[int], too_small: int, en
 def observe(order: Order) -> Observation:
     held_before = held_bytes(order.uuid)
     device, case = torch.device("cuda", 0), Case.from_json(order.case)
-    budget.warm_up(device, None)
+    warm_up(device, None)
     workload, total = case.workload(), torch.cuda.mem_get_info(device)[1]
     initial = workload.build_model()
 

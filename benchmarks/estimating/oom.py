@@ -24,6 +24,7 @@ from workloads.parallel.apply import apply_plan
 from workloads.sandbox.recipe import recipe_of
 from workloads.training import budget
 from workloads.training.step import train_step
+from workloads.training.warm_up import warm_up
 
 TITLE = "Does it fit?"
 CAPS_PERCENT = (90, 94, 97, 100, 103, 106, 110)  # of the traced peak; the last run is under what would be reserved
@@ -154,7 +155,7 @@ def run_under(case: Case, caps: Sequence[int], used: bool) -> list[str]:
     """How a few steps end under each cap. Every run is a fork of this process, which without ``used`` has run none."""
     torch.set_num_threads(1)
     workload = case.workload()
-    budget.warm_up(CPU, None)
+    warm_up(CPU, None)
     workload.build_model()
     workload.train_batch(torch.arange(1))  # data sets are read now, as in workloads.training.runtime
     if used and (end := _end_of(case, None)):

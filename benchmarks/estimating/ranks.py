@@ -183,10 +183,10 @@ def run_for_real(case: Case, rank: int, store: str) -> int:
 
     from workloads.parallel.apply import spread_optimizer
     from workloads.parallel.spatial import slab
-    from workloads.training import budget
     from workloads.training.gang import process_group
     from workloads.training.runtime import build_model, rank_slices
     from workloads.training.step import train_step
+    from workloads.training.warm_up import warm_up
 
     torch.set_num_threads(1)
     device, plan, workload = torch.device("cpu"), case.plan, _workload(case)
@@ -205,7 +205,7 @@ def run_for_real(case: Case, rank: int, store: str) -> int:
 
     with process_group(plan, rank, FileStore(store, plan.world_size), device) as mesh:
         assert mesh is not None
-        budget.warm_up(device, mesh)
+        warm_up(device, mesh)
         peak = peak_of_last_step(mesh)
         gc.collect()
         return peak - heap.held()

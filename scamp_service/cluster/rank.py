@@ -66,7 +66,8 @@ class Rank:
         """``folder`` keeps unpacked code; ``max_attempts`` of one process, against leaks of what is not ours."""
         import torch
 
-        from workloads.training import budget, runtime
+        from workloads.training import runtime
+        from workloads.training.warm_up import warm_up
 
         self._train = runtime.train
         self._folder, self._checkpoint_root = Path(folder), Path(checkpoint_root)
@@ -82,7 +83,7 @@ class Rank:
         self._sink.ask("ping", give_up=self._forsaken)
         if not torch.cuda.is_available():
             torch.set_num_threads(1)  # several ranks share the cores
-        budget.warm_up(torch.device("cuda" if torch.cuda.is_available() else "cpu"), None)
+        warm_up(torch.device("cuda" if torch.cuda.is_available() else "cpu"), None)
         threading.Thread(target=self._watch_lease, daemon=True).start()
 
     def status(self) -> RankStatus:

@@ -13,7 +13,7 @@ from estimators.tracing.tracer import trace
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan
 from workloads.sandbox.recipe import recipe_of
-from workloads.training.budget import measure_peak
+from workloads.training.peak import measure_peak
 from workloads.training.step import train_step
 
 CONTEXT, TOKENS = 32, 500

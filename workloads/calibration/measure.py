@@ -29,7 +29,7 @@ from estimators.devices.catalogue import COMMUNICATORS, KINDS
 from estimators.devices.kind import DeviceKind, Figure, Memory, Rate
 from estimators.work import OP_KINDS, Work
 from workloads.calibration.probes import Clock, GpuTime, Probe, ProcessorTime, Sample, apart, steps
-from workloads.training import budget
+from workloads.training.warm_up import warm_up
 
 NUM_ROUNDS = 3
 STEADY = 0.1  # rounds further apart than this do not say what the device can do
@@ -39,7 +39,7 @@ CPU = torch.device("cpu")
 def prepare() -> None:
     """Make this process like a rank."""
     torch.set_num_threads(1)
-    budget.warm_up(CPU, None)
+    warm_up(CPU, None)
 
 
 def calibrate_cpu() -> DeviceKind:
@@ -56,7 +56,7 @@ def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
     """
     held_before = held_bytes(uuid)
     device = torch.device("cuda", 0)
-    budget.warm_up(device, None)
+    warm_up(device, None)
     rates, steadiness = _rates(device, GpuTime())
     gc.collect()
     torch.cuda.synchronize(device)

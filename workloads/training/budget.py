@@ -6,27 +6,17 @@ allocation error; on CUDA it is the caching allocator's share of the device. The
 
 from __future__ import annotations
 
-import gc
-import os
 import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.profiler import profile
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
-from estimators.model import MIB, Layout
-from workloads.models.transformer import Block
-from workloads.parallel.apply import apply_plan
+from estimators.model import MIB
 from workloads.training.process_memory import (
     Held,
-    configure_malloc,
     data_bytes,
     give_back_free_memory,
     held,
@@ -194,71 +184,3 @@ def _cuda_request_bytes(message: str) -> int:
     units = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
     request = re.search(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)", message)
     return int(float(request[1]) * units[request[2]]) if request else 0
-
-
-def warm_up(device: torch.device, mesh: DeviceMesh | None) -> None:
-    """Make torch allocate what it keeps for good, before a baseline is taken: threads, lazy imports, caches.
-
-    Cheap when repeated. With a process group it must come after it, whose threads and buffers then exist.
-    """
-    if device.type == "cpu":
-        configure_malloc()
-    _warm_step(device, mesh)
-    _exempt_from_collection()
-
-
-def _warm_step(device: torch.device, mesh: DeviceMesh | None) -> None:
-    model: nn.Module = Block(64, 2, 4.0, 0.1, 1.0, causal=True).to(device)
-    if mesh is not None:
-        mesh = DeviceMesh(device.type, list(range(mesh.size())), mesh_dim_names=("dp",))
-    model = apply_plan(model, [], Layout(mesh.size() if mesh else 1), mesh)
-    optimizer = torch.optim.AdamW(model.parameters())
-    sample = torch.randn(4, 16, 64, device=device)
-
-    def step() -> None:
-        model(sample).flatten(0, 1).logsumexp(-1).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    step()
-    measure_peak(device, model, optimizer, step)
-
-
-def measure_peak(
-    device: torch.device, model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], object]
-) -> int:
-    """Run ``step`` and return the most bytes of tensors that were alive at once in it, states included."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        step()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device)
-    live = state_bytes(model, optimizer)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes two lines to stderr for each use
-    with profile(profile_memory=True) as profiler:
-        step()
-    # The raw events: the profiler's Python tree of them would take half a second and tens of MiB.
-    events = profiler.kineto_results.events()
-    changes = sorted((e.start_ns(), i, e.nbytes()) for i, e in enumerate(events) if e.name() == "[memory]")
-    change = highest = 0
-    for _, _, num_bytes in changes:
-        change += num_bytes
-        highest = max(highest, change)
-    return live + highest
-
-
-def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of this rank's parameters, buffers, gradients and optimizer states; a shared storage counts once."""
-    tensors: list[Tensor] = [*model.parameters(), *model.buffers()]
-    tensors += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    tensors += [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
-    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
-    storages = {storage.data_ptr(): storage.nbytes() for storage in (tensor.untyped_storage() for tensor in local)}
-    return sum(storages.values())
-
-
-@cache
-def _exempt_from_collection() -> None:
-    """What torch has imported stays: a full collection without it takes 10 ms in place of 200."""
-    gc.collect()
-    gc.freeze()

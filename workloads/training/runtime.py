@@ -30,7 +30,9 @@ from workloads.parallel.spatial import slab
 from workloads.protocol import Batch, Workload
 from workloads.training import budget, checkpoint
 from workloads.training.gang import AllGather, ReduceScatter, process_group
+from workloads.training.peak import measure_peak
 from workloads.training.step import evaluate, to_device, train_step
+from workloads.training.warm_up import warm_up
 
 CHECKPOINT_SHARE = 0.1  # of the time since the last one may go into the next
 MEASURED_STEP = 2  # after the start: optimizer states and lazily made buffers exist by then
@@ -112,7 +114,7 @@ _PEER_GONE = r"onnection (closed|reset|refused)|[Bb]roken pipe|Timed out waiting
 def _train(
     job: Job, workload: Workload, device: torch.device, mesh: DeviceMesh | None, rank: int, reporter: Reporter
 ) -> Literal["done", "stopped"]:
-    budget.warm_up(device, mesh)
+    warm_up(device, mesh)
     for make_batch in (workload.train_batch, workload.eval_batch):
         make_batch(torch.arange(1))  # data sets are read now: they belong to the host, not to the budget
     baseline = budget.baseline(device)
@@ -178,7 +180,7 @@ class _Run:
             loss = self._train_step(step)
 
         with self.held.uncounted():  # the profiler's records are not the candidate's memory
-            own_peak = budget.measure_peak(self.device, self.model, self.optimizer, run)
+            own_peak = measure_peak(self.device, self.model, self.optimizer, run)
         limit = self.job.budget_bytes
         if limit is not None and own_peak > limit:
             raise budget.OutOfMemory(0, own_peak, limit)

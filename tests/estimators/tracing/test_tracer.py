@@ -17,7 +17,7 @@ from estimators.tracing import session
 from estimators.tracing.session import Recipe, Session
 from estimators.tracing.tracer import trace
 from workloads.parallel.apply import apply_plan
-from workloads.training.budget import measure_peak
+from workloads.training.peak import measure_peak
 
 CPU = torch.device("cpu")
 SELECTIVE = Layout(recompute=True, selective=True)

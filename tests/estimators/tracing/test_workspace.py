@@ -11,7 +11,7 @@ from estimators.model import Layout
 from estimators.tracing.session import Recipe
 from estimators.tracing.tracer import trace
 from estimators.tracing.workspace import workspace_of
-from workloads.training.budget import measure_peak
+from workloads.training.peak import measure_peak
 
 TOLERANCE_BYTES = 8192  # small temporaries of one register block and the like
 
