@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 MAPPED_BYTES = 128 * 2**10
-"""Buffers from this size on have fresh memory each time (``workloads.training.budget`` sets malloc so on ranks)."""
+"""Buffers from this size on have fresh memory each time (``workloads.training.process_memory`` sets malloc so)."""
 
 _aten = torch.ops.aten
 _IDLE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_reshape_alias",

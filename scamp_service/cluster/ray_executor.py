@@ -23,9 +23,10 @@ from typing import Any
 import ray
 
 from placement.model import Cluster
+from scamp_service.cluster.attempt import Ended
 from scamp_service.cluster.connection import NAMESPACE, connect
 from scamp_service.cluster.pools import Pool, Pools
-from scamp_service.cluster.rank import Ended, Rank, RankStatus, host_id
+from scamp_service.cluster.rank import Rank, RankStatus, host_id
 from scamp_service.cluster.sink import ensure_sink
 from scamp_service.control.executor import GangState, GangStatus, Order
 from scamp_service.lifecycle import Outcome

@@ -81,6 +81,11 @@ class PeerLost(Exception):
     """A collective failed because another rank of the gang is gone: look for the cause there."""
 
 
+def lost_its_peers(error: BaseException) -> bool:
+    """Whether the error only says that another rank is gone: its own word is the cause then."""
+    return isinstance(error, (PeerLost, dist.DistError))
+
+
 def train(
     job: Job, rank: int, world_size: int, rendezvous: Store | None, reporter: Reporter
 ) -> Literal["done", "stopped"]:

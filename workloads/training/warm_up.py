@@ -16,6 +16,13 @@ from workloads.training.peak import measure_peak
 from workloads.training.process_memory import configure_malloc
 
 
+def prepare_process() -> None:
+    """Choose the threads of a new rank, and warm it up for its first job."""
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)  # several ranks share the cores
+    warm_up(torch.device("cuda" if torch.cuda.is_available() else "cpu"), None)
+
+
 def warm_up(device: torch.device, mesh: DeviceMesh | None) -> None:
     """Make torch allocate what it keeps for good, before a baseline is taken: threads, lazy imports, caches.
 

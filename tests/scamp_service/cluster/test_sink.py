@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from estimators.model import Candidate, Plan
-from scamp_service.cluster.rank import MAX_LINE, ROWS_PER_FLUSH, LineWriter, Reports
+from scamp_service.cluster.reports import MAX_LINE, ROWS_PER_FLUSH, LineWriter, Reports
 from scamp_service.cluster.sink import CONTROLLER_LEASE, Report, Sink
 from scamp_service.control.executor import Order
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState

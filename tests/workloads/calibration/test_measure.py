@@ -79,7 +79,7 @@ def test_a_calibrated_gpu_has_what_was_measured_and_for_the_rest_what_is_known_o
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
     monkeypatch.setattr(calibrate, "held_bytes", lambda uuid: next(held))
-    monkeypatch.setattr(calibrate.budget, "warm_up", lambda device, mesh: None)
+    monkeypatch.setattr(calibrate, "warm_up", lambda device, mesh: None)
     monkeypatch.setattr(calibrate, "_rates", lambda device, clock: ({"matmul": Rate(1e-6, 1e-14, 0.0)}, "steady"))
     kind = calibrate.calibrate_gpu("GPU-1", "H100")
     assert kind.memory is not None and kind.verified and kind.links == gpu("H100").links

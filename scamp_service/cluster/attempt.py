@@ -1,0 +1,126 @@
+"""One attempt on one rank, from its order to its outcome in the database."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from estimators.model import MIB
+from scamp_service.cluster.reports import LineWriter, Reports
+from scamp_service.cluster.sink import SinkClient
+from scamp_service.lifecycle import Outcome
+
+MAX_DETAIL = 8000
+WITNESS_SECONDS = 3.0
+"""How long a rank that has only lost its peers stays silent, so that the peer with the true cause is heard first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt ended on this rank; ``outcome`` is None when it had nothing to tell. Unless ``reusable`` the
+    process is about to end."""
+
+    outcome: Outcome | None
+    detail: str
+    reusable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a rank needs for one attempt. ``train`` is ``workloads.training.runtime.train``.
+
+    ``rendezvous`` is the address of the gang's store, None for a single rank; ``served`` is that store on rank 0.
+    ``is_last``: the process must not train another attempt.
+    """
+
+    train: Callable[..., str]
+    reports: Reports
+    rendezvous: tuple[str, int] | None
+    served: Any
+    sink: SinkClient
+    give_up: Callable[[], bool]
+    folder: Path
+    checkpoint_root: Path
+    is_last: bool
+
+    def run(self) -> Ended:
+        reports, order = self.reports, self.reports.order
+        identity = (order.trial_id, order.attempt, order.token)
+        if not self.sink.ask("started", *identity, give_up=self.give_up):
+            reports.close()
+            return Ended(None, "the attempt is over", True)
+        outcome, detail, heard = self._result()
+        accepted = reports.close()  # every metric is stored before the outcome
+        if outcome is None:
+            reports.wait_for_stop(WITNESS_SECONDS)
+        elif accepted and (heard or reports.rank == 0):
+            accepted = self.sink.ask("outcome", *identity, outcome, detail, give_up=self.give_up)
+        healthy = outcome in (Outcome.DONE, Outcome.STOPPED) and order.candidate.code is None
+        return Ended(outcome, detail, healthy and not self.is_last)
+
+    def _result(self) -> tuple[Outcome | None, str, bool]:
+        """(outcome, detail, whether every rank tells it): the end of a success is told by rank 0 alone."""
+        from workloads.training.budget import OutOfMemory
+        from workloads.training.runtime import lost_its_peers
+
+        reports = self.reports
+        writer = LineWriter(reports)
+        try:
+            with redirect_stdout(writer), redirect_stderr(writer):
+                verdict = self._run_workload()
+            return Outcome.DONE if verdict == "done" else Outcome.STOPPED, "", False
+        except OutOfMemory as error:
+            reports.measured(error.measured_bytes)
+            return Outcome.OUT_OF_MEMORY, f"rank {reports.rank}: {error}"[:MAX_DETAIL], True
+        except BaseException as error:  # also SystemExit: user code must not decide over this process
+            if reports.order.plan.world_size > 1 and lost_its_peers(error):
+                return None, f"rank {reports.rank} lost its peers: {error}"[:MAX_DETAIL], False
+            return Outcome.ERROR, _describe(error), True
+        finally:
+            writer.flush()
+
+    def _run_workload(self) -> str:
+        from workloads.training.runtime import Job
+
+        order, rank, world = self.reports.order, self.reports.rank, self.reports.order.plan.world_size
+        job = Job(
+            workload=order.candidate.workload,
+            code_dir=self._unpacked(order.candidate.code) if order.candidate.code else None,
+            params=order.candidate.params,
+            plan=order.plan,
+            seed=order.seed,
+            steps=order.steps,
+            report_every=order.report_every,
+            budget_bytes=order.mib_per_rank * MIB,
+            checkpoint_dir=self.checkpoint_root / str(order.trial_id),
+            resume_step=order.resume_step,
+            metric=order.metric,
+        )
+        return self.train(job, rank, world, self._store(rank, world), self.reports)
+
+    def _unpacked(self, sha256: str) -> Path:
+        from workloads.archive import unpack_code
+
+        target = self.folder / sha256
+        if not target.exists():
+            unpack_code(self.sink.ask("blob", sha256, give_up=self.give_up), target)
+        return target
+
+    def _store(self, rank: int, world: int) -> Any:
+        if self.rendezvous is None:
+            return None
+        if rank == 0:
+            assert self.served is not None
+            return self.served
+        from workloads.training.rendezvous import connect
+
+        return connect(self.rendezvous, world)
+
+
+def _describe(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(error))
+    return f"{type(error).__name__}: {error}"[:500] + "\n" + text[-MAX_DETAIL:]

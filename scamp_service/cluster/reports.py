@@ -1,0 +1,160 @@
+"""What one rank reports while it trains, on its way to the sink: metrics, log lines, peaks and checkpoints."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from scamp_service.cluster.sink import Report, SinkClient
+from scamp_service.control.executor import Order
+from scamp_service.model import LogLine, Metric
+
+ROWS_PER_FLUSH = 64
+FLUSH_SECONDS = 0.1
+MAX_WAITING_ROWS = 4096  # beyond it, training waits for the sink
+MAX_LINE = 2000
+
+
+class Reports:
+    """What the training of one rank says, on its way to the sink; implements ``workloads.training.runtime.Reporter``.
+
+    Rows leave in the order in which they came, at most ``ROWS_PER_FLUSH`` at a time or every ``FLUSH_SECONDS``, and
+    are sent again until they are acknowledged. When they are refused the attempt is stale: ``should_stop`` turns True.
+    """
+
+    def __init__(self, order: Order, rank: int, sink: SinkClient, give_up: Any) -> None:
+        self.order, self.rank = order, rank
+        self._sink, self._give_up = sink, give_up
+        self._changed = threading.Condition()
+        self._metrics: list[Metric] = []
+        self._logs: list[LogLine] = []
+        self._measured_bytes, self._checkpoint_step, self._news = 0, -1, False
+        self._num_metrics = self._num_logs = 0
+        self._closed = self._refused = self._stop = False
+        self._sender = threading.Thread(target=self._send, daemon=True)
+        self._sender.start()  # now: under a memory budget a thread may not start any more
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        if self.rank != 0:
+            return
+        with self._changed:
+            self._wait_for_room()
+            self._num_metrics += 1
+            order = self.order
+            row = Metric(order.trial_id, order.attempt, self._num_metrics, step, dict(values), time.time())
+            self._metrics.append(row)
+            self._changed.notify_all()
+
+    def log(self, text: str) -> None:
+        with self._changed:
+            self._wait_for_room()
+            self._num_logs += 1
+            order = self.order
+            row = LogLine(order.trial_id, order.attempt, self.rank, self._num_logs, time.time(), text[:MAX_LINE])
+            self._logs.append(row)
+            self._changed.notify_all()
+
+    def measured(self, peak_bytes: int) -> None:
+        with self._changed:
+            self._news |= peak_bytes > self._measured_bytes
+            self._measured_bytes = max(self._measured_bytes, peak_bytes)
+
+    def checkpoint(self, step: int) -> None:
+        with self._changed:
+            self._checkpoint_step, self._news = step, True
+
+    def should_stop(self) -> bool:
+        return self._stop
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stop = True
+            self._changed.notify_all()
+
+    def wait_for_stop(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop, seconds)
+
+    def close(self) -> bool:
+        """Send what is left; False when the sink refused anything."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._sender.join()
+        return not self._refused
+
+    def _wait_for_room(self) -> None:
+        self._changed.wait_for(lambda: self._refused or len(self._metrics) + len(self._logs) < MAX_WAITING_ROWS)
+
+    def _send(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._full, FLUSH_SECONDS)
+                report, closed = self._take(), self._closed
+            if report is None and closed:
+                return
+            if report is None or self._refused:
+                continue
+            try:
+                accepted = self._sink.ask("flush", report, give_up=self._give_up)
+            except TimeoutError:
+                accepted = False
+            if not accepted:
+                with self._changed:
+                    self._refused = self._stop = True
+                    self._changed.notify_all()
+
+    def _full(self) -> bool:
+        return self._closed or len(self._metrics) + len(self._logs) >= ROWS_PER_FLUSH
+
+    def _take(self) -> Report | None:
+        metrics = self._metrics[:ROWS_PER_FLUSH]
+        logs = self._logs[: ROWS_PER_FLUSH - len(metrics)]
+        if not (metrics or logs or self._news):
+            return None
+        del self._metrics[: len(metrics)], self._logs[: len(logs)]
+        self._news = False
+        self._changed.notify_all()
+        order = self.order
+        return Report(
+            trial_id=order.trial_id,
+            attempt=order.attempt,
+            token=order.token,
+            objective=order.metric,
+            metrics=metrics,
+            logs=logs,
+            measured_bytes=self._measured_bytes,
+            checkpoint_step=self._checkpoint_step,
+        )
+
+
+class LineWriter(io.TextIOBase):
+    """A text stream whose lines become log lines of the trial."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._rest = ""
+        self._lock = threading.Lock()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._rest = (self._rest + text.replace("\r", "\n")).split("\n")
+            if len(self._rest) > MAX_LINE:
+                lines.append(self._rest)
+                self._rest = ""
+        for line in lines:
+            if line.strip():
+                self._reports.log(line)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._lock:
+            rest, self._rest = self._rest, ""
+        if rest.strip():
+            self._reports.log(rest)

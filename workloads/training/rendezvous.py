@@ -1,0 +1,25 @@
+"""Where the ranks of a gang find each other: a store that rank 0 serves on a socket of its own."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+TIMEOUT = timedelta(seconds=120)
+
+
+def listen(host: str, world_size: int) -> tuple[TCPStore, tuple[str, int]]:
+    """The gang's store, on rank 0, and its address. It listens already, so no port can be taken meanwhile."""
+    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        host, port, world_size, True, timeout=TIMEOUT, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    return store, (host, port)
+
+
+def connect(address: tuple[str, int], world_size: int) -> TCPStore:
+    """The gang's store, on the other ranks. Raises ``torch.distributed.DistError`` where nobody listens."""
+    return TCPStore(*address, world_size, False, timeout=TIMEOUT)
