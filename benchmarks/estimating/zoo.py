@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workloads.parallel.spatial import Spatial
+from workloads.protocol import Spatial
 
 Made = tuple[Any, ...]
 

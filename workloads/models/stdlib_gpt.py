@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workloads.models.transformer import Block, warmup_cosine
-from workloads.parallel.chain import Chain
-from workloads.protocol import Workload
+from workloads.protocol import Chain, Workload
 
 TRAIN_MODULES = (
     "argparse",

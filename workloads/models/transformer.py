@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workloads.parallel.tensor_parallel import Split
+from workloads.protocol import Split
 
 
 class Block(nn.Module):

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workloads.models.transformer import warmup_cosine
-from workloads.parallel.spatial import Spatial
-from workloads.protocol import Workload
+from workloads.protocol import Spatial, Workload
 
 NUM_TRAIN, NUM_EVAL = 96, 16
 BLOB_VOXELS = 4  # a side of what varies independently

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workloads.models.transformer import Block, warmup_cosine
-from workloads.parallel.chain import Chain
-from workloads.protocol import Workload
+from workloads.protocol import Chain, Workload
 
 NUM_CLASSES = 10
 IMAGE_SIDE = 8

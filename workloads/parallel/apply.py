@@ -15,11 +15,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
 from estimators.model import Layout
-from workloads.parallel.chain import Place, cut
+from workloads.parallel.chain import cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
+from workloads.protocol import Place
 
 
 def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, mesh: DeviceMesh | None) -> nn.Module:

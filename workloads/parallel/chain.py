@@ -1,64 +1,10 @@
-"""A model that a pipeline can cut: what enters, equal-shaped blocks one after another, what leaves.
-
-``cut`` leaves one stage of it; how stages talk to each other is in ``workloads.parallel.pipeline``.
-"""
+"""Leaves one stage of a ``Chain``; how the stages of a pipeline talk to each other is in ``pipeline``."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from torch import nn
 
-from torch import Tensor, nn
-from torch.distributed import ProcessGroup
-
-from estimators.model import Stage
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which stage a rank has, and the group of ranks that have the others, by their index."""
-
-    stage: Stage
-    group: ProcessGroup
-
-
-class Chain(nn.Module, ABC):
-    """Subclass it, hold the blocks in ``blocks``, name the attributes that only ``enter`` and only ``leave`` use."""
-
-    enters: ClassVar[tuple[str, ...]]
-    leaves: ClassVar[tuple[str, ...]]
-    blocks: nn.ModuleList
-    place: Place | None = None
-    """None: the whole model is here."""
-
-    @abstractmethod
-    def enter(self, inputs: Tensor) -> Tensor:
-        """What the first block takes."""
-
-    @abstractmethod
-    def leave(self, x: Tensor) -> Tensor:
-        """The model's output, of what the last block gives."""
-
-    @abstractmethod
-    def hidden_shape(self, num_samples: int) -> tuple[int, ...]:
-        """Of what every block takes and gives, for so many samples."""
-
-    @property
-    def is_first(self) -> bool:
-        return self.place is None or self.place.stage.index == 0
-
-    @property
-    def is_last(self) -> bool:
-        return self.place is None or self.place.stage.index == self.place.stage.count - 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Of the part that is here: a later stage takes what the one before it gives."""
-        if self.is_first:
-            x = self.enter(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.leave(x) if self.is_last else x
+from workloads.protocol import Chain, Place
 
 
 def cut(model: nn.Module, place: Place) -> list[nn.Module]:
@@ -71,7 +17,7 @@ def cut(model: nn.Module, place: Place) -> list[nn.Module]:
     if not isinstance(model, Chain):
         raise ValueError(
             f"{type(model).__name__} does not say where a pipeline may cut it: make it a "
-            "workloads.parallel.chain.Chain, or use plans without a pipeline"
+            "workloads.protocol.Chain, or use plans without a pipeline"
         )
     blocks = list(model.blocks._modules.items())
     if len(blocks) < stage.count:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from workloads.parallel.tensor_parallel import Split, split_of
+from workloads.parallel.tensor_parallel import split_of
+from workloads.protocol import Split
 
 
 def compute_in_parts(blocks: Sequence[nn.Module], num_parts: int) -> None:

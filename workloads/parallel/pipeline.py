@@ -18,8 +18,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.stage import InferenceMode  # type: ignore[attr-defined]
 from torch.utils._pytree import tree_leaves
 
-from workloads.parallel.chain import Chain
-from workloads.protocol import Batch, Workload
+from workloads.protocol import Batch, Chain, Workload
 
 _SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 

@@ -7,7 +7,6 @@ and channels: rows of images, layers of volumes. Parameters are whole on each of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from workloads.protocol import Batch
+from workloads.protocol import Batch, Spatial
 
 _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: functional.conv1d,
@@ -27,20 +26,6 @@ _CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
-
-@dataclass(frozen=True, slots=True)
-class Spatial:
-    """How the space of a model is divided; a model that can be has it as its attribute ``spatial``.
-
-    ``dims`` are, of each tensor of a batch in order, the dimension that is divided; None where each rank has all of it.
-    Its size must be a multiple of ``multiple_of`` times the ranks: what the model divides space by on its way down.
-    The model's convolutions, poolings and normalisations are modules; whatever else its ``forward`` and the loss do
-    treats positions alike and alone, but for a mean over all of them at the end.
-    """
-
-    dims: tuple[int | None, ...]
-    multiple_of: int = 1
 
 
 def slab(model: nn.Module, batch: Batch, index: int, count: int) -> Batch:
@@ -84,7 +69,7 @@ def _spatial_of(model: nn.Module) -> Spatial:
     if not isinstance(spatial, Spatial):
         raise ValueError(
             f"{type(model).__name__} does not say how its space is divided: give it an attribute `spatial`, a "
-            "workloads.parallel.spatial.Spatial, or use plans with spatial=1"
+            "workloads.protocol.Spatial, or use plans with spatial=1"
         )
     return spatial
 

@@ -7,7 +7,6 @@ equal gradients. torch's DTensor does the work and the communication.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -24,23 +23,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.optim import Optimizer
 
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """How a block is divided; a block that can be has it as its attribute ``split``.
-
-    ``columns`` are linear layers divided by their outputs; ``rows`` take these, are divided by their inputs, and what
-    they give is summed over ranks. Between the two every rank computes its own part, so the block's ``forward``
-    must take the size of that part from the tensors. ``norms`` are normalisations of single positions. The ranks must
-    divide ``most_parts``, the number of attention heads. ``branches`` are submodules each of which has some of these
-    columns and rows and gives the sum of what its parts give; only co-shard asks for them.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[str, ...]
-    norms: tuple[str, ...]
-    most_parts: int
-    branches: tuple[str, ...] = ()
+from workloads.protocol import Split
 
 
 def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: bool) -> None:
@@ -67,7 +50,7 @@ def split_of(block: nn.Module) -> Split:
     if not isinstance(split, Split):
         raise ValueError(
             f"{type(block).__name__} does not say how it is divided: give it an attribute `split`, a "
-            "workloads.parallel.tensor_parallel.Split, or use plans without tensor parallelism and co-shard"
+            "workloads.protocol.Split, or use plans without tensor parallelism and co-shard"
         )
     return split
 

@@ -7,8 +7,7 @@ import torch
 from estimators.tracing.session import Recipe
 from workloads.parallel.apply import apply_plan, spread_optimizer
 from workloads.parallel.spatial import slab
-from workloads.parallel.tensor_parallel import Split
-from workloads.protocol import Workload
+from workloads.protocol import Split, Workload
 from workloads.training.step import train_step
 
 _STEPS = 1000  # what ``on_step`` is told; the steps of the study are no part of the structure

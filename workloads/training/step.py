@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from workloads.parallel.chain import Chain
-from workloads.protocol import Batch, Workload
+from workloads.protocol import Batch, Chain, Workload
 
 
 def train_step(

@@ -9,7 +9,8 @@ from torch.distributed import ProcessGroup
 
 from estimators.model import Stage
 from workloads.models.stdlib_gpt import CharacterGpt
-from workloads.parallel.chain import Chain, Place, cut
+from workloads.parallel.chain import cut
+from workloads.protocol import Chain, Place
 
 
 def place(index: int, count: int) -> Place:
@@ -65,7 +66,7 @@ class Tied(Chain):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (nn.Linear(2, 2), "Linear does not say where a pipeline may cut it: make it a workloads.parallel.chain.Chain"),
+        (nn.Linear(2, 2), "Linear does not say where a pipeline may cut it: make it a workloads.protocol.Chain"),
         (CharacterGpt(1, 8, 2, 4, 0.0), "1 blocks cannot be divided into 2 stages: choose fewer stages"),
         (Tied(), "the first and the last stage of Tied would share parameters"),
     ],

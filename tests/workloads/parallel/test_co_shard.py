@@ -11,7 +11,7 @@ from estimators.tracing.tracer import trace_peak
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.models.transformer import Block
 from workloads.parallel.apply import apply_plan
-from workloads.parallel.tensor_parallel import Split
+from workloads.protocol import Split
 from workloads.sandbox.recipe import recipe_of
 
 

@@ -9,8 +9,8 @@ from estimators.tracing.fake_gang import fake_mesh
 from estimators.tracing.tracer import trace_peak
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.parallel.apply import apply_plan
-from workloads.parallel.chain import Chain
 from workloads.parallel.pipeline import run_passes
+from workloads.protocol import Chain
 from workloads.sandbox.recipe import recipe_of
 
 SMALL = {"depth": 2, "width": 32, "context": 16}

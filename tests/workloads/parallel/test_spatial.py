@@ -11,7 +11,8 @@ from torch import nn
 from estimators.model import Layout, Plan
 from estimators.tracing.fake_gang import fake_mesh
 from workloads.parallel.apply import apply_plan
-from workloads.parallel.spatial import Spatial, _batch_norm, _replace, slab
+from workloads.parallel.spatial import _batch_norm, _replace, slab
+from workloads.protocol import Spatial
 
 TOLERANCE = 1e-5
 
@@ -19,8 +20,7 @@ DENOISER = """
 import torch
 from torch import nn
 from torch.nn import functional
-from workloads.protocol import Workload
-from workloads.parallel.spatial import Spatial
+from workloads.protocol import Spatial, Workload
 from workloads.models.vit_digits import VitDigits
 
 class Net(nn.Module):

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.processes import ROOT
+
+LOADED = """
+import sys
+from workloads.protocol import Chain, Spatial, Split, Workload
+print(*sorted(name for name in sys.modules if name.startswith("workloads.")))
+"""
+
+
+def test_what_a_users_file_imports_brings_no_mechanism_along() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.stdout.split(), done.stderr) == (["workloads.protocol"], "")
