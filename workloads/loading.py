@@ -29,6 +29,7 @@ BUILT_INS: Mapping[str, str] = {
     "stdlib_gpt": "workloads.models.stdlib_gpt:StdlibGpt",
     "unet3d_blobs": "workloads.models.unet3d_blobs:Unet3dBlobs",
     "vit_digits": "workloads.models.vit_digits:VitDigits",
+    "vit_digits_with_fault": "workloads.models.vit_digits_with_fault:VitDigitsWithFault",
 }
 
 

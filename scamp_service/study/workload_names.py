@@ -10,6 +10,7 @@ BUILT_INS: Mapping[str, str] = {
     "stdlib_gpt": "a character-level GPT on the source text of Python's standard library",
     "unet3d_blobs": "a 3D U-Net that finds blobs in noisy volumes, which it generates",
     "vit_digits": "a vision transformer that classifies scikit-learn's 1,797 handwritten digits",
+    "vit_digits_with_fault": "vit_digits, which on request takes memory that no trace can show",
 }
 
 

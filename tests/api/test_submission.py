@@ -77,7 +77,7 @@ def test_what_is_not_a_submission_is_refused_with_the_reason(api: InProcess, bod
         ({"space": 5}, "space"),
         (
             {"workload": "vit_digit"},
-            "choose from stdlib_gpt, unet3d_blobs, vit_digits, or name your own",
+            "choose from stdlib_gpt, unet3d_blobs, vit_digits, vit_digits_with_fault, or name your own",
         ),
         ({"workload": "../x.py:A"}, "workload"),
         ({"objective": {}}, "objective.metric is missing"),

@@ -97,7 +97,7 @@ def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:
         "ok.py": VALID + "class Half(Workload):\n    num_eval = 1\nOther = int\n",
     }
     write(tmp_path, files)
-    assert "choose from stdlib_gpt, unet3d_blobs, vit_digits" in refused("resnet", None)
+    assert "choose from stdlib_gpt, unet3d_blobs, vit_digits, vit_digits_with_fault" in refused("resnet", None)
     assert "no code was sent" in refused("ok.py:Mine", None)
     assert "not among the files" in refused("missing.py:Mine", tmp_path)
     assert "inside the folder" in refused("../ok.py:Mine", tmp_path)

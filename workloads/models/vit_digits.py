@@ -30,9 +30,6 @@ class VitDigits(Workload):
     ``depth`` 4, ``width`` 64, ``heads`` 4, ``patch`` 2 (1, 2 or 4 pixels a side), ``mlp_ratio`` 4, ``dropout`` 0,
     ``lr`` 2e-3 (the peak of a linear warm-up over ``warmup`` of the steps, then a cosine), ``warmup`` 0.1,
     ``weight_decay`` 0.05, ``batch`` 64.
-
-    ``spike_mib`` 0 and ``spike_step`` -1 inject a fault: in that optimizer step the forward passes allocate so many
-    MiB that no trace has seen, as a workload with data-dependent memory would. It is there to see trials healed.
     """
 
     default_batch = 64
@@ -48,10 +45,6 @@ class VitDigits(Workload):
         self.lr = float(params.get("lr", 2e-3))
         self.weight_decay = float(params.get("weight_decay", 0.05))
         self.warmup = float(params.get("warmup", 0.1))
-        self.spike_bytes = int(params.get("spike_mib", 0)) * 2**20
-        self.spike_step = int(params.get("spike_step", -1))
-        self._step = -1
-        self._spikes: list[Tensor] = []
         if self.patch not in (1, 2, 4):
             raise ValueError(f"patch must be 1, 2 or 4, got {self.patch}")
         if self.depth < 1 or self.width < 1 or self.heads < 1:
@@ -82,8 +75,6 @@ class VitDigits(Workload):
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         images, labels = batch
-        if self.spike_bytes and self._step == self.spike_step:
-            self._spikes.append(torch.ones(self.spike_bytes, dtype=torch.uint8, device=images.device))
         return functional.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Mapping[str, Tensor]:
@@ -100,8 +91,6 @@ class VitDigits(Workload):
         )
 
     def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:
-        self._step = step
-        self._spikes.clear()
         for group in optimizer.param_groups:
             group["lr"] = self.lr * warmup_cosine(step, steps, self.warmup)
 

@@ -34,6 +34,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 TINY = {"depth": 1, "width": 16, "heads": 2, "batch": 32}
 LONG = 100_000
+FAULT = "vit_digits_with_fault"
 SPEC = {"name": "ray", "workload": "vit_digits", "objective": {"metric": "accuracy"}, "space": {"lr": {"choice": [1]}}}
 
 
@@ -188,7 +189,7 @@ def test_a_killed_rank_breaks_its_gang_at_once_and_stopping_frees_every_process(
 def test_an_overrun_is_told_as_such_and_harms_no_neighbour_on_the_device(world: World, step: int) -> None:
     device = world.devices()[:1]
     neighbour = world.order(device, steps=60)
-    spiking = world.order(device, steps=20, params={"spike_mib": 400, "spike_step": step})
+    spiking = world.order(device, workload=FAULT, params={"spike_mib": 400, "spike_step": step})
     world.launch(neighbour)
     world.launch(spiking)
     attempt = world.ended(spiking)
@@ -198,7 +199,7 @@ def test_an_overrun_is_told_as_such_and_harms_no_neighbour_on_the_device(world: 
 
 
 def test_an_overrun_of_a_gang_wins_over_the_errors_that_it_causes(world: World) -> None:
-    order = world.order(world.devices(), steps=20, params={"spike_mib": 400, "spike_step": 8})
+    order = world.order(world.devices(), workload=FAULT, params={"spike_mib": 400, "spike_step": 8})
     world.launch(order)
     world.until(lambda: world.attempt(order).outcome, "an outcome")
     assert world.attempt(order).outcome is Outcome.OUT_OF_MEMORY

@@ -10,6 +10,7 @@ from workloads.training.budget import Budget, OutOfMemory, classify
 from workloads.training.process_memory import Held, data_bytes
 
 MODEL = {"depth": 3, "width": 96}
+FAULT = "vit_digits_with_fault"
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +34,8 @@ def test_a_budget_under_the_peak_fails_and_the_process_trains_on(ranks: Any, pea
 
 def test_memory_that_no_trace_saw_is_an_allocation_error_of_torch_under_the_limit(ranks: Any) -> None:
     params = {"depth": 2, "width": 32, "spike_mib": 64, "spike_step": 3}
-    assert ranks.train(Plan(64), params=params, steps=3)[0]["error"] == ""
-    (answer,) = ranks.train(Plan(64), params=params, steps=5, budget_bytes=32 * MIB)
+    assert ranks.train(Plan(64), workload=FAULT, params=params, steps=3)[0]["error"] == ""
+    (answer,) = ranks.train(Plan(64), workload=FAULT, params=params, steps=5, budget_bytes=32 * MIB)
     assert answer["error"] == "OutOfMemory"
     assert "last request 64.0 MiB" in answer["message"]
     assert 63 * MIB < answer["measured_bytes"] < 96 * MIB
@@ -43,20 +44,20 @@ def test_memory_that_no_trace_saw_is_an_allocation_error_of_torch_under_the_limi
 
 def test_a_spike_in_the_measured_step_counts_too(ranks: Any) -> None:
     params = {"depth": 2, "width": 32, "spike_mib": 64, "spike_step": 2}
-    assert ranks.train(Plan(64), params=params, budget_bytes=32 * MIB)[0]["error"] == "OutOfMemory"
+    assert ranks.train(Plan(64), workload=FAULT, params=params, budget_bytes=32 * MIB)[0]["error"] == "OutOfMemory"
 
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_spike_that_the_allowance_of_a_first_step_could_hide_counts_too(ranks: Any, peak: int, step: int) -> None:
     params, limit = {**MODEL, "spike_mib": 24, "spike_step": step}, peak + 8 * MIB
-    (answer,) = ranks.train(Plan(64), params=params, budget_bytes=limit)
+    (answer,) = ranks.train(Plan(64), workload=FAULT, params=params, budget_bytes=limit)
     assert (answer["error"], answer["reports"]) == ("OutOfMemory", [])
     assert peak < answer["measured_bytes"] < peak + 26 * MIB
 
 
 def test_one_rank_out_of_memory_ends_its_sibling_too_and_both_train_on(ranks: Any) -> None:
     params = {"depth": 2, "width": 32, "spike_mib": 64, "spike_step": 3}
-    answers = ranks.train(Plan(32, dp_shard=2), params=params, steps=5, budget_bytes=32 * MIB)
+    answers = ranks.train(Plan(32, dp_shard=2), workload=FAULT, params=params, steps=5, budget_bytes=32 * MIB)
     assert {answer["error"] for answer in answers} <= {"OutOfMemory", "PeerLost"}
     assert any(answer["error"] == "OutOfMemory" for answer in answers)
     assert len(ranks.curve(Plan(32, dp_shard=2))) == 2

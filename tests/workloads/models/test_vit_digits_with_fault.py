@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import torch
+
+from workloads.models.vit_digits_with_fault import VitDigitsWithFault
+
+
+def test_the_injected_fault_is_held_for_its_step_only() -> None:
+    workload = VitDigitsWithFault({"spike_mib": 2, "spike_step": 1, "depth": 1, "width": 8})
+    model = workload.build_model()
+    optimizer = workload.optimizer(model)
+    held = []
+    for step in range(3):
+        workload.on_step(step, 3, optimizer)
+        workload.loss(model, workload.train_batch(torch.arange(2)))
+        held.append(sum(spike.nbytes for spike in workload._spikes))
+    assert held == [0, 2 * 2**20, 0]
