@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ BUILT_INS: Mapping[str, str] = {
     "vit_digits": "workloads.models.vit_digits:VitDigits",
     "vit_digits_with_fault": "workloads.models.vit_digits_with_fault:VitDigitsWithFault",
 }
+_ROOT = "scamp_user_"
 
 
 class WorkloadError(Exception):
@@ -88,7 +90,7 @@ def _import_user_file(file: str, code_dir: Path) -> ModuleType:
     if path.suffix != ".py" or not path.is_file():
         raise WorkloadError(f"workload file {file!r} is not among the files sent along with the study")
     parts = path.relative_to(code_dir).with_suffix("").parts
-    root = f"scamp_user_{hashlib.sha256(str(code_dir).encode()).hexdigest()[:16]}"
+    root = f"{_ROOT}{hashlib.sha256(str(code_dir).encode()).hexdigest()[:16]}"
     before = set(sys.modules)
     _UserCode.install(root, code_dir)
     try:
@@ -96,6 +98,10 @@ def _import_user_file(file: str, code_dir: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         for half_loaded in [key for key in set(sys.modules) - before if key.startswith(f"{root}.")]:
             del sys.modules[half_loaded]
+        frames = _user_frames(error, code_dir)
+        if isinstance(error, ModuleNotFoundError) and error.name and frames and not _is_there(error.name):
+            name = error.name.removeprefix(root)
+            raise module_not_found(name, f"{Path(frames[-1].filename).name}, line {frames[-1].lineno},") from error
         raise WorkloadError(
             f"workload file {file!r} cannot be imported:\n{_user_traceback(error, code_dir)}"
         ) from error
@@ -103,8 +109,47 @@ def _import_user_file(file: str, code_dir: Path) -> ModuleType:
 
 def _user_traceback(error: BaseException, code_dir: Path) -> str:
     """The traceback from the first frame in the user's files on; none of the import machinery's frames."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(code_dir)]
-    return "".join(traceback.format_list(frames) + traceback.format_exception_only(error)).rstrip()
+    frames = traceback.format_list(_user_frames(error, code_dir))
+    return "".join(frames + traceback.format_exception_only(error)).rstrip()
+
+
+def _user_frames(error: BaseException, code_dir: Path) -> list[traceback.FrameSummary]:
+    return [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(code_dir)]
+
+
+def can_import(name: str, level: int, importer: Mapping[str, Any]) -> bool:
+    """Whether ``import name`` (of ``level`` dots) finds a module from where the globals ``importer`` belong to.
+
+    Only the first part of an installed package's name is looked for: to find the rest, Python would import it.
+    """
+    package = str(importer["__package__"])
+    root = package.partition(".")[0]
+    if level:
+        name = resolve_name("." * level + name, package)
+    elif user := next((u for u in sys.meta_path if isinstance(u, _UserCode) and u.root == root), None):
+        within = user._package_of(name, importer)
+        name = name if within is None else f"{within}.{name}"
+    return _is_there(name)
+
+
+def _is_there(name: str) -> bool:
+    """Whether the user's module, or the package that an installed module is in, can be found."""
+    parts = name.split(".")
+    if name.startswith(_ROOT):
+        user = next(u for u in sys.meta_path if isinstance(u, _UserCode) and u.root == parts[0])
+        path = Path(user.folder, *parts[1:])
+        return path.is_dir() or path.with_name(f"{path.name}.py").is_file()
+    return parts[0] in sys.modules or find_spec(parts[0]) is not None
+
+
+def module_not_found(name: str, importer: str) -> WorkloadError:
+    """``importer`` is the place in the user's files, as the subject of a sentence."""
+    return WorkloadError(
+        f"{importer} needs the module {name}, which is neither installed where ScaMP runs nor among the files sent "
+        "along. Install its package into ScaMP's own environment, on a cluster into that of every node "
+        '(.venv/bin/python -m pip install …; see "Your own dependencies" in docs/workloads.md). If it is a file of '
+        "yours, send its folder along with --working-dir"
+    )
 
 
 class _UserCode:

@@ -105,7 +105,7 @@ def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:
     assert "no class 'Yours'" in refused("ok.py:Yours", tmp_path)
     assert "not a subclass" in refused("ok.py:Other", tmp_path)
     assert "does not define build_model, eval_batch, evaluate, loss" in refused("ok.py:Half", tmp_path)
-    assert "No module named 'not_installed_anywhere'" in refused("needs.py:Mine", tmp_path)
+    assert "needs.py, line 1, needs the module not_installed_anywhere" in refused("needs.py:Mine", tmp_path)
     assert "SyntaxError" in refused("syntax.py:Mine", tmp_path)
     assert "SystemExit: 3" in refused("exits.py:Mine", tmp_path)
     raised = refused("raises.py:Mine", tmp_path)

@@ -18,6 +18,7 @@ from estimators.tracing.tracer import examples, trace, trace_peak
 from workloads.archive import ArchiveError, unpack_code
 from workloads.loading import WorkloadError, load_estimable, load_workload
 from workloads.protocol import Workload
+from workloads.sandbox.imports import check_imports
 from workloads.sandbox.recipe import recipe_of
 
 MEMORY_BYTES = 8 * 2**30  # of real memory: data sets, mostly; the model itself takes none
@@ -29,7 +30,7 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
 
     ``ask`` is one of
 
-    - load: only load the workload, as ranks do; the answer is empty;
+    - load: load the workload, as ranks do, and look for imports in it that would fail; the answer is empty;
     - trace: the ``layout`` of a candidate of ``params``; ``equal_blocks`` as another layout's answer has it;
     - candidates: of each of a list of ``params`` its batch, or what the workload has against them;
     - examples: for blueprints (``estimators.scaling.blueprint``), two, of ``params``, ``layout`` and ``micro_batch``;
@@ -57,7 +58,7 @@ class _RefusedParams(Exception):
 
 
 def _load(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
-    load_workload(request["workload"], code_dir)
+    check_imports(load_workload(request["workload"], code_dir))
     return {}
 
 

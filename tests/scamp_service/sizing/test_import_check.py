@@ -41,7 +41,11 @@ def test_a_workload_that_loads_is_admitted(tmp_path: Path) -> None:
     ("source", "said"),
     [
         (GOOD + "\nraise RuntimeError('no such disk')\n", "no such disk"),
-        (GOOD + "\nimport not_a_module_of_anyone\n", "not_a_module_of_anyone"),
+        (GOOD + "\nimport not_a_module_of_anyone\n", r"line 8, needs the module not_a_module_of_anyone.* pip install"),
+        (
+            GOOD + "    def evaluate(self, model, batch):\n        from not_a_module_of_anyone import score\n",
+            r"\Athe workload 'mine.py:Mine' cannot be used: mine.py, line 8, needs the module not_a_module.*\Z",
+        ),
         (GOOD.replace("(Workload)", ""), "Workload"),
         (GOOD + "\nimport os; os._exit(3)\n", "ended the process"),
     ],

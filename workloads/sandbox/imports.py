@@ -1,0 +1,113 @@
+"""Finds imports inside a user's functions that will fail, before a study would fail by them trial by trial.
+
+It reads the source and refuses only what every candidate would run into. An import under an ``if``, in a ``try`` with
+handlers, behind an early ``return``, or in a function that nobody is seen to call may never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from workloads.loading import can_import, module_not_found
+from workloads.protocol import Chain, Workload
+
+_CALLED = sorted({*dir(Workload), *dir(Chain)} - set(dir(object)) | {"__init__"})
+"""Methods of a workload or a model that are called without the user's files saying so."""
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_CONDITIONAL = (ast.If, ast.Match, ast.IfExp, ast.BoolOp)
+
+
+def check_imports(workload: type[Workload]) -> None:
+    """Raises ``WorkloadError`` for a module that the user's functions are certain to import and that is not there."""
+    root = workload.__module__.partition(".")[0]
+    called: list[tuple[Any, type | None]] = [(workload, None)]
+    seen: list[FunctionType] = []
+    while called:
+        for function, owner in _functions(*called.pop()):
+            if function in seen or not str(function.__module__).startswith(f"{root}."):
+                continue
+            seen.append(function)
+            for node in _certain(_body(function)):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    _check(node, function)
+                elif isinstance(node, ast.Call):
+                    called.append((_resolve(node.func, function, owner), owner))
+
+
+def _functions(called: Any, owner: type | None) -> Iterator[tuple[FunctionType, type | None]]:
+    """The functions that run when ``called`` is: itself, or what becomes of an object of this class."""
+    if isinstance(called, type):
+        for name in _CALLED:
+            yield from _functions(inspect.getattr_static(called, name, None), called)
+    elif isinstance(called, property):
+        yield from _functions(called.fget, owner)
+    elif isinstance(called, staticmethod | classmethod):
+        yield from _functions(called.__func__, owner)
+    elif isinstance(called, FunctionType) and isinstance(function := inspect.unwrap(called), FunctionType):
+        yield function, owner
+
+
+def _body(function: FunctionType) -> list[ast.stmt]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):  # made by exec, or a text in it breaks the indentation
+        return []
+    ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
+    made = tree.body[0]
+    return made.body if isinstance(made, ast.FunctionDef) else []
+
+
+def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """The nodes of ``body`` that run whenever it does, unless it raises."""
+    for statement in body:
+        if isinstance(statement, ast.If | ast.Match | ast.Try | ast.While | ast.For):
+            if isinstance(statement, ast.For) or (isinstance(statement, ast.Try) and not statement.handlers):
+                yield from _certain(statement.body)
+        elif isinstance(statement, ast.With):
+            yield from _certain(statement.body)
+        else:
+            yield from _parts(statement)
+        if any(isinstance(node, ast.Return) for node in _inside(statement)):
+            return
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    """``node`` and all in it, but for what may not be computed."""
+    if not isinstance(node, (*_NESTED, *_CONDITIONAL)):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _parts(child)
+
+
+def _inside(node: ast.AST) -> Iterator[ast.AST]:
+    """``node`` and all in it, but for functions that are only defined there."""
+    if not isinstance(node, _NESTED):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _inside(child)
+
+
+def _resolve(called: ast.expr, function: FunctionType, owner: type | None) -> Any:
+    """The function or class that an expression names; None where that is not seen."""
+    if isinstance(called, ast.Name):
+        return owner if called.id == "self" else function.__globals__.get(called.id)
+    if isinstance(called, ast.Attribute):
+        holder = _resolve(called.value, function, owner)
+        if isinstance(holder, type | ModuleType):
+            return inspect.getattr_static(holder, called.attr, None)
+    return None
+
+
+def _check(node: ast.Import | ast.ImportFrom, function: FunctionType) -> None:
+    level = node.level if isinstance(node, ast.ImportFrom) else 0
+    names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+    for name in names:
+        if name and not can_import(name, level, function.__globals__):
+            file = Path(function.__code__.co_filename).name
+            raise module_not_found("." * level + name, f"{file}, line {node.lineno},")
