@@ -218,6 +218,14 @@ class Plan:
         parts = f", blocks in {self.co_shard} parts" if self.co_shard > 1 else ""
         return f"{ranks}, micro-batch {steps}{recompute}{parts}"
 
+    @property
+    def short(self) -> str:
+        """Degrees alone, for a column of a table: ``FSDP ×2 · TP ×4``."""
+        replicas = "ZeRO-1" if self.zero1 else "DP"
+        degrees = {"space": self.spatial, replicas: self.dp_replicate, "FSDP": self.dp_shard}
+        degrees |= {"TP": self.tp, "PP": self.pp}
+        return " · ".join(f"{name} ×{degree}" for name, degree in degrees.items() if degree > 1) or "1 rank"
+
     def to_json(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)}
 

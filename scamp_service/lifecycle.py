@@ -7,6 +7,7 @@ attempt is still STOPPING.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -80,3 +81,14 @@ STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
 LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves)
 LIVE_STUDIES = frozenset(state for state, moves in STUDY_MOVES.items() if moves)
 OPEN_ATTEMPTS = frozenset(state for state, moves in ATTEMPT_MOVES.items() if moves)
+ENDED_WELL = frozenset({TrialState.COMPLETED, TrialState.PRUNED})
+
+
+def has_no_success(study: StudyState, trials: Mapping[TrialState, int]) -> bool:
+    """Whether the study has completed, but none of its trials has. ``trials`` are counts by state."""
+    return study is StudyState.COMPLETED and not trials.get(TrialState.COMPLETED)
+
+
+def state_text(study: StudyState, trials: Mapping[TrialState, int]) -> str:
+    """State of a study in words."""
+    return study.value.capitalize() + (", no trial succeeded" if has_no_success(study, trials) else "")

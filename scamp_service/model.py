@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from estimators.model import MIB, Plan, Prediction
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import ENDED_WELL, AttemptState, Outcome, StudyState, TrialState
 
 Json = Mapping[str, Any]
 
@@ -80,6 +80,11 @@ class Trial:
     def prediction(self) -> Prediction:
         """The newest prediction; all zero before the first one."""
         return self.sized.prediction if self.sized else Prediction()
+
+    @property
+    def is_healed(self) -> bool:
+        """Whether it completed or was pruned after an out-of-memory."""
+        return self.num_oom > 0 and self.state in ENDED_WELL
 
 
 @dataclass(frozen=True, slots=True)

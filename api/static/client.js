@@ -104,12 +104,12 @@ export async function logs(studyId, number, after) {
   return (await request(`/v1/studies/${studyId}/trials/${number}/logs?after=${after}&limit=1000`)).items;
 }
 
-/** Memory in MiB; of what was learned, only tensors are part of a prediction of tensors. */
+/** Memory in MiB. */
 export function asTrial(trial) {
   return {
     ...trial,
     value: finite(trial.value),
-    predicted_mib: toMib(trial.predicted_bytes - trial.extra_bytes + trial.bias_bytes),
+    predicted_mib: toMib(trial.expected_bytes),
     measured_mib: toMib(trial.measured_bytes),
   };
 }

@@ -2,7 +2,7 @@
 
 import * as api from "./client.js";
 import { byId, coalesced, h, keyed, setText } from "./dom.js";
-import { count, mibWords, plural, ranks } from "./format.js";
+import { count, mibWords, plural } from "./format.js";
 import { follow, guarded, refresher, watchCluster } from "./live.js";
 import { setState } from "./states.js";
 
@@ -137,7 +137,7 @@ function createWaiting(item) {
 function updateWaiting(row, item) {
   if (!item) return;
   setState(row.children[2], item.state);
-  setText(row.children[3], item.plan ? count(ranks(item.plan)) : "–");
+  setText(row.children[3], item.num_ranks ? count(item.num_ranks) : "–");
   setText(row.children[4], item.reserved_mib ? count(item.reserved_mib) : "–");
   setText(row.children[5], item.reason || (item.state === "WAITING" ? "it has no plan yet: its memory is still to be estimated" : "it is in line for devices"));
 }

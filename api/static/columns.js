@@ -1,7 +1,7 @@
 // The columns of the trial table: what is shown, and by which value a column is sorted.
 
 import { h, setText } from "./dom.js";
-import { batch, count, degree, duration, metric, mib, microBatch, paramsLine, ranks } from "./format.js";
+import { count, duration, metric, mib, microBatch, paramsLine } from "./format.js";
 import { TRIAL_STATES, setState } from "./states.js";
 
 export function seconds(trial, now = Date.now() / 1000) {
@@ -22,7 +22,7 @@ function titled(value, title = value) {
 function attempts(cell, trial) {
   const short = [trial.num_oom && `${trial.num_oom} OOM`, trial.num_lost && `${trial.num_lost} lost`].filter(Boolean).join(", ");
   setText(cell, `${count(trial.attempt)}${short ? ` · ${short}` : ""}`);
-  const healed = trial.state === "FAILED" ? "" : ", healed by a new plan";
+  const healed = trial.healed ? ", healed by a new plan" : "";
   cell.title = [trial.num_oom && `${trial.num_oom} × out of memory${healed}`, trial.num_lost && `${trial.num_lost} × lost and run again`].filter(Boolean).join("; ");
 }
 
@@ -37,8 +37,8 @@ export function trialColumns(studyId, fixed) {
     { key: "state", name: "State", width: 112, sort: (t) => TRIAL_STATES.indexOf(t.state), cell: (cell, t) => setState(cell, t.state) },
     { key: "value", name: "Value", width: 74, numeric: true, sort: (t) => t.value, cell: text((t) => metric(t.value)) },
     { key: "params", name: "Parameters", least: 160, sort: (t) => paramsLine(t.params, fixed()), cell: titled((t) => paramsLine(t.params, fixed()), (t) => paramsLine(t.params)) },
-    { key: "degree", name: "Plan", width: 80, sort: (t) => ranks(t.plan) || null, cell: text((t) => degree(t.plan)) },
-    { key: "batch", name: "Batch", width: 60, numeric: true, title: "Effective batch: samples per optimizer step over all ranks", sort: (t) => batch(t.plan), cell: text((t) => (t.plan ? count(batch(t.plan)) : "–")) },
+    { key: "degree", name: "Plan", width: 114, sort: (t) => t.num_ranks || null, cell: titled((t) => t.plan_short || "–", (t) => t.plan_text) },
+    { key: "batch", name: "Batch", width: 60, numeric: true, title: "Effective batch: samples per optimizer step over all ranks", sort: (t) => t.batch || null, cell: text((t) => (t.batch ? count(t.batch) : "–")) },
     { key: "micro", name: "Micro", width: 64, numeric: true, title: "Micro-batches per step × samples in each, on one rank", sort: (t) => t.plan?.micro_batch, cell: text((t) => microBatch(t.plan)) },
     { key: "recompute", name: "Recomp.", width: 76, title: "Activations are recomputed in the backward pass", sort: (t) => (t.plan ? Number(t.plan.recompute) : null), cell: text((t) => (t.plan ? (t.plan.recompute ? "yes" : "no") : "–")) },
     { key: "predicted", name: "Pred. MiB", width: 80, numeric: true, title: "Predicted peak memory of one rank", sort: (t) => t.predicted_mib, cell: text((t) => mib(t.predicted_mib)) },
@@ -46,6 +46,6 @@ export function trialColumns(studyId, fixed) {
     { key: "reserved", name: "Resv. MiB", width: 80, numeric: true, title: "Memory reserved on a device for one rank", sort: (t) => t.reserved_mib || null, cell: text((t) => (t.reserved_mib ? count(t.reserved_mib) : "–")) },
     { key: "attempts", name: "Attempts", width: 90, sort: (t) => t.attempt, cell: attempts },
     { key: "duration", name: "Time", width: 78, numeric: true, title: "From the first launch to the end", sort: seconds, cell: text((t) => duration(seconds(t))) },
-    { key: "reason", name: "Reason", least: 130, sort: (t) => t.reason || null, cell: titled((t) => t.reason || "") },
+    { key: "reason", name: "Reason", least: 112, sort: (t) => t.reason || null, cell: titled((t) => t.reason || "") },
   ];
 }

@@ -76,34 +76,15 @@ export function dateTime(time) {
   return `${at.toLocaleDateString("en-CA")} ${at.toLocaleTimeString("en-GB")}`;
 }
 
-export function ranks(plan) {
-  return plan ? (plan.dp_shard ?? 1) : 0;
-}
-
-export function degree(plan) {
-  if (!plan) return NONE;
-  return ranks(plan) > 1 ? `FSDP ×${ranks(plan)}` : "1 rank";
-}
-
-export function batch(plan) {
-  return plan ? ranks(plan) * plan.micro_batch * plan.num_micro_batches : null;
-}
-
 export function microBatch(plan) {
   if (!plan) return NONE;
   return plan.num_micro_batches > 1 ? `${plan.num_micro_batches} × ${plan.micro_batch}` : String(plan.micro_batch);
 }
 
-/** The plan in one sentence. */
-export function planWords(plan, state) {
-  if (!plan) return state === "INFEASIBLE" ? "No plan fits" : "No plan yet";
-  const spread = ranks(plan) > 1 ? `FSDP over ${ranks(plan)} ranks` : "1 rank";
-  const share = ranks(plan) > 1 ? " on each rank" : "";
-  const passes =
-    plan.num_micro_batches > 1
-      ? `${plan.num_micro_batches} micro-batches of ${plan.micro_batch}${share}`
-      : `one micro-batch of ${plan.micro_batch}${share}`;
-  return `${spread}, ${passes} for an effective batch of ${batch(plan)}${plan.recompute ? ", activations recomputed" : ""}.`;
+/** The plan of a trial in one line. */
+export function planWords(trial) {
+  if (!trial.plan_text) return trial.state === "INFEASIBLE" ? "No plan fits" : "No plan yet";
+  return `${trial.plan_text}; effective batch ${count(trial.batch)}`;
 }
 
 export function paramValue(value) {

@@ -33,19 +33,24 @@ export function shape(state) {
 /** A state as icon and word. Studies and attempts use the trial's vocabulary where the meaning is the same. */
 const AS_TRIAL = {
   STOPPING: "PAUSED", STOPPED: "CANCELLED", STARTING: "QUEUED", ENDED: "COMPLETED",
-  DONE: "COMPLETED", OUT_OF_MEMORY: "PRUNED", ERROR: "FAILED", LOST: "INFEASIBLE",
+  DONE: "COMPLETED", OUT_OF_MEMORY: "PRUNED", ERROR: "FAILED", LOST: "INFEASIBLE", NO_SUCCESS: "PRUNED",
 };
 
-export function stateMark(state) {
+export function stateMark(state, words = label(state).replaceAll("_", " ")) {
   const kind = AS_TRIAL[state] ?? state;
-  return h("span", { class: `state state-${kind.toLowerCase()}` }, icon(shape(kind)), h("span", {}, label(state).replaceAll("_", " ")));
+  return h("span", { class: `state state-${kind.toLowerCase()}` }, icon(shape(kind)), h("span", {}, words));
 }
 
 /** Replace the mark in `parent` only when the state has changed. */
-export function setState(parent, state) {
+export function setState(parent, state, words = undefined) {
   if (parent.dataset.state === state) return;
   parent.dataset.state = state;
-  parent.replaceChildren(stateMark(state));
+  parent.replaceChildren(stateMark(state, words));
+}
+
+/** A study in the words of the API; one that completed without a completed trial does not look like a success. */
+export function setStudyState(parent, study) {
+  setState(parent, study.no_success ? "NO_SUCCESS" : study.state, study.state_text);
 }
 
 /** The stacked bar of trials by state. `planned` is the budget: what has not been proposed yet stays empty. */

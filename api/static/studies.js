@@ -4,7 +4,7 @@ import * as api from "./client.js";
 import { byId, coalesced, h, keyed, setText } from "./dom.js";
 import { ago, count, dateTime, metric } from "./format.js";
 import { copyButton, follow, guarded, refresher, watchCluster } from "./live.js";
-import { LIVE_STUDY, TERMINAL, progressBar, setProgress, setState } from "./states.js";
+import { LIVE_STUDY, TERMINAL, progressBar, setProgress, setStudyState } from "./states.js";
 
 const FIRST_STUDY = `{"spec": {
   "name": "first study",
@@ -47,7 +47,7 @@ function update(row, study) {
   name.firstChild.title = study.name;
   const { metric: objective, direction } = study.spec.objective;
   setText(name.lastChild, `${study.spec.workload} · ${direction} ${objective}`);
-  setState(state, study.state);
+  setStudyState(state, study);
   setProgress(progress.firstChild, study.trials, study.spec.budget.trials);
   setText(progress.lastChild, progressWords(study));
   setText(best, study.best ? metric(study.best.value) : "–");

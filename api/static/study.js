@@ -7,13 +7,13 @@ import { byId, coalesced, h, keyed, setText } from "./dom.js";
 import { count, duration, metric, paramValue, planWords, plural } from "./format.js";
 import { copyButton, follow, guarded, refresher, toast, watchCluster } from "./live.js";
 import { Memory, asPeaks, errorWords, failureWords, lessonWords } from "./memory.js";
-import { LIVE_STUDY, TERMINAL, TRIAL_STATES, label, progressBar, setProgress, setState, stateMark } from "./states.js";
+import { LIVE_STUDY, TERMINAL, TRIAL_STATES, label, progressBar, setProgress, setStudyState, stateMark } from "./states.js";
 import { VirtualTable } from "./table.js";
 
 const MOST_CURVES = 200; // lines that can still be told apart and drawn in a frame
 const AT_ONCE = 4; // requests
 const FEW = 8; // trials that are fetched one by one rather than as a list
-const NEW_TRIAL = { attempt: 0, params: {}, reason: "", plan: null, num_ranks: 0, predicted_bytes: 0, extra_bytes: 0, bias_bytes: 0, reserved_mib: 0, measured_bytes: 0, num_oom: 0, num_lost: 0, step: -1, value: null };
+const NEW_TRIAL = { attempt: 0, params: {}, reason: "", plan: null, plan_text: "", plan_short: "", num_ranks: 0, batch: 0, expected_bytes: 0, reserved_mib: 0, measured_bytes: 0, num_oom: 0, healed: false, num_lost: 0, step: -1, value: null };
 const studyId = Number(byId("study").dataset.studyId);
 const trials = new Map(); // id → trial
 const peaks = new Map(); // trial id → its measured attempts
@@ -72,7 +72,7 @@ function drawHead() {
   const all = [...trials.values()];
   document.title = `${study.name} · ScaMP`;
   setText(byId("name"), study.name);
-  setState(byId("state"), study.state);
+  setStudyState(byId("state"), study);
   const rule = spec.stopping.rule === "none" ? "no early stopping" : spec.stopping.rule.toUpperCase();
   setText(byId("subtitle"), `${spec.objective.direction} ${spec.objective.metric} · ${spec.workload} · ${spec.search.sampler}, ${rule} · ${plural(spec.budget.steps, "step")} a trial`);
   byId("reason").hidden = !study.reason;
@@ -89,7 +89,7 @@ function drawHead() {
   const running = all.filter((trial) => trial.state === "RUNNING");
   const ranks = running.reduce((sum, trial) => sum + (trial.num_ranks), 0);
   byId("running").replaceChildren(count(running.length), " ", h("small", {}, running.length ? `on ${plural(ranks, "rank")}` : ""));
-  setText(byId("healed"), count(all.filter((trial) => trial.num_oom > 0 && trial.state !== "FAILED").length));
+  setText(byId("healed"), count(study.summary.healed));
   drawWall();
 }
 
@@ -101,10 +101,10 @@ let shownBest = "";
 
 function drawBest() {
   const best = bestTrial();
-  const signature = best ? JSON.stringify([best.id, best.value, best.state, best.plan]) : "";
+  const signature = best ? JSON.stringify([best.id, best.value, best.state, best.plan]) : study.state_text;
   if (signature === shownBest) return;
   shownBest = signature;
-  if (!best) return;
+  if (!best) return byId("best-box").replaceChildren(h("p", { class: "muted" }, `No trial has completed${study.no_success ? "" : " yet"}.`));
   const { spec } = study;
   const running = best.state === "COMPLETED" ? "" : ", still running";
   const params = Object.entries(best.params).flatMap(([name, value]) => [h("dt", {}, name), h("dd", { title: value }, paramValue(value))]);
@@ -113,7 +113,7 @@ function drawBest() {
     h("p", { class: "big" }, metric(best.value)),
     h("p", { class: "muted" }, `${spec.objective.metric} at step ${count(best.step)}, `, where, running),
     h("dl", { class: "pairs" }, params),
-    h("p", { class: "muted small" }, planWords(best.plan)),
+    h("p", { class: "muted small" }, planWords(best)),
   );
   byId("best-copy").replaceChildren(copyButton(() => JSON.stringify(trials.get(best.id).params, null, 2), "Copy parameters"));
 }
@@ -225,6 +225,7 @@ async function each(items, work) {
 }
 
 function keep(items) {
+  if (items.some((trial) => trial.healed && !trials.get(trial.id)?.healed)) refreshStudy("healed"); // it counts them
   for (const trial of items) trials.set(trial.id, trial);
   draw();
   drawCurves();

@@ -4,7 +4,7 @@ import * as api from "./client.js";
 import { Curves } from "./charts.js";
 import { seconds } from "./columns.js";
 import { byId, coalesced, h, keyed, setText } from "./dom.js";
-import { clock, count, degree, duration, metric, mib, mibWords, paramValue, planWords, plural, toMib } from "./format.js";
+import { clock, count, duration, metric, mib, mibWords, paramValue, planWords, plural, toMib } from "./format.js";
 import { copyButton, follow, guarded, refresher, watchCluster } from "./live.js";
 import { LogTail } from "./logs.js";
 import { TERMINAL, setState, stateMark } from "./states.js";
@@ -46,7 +46,7 @@ function drawHead() {
 /** Of the last attempt that was measured exactly; after nothing but out-of-memory failures there is a lower bound. */
 function drawPeak() {
   const exact = attempts.filter((attempt) => attempt.measured_bytes && !ranOut(attempt)).at(-1);
-  const predicted = exact ? foretold(exact) : trial.predicted_mib;
+  const predicted = exact ? toMib(exact.expected_bytes) : trial.predicted_mib;
   const off = exact ? (100 * (predicted - toMib(exact.measured_bytes))) / toMib(exact.measured_bytes) : null;
   const words = off === null ? "" : `${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(1)} %`;
   byId("predicted").replaceChildren(mibWords(predicted), " ", h("small", { title: "against the measured peak" }, words));
@@ -58,17 +58,12 @@ function ranOut(attempt) {
   return attempt.outcome === "OUT_OF_MEMORY";
 }
 
-/** MiB of tensors; other memory that was learned is only reserved. */
-function foretold(attempt) {
-  return toMib(attempt.predicted_bytes - attempt.extra_bytes + attempt.bias_bytes);
-}
-
 function drawTime() {
   if (trial) setText(byId("time"), duration(seconds(trial)));
 }
 
 function drawPlan() {
-  setText(byId("plan"), planWords(trial.plan, trial.state));
+  setText(byId("plan"), planWords(trial));
   setText(byId("plan-reason"), trial.plan_reason);
   keyed(
     byId("params"),
@@ -81,8 +76,8 @@ function drawPlan() {
 
 function drawAttempts() {
   const noun = plural(attempts.length, "attempt");
-  const healed = trial.num_oom ? `, ${plural(trial.num_oom, "out-of-memory failure")} ${trial.state === "FAILED" ? "" : "healed by a new plan"}` : "";
-  setText(byId("attempts-aside"), attempts.length ? `${noun}${healed}` : "");
+  const failed = trial.num_oom ? `, ${plural(trial.num_oom, "out-of-memory failure")}${trial.healed ? " healed by a new plan" : ""}` : "";
+  setText(byId("attempts-aside"), attempts.length ? `${noun}${failed}` : "");
   const newestFirst = [...attempts].sort((a, b) => b.attempt - a.attempt).map((attempt) => ({ key: JSON.stringify(attempt), node: () => attemptBody(attempt) }));
   const parts = attempts.length ? [{ key: "head", node: () => attemptsHead }, ...newestFirst] : [{ key: trial.state, node: nothingRun }];
   keyed(byId("attempts"), parts, (part) => part.key, (part) => part.node());
@@ -95,7 +90,7 @@ function nothingRun() {
 
 function attemptBody(attempt) {
   const measured = attempt.measured_bytes ? `${ranOut(attempt) ? "> " : ""}${mib(toMib(attempt.measured_bytes))}` : "–";
-  const numbers = [count(attempt.mib_per_rank), mib(foretold(attempt)), measured];
+  const numbers = [count(attempt.mib_per_rank), mib(toMib(attempt.expected_bytes)), measured];
   return h(
     "tbody",
     {},
@@ -104,7 +99,7 @@ function attemptBody(attempt) {
       {},
       h("th", { scope: "row" }, attempt.attempt),
       h("td", {}, stateMark(attempt.outcome ?? attempt.state)),
-      h("td", {}, degree(attempt.plan)),
+      h("td", { title: attempt.plan_text }, attempt.plan_short),
       h("td", {}, attempt.devices.join(", ")),
       numbers.map((number) => h("td", { class: "num" }, number)),
       h("td", { class: "num" }, attempt.checkpoint_step >= 0 ? count(attempt.checkpoint_step) : "–"),

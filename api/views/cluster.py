@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from api.views.view import LastEvent, Time, View
+from api.views.view import LastEvent, NumRanks, Time, View
 from scamp_service.lifecycle import AttemptState, TrialState
 from scamp_service.model import Attempt, Json, Trial
 
@@ -50,6 +50,7 @@ class WaitingView(View):
     state: TrialState
     plan: dict[str, Any] | None
     plan_text: str
+    num_ranks: NumRanks
     reserved_mib: int
     reason: str
 
@@ -107,6 +108,7 @@ def waiting_view(trial: Trial, study_name: str) -> WaitingView:
         state=trial.state,
         plan=trial.plan.to_json() if trial.plan else None,
         plan_text=str(trial.plan or ""),
+        num_ranks=trial.plan.world_size if trial.plan else 0,
         reserved_mib=trial.prediction.reserved_mib,
         reason=trial.reason,
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from api.views.view import Count, LastEvent, Time, View
-from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.lifecycle import StudyState, TrialState, has_no_success, state_text
 from scamp_service.model import Study, Trial
 from scamp_service.store.summary import Summary
 from scamp_service.study.spec import StudySpec
@@ -21,6 +21,10 @@ class NewStudy(View):
     code_zip: Annotated[str | None, Field(description="a zip in base64, at most 64 MiB before and after unpacking")] = (
         None
     )
+
+
+StateText = Annotated[str, Field(description="the state in words", examples=["Completed, no trial succeeded"])]
+NoSuccess = Annotated[bool, Field(description="the study has completed, but none of its trials has")]
 
 
 class BestView(View):
@@ -36,6 +40,8 @@ class StudyView(View):
     id: int
     name: str
     state: StudyState
+    state_text: StateText
+    no_success: NoSuccess
     reason: Annotated[str, Field(description="why it failed or was stopped; empty otherwise")]
     spec: Annotated[dict[str, Any], Field(description="the StudySpec with all defaults filled in")]
     trials: Annotated[
@@ -72,6 +78,8 @@ class SummaryView(View):
     study: int
     name: str
     state: StudyState
+    state_text: StateText
+    no_success: NoSuccess
     trials: dict[TrialState, Count]
     best: BestView | None
     degrees: Annotated[dict[str, Count], Field(description="ranks of a gang → trials that ran so")]
@@ -99,6 +107,8 @@ def study_view(study: Study, counts: Mapping[TrialState, int], best: Trial | Non
         leading = BestView(trial=best.number, value=best.value, params=dict(best.params), plan=str(best.plan or ""))
     return StudyView(
         **_study_fields(study),
+        state_text=state_text(study.state, counts),
+        no_success=has_no_success(study.state, counts),
         trials={state: counts[state] for state in TrialState if counts.get(state)},
         best=leading,
         device_seconds=device_seconds,
@@ -109,6 +119,8 @@ def study_detail(study: Study, summary: Summary, last_event_id: int) -> StudyDet
     told = SummaryView.model_validate(summary.to_json())
     return StudyDetail(
         **_study_fields(study),
+        state_text=told.state_text,
+        no_success=told.no_success,
         trials=told.trials,
         best=told.best,
         device_seconds=told.device_seconds,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from api.views.view import LastEvent, Time, View
+from api.views.view import LastEvent, NumRanks, PlanShort, Time, View
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, LogLine, Metric, Trial
 from scamp_service.store.fields import attempt_fields, trial_fields
@@ -23,8 +23,10 @@ class TrialView(View):
     reason: Annotated[str, Field(description="of its state: why it waits, was placed there, failed, is infeasible")]
     plan: dict[str, Any] | None
     plan_text: Annotated[str, Field(description="the plan in words; empty while there is none")]
+    plan_short: PlanShort
     plan_reason: Annotated[str, Field(description="why this plan, and no more preferred one")]
-    num_ranks: Annotated[int, Field(description="devices that the plan spreads it over; 0 while there is no plan")]
+    num_ranks: NumRanks
+    batch: Annotated[int, Field(description="samples per optimizer step over all ranks; 0 while there is no plan")]
     predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, with extra_bytes")]
     extra_bytes: Annotated[int, Field(description="of these, what past trials and its own failures have taught")]
     bias_bytes: Annotated[int, Field(description="of the extra_bytes, tensors that the trace does not show")]
@@ -34,6 +36,7 @@ class TrialView(View):
     reserved_mib: Annotated[int, Field(description="reserved on a device for one rank")]
     measured_bytes: Annotated[int, Field(description="measured peak of one rank; 0 while unknown")]
     num_oom: int
+    healed: Annotated[bool, Field(description="it completed or was pruned after an out-of-memory")]
     num_lost: int
     step: int
     value: Annotated[float | None, Field(description="the objective at `step`; null while unknown or not finite")]
@@ -49,6 +52,8 @@ class AttemptView(View):
     detail: Annotated[str, Field(description="of its end, such as a traceback")]
     plan: dict[str, Any]
     plan_text: str
+    plan_short: PlanShort
+    num_ranks: NumRanks
     devices: Annotated[list[str], Field(description="one device per rank, in rank order")]
     placement_reason: str
     mib_per_rank: int

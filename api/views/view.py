@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Item = TypeVar("Item")
 Count = Annotated[int, Field(ge=0)]
 Time = Annotated[float, Field(description="seconds since the epoch, UTC", examples=[1_790_000_000.0])]
+PlanShort = Annotated[str, Field(description="degrees of the plan; empty while there is none", examples=["FSDP ×2"])]
+NumRanks = Annotated[int, Field(description="devices that the plan spreads it over; 0 while there is no plan")]
 LastEvent = Annotated[
     int, Field(description="this answer is at least as new as this event: follow /v1/events?after= from here")
 ]

@@ -160,7 +160,7 @@ def _conclude(
         err.print(f"scamp: {reason}", markup=False, soft_wrap=True)
     if as_json:
         print(json.dumps(summary))
-    return summary["state"] == "COMPLETED" and bool(summary["trials"].get("COMPLETED"))
+    return summary["state"] == "COMPLETED" and not summary["no_success"]
 
 
 app.add_typer(estimating)
@@ -197,9 +197,10 @@ def list_studies(address: Address = "", token: Token = "", as_json: AsJson = Fal
     if as_json:
         print(json.dumps(studies))
         return
+    width = max((len(study["state_text"]) for study in studies), default=0)
     for study in studies:
         counts = " ".join(f"{count} {state.lower()}" for state, count in study["trials"].items())
-        out.print(f"{study['id']:>5}  {study['state']:<10} {study['name']}  {counts}", markup=False)
+        out.print(f"{study['id']:>5}  {study['state_text']:<{width}}  {study['name']}  {counts}", markup=False)
 
 
 @app.command()

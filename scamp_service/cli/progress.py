@@ -24,13 +24,15 @@ COLOURS = {
     "INFEASIBLE": "dark_orange",
     "CANCELLED": "grey50",
 }
+WARNING = "dark_orange"
 BAR = 24
 
 
 def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any]) -> RenderableType:
     """One block that is redrawn: states, best, one bar of MiB for each device."""
     counts = summary["trials"]
-    line = Text.assemble((f"{summary['name']} ", "bold"), (f"{summary['state'].lower()} ", "dim"))
+    style = WARNING if summary["no_success"] else "dim"
+    line = Text.assemble((f"{summary['name']} ", "bold"), (f"{summary['state_text'].lower()} ", style))
     for state, colour in COLOURS.items():
         if counts.get(state):
             line.append(f" {counts[state]} {state.lower()}", style=colour)
@@ -72,7 +74,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     error = summary["prediction_error_pct"]
     degrees = ", ".join(f"{count} on {degree}" for degree, count in summary["degrees"].items())
     states = ", ".join(f"{count} {state.lower()}" for state, count in summary["trials"].items())
-    words = [f"{states} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
+    words = [summary["state_text"]] if summary["no_success"] else []
+    words += [f"{states} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
     words.append(f"up to {summary['colocated']} gangs on one device; {summary['healed']} healed after out-of-memory")
     if error["median"] is not None:
         words.append(f"peak memory predicted within {error['median']:.1f} % (median), {error['max']:.1f} % (worst)")
@@ -122,9 +125,9 @@ def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableT
     state = trial["state"]
     plan = trial.get("plan_text") or ""
     memory = ""
-    if trial["predicted_bytes"]:
+    if trial["expected_bytes"]:
         measured = f"{trial['measured_bytes'] / MIB:.1f}" if trial["measured_bytes"] else "–"
-        memory = f"{trial['predicted_bytes'] / MIB:.1f} / {measured}"
+        memory = f"{trial['expected_bytes'] / MIB:.1f} / {measured}"
     value = "" if trial["value"] is None else f"{trial['value']:.4f}"
     varied = {name: value for name, value in trial["params"].items() if fixed.get(name) != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimators.model import Prediction
+from estimators.model import Plan, Prediction
 from scamp_service.model import Attempt, Trial
 
 
@@ -13,12 +13,11 @@ def trial_fields(trial: Trial) -> dict[str, Any]:
     fields = {name: getattr(trial, name) for name in trial.__slots__ if name != "sized"}
     return fields | {
         **prediction_fields(trial.prediction),
-        "plan": trial.plan.to_json() if trial.plan else None,
-        "plan_text": str(trial.plan or ""),
+        **plan_fields(trial.plan),
         "plan_reason": trial.sized.reason if trial.sized else "",
         "learned_bytes": trial.sized.learned_bytes if trial.sized else 0,
-        "num_ranks": trial.plan.world_size if trial.plan else 0,
         "reserved_mib": trial.prediction.reserved_mib,
+        "healed": trial.is_healed,
     }
 
 
@@ -27,9 +26,19 @@ def attempt_fields(attempt: Attempt) -> dict[str, Any]:
     fields = {name: getattr(attempt, name) for name in attempt.__slots__ if name not in ("token", "prediction")}
     return fields | {
         **prediction_fields(attempt.prediction),
-        "plan": attempt.plan.to_json(),
-        "plan_text": str(attempt.plan),
+        **plan_fields(attempt.plan),
         "mib_per_rank": attempt.mib_per_rank,
+    }
+
+
+def plan_fields(plan: Plan | None) -> dict[str, Any]:
+    """A plan in words and numbers, which every client shows as they are; None, "" or 0 while there is no plan."""
+    return {
+        "plan": plan.to_json() if plan else None,
+        "plan_text": str(plan or ""),
+        "plan_short": plan.short if plan else "",
+        "num_ranks": plan.world_size if plan else 0,
+        "batch": plan.batch if plan else 0,
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from estimators.learning import WINDOW_TRIALS, Learned, learn
 from estimators.model import Prediction
-from scamp_service.lifecycle import Outcome, TrialState
+from scamp_service.lifecycle import Outcome, TrialState, has_no_success, state_text
 from scamp_service.model import Attempt, Json, Study, Trial
 from scamp_service.store.reads import Reads
 
@@ -30,7 +30,8 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``degrees``: ranks of a gang → trials that ran so. ``colocated``: most gangs at once on one device. ``healed``:
+    """``state_text``: the state in words; ``no_success``: the study has completed, but none of its trials has.
+    ``degrees``: ranks of a gang → trials that ran so. ``colocated``: most gangs at once on one device. ``healed``:
     trials that completed or were pruned after an out-of-memory. Seconds are wall clock.
 
     ``prediction_error_pct``: (predicted − measured) / measured peak of tensors of one rank, by absolute value, of the
@@ -45,6 +46,8 @@ class Summary:
     study: int
     name: str
     state: str
+    state_text: str
+    no_success: bool
     trials: Mapping[str, int]
     best: Best | None
     degrees: Mapping[str, int]
@@ -65,18 +68,19 @@ def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt]
     attempts = list(attempts)
     errors = prediction_errors_pct({one.trial_id: one for one in attempts if is_exact(one)}.values())
     excesses = [least_excess_pct(one) for one in attempts if one.outcome is Outcome.OUT_OF_MEMORY]
-    counts = {state.value: sum(trial.state is state for trial in trials) for state in TrialState}
+    counts = {state: sum(trial.state is state for trial in trials) for state in TrialState}
     ran = {attempt.trial_id: attempt.plan.world_size for attempt in attempts}
-    finished = (TrialState.COMPLETED, TrialState.PRUNED)
     return Summary(
         study=study.id,
         name=study.name,
         state=study.state.value,
-        trials={state: count for state, count in counts.items() if count},
+        state_text=state_text(study.state, counts),
+        no_success=has_no_success(study.state, counts),
+        trials={state.value: count for state, count in counts.items() if count},
         best=_best(study, trials),
         degrees={str(degree): list(ran.values()).count(degree) for degree in sorted(set(ran.values()))},
         colocated=most_at_once(attempts, now),
-        healed=sum(trial.num_oom > 0 and trial.state in finished for trial in trials),
+        healed=sum(trial.is_healed for trial in trials),
         prediction_error_pct={
             "median": median(map(abs, errors)) if errors else None,
             "max": max(map(abs, errors)) if errors else None,

@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, expect
 from api.app import create_app
 from api.dashboard import STATIC, static_version
 from estimators.model import MIB, Plan
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Json, LogLine, Metric, Study
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
@@ -134,14 +134,8 @@ def fill(store: Store) -> None:
     fill.begin(ids[5], 1, ("node-b/0",))
     fill.train(ids[5], 1, 0.94, 50, 43)
     fill.end(ids[5], 1, Outcome.OUT_OF_MEMORY, "DefaultCPUAllocator: can't allocate memory: 8388608 bytes")
-    again = {
-        "plan": two.to_json(),
-        "predicted_bytes": 62 * MIB,
-        "extra_bytes": 9 * MIB,
-        "reserved_mib": 64,
-        "num_oom": 1,
-    }
-    fill.move(ids[5], T.RUNNING, 1, T.QUEUED, reason="planned anew after an out-of-memory", **again)
+    again = sized(two, 64, 62 * MIB, extra_bytes=9 * MIB)
+    fill.move(ids[5], T.RUNNING, 1, T.QUEUED, sized=again, reason="planned anew after an out-of-memory", num_oom=1)
     fill.begin(ids[5], 2, ("node-b/0", "node-b/1"))
     fill.train(ids[5], 2, 0.94, 120, 60, start=40)
     fill.end(ids[5], 2, Outcome.DONE)
@@ -414,9 +408,7 @@ def test_a_trial_tells_how_an_out_of_memory_was_healed(open_page: Callable[..., 
     expect(page.locator("#memory canvas")).to_be_visible()  # what is drawn above the table moves it
     page.locator("#trials tr.row", has_text="1 OOM").click()
     expect(page.locator("h1")).to_have_text("Trial 5")
-    expect(page.locator("#plan")).to_have_text(
-        "FSDP over 2 ranks, 2 micro-batches of 8 on each rank for an effective batch of 32, activations recomputed."
-    )
+    expect(page.locator("#plan")).to_have_text("FSDP over 2 ranks, micro-batch 2 × 8, recompute; effective batch 32")
     first = page.locator("#attempts tbody").last
     expect(first).to_contain_text("Out of memory")
     expect(first).to_contain_text("can't allocate memory")
@@ -508,6 +500,69 @@ def test_what_ranks_report_is_seen_without_a_reload(open_page: Callable[..., Pag
     expect(trial.locator("#state")).to_have_text("Completed")
     expect(cluster.locator(".gang", has_text="#6")).to_have_count(0)
     expect(study.locator("#curves .tip")).to_contain_text("Trial 2")  # the chart was drawn anew under the pointer
+
+
+@pytest.mark.browser
+def test_a_plan_on_any_axis_is_shown_with_its_ranks_and_batch(open_page: Callable[..., Page], store: Store) -> None:
+    fill = Filler(store)
+    study = fill.study("axes", [{"depth": 2, "lr": 0.001}, {"depth": 4, "lr": 0.001}], trials=2)
+    runs, waits = fill.ids(study)
+    plan = Plan(4, 4, tp=2, pp=2)
+    fill.plan(runs, plan, 10)
+    fill.begin(runs, 1, tuple(device["id"] for device in DEVICES))
+    fill.plan(waits, Plan(4, dp_replicate=4), 10)
+    page = open_page(f"/studies/{study.id}")
+    row = page.locator("#trials tr.row").first
+    for column, text in [(4, "TP ×2 · PP ×2"), (5, "16"), (6, "4 × 4")]:
+        expect(row.locator("td").nth(column)).to_have_text(text)
+    expect(page.locator("#running")).to_have_text("1 on 4 ranks")
+    page = open_page(f"/studies/{study.id}/trials/0")
+    words = "tensor parallel over 2 ranks × 1f1b pipeline of 2 stages, micro-batch 4 × 4; effective batch 16"
+    expect(page.locator("#plan")).to_have_text(words)
+    expect(page.locator("#attempts")).to_contain_text("TP ×2 · PP ×2")
+    waiting = open_page("/cluster").locator("#waiting tr", has_text="axes")
+    expect(waiting.locator("td").nth(3)).to_have_text("4")
+    fill.end(runs, 1, Outcome.DONE)
+
+
+@pytest.mark.browser
+def test_healed_counts_trials_that_ended_well_after_an_out_of_memory(
+    open_page: Callable[..., Page], store: Store
+) -> None:
+    fill = Filler(store)
+    study = fill.study("healing", [{"depth": 2, "lr": 0.001}], trials=1)
+    (trial,) = fill.ids(study)
+    fill.plan(trial, Plan(32), 10)
+    fill.begin(trial, 1, ("node-b/1",))
+    fill.end(trial, 1, Outcome.OUT_OF_MEMORY)
+    fill.move(trial, T.RUNNING, 1, T.QUEUED, num_oom=1)
+    fill.begin(trial, 2, ("node-b/1",))
+    page, one = open_page(f"/studies/{study.id}"), open_page(f"/studies/{study.id}/trials/0")
+    expect(page.locator("#trials tr.row")).to_contain_text("2 · 1 OOM")
+    expect(page.locator("#healed")).to_have_text("0")
+    expect(one.locator("#attempts-aside")).to_have_text("2 attempts, 1 out-of-memory failure")
+    fill.end(trial, 2, Outcome.DONE)
+    fill.move(trial, T.RUNNING, 2, T.COMPLETED)
+    expect(page.locator("#healed")).to_have_text("1")
+    expect(one.locator("#attempts-aside")).to_have_text("2 attempts, 1 out-of-memory failure healed by a new plan")
+
+
+@pytest.mark.browser
+def test_a_completed_study_without_a_completed_trial_is_not_shown_as_a_success(
+    open_page: Callable[..., Page], store: Store
+) -> None:
+    fill = Filler(store)
+    study = fill.study("nothing trained", [{"depth": 2, "lr": 0.001}], trials=1)
+    (trial,) = fill.ids(study)
+    pages = [open_page(f"/studies/{study.id}"), open_page("/")]
+    fill.move(trial, T.WAITING, 0, T.INFEASIBLE, reason="needs 400 MiB; the largest device offers 96 MiB")
+    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=fill.tick())
+    marks = [pages[0].locator("#state"), pages[1].locator("#rows tr", has_text="nothing trained").locator(".c-state")]
+    for mark in marks:
+        expect(mark).to_have_text("Completed, no trial succeeded")
+        expect(mark.locator(".state-completed")).to_have_count(0)  # which is green
+        assert mark.evaluate("e => e.scrollWidth <= e.clientWidth"), "the words stay within their cell"
+    expect(pages[0].locator("#best-box")).to_have_text("No trial has completed.")
 
 
 @pytest.mark.browser

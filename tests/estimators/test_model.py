@@ -28,6 +28,23 @@ PLANS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("plan", "short"),
+    [
+        (Plan(4, 2, recompute=True), "1 rank"),
+        (Plan(4, dp_shard=2), "FSDP ×2"),
+        (Plan(4, tp=2), "TP ×2"),
+        (Plan(2, 4, pp=3), "PP ×3"),
+        (Plan(4, dp_replicate=4), "DP ×4"),
+        (Plan(4, dp_replicate=4, zero1=True), "ZeRO-1 ×4"),
+        (Plan(2, 4, dp_replicate=2, dp_shard=2, pp=3), "DP ×2 · FSDP ×2 · PP ×3"),
+        (Plan(4, dp_shard=2, spatial=2), "space ×2 · FSDP ×2"),
+    ],
+)
+def test_the_short_text_of_a_plan_names_every_degree(plan: Plan, short: str) -> None:
+    assert plan.short == short
+
+
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_plans_and_layouts_survive_json(plan: Plan) -> None:
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan

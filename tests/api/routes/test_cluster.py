@@ -6,7 +6,10 @@ import time
 
 import pytest
 
+from estimators.model import Plan
+from scamp_service.lifecycle import TrialState
 from tests.serving import DEVICE, InProcess, fill
+from tests.values import sized
 
 
 def test_the_cluster_is_starting_until_a_controller_reports(api: InProcess) -> None:
@@ -37,3 +40,12 @@ def test_the_cluster_is_starting_again_when_the_controller_falls_silent(api: InP
     assert (view["status"], view["controller_alive"]) == ("starting", False)
     assert view["controller_silent_seconds"] == pytest.approx(60, abs=5)
     assert "silent for 6" in view["detail"]
+
+
+def test_a_waiting_trial_shows_the_ranks_of_its_plan(api: InProcess) -> None:
+    study = fill(api.store)
+    waiting = api.store.trials(study.id)[2]
+    assert api.get("/v1/cluster").json()["waiting"][0]["num_ranks"] == 0
+    planned = sized(Plan(2, 2, tp=2, dp_replicate=2))
+    assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
+    assert api.get("/v1/cluster").json()["waiting"][0]["num_ranks"] == 4

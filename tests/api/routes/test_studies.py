@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimators.model import Plan
-from scamp_service.lifecycle import TrialState
+from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Metric
 from tests.serving import SECRET, SPEC, InProcess, end, fill
 from tests.values import new_attempt, sized
@@ -91,3 +91,18 @@ def test_a_study_is_stopped_once_and_stopping_it_again_changes_nothing(api: InPr
 
 def test_stopping_an_unknown_study_is_a_404(api: InProcess) -> None:
     assert api.post("/v1/studies/1:stop").status_code == 404
+
+
+def test_a_completed_study_without_a_completed_trial_says_so_and_stays_completed(api: InProcess) -> None:
+    study = fill(api.store)
+    succeeded = api.get(f"/v1/studies/{study.id}").json()
+    assert (succeeded["state_text"], succeeded["no_success"]) == ("Running", False)
+    failed = api.store.create_study(study.spec, now=1.0)
+    api.store.create_trials(failed.id, [(0, {"lr": 0.01})], now=1.0)
+    (trial,) = api.store.trials(failed.id)
+    assert api.store.move_trial(trial.id, TrialState.WAITING, 0, TrialState.INFEASIBLE, now=2.0)
+    assert api.store.move_study(failed.id, [StudyState.RUNNING], StudyState.COMPLETED, now=3.0)
+    detail, listed = api.get(f"/v1/studies/{failed.id}").json(), api.get("/v1/studies").json()["items"][-1]
+    for view in (detail, listed, detail["summary"]):
+        found = view["state"], view["state_text"], view["no_success"]
+        assert found == ("COMPLETED", "Completed, no trial succeeded", True)

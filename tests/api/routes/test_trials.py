@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
+from estimators.model import Plan
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import LogLine, Metric
 from tests.serving import DEVICE, SECRET, InProcess, fill
+from tests.values import new_attempt, sized
 
 
 def test_pages_follow_each_other_without_a_gap_or_a_repeat(api: InProcess) -> None:
@@ -140,3 +143,36 @@ def test_a_wrong_method_is_a_405_that_tells_the_right_ones(api: InProcess) -> No
     assert answer.status_code == 405
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["allow"]
+
+
+def test_the_prediction_that_compares_with_the_measured_peak_is_one_number_everywhere(api: InProcess) -> None:
+    study = fill(api.store)
+    waiting = api.store.trials(study.id)[2]
+    planned = sized(Plan(2, 4, tp=2, pp=2), 54, 50 * 2**20, extra_bytes=30 * 2**20, bias_bytes=5 * 2**20)
+    assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
+    begun = new_attempt(waiting.id, token=SECRET, plan=planned.plan, devices=("n/0", "n/1", "n/2", "n/3"), now=2.0)
+    assert api.store.begin_attempt(replace(begun, prediction=planned.prediction))
+    assert api.store.report(waiting.id, 1, SECRET, measured_bytes=25 * 2**20, now=3.0)
+    trial = api.get(f"/v1/studies/{study.id}/trials/2").json()
+    [attempt] = trial["attempts"]
+    *_, peaks = api.get(f"/v1/studies/{study.id}/peaks").json()["items"]
+    assert trial["expected_bytes"] == attempt["expected_bytes"] == peaks["attempts"][0]["predicted_bytes"] == 25 * 2**20
+    assert (trial["num_ranks"], trial["batch"], trial["plan_short"]) == (4, 8, "TP ×2 · PP ×2")
+    assert (attempt["num_ranks"], attempt["plan_short"]) == (4, "TP ×2 · PP ×2")
+    assert api.get(f"/v1/studies/{study.id}/trials/1").json()["batch"] == 8
+    no_plan = api.get(f"/v1/studies/{fill(api.store).id}/trials/2").json()
+    assert (no_plan["num_ranks"], no_plan["batch"], no_plan["plan_short"]) == (0, 0, "")
+
+
+def test_a_trial_is_healed_when_it_has_completed_after_an_out_of_memory(api: InProcess) -> None:
+    study = fill(api.store)
+    running = api.store.trials(study.id)[1]
+    path = f"/v1/studies/{study.id}"
+    for state, attempt, to in [
+        (TrialState.RUNNING, 1, TrialState.QUEUED),
+        (TrialState.QUEUED, 1, TrialState.RUNNING),
+        (TrialState.RUNNING, 1, TrialState.COMPLETED),
+    ]:
+        assert api.store.move_trial(running.id, state, attempt, to, now=2.0, num_oom=1)
+        found = api.get(f"{path}/trials/1").json()["healed"], api.get(path).json()["summary"]["healed"]
+        assert found == (to is TrialState.COMPLETED, int(to is TrialState.COMPLETED))

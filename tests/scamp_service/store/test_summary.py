@@ -81,6 +81,34 @@ def test_tensors_that_a_family_is_known_to_miss_are_part_of_the_prediction_and_o
     assert prediction_errors_pct([replace(known, measured_bytes=0)]) == []
 
 
+def test_a_trial_is_healed_once_it_has_ended_well_after_an_out_of_memory() -> None:
+    ended_well = {TrialState.COMPLETED, TrialState.PRUNED}
+    for state in TrialState:
+        assert trial(state=state, num_oom=1).is_healed == (state in ended_well)
+        assert not trial(state=state).is_healed
+    rows = [trial(state=state, num_oom=2) for state in TrialState]
+    assert summarize(STUDY, rows, [], now=9.0).healed == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "counts", "words"),
+    [
+        (StudyState.COMPLETED, {TrialState.COMPLETED: 1, TrialState.FAILED: 2}, "Completed"),
+        (StudyState.COMPLETED, {TrialState.FAILED: 1}, "Completed, no trial succeeded"),
+        (StudyState.COMPLETED, {TrialState.INFEASIBLE: 2, TrialState.FAILED: 1}, "Completed, no trial succeeded"),
+        (StudyState.RUNNING, {TrialState.FAILED: 1}, "Running"),
+        (StudyState.STOPPED, {TrialState.CANCELLED: 1}, "Stopped"),
+    ],
+)
+def test_the_state_of_a_completed_study_says_when_no_trial_completed(
+    state: StudyState, counts: dict[TrialState, int], words: str
+) -> None:
+    rows = [trial(state=each) for each, count in counts.items() for _ in range(count)]
+    summary = summarize(replace(STUDY, state=state), rows, [], now=9.0)
+    assert (summary.state, summary.state_text) == (state, words)
+    assert summary.no_success == words.endswith("no trial succeeded")
+
+
 def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store) -> None:
     study = store.create_study({"name": "s", "objective": {"direction": "maximize"}}, now=0.0)
     store.create_trials(study.id, [(0, {}), (1, {}), (2, {})], now=0.0)

@@ -1,0 +1,68 @@
+"""What the terminal shows of a study, from the JSON of the API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from estimators.model import MIB
+from scamp_service.cli.progress import closing_line, leaderboard, live_view
+from scamp_service.lifecycle import Outcome, StudyState, TrialState
+from scamp_service.store.fields import trial_fields
+from scamp_service.store.store import Store
+from scamp_service.store.summary import prediction_errors_pct, study_summary
+from tests.processes import scamp
+from tests.serving import SECRET, SPEC, free_port, full_spec, served, settings_in
+from tests.values import new_attempt, sized, trial
+
+FIXED: dict[str, Any] = {"fixed": {}, "objective": {"metric": "accuracy", "direction": "maximize"}}
+
+
+def printed(block: RenderableType) -> str:
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(block)
+    return capture.get()
+
+
+def test_the_leaderboard_compares_tensors_that_were_predicted_with_tensors_that_were_measured() -> None:
+    """30 MiB are reserved beyond the trace after an out-of-memory; 5 of them are tensors that it does not show."""
+    healed = trial(predicted_bytes=50 * MIB, extra_bytes=30 * MIB, bias_bytes=5 * MIB, measured_bytes=25 * MIB)
+    assert prediction_errors_pct([healed]) == [0.0]
+    assert "25.0 / 25.0" in printed(leaderboard([trial_fields(healed)], FIXED))
+
+
+def without_success(store: Store) -> int:
+    """A completed study whose only trial failed."""
+    study = store.create_study(full_spec(), now=0.0)
+    store.create_trials(study.id, [(0, {"lr": 0.01})], now=0.0)
+    (row,) = store.trials(study.id)
+    assert store.move_trial(row.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=sized())
+    assert store.begin_attempt(new_attempt(row.id, token=SECRET, now=2.0))
+    assert store.report_outcome(row.id, 1, SECRET, Outcome.ERROR, "ValueError", now=3.0)
+    assert store.move_trial(row.id, TrialState.RUNNING, 1, TrialState.FAILED, now=4.0, reason="ValueError")
+    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=5.0)
+    return study.id
+
+
+def test_a_completed_study_without_a_completed_trial_says_so(tmp_path: Path) -> None:
+    store = Store(settings_in(tmp_path).url)
+    summary = study_summary(store, without_success(store), now=9.0).to_json()
+    store.close()
+    assert summary["state"] == "COMPLETED"
+    assert closing_line(summary).startswith("Completed, no trial succeeded; 1 failed in 5 s")
+    assert "completed, no trial succeeded" in printed(live_view(summary, "accuracy", {}))
+
+
+def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path) -> None:
+    with served(settings_in(tmp_path, port=free_port())) as (url, store):
+        study = without_success(store)
+        running = store.create_study(full_spec(), now=0.0).id
+        listed = scamp(tmp_path, "list", SCAMP_ADDRESS=url).stdout.splitlines()
+        status = scamp(tmp_path, "status", str(study), SCAMP_ADDRESS=url).stdout
+    assert listed[0] == f"{study:>5}  Completed, no trial succeeded  {SPEC['name']}  1 failed"
+    assert listed[1].split() == [str(running), "Running", *SPEC["name"].split()]
+    assert "completed, no trial succeeded" in status
+    assert "Completed, no trial succeeded; 1 failed" in status
