@@ -86,7 +86,7 @@ class World:
             attempt=1,
             token="token",
             study_id=self.study,
-            candidate=Candidate("vit_digits", None, params),
+            candidate=Candidate(changes.pop("workload", "vit_digits"), changes.pop("code", None), params),
             plan=plan,
             devices=devices,
             mib_per_rank=64,
