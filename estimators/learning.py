@@ -71,22 +71,26 @@ class Run:
     reserved_bytes: int
     measured_bytes: int
     ending: Ending
+    study_id: int = 0  # 0: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
     """``extra_bytes`` are to be added to every traced peak of the family, ``bias_bytes`` of them to what is foretold of
-    tensors; the rest keeps ranks alive. The counts are of the trials that are evidence."""
+    tensors; the rest keeps ranks alive. The counts are of the trials that are evidence, ``studies`` the ids of those
+    studies whose trials needed more than their trace."""
 
     extra_bytes: int = 0
     bias_bytes: int = 0
     num_trials: int = 0
     num_out_of_memory: int = 0
+    studies: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        trials = f"{self.num_trials} trial{'' if self.num_trials == 1 else 's'}"
+        trials = f"{self.num_trials} trial{'' if self.num_trials == 1 else 's'} of this family"
         failed = f", {self.num_out_of_memory} of them out of memory" if self.num_out_of_memory else ""
-        return f"{self.extra_bytes / MIB:.1f} MiB learned from {trials} of this family{failed}"
+        where = f" (study {', '.join(map(str, self.studies))})" if self.studies else ""
+        return f"{self.extra_bytes / MIB:.1f} MiB learned from {trials}{failed}{where}"
 
 
 NOTHING = Learned()
@@ -123,12 +127,14 @@ def _learn(runs: Sequence[Run]) -> Learned:
     least = min(failed.values(), default=0)
     enough = {trial: _enough(own) for trial, own in trials.items() if trial not in failed}
     survived = {trial: extra for trial, extra in enough.items() if extra is not None and extra < least}
+    raising = failed.keys() | {trial for trial, excess in excesses.items() if excess}
     return Learned(
         # The larger, not the sum: what kept a rank alive has held its tensors as well.
         extra_bytes=max(upper_bound(excesses.values()), upper_bound([*failed.values(), *survived.values()])),
         bias_bytes=median_low(excesses.values()) if len(excesses) >= LEAST_FOR_BIAS else 0,
         num_trials=len(excesses.keys() | failed.keys() | survived.keys()),
         num_out_of_memory=len(failed),
+        studies=tuple(sorted({run.study_id for run in runs if run.study_id and run.trial_id in raising})),
     )
 
 

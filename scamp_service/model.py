@@ -82,6 +82,11 @@ class Trial:
         return self.sized.prediction if self.sized else Prediction()
 
     @property
+    def is_spared(self) -> bool:
+        """Whether it got memory that earlier trials had run out of, and did not run out of memory itself."""
+        return self.num_oom == 0 and self.prediction.extra_bytes > 0 and self.attempt > 0
+
+    @property
     def is_healed(self) -> bool:
         """Whether it completed or was pruned after an out-of-memory."""
         return self.num_oom > 0 and self.state in ENDED_WELL

@@ -98,7 +98,7 @@ export function lessonWords(lessons) {
   if (!taught.length) return "";
   const raised = taught.filter((lesson) => lesson.extra_bytes);
   if (!raised.length) return `Learned of ${plural(sum(taught), "trial")}: the constant margin is enough.`;
-  const said = raised.map((lesson) => `+${toMib(lesson.extra_bytes).toFixed(1)} MiB from ${plural(lesson.num_trials, "trial")} of a family`);
+  const said = raised.map((lesson) => `+${toMib(lesson.extra_bytes).toFixed(1)} MiB from ${plural(lesson.num_trials, "trial")} of a family (study ${lesson.studies.join(", ")})`);
   return `Learned: ${said.join("; ")}${raised.length < taught.length ? "; for others the constant margin is enough" : ""}.`;
 }
 

@@ -63,6 +63,7 @@ class LessonView(View):
     bias_bytes: Annotated[int, Field(description="of these, tensors that the median trial has and its trace does not")]
     num_trials: Annotated[int, Field(description="trials that are evidence")]
     num_out_of_memory: Annotated[int, Field(description="those of them that went out of memory")]
+    studies: Annotated[list[int], Field(description="studies whose trials needed more than their trace")]
 
 
 class OutOfMemoryView(View):
@@ -85,6 +86,9 @@ class SummaryView(View):
     degrees: Annotated[dict[str, Count], Field(description="ranks of a gang → trials that ran so")]
     colocated: Annotated[int, Field(description="most gangs of the study at once on one device")]
     healed: Annotated[int, Field(description="trials that ended well after an out-of-memory")]
+    spared: Annotated[
+        int, Field(description="trials that ran with memory learned from earlier trials, and did not run out of it")
+    ]
     prediction_error_pct: Annotated[
         dict[str, float | None],
         Field(description="predicted against measured peak, where that is exact: median and max, absolute"),

@@ -77,6 +77,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     words = [summary["state_text"]] if summary["no_success"] else []
     words += [f"{states} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
     words.append(f"up to {summary['colocated']} gangs on one device; {summary['healed']} healed after out-of-memory")
+    if summary["spared"]:
+        words.append(f"{_plural(summary['spared'], 'trial')} spared an out-of-memory by what was learned earlier")
     if error["median"] is not None:
         words.append(f"peak memory predicted within {error['median']:.1f} % (median), {error['max']:.1f} % (worst)")
     if failed := summary["out_of_memory"]["attempts"]:
@@ -95,7 +97,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
 
 
 def _lesson(lesson: Mapping[str, Any]) -> str:
-    return f"+{lesson['extra_bytes'] / MIB:.1f} MiB from {_plural(lesson['num_trials'], 'trial')} of a family"
+    where = f" (study {', '.join(map(str, lesson['studies']))})" if lesson["studies"] else ""
+    return f"+{lesson['extra_bytes'] / MIB:.1f} MiB from {_plural(lesson['num_trials'], 'trial')} of a family{where}"
 
 
 def _plural(number: int, noun: str) -> str:

@@ -127,7 +127,7 @@ class Reads:
         """Attempts that tell something of memory, of the newest ``num_trials`` trials of the family that were begun,
         over all studies, by trial and attempt."""
         rows = self._rows(_FAMILY_RUNS, family=family, num_trials=num_trials)
-        return [Run(*(*row[:-1], _ENDINGS.get(row[-1], Ending.OTHER))) for row in rows]
+        return [_run(*row) for row in rows]
 
     def families(self, study_id: int) -> list[str]:
         """Of the study's trials that were planned; the one of most trials first."""
@@ -194,6 +194,12 @@ class Reads:
             return connection.execute(statement, given).all()
 
 
+def _run(*row: Any) -> Run:
+    """The values of a row of ``_FAMILY_RUNS``: all but the outcome as they are."""
+    *values, outcome, study_id = row
+    return Run(*values, _ENDINGS.get(outcome, Ending.OTHER), study_id)
+
+
 # --- statements: built once, so that SQLAlchemy compiles each once ------------------------------------------------
 
 
@@ -252,7 +258,9 @@ _FAMILY_RUNS = (
         _attempts.c.mib_per_rank * MIB,
         _attempts.c.measured_bytes,
         _attempts.c.outcome,
+        _trials.c.study_id,
     )
+    .join(_trials, _trials.c.id == _attempts.c.trial_id)
     .where(_attempts.c.trial_id.in_(_newest_of_family))
     .where(sa.or_(_attempts.c.measured_bytes > 0, one_of(_attempts.c.outcome, Outcome.DONE, Outcome.OUT_OF_MEMORY)))
     .order_by(_attempts.c.trial_id, _attempts.c.attempt)

@@ -32,7 +32,8 @@ class Best:
 class Summary:
     """``state_text``: the state in words; ``no_success``: the study has completed, but none of its trials has.
     ``degrees``: ranks of a gang → trials that ran so. ``colocated``: most gangs at once on one device. ``healed``:
-    trials that completed or were pruned after an out-of-memory. Seconds are wall clock.
+    trials that completed or were pruned after an out-of-memory. ``spared``: trials that got the memory which earlier
+    trials of their family had needed beyond their trace, and did not run out of it. Seconds are wall clock.
 
     ``prediction_error_pct``: (predicted − measured) / measured peak of tensors of one rank, by absolute value, of the
     last attempt of each trial whose measurement is exact. After an out-of-memory there is a lower bound only, which is
@@ -53,6 +54,7 @@ class Summary:
     degrees: Mapping[str, int]
     colocated: int
     healed: int
+    spared: int
     prediction_error_pct: Mapping[str, float | None]
     out_of_memory: Mapping[str, float | None]
     device_seconds: float
@@ -81,6 +83,7 @@ def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt]
         degrees={str(degree): list(ran.values()).count(degree) for degree in sorted(set(ran.values()))},
         colocated=most_at_once(attempts, now),
         healed=sum(trial.is_healed for trial in trials),
+        spared=sum(trial.is_spared for trial in trials),
         prediction_error_pct={
             "median": median(map(abs, errors)) if errors else None,
             "max": max(map(abs, errors)) if errors else None,

@@ -75,7 +75,7 @@ def test_what_was_learned_is_told_by_family(api: InProcess) -> None:
     )
     assert api.store.report(waiting.id, 1, SECRET, measured_bytes=10 * 2**20, now=3.0)
     lesson = {"family": "f", "extra_bytes": 2 * 2**20, "bias_bytes": 0, "num_trials": 1,
-              "num_out_of_memory": 0}  # fmt: skip
+              "num_out_of_memory": 0, "studies": [study.id]}  # fmt: skip
     assert api.get(f"/v1/studies/{study.id}/learned").json() == [lesson]
     assert api.get(f"/v1/studies/{study.id}").json()["summary"]["learned"] == [lesson]
 

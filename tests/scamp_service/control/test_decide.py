@@ -82,13 +82,13 @@ def learning(*past: Run, **row: Any) -> tuple[list[d.Effect], str]:
     return effects(trials=[candidate], past={family: past}), family
 
 
-FAILED = Run(1, ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB, Ending.OUT_OF_MEMORY)
+FAILED = Run(1, ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB, Ending.OUT_OF_MEMORY, study_id=7)
 RAISED = 30 * MIB - 20 * MIB + 5 * MIB
 
 
 def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
     found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
-    assert [effect.demand.learned for effect in found if isinstance(effect, d.Size)] == [Learned(RAISED, 0, 1, 1)]
+    assert [effect.demand.learned for effect in found if isinstance(effect, d.Size)] == [Learned(RAISED, 0, 1, 1, (7,))]
     others, _ = learning(replace(FAILED, device_kinds=("H200",)), state=TrialState.WAITING, plan=None)
     assert [effect.demand.learned for effect in others if isinstance(effect, d.Size)] == [NOTHING]
 
@@ -96,7 +96,10 @@ def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
 def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
     found, _ = learning(FAILED, state=TrialState.QUEUED)
     move = only_move(found)
-    assert move.to is TrialState.WAITING and "15.0 MiB learned from 1 trial" in move.changes["reason"]
+    assert (
+        move.to is TrialState.WAITING
+        and "15.0 MiB learned from 1 trial of this family, 1 of them out of memory (study 7)" in move.changes["reason"]
+    )
     for known in ({"learned_bytes": RAISED}, {"extra_bytes": RAISED}, {"learned_bytes": RAISED - MIB + 1}):
         found, _ = learning(FAILED, state=TrialState.QUEUED, **known)
         assert [type(effect) for effect in found] == [d.Begin], "it was planned with it, or with hardly less"

@@ -109,6 +109,15 @@ def test_the_state_of_a_completed_study_says_when_no_trial_completed(
     assert summary.no_success == words.endswith("no trial succeeded")
 
 
+def test_a_trial_is_spared_when_it_ran_with_what_was_learned_and_did_not_run_out_of_memory() -> None:
+    learned = {"predicted_bytes": 40 * MIB, "extra_bytes": 20 * MIB, "reserved_mib": 46}
+    rows = [trial(**learned), trial(**learned, num_oom=1), trial(**learned, attempt=0), trial()]
+    assert [row.is_spared for row in rows] == [True, False, False, False]
+    summary = summarize(STUDY, rows, [], now=9.0)
+    assert summary.spared == 1
+    assert "1 trial spared an out-of-memory by what was learned earlier" in closing_line(summary.to_json())
+
+
 def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store) -> None:
     study = store.create_study({"name": "s", "objective": {"direction": "maximize"}}, now=0.0)
     store.create_trials(study.id, [(0, {}), (1, {}), (2, {})], now=0.0)
@@ -118,17 +127,17 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
     assert store.begin_attempt(new_attempt(first, device_kinds=("H200",), reserved_mib=26, now=2.0))
     assert store.report(first, 1, "t", measured_bytes=31 * MIB, now=3.0)
     assert store.report_outcome(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=4.0)
-    assert learned_of(store, study.id) == {"f": Learned(16 * MIB, 0, 1, 1), "g": Learned()}
-    assert lesson_json("f", Learned(16, 2, 1, 1)) == {
-        "family": "f", "extra_bytes": 16, "bias_bytes": 2, "num_trials": 1, "num_out_of_memory": 1
+    assert learned_of(store, study.id) == {"f": Learned(16 * MIB, 0, 1, 1, (study.id,)), "g": Learned()}
+    assert lesson_json("f", Learned(16, 2, 1, 1, (3,))) == {
+        "family": "f", "extra_bytes": 16, "bias_bytes": 2, "num_trials": 1, "num_out_of_memory": 1, "studies": (3,),
     }  # fmt: skip
 
 
 def test_the_closing_line_tells_measured_errors_failures_and_what_was_learned() -> None:
-    summary = replace(summary_of(HONEST, *HEALED), learned=[lesson_json("f", Learned(24842845, 0, 1, 1))])
+    summary = replace(summary_of(HONEST, *HEALED), learned=[lesson_json("f", Learned(24842845, 0, 1, 1, (3,)))])
     line = closing_line(summary.to_json())
     assert "predicted within 0.0 % (median), 0.0 % (worst)" in line
     assert "2 attempts out of memory, the worst needed at least 83 % more than predicted" in line
-    assert "learned: +23.7 MiB from 1 trial of a family" in line
+    assert "learned: +23.7 MiB from 1 trial of a family (study 3)" in line
     quiet = closing_line(summary_of(HONEST).to_json())
     assert "out of memory," not in quiet and "learned" not in quiet
