@@ -127,7 +127,7 @@ class Reads:
         """Attempts that tell something of memory, of the newest ``num_trials`` trials of the family that were begun,
         over all studies, by trial and attempt."""
         rows = self._rows(_FAMILY_RUNS, family=family, num_trials=num_trials)
-        return [_run(*row) for row in rows]
+        return [_run(row) for row in rows]
 
     def families(self, study_id: int) -> list[str]:
         """Of the study's trials that were planned; the one of most trials first."""
@@ -194,10 +194,10 @@ class Reads:
             return connection.execute(statement, given).all()
 
 
-def _run(*row: Any) -> Run:
-    """The values of a row of ``_FAMILY_RUNS``: all but the outcome as they are."""
-    *values, outcome, study_id = row
-    return Run(*values, _ENDINGS.get(outcome, Ending.OTHER), study_id)
+def _run(row: Sequence[Any]) -> Run:
+    """A row of ``_FAMILY_RUNS``."""
+    trial_id, kinds, traced, extra, reserved, measured, outcome, study_id = row
+    return Run(trial_id, kinds, traced, extra, reserved, measured, _ENDINGS.get(outcome, Ending.OTHER), study_id)
 
 
 # --- statements: built once, so that SQLAlchemy compiles each once ------------------------------------------------
