@@ -10,7 +10,7 @@ from estimators.model import MIB
 from placement.packing.packer import Start
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Metric, Totals
-from scamp_service.store.reads import _FAMILY_RUNS
+from scamp_service.store.queries import FAMILY_RUNS
 from scamp_service.store.store import Store
 from tests.values import new_attempt
 
@@ -155,7 +155,7 @@ def test_the_past_of_a_family_is_found_by_an_index(store: Store) -> None:
     if not store._database.sqlite:
         return  # its planner looks at the size of tables, which are empty here
     with store._database.read() as connection:
-        query = _FAMILY_RUNS.compile(connection)
+        query = FAMILY_RUNS.compile(connection)
         given = query.construct_params({"family": "f", "num_trials": 10})
         asked = tuple(given[name] for name in query.positiontup or ())
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", asked).all()

@@ -1,0 +1,179 @@
+"""The statements with which the store reads: built once, so that SQLAlchemy compiles each once. ``reads`` runs them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam, func, select
+
+from estimators.model import MIB
+from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Outcome, TrialState
+from scamp_service.model import Event, LogLine, Metric, Study
+from scamp_service.store import schema
+from scamp_service.store.rows import select_attempts, select_trials
+from scamp_service.store.schema import one_of
+
+_trials, _attempts, _metrics = schema.trials, schema.attempts, schema.metrics
+
+
+def _select(table: sa.Table, kind: type[Any]) -> sa.Select[Any]:
+    """The columns in the order of the fields of ``kind``, so that ``kind(*row)`` is the value."""
+    return select(*(table.c[field.name] for field in fields(kind)))
+
+
+def _of_study(statement: sa.Select[Any]) -> sa.Select[Any]:
+    """Attempts of one study's trials."""
+    joined = statement.join(_trials, _trials.c.id == _attempts.c.trial_id)
+    return joined.where(_trials.c.study_id == bindparam("study_id")).order_by(_attempts.c.trial_id, _attempts.c.attempt)
+
+
+ONE_STUDY = _select(schema.studies, Study).where(schema.studies.c.id == bindparam("id"))
+STUDY_TOTALS = select(schema.studies.c.state, func.count()).group_by(schema.studies.c.state)
+
+ONE_TRIAL = select_trials().where(_trials.c.id == bindparam("id"))
+NUMBERED_TRIAL = select_trials().where(
+    _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number")
+)
+ALL_LIVE_TRIALS = select_trials().where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
+TRIAL_TOTALS = select(_trials.c.state, func.count()).group_by(_trials.c.state)
+TRIAL_COUNTS = TRIAL_TOTALS.where(_trials.c.study_id == bindparam("study_id"))
+
+_is_open = one_of(_attempts.c.state, *sorted(OPEN_ATTEMPTS))
+ATTEMPT_TOTALS = select(func.count()).where(_is_open)
+ALL_OPEN_ATTEMPTS = select_attempts().where(_is_open).order_by(_attempts.c.created_at, _attempts.c.trial_id)
+TRIAL_ATTEMPTS = select_attempts().where(_attempts.c.trial_id == bindparam("trial_id")).order_by(_attempts.c.attempt)
+STUDY_ATTEMPTS = _of_study(select_attempts())
+STARTS = (
+    select(_attempts.c.trial_id, _attempts.c.created_at, _attempts.c.ended_at)
+    .where(_attempts.c.trial_id >= bindparam("trial_id"))
+    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
+)
+HOLDS = _of_study(select(_attempts.c.devices, _attempts.c.created_at, _attempts.c.ended_at))
+FAMILIES = (
+    select(_trials.c.family)
+    .where(_trials.c.study_id == bindparam("study_id"), _trials.c.family != "")
+    .group_by(_trials.c.family)
+    .order_by(func.count().desc(), func.min(_trials.c.id))
+)
+_newest_of_family = (
+    select(_trials.c.id)
+    .where(_trials.c.family == bindparam("family"), _trials.c.attempt > 0)
+    .order_by(_trials.c.id.desc())
+    .limit(bindparam("num_trials"))
+)
+# Only what is needed, in the order of the fields of Run: the controller asks ten times a second.
+FAMILY_RUNS = (
+    select(
+        _attempts.c.trial_id,
+        _attempts.c.device_kinds,
+        _attempts.c.predicted_bytes - _attempts.c.extra_bytes,
+        _attempts.c.extra_bytes,
+        _attempts.c.mib_per_rank * MIB,
+        _attempts.c.measured_bytes,
+        _attempts.c.outcome,
+        _trials.c.study_id,
+    )
+    .join(_trials, _trials.c.id == _attempts.c.trial_id)
+    .where(_attempts.c.trial_id.in_(_newest_of_family))
+    .where(sa.or_(_attempts.c.measured_bytes > 0, one_of(_attempts.c.outcome, Outcome.DONE, Outcome.OUT_OF_MEMORY)))
+    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
+)
+_measured_trials = (
+    select(_trials.c.id)
+    .where(_trials.c.study_id == bindparam("study_id"), _trials.c.id > bindparam("after"))
+    .where(sa.or_(_trials.c.measured_bytes > 0, _trials.c.num_oom > 0))
+    .order_by(_trials.c.id)
+    .limit(bindparam("num_trials"))
+)
+MEASURED_ATTEMPTS = (
+    select_attempts()
+    .with_only_columns(_trials.c.number, *select_attempts().selected_columns)
+    .join(_trials, _trials.c.id == _attempts.c.trial_id)
+    .where(_attempts.c.trial_id.in_(_measured_trials))
+    .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
+    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
+)
+CHECKPOINTS = (
+    select(_attempts.c.trial_id, func.max(_attempts.c.checkpoint_step))
+    .where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)), _attempts.c.checkpoint_step >= 0)
+    .group_by(_attempts.c.trial_id)
+)
+
+_ranked = (
+    _select(_metrics, Metric)
+    .add_columns(
+        func.row_number()
+        .over(partition_by=_metrics.c.step, order_by=(_metrics.c.attempt.desc(), _metrics.c.seq.desc()))
+        .label("place")
+    )
+    .where(_metrics.c.trial_id == bindparam("trial_id"), _metrics.c.step > bindparam("after"))
+    .subquery()
+)
+CURVE = (
+    select(*(_ranked.c[field.name] for field in fields(Metric)))
+    .where(_ranked.c.place == 1)
+    .order_by(_ranked.c.step)
+    .limit(bindparam("limit"))
+)
+RUNGS = (
+    select(_metrics.c.trial_id, _metrics.c.step, _metrics.c["values"])
+    .join(_trials, _trials.c.id == _metrics.c.trial_id)
+    .where(_trials.c.study_id == bindparam("study_id"), _metrics.c.step.in_(bindparam("steps", expanding=True)))
+    .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
+)
+
+_logs_of_trial = _select(schema.logs, LogLine).where(schema.logs.c.trial_id == bindparam("trial_id"))
+_logs_of_trial = _logs_of_trial.with_only_columns(schema.logs.c.id, *_logs_of_trial.selected_columns)
+LOGS = _logs_of_trial.where(schema.logs.c.id > bindparam("after")).order_by(schema.logs.c.id).limit(bindparam("limit"))
+LAST_LOGS = _logs_of_trial.order_by(schema.logs.c.id.desc()).limit(bindparam("limit"))
+
+BLOB = select(schema.blobs.c.data).where(schema.blobs.c.sha256 == bindparam("sha256"))
+LAST_EVENT = select(func.max(schema.events.c.id))
+CLUSTER = select(schema.cluster.c.state, schema.cluster.c.confirmed_at)
+LEASE = select(schema.leases.c.renewed_at).where(schema.leases.c.name == bindparam("name"))
+
+
+@cache
+def studies(live: bool, newest_first: bool, bounded: bool) -> sa.Select[Any]:
+    column = schema.studies.c.id
+    statement = _select(schema.studies, Study).limit(bindparam("limit"))
+    if live:
+        statement = statement.where(one_of(schema.studies.c.state, *sorted(LIVE_STUDIES)))
+    if bounded:
+        statement = statement.where(column < bindparam("after") if newest_first else column > bindparam("after"))
+    return statement.order_by(column.desc() if newest_first else column)
+
+
+@cache
+def trials_page(by_state: bool) -> sa.Select[Any]:
+    statement = select_trials().where(_trials.c.study_id == bindparam("study_id"))
+    statement = statement.where(_trials.c.id > bindparam("after")).order_by(_trials.c.id).limit(bindparam("limit"))
+    return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
+
+
+@cache
+def best_trial(direction: Literal["maximize", "minimize"]) -> sa.Select[Any]:
+    value = _trials.c.value
+    counted = (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED)
+    return (
+        select_trials()
+        .where(_trials.c.study_id == bindparam("study_id"), one_of(_trials.c.state, *counted))
+        .where(value <= float("inf"))  # NaN is above infinity, see schema.Real
+        .order_by(
+            sa.case((_trials.c.state == TrialState.COMPLETED, 0), else_=1),
+            value.desc() if direction == "maximize" else value,
+            _trials.c.number,
+        )
+        .limit(1)
+    )
+
+
+@cache
+def events(of_study: bool) -> sa.Select[Any]:
+    statement = _select(schema.events, Event).where(schema.events.c.id > bindparam("after"))
+    if of_study:
+        statement = statement.where(schema.events.c.study_id == bindparam("study_id"))
+    return statement.order_by(schema.events.c.id).limit(bindparam("limit"))
