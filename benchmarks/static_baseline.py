@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from estimators.memory import VIRTUAL_MARGIN, Margin, predict
+from estimators.memory import predict
 from estimators.model import ModelProfile, Plan
 from placement.model import Cluster
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
@@ -69,7 +69,7 @@ def run(spec: StudySpec, planner: Planner) -> Summary:
 
 
 def all_devices(
-    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
+    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0
 ) -> ChosenPlan | Untraced | NoPlan:
     """The static rule: every device for every trial, without recompute if that fits, the largest micro-batch."""
     degree = len(cluster.devices)
@@ -80,7 +80,7 @@ def all_devices(
             plan = Plan(micro_batch, per_rank // micro_batch, degree, recompute)
             if plan.layout not in profile.curves:
                 return Untraced(plan.layout)
-            cost = predict(profile, plan, extra_bytes, margin)
+            cost = predict(profile, plan, extra_bytes)
             if cost.reserved_mib <= capacity_mib:
                 return ChosenPlan(plan, cost, f"static: all {degree} devices for every trial")
     return NoPlan(f"needs {cost.reserved_mib} MiB on every one of {degree} devices")

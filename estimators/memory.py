@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimators.devices.kind import Memory
+from estimators.devices.catalogue import COMMUNICATORS
 from estimators.model import MIB, Layout, Peaks, Plan, Prediction
 
 # Measured with real steps under RLIMIT_DATA (torch 2.13, one thread): the smallest budget that a rank survived was at
@@ -47,9 +47,11 @@ VIRTUAL_MARGIN = Margin()
 """Margin on virtual devices."""
 
 
-def margin_on(memory: Memory) -> Margin:
-    """On a GPU. No such rank has been measured; the share for what operations take by themselves is that of CPUs."""
-    return Margin(*(memory.outside_bytes(num_ranks) for num_ranks in (1, 2, 3)))
+GPU_MARGIN = Margin(MARGIN_BYTES, *(MARGIN_BYTES + int(figure.value) for figure in COMMUNICATORS))
+"""Margin on GPUs, beyond what PyTorch's allocator must be given: in gangs there is room for NCCL, by figures of others.
+
+No rank on a GPU has been measured. The CUDA context is not in it: a node keeps that back from what it offers.
+"""
 
 
 def predict(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN) -> Prediction:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-from estimators.memory import VIRTUAL_MARGIN, Margin, largest_micro_batch, predict, predict_states
+from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin, largest_micro_batch, predict, predict_states
 from estimators.model import Layout, Peaks, Plan, Prediction
 from placement.model import Cluster
 
@@ -82,20 +82,17 @@ class Option:
         return f"{self.words}: {needs}, devices offer {self.offered_mib}"
 
 
-def choose(
-    profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
-) -> ChosenPlan | Untraced | NoPlan:
-    """The plan for ``batch`` samples per optimizer step; ``extra_bytes`` per rank are added to every prediction, and
-    the ``margin`` of its devices.
+def choose(profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0) -> ChosenPlan | Untraced | NoPlan:
+    """The plan for ``batch`` samples per optimizer step; ``extra_bytes`` per rank are added to every prediction.
 
     Asks for at most four layouts per degree, and for none of a degree whose states alone are too large. Raises
     ValueError for an empty cluster: no candidate is infeasible merely because the devices are not there yet.
     """
-    return pick(_options(profile, batch, cluster, extra_bytes, margin), batch=batch, cluster=cluster)
+    return pick(_options(profile, batch, cluster, extra_bytes), batch=batch, cluster=cluster)
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
-    """The first option that fits, as all that ``compare`` lists are in the order of preference."""
+    """The first option that fits, as all that ``list_options`` lists are in the order of preference."""
     refused: list[Option] = []
     for option in options:
         if isinstance(option, Untraced):
@@ -108,20 +105,22 @@ def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) 
     return _nothing_fits(refused, batch, cluster)
 
 
-def list_options(
-    profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
-) -> list[Option | Untraced]:
+def list_options(profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0) -> list[Option | Untraced]:
     """All that ``choose`` would look at if nothing had pleased it so far, in its order; the same errors."""
-    return list(_options(profile, batch, cluster, extra_bytes, margin))
+    return list(_options(profile, batch, cluster, extra_bytes))
 
 
-def _options(
-    profile: Peaks, batch: int, cluster: Cluster, extra_bytes: int, margin: Margin
-) -> Iterator[Option | Untraced]:
+def margin_for(cluster: Cluster) -> Margin:
+    """The margin of predictions on these devices, the same for studies, ``scamp estimate`` and ``scamp screen``."""
+    return GPU_MARGIN if cluster.has_gpus else VIRTUAL_MARGIN
+
+
+def _options(profile: Peaks, batch: int, cluster: Cluster, extra_bytes: int) -> Iterator[Option | Untraced]:
     if batch < 1 or extra_bytes < 0:
         raise ValueError(f"batch must be at least 1 and extra_bytes at least 0, got {batch} and {extra_bytes}")
     if not cluster.devices:
         raise ValueError("the cluster has no devices: ask again when it has some")
+    margin = margin_for(cluster)
     for degree, offered_mib in _degrees(cluster, batch):
         least = predict_states(profile, degree, extra_bytes, margin)
         if least.reserved_mib > offered_mib:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 
-from estimators.devices.catalogue import COMMUNICATORS
-from estimators.memory import MARGIN_BYTES, Margin
 from scamp_service.cluster.gpus import Gpu, inventory, visible
 
 GPU_CONTEXT_MIB = 512
 """Per rank and GPU: CUDA context (about 300 MiB) and cuBLAS workspaces, which no budget of ours counts."""
-RANK_MARGIN = Margin(MARGIN_BYTES, *(MARGIN_BYTES + int(figure.value) for figure in COMMUNICATORS))
-"""Beyond what PyTorch's allocator must be given: in gangs NCCL's memory, as others found it; not held against a GPU."""
 
 
-def usable_mib(gpu: Gpu, max_gangs: int) -> int:
-    """For the tensors of ranks, of which so many may be on one GPU; not positive where nothing is."""
-    return gpu.free_mib - GPU_CONTEXT_MIB * max_gangs
+def usable_mib(free_mib: int, max_gangs: int) -> int:
+    """MiB of a GPU that a node offers, where up to ``max_gangs`` gangs share it; not positive if it offers none."""
+    return free_mib - GPU_CONTEXT_MIB * max_gangs
 
 
 def measure_gpus(num_gpus: int) -> tuple[str, Gpu | None]:
@@ -30,7 +26,7 @@ def measure_gpus(num_gpus: int) -> tuple[str, Gpu | None]:
 
 def why_nothing(node: str, least: Gpu | None, max_gangs: int) -> str:
     """Why a node offers no device, and what to do; empty when it offers some. ``least`` as in ``measure_gpus``."""
-    if least is not None and usable_mib(least, max_gangs) > 0:
+    if least is not None and usable_mib(least.free_mib, max_gangs) > 0:
         return ""
     without = "or start that node's Ray without it (CUDA_VISIBLE_DEVICES)"
     if least is None:

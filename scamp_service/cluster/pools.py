@@ -143,7 +143,7 @@ class Offers:
             return ()
         self.refused.pop(node_id, None)
         assert least is not None
-        usable = usable_mib(least, self._settings.max_gangs_per_device)
+        usable = usable_mib(least.free_mib, self._settings.max_gangs_per_device)
         return tuple(Device(f"{node}/{i}", node, i, kind, usable) for i in range(num_gpus))
 
     def _ask(self, node_id: str, num_gpus: int) -> None:

@@ -17,13 +17,14 @@ from typing import Any, Self
 from estimators.devices.catalogue import gpu
 from estimators.devices.communication import StepTime, step_time
 from estimators.devices.kind import DeviceKind
-from estimators.memory import VIRTUAL_MARGIN, Margin, largest_micro_batch, margin_on, predict_stages
+from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin, largest_micro_batch, predict_stages
 from estimators.model import MIB, Candidate, Layout, ModelProfile, Plan, Prediction
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.units import Unit
 from estimators.trace import Trace, profile_of
 from placement.model import VIRTUAL_KIND, Cluster, Device
-from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, list_options, pick
+from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, list_options, margin_for, pick
+from scamp_service.cluster.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.settings import Settings
@@ -76,10 +77,11 @@ def target(
         raise InvalidInput(f"{error}, or run `scamp calibrate` on a machine that has it") from None
     if kind.memory is None:
         raise InvalidInput(f"{device!r} is no GPU: leave --device out for virtual devices")
-    total_mib = int(kind.memory.total.value) // MIB
-    if mib is not None and mib > total_mib:
-        raise InvalidInput(f"a device of kind {kind.name} offers {total_mib} MiB, not {mib}")
-    return devices(1 if count is None else count, mib or total_mib, kind.name), kind
+    # As a node offers a GPU of which nobody else holds any memory.
+    offered_mib = usable_mib(int(kind.memory.total.value) // MIB, settings.max_gangs_per_device)
+    if mib is not None and mib > offered_mib:
+        raise InvalidInput(f"a device of kind {kind.name} offers at most {offered_mib} MiB, not {mib}")
+    return devices(1 if count is None else count, mib or offered_mib, kind.name), kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,8 @@ class Estimate:
     profile: ModelProfile
     options: Sequence[Option]
     choice: ChosenPlan | NoPlan
+    margin: Margin
     kind: DeviceKind | None = None
-    margin: Margin = VIRTUAL_MARGIN
     units: Sequence[Unit] = ()
 
     @property
@@ -110,8 +112,9 @@ class Estimate:
         return step_time(self.kind, step, plan.world_size, plan.num_micro_batches)
 
     def outside_bytes(self, option: Option) -> int:
-        """Of one rank, outside of the allocator; 0 on virtual devices, where that is in the margin."""
-        return self.margin.fixed_bytes(option.plan.world_size) if self.on_gpu else 0
+        """Bytes of one rank outside of the allocator: CUDA context, workspaces, NCCL. 0 on virtual devices."""
+        memory = self.kind.memory if self.kind else None
+        return memory.outside_bytes(option.plan.world_size) if memory else 0
 
     def smallest_capacity_bytes(self, option: Option) -> int | None:
         """Memory of the smallest device that such a rank runs on, without a margin; None where nothing was replayed."""
@@ -199,7 +202,6 @@ class Estimator:
         self._pool, self._ends_pool = pool or TracePool(), pool is None
         self._kind, self._expandable = kind, expandable
         self._on_gpu = kind is not None and kind.memory is not None
-        self._margin = margin_of(kind)
         self._tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS, on_cuda=self._on_gpu)
 
     def __enter__(self) -> Self:
@@ -213,18 +215,18 @@ class Estimator:
 
     def estimate(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
         """Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""
-        candidate, margin = self._candidate(params), self._margin
+        candidate = self._candidate(params)
         if self._tracer.known(candidate, Layout()) is None:
             self._pool.start()  # others will not be known either
 
         def ask(profile: ModelProfile, batch: int) -> Estimate | Missing:
-            found = list_options(profile, batch=batch, cluster=cluster, margin=margin)
+            found = list_options(profile, batch=batch, cluster=cluster)
             if missing := [option.layout for option in found if isinstance(option, Untraced)]:
                 return Missing(missing)
             options = [option for option in found if isinstance(option, Option)]
             choice = pick(options, batch=batch, cluster=cluster)
             assert not isinstance(choice, Untraced)
-            return Estimate(dict(params), batch, profile, options, choice, self._kind, margin)
+            return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind)
 
         search = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
         found = run_search(search, lambda layouts: self._traces(candidate, layouts))
@@ -237,7 +239,7 @@ class Estimator:
         """
         traces = self._traces(self._candidate(params), plan.layouts)
         profile = profile_of(traces, on_gpu=self._on_gpu, expandable=self._expandable)
-        return predict_stages(profile, plan, 0, self._margin)
+        return predict_stages(profile, plan, 0, GPU_MARGIN if self._on_gpu else VIRTUAL_MARGIN)
 
     def _candidate(self, params: Mapping[str, Any]) -> Candidate:
         return Candidate(self._workload, self._code, dict(params))
@@ -270,10 +272,6 @@ def _unit_json(unit: Unit) -> dict[str, Any]:
         "output_bytes": unit.output.bytes_per_sample,
         "most_parts": unit.most_parts,
     }
-
-
-def margin_of(kind: DeviceKind | None) -> Margin:
-    return margin_on(kind.memory) if kind is not None and kind.memory is not None else VIRTUAL_MARGIN
 
 
 def listed(params: Mapping[str, Any]) -> str:

@@ -17,7 +17,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from estimators.devices.kind import DeviceKind
-from estimators.memory import Margin
 from estimators.model import Layout, PeakCurve
 from estimators.scaling.blueprint import Blueprint, Costs
 from estimators.scaling.formula import RANKS, NotWhole
@@ -26,7 +25,7 @@ from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, lis
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.sizing.blueprints import Screener
-from scamp_service.sizing.estimate import TRACE_SECONDS, Estimator, OneBlob, margin_of
+from scamp_service.sizing.estimate import TRACE_SECONDS, Estimator, OneBlob
 from scamp_service.sizing.groups import Group, columns
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
@@ -100,7 +99,7 @@ def screen(
         batches = _batches(screener, candidates)
         sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
         tell(f"looking for formulas of {len(sound)} candidates")
-        found, alone = _by_formulas(screener, sound, batches, cluster, margin_of(kind))
+        found, alone = _by_formulas(screener, sound, batches, cluster)
         for why, num in Counter(alone.values()).items():
             tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
         if alone:
@@ -114,7 +113,7 @@ def screen(
 
 
 def _by_formulas(
-    screener: Screener, sound: Mapping[int, Json], batches: Sequence[int | str], cluster: Cluster, margin: Margin
+    screener: Screener, sound: Mapping[int, Json], batches: Sequence[int | str], cluster: Cluster
 ) -> tuple[dict[int, Screened], dict[int, str]]:
     """Those that have formulas, and why the others have none."""
     degrees = [1 << power for power in range(len(cluster.devices).bit_length())]
@@ -126,7 +125,7 @@ def _by_formulas(
         except NotWhole as reason:
             peaks, blueprints = {}, str(reason)
         for place, one in peaks.items():
-            found[place] = _decided(sound[place], batches[place], one, cluster, margin)
+            found[place] = _decided(sound[place], batches[place], one, cluster)
         why = blueprints if isinstance(blueprints, str) else NOT_TOLD
         alone |= dict.fromkeys(set(group.members) - set(peaks), why)
     return found, alone
@@ -139,9 +138,9 @@ def _batches(screener: Screener, candidates: Sequence[Json]) -> list[int | str]:
         raise InvalidInput(failed.reason) from None
 
 
-def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster, margin: Margin) -> Screened:
+def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster) -> Screened:
     assert isinstance(batch, int)
-    options = list_options(peaks, batch=batch, cluster=cluster, margin=margin)
+    options = list_options(peaks, batch=batch, cluster=cluster)
     choice = pick(options, batch=batch, cluster=cluster)
     known = [option for option in options if isinstance(option, Option)]
     assert len(known) == len(options) and not isinstance(choice, Untraced), "blueprints know all layouts"

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from estimators.memory import VIRTUAL_MARGIN, Margin
 from estimators.model import Layout, ModelProfile
 from placement.model import Cluster
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
-from scamp_service.cluster.gpu_nodes import RANK_MARGIN
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
@@ -37,7 +35,6 @@ class Planner(Protocol):
         batch: int,
         cluster: Cluster,
         extra_bytes: int = 0,
-        margin: Margin = VIRTUAL_MARGIN,
     ) -> ChosenPlan | Untraced | NoPlan: ...
 
 
@@ -170,15 +167,14 @@ class ProcessSizer:
         return search_plan(ask, on_gpu=cluster.has_gpus)
 
     def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
-        margin = RANK_MARGIN if cluster.has_gpus else VIRTUAL_MARGIN
         own, learned = demand.extra_bytes, demand.learned
         extra_bytes = max(own, learned.extra_bytes)
-        answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=extra_bytes, margin=margin)
+        answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=extra_bytes)
         why = f"; with {learned}" if extra_bytes > own else ""
         if isinstance(answer, NoPlan) and extra_bytes > own:
             # What others needed makes no candidate infeasible: it may still do without.
             extra_bytes = own
-            answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=own, margin=margin)
+            answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=own)
             why = f"; without {learned}, with which no plan fits"
         match answer:
             case Untraced(layout):

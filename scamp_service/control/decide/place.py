@@ -36,6 +36,7 @@ def place_queued(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect
     ledger = ledger_of(s.cluster, s.attempts, s.max_gangs_per_device)
     placements, waits = pack([Queued(_gang(trial), counts[trial.id], arrival=trial.id) for trial in fair], ledger)
     for placement in placements:
+        ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
         yield _begin(s, by_gang[placement.gang.id], placement)
     for wait in waits:
         yield from _explain(by_gang[wait.gang.id], wait)
