@@ -16,7 +16,12 @@ from estimators.tracing.tracer import trace
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
 
-LAYOUTS = [Layout(), Layout(8), Layout(8, recompute=True), Layout(8, recompute=True, accumulate=True)]
+LAYOUTS = [
+    Layout(),
+    Layout(dp_shard=8),
+    Layout(dp_shard=8, recompute=True),
+    Layout(dp_shard=8, recompute=True, accumulate=True),
+]
 LARGE = {"depth": 24, "width": 2048, "heads": 16, "context": 1024}  # 1.2B parameters
 SMALL = {"depth": 6, "width": 256, "heads": 4, "context": 128}
 MICRO_BATCH = 8

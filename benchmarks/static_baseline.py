@@ -77,7 +77,7 @@ def all_devices(
     per_rank = batch // degree
     for recompute in (False, True):
         for micro_batch in (size for size in range(per_rank, 0, -1) if per_rank % size == 0):
-            plan = Plan(micro_batch, per_rank // micro_batch, degree, recompute)
+            plan = Plan(micro_batch, per_rank // micro_batch, dp_shard=degree, recompute=recompute)
             if plan.layout not in profile.curves:
                 return Untraced(plan.layout)
             cost = predict(profile, plan, extra_bytes)

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from math import prod
 from typing import Any, Protocol
 
+from estimators.axes import AXES, SCHEDULES, SHARES, Spread, axis_values, check
 from estimators.work import StepWork
 
 MIB = 2**20
-
-
-SCHEDULES = ("1f1b", "gpipe")
-"""Orders of the micro-batches of a pipeline: 1F1B holds as many as there are stages from here on, GPipe all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,137 +35,77 @@ class Stage:
         if self.schedule == "1f1b" and self.num_micro_batches < self.count:
             raise ValueError(f"1F1B needs at least {self.count} micro-batches, one for each stage: use them, or gpipe")
 
-    def __str__(self) -> str:
-        return f"stage{self.index}of{self.count}+{self.schedule}{self.num_micro_batches}"
 
-
-@dataclass(frozen=True, slots=True)
-class Layout:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout(Spread):
     """The part of a plan that changes the sequence of operations on one rank, and so needs a trace of its own.
 
     ``accumulate`` is True when gradients outlive a backward pass because more micro-batches of the same step follow.
+    In a pipeline this is the layout of the stage ``stage_index``, which also depends on ``num_micro_batches``.
     """
 
-    dp_shard: int = 1
-    recompute: bool = False
     accumulate: bool = False
-    tp: int = 1
-    sequence_parallel: bool = False
-    stage: Stage | None = None
-    dp_replicate: int = 1
-    reshard: bool = True
-    selective: bool = False
-    zero1: bool = False
-    co_shard: int = 1
-    spatial: int = 1
+    stage_index: int = 0
+    num_micro_batches: int = 1
 
     def __post_init__(self) -> None:
-        _check_positive(self, "dp_shard", "tp", "dp_replicate", "co_shard", "spatial")
-        _check_sequence(self)
-        if not self.reshard and self.dp_shard == 1:
-            raise ValueError("without shards there is nothing to keep gathered: reshard=false needs dp_shard > 1")
-        if self.selective and not self.recompute:
-            raise ValueError("selective says what is recomputed: it needs recompute=true")
-        if self.zero1 and (self.dp_replicate == 1 or self.dp_shard > 1 or self.tp > 1 or self.stage is not None):
-            raise ValueError("whole replicas divide optimizer states between them: zero1 needs dp_replicate > 1 alone")
-        if self.co_shard > 1 and self.tp > 1:
-            raise ValueError("layers are divided over ranks or computed in parts, not both: use tp or co_shard")
-        if self.spatial > 1 and (self.dp_replicate > 1 or self.tp > 1 or self.stage is not None):
-            raise ValueError("space is divided over ranks beside dp_shard alone: use dp_replicate=1, tp=1 and pp=1")
+        check(self)
+        if self.pp == 1 and (self.stage_index, self.num_micro_batches) != (0, 1):
+            raise ValueError("a stage and its number of micro-batches belong to a pipeline: they need pp > 1")
+        _ = self.stage  # which checks the rest
 
     def __hash__(self) -> int:
-        """Of what differs most: layouts are looked up some ten thousand times in a screening."""
+        """Hash of what differs most, as a screening looks up tens of thousands; an axis left out costs collisions."""
         return hash((self.dp_shard, self.recompute, self.accumulate, self.tp, self.dp_replicate, self.spatial))
+
+    @property
+    def stage(self) -> Stage | None:
+        """The stage of the pipeline; None without one."""
+        return Stage(self.stage_index, self.pp, self.num_micro_batches, self.schedule) if self.pp > 1 else None
 
     @property
     def divides_blocks_alike(self) -> bool:
         """Whether equal blocks cost a rank the same: no stage has but some of them, and it updates a part of each."""
-        return self.stage is None and not self.zero1
-
-    @property
-    def mesh(self) -> dict[str, int]:
-        """Ranks along each dimension of the device mesh, the slowest first; empty for a single rank.
-
-        With replicas there is a dimension of shards, if need be of one that is all: FSDP2 asks for both, ZeRO-1 not.
-        Ranks that divide space are replicas, too.
-        """
-        sizes = {"spatial": self.spatial, "replicate": self.dp_replicate, "dp": self.dp_shard}
-        sizes |= {"pp": self.stage.count if self.stage else 1, "tp": self.tp}
-        fsdp = self.spatial > 1 or (self.dp_replicate > 1 and not self.zero1)
-        return {name: size for name, size in sizes.items() if size > 1 or (name == "dp" and fsdp)}
-
-    @property
-    def world_size(self) -> int:
-        """Ranks in the gang."""
-        return self.spatial * self.dp_replicate * self.dp_shard * (self.stage.count if self.stage else 1) * self.tp
+        return self.pp == 1 and not self.zero1
 
     @property
     def first_rank(self) -> int:
-        """Of the gang, of those that this is the layout of."""
-        return self.stage.index * self.tp if self.stage else 0
+        """Global rank of the first rank with this layout."""
+        return self.stage_index * self.stride("pp")
 
     def __str__(self) -> str:
-        degrees = {"spatial": self.spatial, "replicate": self.dp_replicate, "fsdp": self.dp_shard, "tp": self.tp}
-        words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
-        words += ["gathered"] * (not self.reshard) + ["zero1"] * self.zero1
-        words += [str(self.stage)] if self.stage else []
-        words = (words or ["single"]) + ["sequence"] * self.sequence_parallel
-        words += [f"coshard{self.co_shard}"] * (self.co_shard > 1)
-        words += ["selective"] * self.selective + ["recompute"] * self.recompute
+        values = {**self.values, "stage_index": self.stage_index, "num_micro_batches": self.num_micro_batches}
+        used = [row.label for name, row in AXES.items() if row.label and values[name] != row.default]
+        words = ["single"] * (self.world_size == 1) + [label.format_map(values) for label in used]
         return "+".join(words + ["accumulate"] * self.accumulate)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Layout:
         """Inverse of ``dataclasses.asdict``."""
-        return cls(**{**data, "stage": Stage(**data["stage"]) if data["stage"] else None})
+        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Spread):
     """How one candidate is spread over ranks; every plan of a candidate trains on the same effective batch.
 
-    ``dp_shard`` ranks each hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2); every optimizer
-    step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
-    Parameters of a block are gathered for its forward pass and, if ``reshard``, once more for its backward pass; else
-    they stay whole in between. ``dp_replicate`` such groups of ranks have the same shards, and other samples (HSDP). If
-    ``zero1`` these are whole replicas, each of which alone has the states of a part of the parameters (ZeRO-1).
-    The layers of each rank are split over ``tp`` ranks with the same samples (tensor parallel), which also divide what
-    is between these layers along the sequence when ``sequence_parallel``. ``pp`` stages of a pipeline each have a share
-    of the blocks, and take the micro-batches in the order of ``schedule``. If ``recompute``, blocks are computed once
-    more in the backward pass: all of them, or if ``selective`` what is neither a product of matrices nor attention.
-    Heads and hidden units of a block are computed in ``co_shard`` parts one after another, and each part once more in
-    the backward pass, so that the activations of one part alone are there at a time (SuperScaler's co-shard).
-    ``spatial`` such gangs have the same samples, and each a slab of their space (rows of images, layers of volumes).
+    An optimizer step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
+    ``layouts`` has one for each stage; without a pipeline it has that of all ranks.
     """
 
     micro_batch: int
     num_micro_batches: int = 1
-    dp_shard: int = 1
-    recompute: bool = False
-    tp: int = 1
-    sequence_parallel: bool = False
-    pp: int = 1
-    schedule: str = SCHEDULES[0]
-    dp_replicate: int = 1
-    reshard: bool = True
-    selective: bool = False
-    zero1: bool = False
-    co_shard: int = 1
-    spatial: int = 1
+    layouts: tuple[Layout, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_positive(self, "micro_batch", "num_micro_batches", "pp")
-        _ = self.layouts  # which check the rest
-
-    @property
-    def world_size(self) -> int:
-        """Ranks in the gang."""
-        return self.spatial * self.num_shares * self.pp * self.tp
+        _check_positive(self, "micro_batch", "num_micro_batches")
+        layouts = _layouts(axis_values(self), self.num_micro_batches > 1, self.num_micro_batches if self.pp > 1 else 1)
+        object.__setattr__(self, "layouts", layouts)  # they have checked the axes
 
     @property
     def num_shares(self) -> int:
-        """Of the batch, of which every rank trains on one (see ``data_rank``)."""
-        return self.dp_replicate * self.dp_shard
+        """Shares of the batch; each rank trains on one (see ``data_rank``)."""
+        return prod(getattr(self, axis) for axis in SHARES)
 
     @property
     def batch(self) -> int:
@@ -175,48 +113,25 @@ class Plan:
         return self.num_shares * self.micro_batch * self.num_micro_batches
 
     @property
-    def layouts(self) -> tuple[Layout, ...]:
-        """One for each stage; without a pipeline that of all ranks."""
-        accumulate, sequence = self.num_micro_batches > 1, self.sequence_parallel
-        whole = _layout(
-            self.dp_shard, self.recompute, accumulate, self.tp, sequence, None, self.dp_replicate, self.reshard,
-            self.selective, self.zero1, self.co_shard, self.spatial,
-        )  # fmt: skip
-        if self.pp == 1:
-            return (whole,)
-        stages = (Stage(index, self.pp, self.num_micro_batches, self.schedule) for index in range(self.pp))
-        return tuple(replace(whole, stage=stage) for stage in stages)
-
-    @property
     def layout(self) -> Layout:
-        """Of rank 0."""
+        """Layout of rank 0."""
         return self.layouts[0]
 
     def layout_of(self, rank: int) -> Layout:
-        return self.layouts[rank // self.tp % self.pp]
+        return self.layouts[self.coordinate(rank, "pp")]
 
     def data_rank(self, rank: int) -> int:
         """Which share of the batch a rank trains on; those that share layers or space have the same samples."""
-        return rank // (self.tp * self.pp) % self.num_shares
-
-    def slab(self, rank: int) -> int:
-        """Which part of each sample's space a rank has."""
-        return rank // (self.tp * self.pp * self.num_shares)
+        share = 0
+        for axis in SHARES:
+            share = share * getattr(self, axis) + self.coordinate(rank, axis)
+        return share
 
     def __str__(self) -> str:
-        split = f"tensor{' and sequence' * self.sequence_parallel} parallel over {self.tp} ranks"
-        ways = [f"{self.spatial} slabs of space"] * (self.spatial > 1)
-        ways += [f"{self.dp_replicate} replicas{' that share optimizer states' * self.zero1}"] * (self.dp_replicate > 1)
-        gathered = " that keep what they gather" * (not self.reshard)
-        ways += [f"FSDP over {self.dp_shard} ranks{gathered}"] * (self.dp_shard > 1) + [split] * (self.tp > 1)
-        ways += [f"{self.schedule} pipeline of {self.pp} stages"] * (self.pp > 1)
-        ranks = " × ".join(ways) or "1 rank"
         steps = (
             f"{self.num_micro_batches} × {self.micro_batch}" if self.num_micro_batches > 1 else f"{self.micro_batch}"
         )
-        recompute = f", {'selective ' * self.selective}recompute" if self.recompute else ""
-        parts = f", blocks in {self.co_shard} parts" if self.co_shard > 1 else ""
-        return f"{ranks}, micro-batch {steps}{recompute}{parts}"
+        return ", ".join([self.ways, f"micro-batch {steps}", *self.inside])
 
     @property
     def short(self) -> str:
@@ -227,7 +142,7 @@ class Plan:
         return " · ".join(f"{name} ×{degree}" for name, degree in degrees.items() if degree > 1) or "1 rank"
 
     def to_json(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
@@ -235,18 +150,20 @@ class Plan:
         return cls(**{item.name: data[item.name] for item in fields(cls) if item.name in data})
 
 
-_layout = cache(Layout)  # a screening asks for the same few tens of thousands of times
+@cache
+def _layouts(values: tuple[Any, ...], accumulate: bool, num_micro_batches: int) -> tuple[Layout, ...]:
+    """Layouts of all stages; a screening asks for the same few tens of thousands of times."""
+    axes = dict(zip(AXES, values, strict=True))
+    if axes["pp"] == 1:
+        del axes["schedule"]  # which changes nothing then
+    others: dict[str, Any] = {"accumulate": accumulate, "num_micro_batches": num_micro_batches}
+    return tuple(Layout(**axes, **others, stage_index=index) for index in range(max(axes["pp"], 1)))
 
 
-def _check_positive(sizes: Stage | Layout | Plan, *names: str) -> None:
+def _check_positive(sizes: Stage | Plan, *names: str) -> None:
     for name in names:
         if getattr(sizes, name) < 1:
             raise ValueError(f"{name} must be at least 1, got {getattr(sizes, name)}")
-
-
-def _check_sequence(split: Layout) -> None:
-    if split.sequence_parallel and split.tp == 1:
-        raise ValueError("sequence parallelism divides activations between tensor-parallel ranks: it needs tp > 1")
 
 
 CATEGORIES = (

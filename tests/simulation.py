@@ -264,7 +264,7 @@ class SimulatedSizer:
         bias_bytes = min(learned.bias_bytes, extra_bytes)
         needed = Prediction(int(params["mib"]) * MIB, 0, extra_bytes, bias_bytes)
         reason = f"{ranks} ranks of {mib} MiB; {learned}"
-        return Sized("s", Plan(1, 4 // ranks, ranks), needed, reason, learned.extra_bytes)
+        return Sized("s", Plan(1, 4 // ranks, dp_shard=ranks), needed, reason, learned.extra_bytes)
 
     def results(self) -> Mapping[int, Sized | Unsized]:
         return {trial: result for trial, (ready, result) in self.pending.items() if ready <= self.clock.now}

@@ -100,7 +100,9 @@ def draw(source: random.Random) -> Point:
     heads = source.choice([1, 2, 4])
     params: dict[str, Any] = {"depth": source.randint(1, 24), "width": heads * source.randint(4, 64), "heads": heads}
     params |= {"context": source.randint(8, 256)} if workload == "stdlib_gpt" else {"patch": source.choice([1, 2, 4])}
-    layout = Layout(source.choice([1, 1, 2, 4, 8]), source.random() < 0.5, source.random() < 0.3)
+    layout = Layout(
+        dp_shard=source.choice([1, 1, 2, 4, 8]), recompute=source.random() < 0.5, accumulate=source.random() < 0.3
+    )
     return Point(workload, params, layout, source.randint(4, 64), source.randint(2, 512))
 
 

@@ -181,8 +181,7 @@ def run_for_real(case: Case, rank: int, store: str) -> int:
     from torch.distributed import FileStore
     from torch.distributed.device_mesh import DeviceMesh
 
-    from workloads.parallel.apply import spread_optimizer
-    from workloads.parallel.spatial import slab
+    from workloads.parallel.apply import rank_part, spread_optimizer
     from workloads.training.gang import process_group
     from workloads.training.runtime import build_model, rank_slices
     from workloads.training.step import train_step
@@ -197,9 +196,7 @@ def run_for_real(case: Case, rank: int, store: str) -> int:
         samples = rank_slices(torch.arange(plan.batch) % workload.num_train, plan, rank)
         for _ in range(NUM_STEPS):
             heap.forget_peak()
-            batches = map(workload.train_batch, samples)
-            if plan.spatial > 1:
-                batches = (slab(model, batch, plan.slab(rank), plan.spatial) for batch in batches)
+            batches = (rank_part(model, workload.train_batch(part), plan, rank) for part in samples)
             train_step(workload, model, optimizer, batches, plan.num_micro_batches)
         return heap.peak()
 

@@ -77,7 +77,12 @@ def cases(quick: bool, seed: int) -> Sequence[Speed]:
         Speed("cached_ms", "known structure", {"depth": 2, "width": 64}, Layout()),
         Speed("replay_ms", "exact replay, GPT of 1.3B", GPT_1P3B, Layout()),
         Speed("new_1p3b_seconds", "new structure, GPT of 1.3B", GPT_1P3B, Layout()),
-        Speed("new_fsdp_7b_seconds", "new structure, GPT of 7B, FSDP over 8, recompute", GPT_7B, Layout(8, True)),
+        Speed(
+            "new_fsdp_7b_seconds",
+            "new structure, GPT of 7B, FSDP over 8, recompute",
+            GPT_7B,
+            Layout(dp_shard=8, recompute=True),
+        ),
     ]
     return every[:3] if quick else every
 

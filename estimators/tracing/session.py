@@ -41,7 +41,7 @@ class Recipe:
     ``make_batch`` gives real tensors of that many samples; ``begin_step`` takes the number of the step from 0;
     ``train_step`` runs all micro-batches that it is given forward and backward, then ``step`` and ``zero_grad`` of
     what it is given as the optimizer. ``most_parts`` is into how many parts the layers of a block can be divided,
-    ``slab`` what a rank has of a batch of the model;
+    ``rank_part`` what a rank has of a batch of the model;
     ``on_cuda`` that what it does on CUDA is asked for (see ``estimators.tracing.cuda``).
     """
 
@@ -53,14 +53,14 @@ class Recipe:
     begin_step: Callable[[int, Optimizer], None]
     train_step: Callable[[nn.Module, Optimizer, Iterable[Batch], int], object]
     most_parts: Callable[[nn.Module], int] = lambda block: 1
-    slab: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
+    rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
     on_cuda: bool = False
 
 
 def num_passes(layout: Layout) -> int:
     """Micro-batches of a traced step: in a pipeline all, as its schedule tells how many are held."""
-    if layout.stage is not None:
-        return layout.stage.num_micro_batches
+    if layout.pp > 1:
+        return layout.num_micro_batches
     return _NUM_ACCUMULATED if layout.accumulate else 1
 
 
@@ -232,7 +232,7 @@ class Session:
 
     def _begin(self, micro_batch: int, num: int) -> tuple[int, Iterator[Batch]]:
         with _disable_current_modes():
-            samples = self._recipe.slab(self._model, self._recipe.make_batch(micro_batch), self._layout)
+            samples = self._recipe.rank_part(self._model, self._recipe.make_batch(micro_batch), self._layout)
         self._begun.clear()
         self._crossing = self._outputs[micro_batch] = {}
         return self._begin_log(), (self._next_batch(samples) for _ in range(num))

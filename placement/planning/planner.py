@@ -70,8 +70,7 @@ class Option:
     @property
     def words(self) -> str:
         if self.states_alone:
-            degree = self.plan.dp_shard
-            return f"FSDP over {degree} ranks, states alone" if degree > 1 else "1 rank, states alone"
+            return f"{self.plan.ways}, states alone"
         return str(replace(self.plan, num_micro_batches=1))
 
     def __str__(self) -> str:
@@ -124,7 +123,7 @@ def _options(profile: Peaks, batch: int, cluster: Cluster, extra_bytes: int) -> 
     for degree, offered_mib in _degrees(cluster, batch):
         least = predict_states(profile, degree, extra_bytes, margin)
         if least.reserved_mib > offered_mib:
-            yield Option(Plan(1, 1, degree), least, offered_mib, states_alone=True, at_least=True)
+            yield Option(Plan(1, dp_shard=degree), least, offered_mib, states_alone=True, at_least=True)
             continue
         for recompute in (False, True):
             yield _Row(profile, batch, extra_bytes, margin, degree, recompute, offered_mib).best()
@@ -178,13 +177,16 @@ class _Row:
         return Option(plan, cost, self.offered_mib, at_least=at_least)
 
 
-_plan = lru_cache(maxsize=4096)(Plan)  # a screening asks for the same few hundred some ten thousand times
+@lru_cache(maxsize=4096)
+def _plan(micro_batch: int, num_micro_batches: int, degree: int, recompute: bool) -> Plan:
+    """A plan; a screening asks for the same few hundred some ten thousand times."""
+    return Plan(micro_batch, num_micro_batches, dp_shard=degree, recompute=recompute)
 
 
 @cache
 def _layouts(degree: int, recompute: bool) -> tuple[Layout, Layout]:
-    """Without and with accumulation."""
-    return Layout(degree, recompute), Layout(degree, recompute, True)
+    """Without and with accumulation: the very objects that plans have, as a dictionary finds those fastest."""
+    return _plan(1, 1, degree, recompute).layout, _plan(1, 2, degree, recompute).layout
 
 
 def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan:

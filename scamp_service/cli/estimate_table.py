@@ -117,7 +117,7 @@ def _add(table: Table, estimate: Estimate, option: Option, cells: list[str]) -> 
     accumulated = f"{plan.num_micro_batches}×" if plan.num_micro_batches > 1 and option.fits else ""
     chosen = isinstance(estimate.choice, ChosenPlan) and plan == estimate.choice.plan
     table.add_row(
-        str(plan.dp_shard),
+        str(plan.world_size),
         "states" if option.states_alone else f"{accumulated}{plan.micro_batch}",
         "rc" if plan.recompute else "",
         *cells,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from rich.table import Table
 
@@ -18,9 +18,9 @@ def plan_of(text: str) -> Plan:
     """Of ``tp=2,micro_batch=8``: the fields of a plan. Raises ``InvalidInput`` where that is none."""
     try:
         given = dict(part.split("=", 1) for part in text.replace(" ", "").split(","))
-        return Plan.from_json({name: _field(name, value) for name, value in given.items()})
+        return Plan.from_json({name: _value(name, value) for name, value in given.items()})
     except (TypeError, ValueError, KeyError) as error:
-        known = ", ".join(field.name for field in fields(Plan))
+        known = ", ".join(_TYPES)
         raise InvalidInput(f"no plan: {text!r} ({error}); write micro_batch=8,tp=2 or others of {known}") from None
 
 
@@ -57,11 +57,12 @@ def caveat(kind: DeviceKind | None) -> str:
     )
 
 
-def _field(name: str, value: str) -> Any:
-    if name not in {field.name for field in fields(Plan)}:
+_TYPES: dict[str, type] = {item.name: get_type_hints(Plan)[item.name] for item in fields(Plan) if item.init}
+
+
+def _value(name: str, text: str) -> Any:
+    if name not in _TYPES:
         raise ValueError(f"there is no {name!r}")
-    if name == "schedule":
-        return value
-    if name in ("recompute", "selective", "sequence_parallel", "reshard", "zero1"):
-        return {"true": True, "false": False}[value.lower()]
-    return int(value)
+    if _TYPES[name] is bool:
+        return {"true": True, "false": False}[text.lower()]
+    return _TYPES[name](text)

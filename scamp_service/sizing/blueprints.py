@@ -28,7 +28,7 @@ from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import Tracer, write_atomically
 
 KINDS = tuple(
-    Layout(dp_shard, recompute, accumulate)
+    Layout(dp_shard=dp_shard, recompute=recompute, accumulate=accumulate)
     for dp_shard in (1, 2)
     for recompute in (False, True)
     for accumulate in (False, True)

@@ -124,7 +124,7 @@ class Estimate:
 
     def largest_micro_batch(self, option: Option) -> int | None:
         """With which one rank of such a plan fits, whatever the batch; None where no trace was made."""
-        layout = Layout(option.plan.dp_shard, option.plan.recompute)
+        layout = Layout(dp_shard=option.plan.dp_shard, recompute=option.plan.recompute)
         if layout not in self.profile.curves:
             return None
         return largest_micro_batch(self.profile, layout, option.offered_mib, margin=self.margin)

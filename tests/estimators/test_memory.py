@@ -9,7 +9,7 @@ from estimators.model import MIB, Layout, ModelProfile, Plan
 from estimators.peaks.envelope import Envelope, Line
 
 CURVE = Envelope((Line(MIB, 10 * MIB),), Line(0, 10 * MIB))
-PROFILE = ModelProfile("s", 1, MIB, {Layout(): CURVE, Layout(2): CURVE})
+PROFILE = ModelProfile("s", 1, MIB, {Layout(): CURVE, Layout(dp_shard=2): CURVE})
 
 
 def test_a_footprint_is_the_traced_peak_and_a_margin() -> None:
@@ -35,8 +35,8 @@ def test_the_largest_micro_batch_fits_with_its_margin_and_one_more_does_not(
     slope: int, fixed: int, capacity_mib: int, extra_bytes: int, ranks: int
 ) -> None:
     curve = Envelope((Line(slope + 1, fixed),), Line(0, fixed + slope + 1))
-    profile = ModelProfile("s", 1, 1, {Layout(ranks): curve})
-    largest = largest_micro_batch(profile, Layout(ranks), capacity_mib, extra_bytes)
+    profile = ModelProfile("s", 1, 1, {Layout(dp_shard=ranks): curve})
+    largest = largest_micro_batch(profile, Layout(dp_shard=ranks), capacity_mib, extra_bytes)
 
     def reserved(micro_batch: int) -> int:
         return predict(profile, Plan(micro_batch, dp_shard=ranks), extra_bytes).reserved_mib

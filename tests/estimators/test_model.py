@@ -10,9 +10,9 @@ from estimators.model import Layout, Plan
 
 PLANS = [
     Plan(4),
-    Plan(2, 3, 4, True),
-    Plan(2, 2, 2, tp=4, sequence_parallel=True),
-    Plan(2, 2, 2, dp_replicate=2),
+    Plan(2, 3, dp_shard=4, recompute=True),
+    Plan(2, 2, dp_shard=2, tp=4, sequence_parallel=True),
+    Plan(2, 2, dp_shard=2, dp_replicate=2),
     Plan(4, dp_replicate=4),
     Plan(4, dp_shard=2, reshard=False),
     Plan(4, recompute=True, selective=True),
@@ -59,7 +59,7 @@ def test_every_layout_has_a_name_of_its_own() -> None:
 
 def test_plans_written_before_tensor_parallelism_are_read() -> None:
     row = {"dp_shard": 2, "micro_batch": 8, "num_micro_batches": 3, "recompute": True}
-    assert Plan.from_json(row) == Plan(8, 3, 2, True)
+    assert Plan.from_json(row) == Plan(8, 3, dp_shard=2, recompute=True)
 
 
 def test_tensor_parallel_ranks_have_the_same_samples() -> None:

@@ -14,13 +14,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
+from estimators.axes import Spread
 from estimators.model import Layout
 from workloads.parallel.chain import cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.recompute import recomputed
-from workloads.parallel.spatial import split_space
+from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
-from workloads.protocol import Place
+from workloads.protocol import Batch, Place
 
 
 def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, mesh: DeviceMesh | None) -> nn.Module:
@@ -45,9 +46,8 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
             # Inside FSDP's hooks, not around them: the all-gather before backward serves the recomputation too.
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
             block.forward = recomputed(block.forward, selective=layout.selective)
-    if mesh is not None and "dp" in layout.mesh:
-        copies = [name for name in ("spatial", "replicate") if name in layout.mesh]
-        shards = mesh[(*copies, "dp")] if copies else mesh["dp"]
+    if mesh is not None and layout.fsdp_mesh:
+        shards = mesh[layout.fsdp_mesh]
         for module in (*blocks, model):
             # By default all but the outermost give back after a forward pass what they have gathered for it.
             fully_shard(module, mesh=shards, reshard_after_forward=None if layout.reshard else False)
@@ -64,3 +64,10 @@ def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | No
         zero: Optimizer = ZeroOptimizer(optimizer, mesh.get_group("replicate"))
         return zero
     return grouped_by_mesh(optimizer)
+
+
+def rank_part(model: nn.Module, batch: Batch, spread: Spread, rank: int = 0) -> Batch:
+    """The part of each sample of ``batch`` that ``rank`` computes."""
+    if spread.spatial > 1:
+        return slab(model, batch, spread.coordinate(rank, "spatial"), spread.spatial)
+    return batch

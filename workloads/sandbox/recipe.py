@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from estimators.tracing.session import Recipe
-from workloads.parallel.apply import apply_plan, spread_optimizer
-from workloads.parallel.spatial import slab
+from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.protocol import Split, Workload
 from workloads.training.step import train_step
 
@@ -23,7 +22,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
         most_parts=_most_parts,
-        slab=lambda model, batch, layout: slab(model, batch, 0, layout.spatial) if layout.spatial > 1 else batch,
+        rank_part=rank_part,
         on_cuda=on_cuda,
     )
 

@@ -25,7 +25,7 @@ RELEASE_SECONDS = 10.0  # gloo's threads need microseconds, but on a crowded mac
 @contextmanager
 def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch.device) -> Iterator[DeviceMesh | None]:
     """The gang's, with the mesh of the plan; None for a single rank."""
-    sizes = plan.layout.mesh
+    sizes = plan.mesh
     if not sizes:
         yield None
         return

@@ -25,8 +25,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from estimators.model import Plan
 from workloads.loading import WorkloadError, load_workload
-from workloads.parallel.apply import apply_plan, spread_optimizer
-from workloads.parallel.spatial import slab
+from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.protocol import Batch, Workload
 from workloads.training import budget, checkpoint
 from workloads.training.gang import AllGather, ReduceScatter, process_group
@@ -202,9 +201,7 @@ class _Run:
 
     def _ready(self, batch: Batch) -> Batch:
         """What this rank has of a batch, on its device."""
-        plan = self.job.plan
-        part = slab(self.model, batch, plan.slab(self.rank), plan.spatial) if plan.spatial > 1 else batch
-        return to_device(part, self.device)
+        return to_device(rank_part(self.model, batch, self.job.plan, self.rank), self.device)
 
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
         """The mean loss over the batch, and whether any of them was told to stop: equal on all, or some would hang."""
@@ -263,8 +260,9 @@ class _Run:
             if isinstance(module, FSDPModule):
                 module.reshard()  # the root keeps its parameters whole after a forward, for a backward that never comes
         names = self._of_last_rank(sorted(sums))
+        same = plan.world_size // (plan.num_shares * plan.pp)  # ranks that report the same samples
         totals = self._sum(torch.stack([sums.get(name, torch.zeros((), dtype=torch.float64)) for name in names]))
-        return {name: float(total) / (plan.tp * plan.spatial * num) for name, total in zip(names, totals, strict=True)}
+        return {name: float(total) / (same * num) for name, total in zip(names, totals, strict=True)}
 
     def _of_last_rank(self, names: list[str]) -> list[str]:
         """In a pipeline the last stage alone has metrics."""

@@ -38,7 +38,7 @@ def _warm_step(device: torch.device, mesh: DeviceMesh | None) -> None:
     model: nn.Module = Block(64, 2, 4.0, 0.1, 1.0, causal=True).to(device)
     if mesh is not None:
         mesh = DeviceMesh(device.type, list(range(mesh.size())), mesh_dim_names=("dp",))
-    model = apply_plan(model, [], Layout(mesh.size() if mesh else 1), mesh)
+    model = apply_plan(model, [], Layout(dp_shard=mesh.size() if mesh else 1), mesh)
     optimizer = torch.optim.AdamW(model.parameters())
     sample = torch.randn(4, 16, 64, device=device)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -90,7 +91,7 @@ def columns(points: list[Point], layout: Layout) -> Points:
 
 
 def of(point: Point, layout: Layout) -> Layout:
-    return Layout(point[RANKS] if layout.dp_shard > 1 else 1, layout.recompute, layout.accumulate)
+    return replace(layout, dp_shard=point[RANKS] if layout.dp_shard > 1 else 1)
 
 
 @cache
@@ -108,8 +109,8 @@ def told(blueprint: Blueprint, layout: Layout, point: Point) -> int:
     [
         (Layout(), adam),
         (Layout(), foreach),
-        (Layout(1, True, True), sgd),
-        (Layout(2, True, True), adam),
+        (Layout(recompute=True, accumulate=True), sgd),
+        (Layout(dp_shard=2, recompute=True, accumulate=True), adam),
     ],
     ids=["single", "foreach", "recompute-accumulate-sgd", "fsdp-recompute-accumulate"],
 )
@@ -146,7 +147,7 @@ def test_candidates_beyond_the_examples_are_not_covered() -> None:
 
 
 def test_shards_that_are_rounded_up_as_in_no_example_are_not_told_of() -> None:
-    layout = Layout(2)
+    layout = Layout(dp_shard=2)
     even = [{**point, "inner": 8 * (1 + point["inner"] % 17)} for point in EXAMPLES]
     pairs = [examples(recipe(point, Net, sgd), of(point, layout), point[SAMPLES]) for point in even]
     blueprint = fit(columns(even, layout), [whole for whole, _ in pairs])

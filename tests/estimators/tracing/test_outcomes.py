@@ -119,7 +119,7 @@ def test_meta_tensors_tell_the_same_as_fake_ones(operation: Any, arguments: Any)
         assert outcomes.foretell(key, operation, given, {}) == known
 
 
-@pytest.mark.parametrize("layout", [Layout(), Layout(2, recompute=True, accumulate=True)], ids=str)
+@pytest.mark.parametrize("layout", [Layout(), Layout(dp_shard=2, recompute=True, accumulate=True)], ids=str)
 @pytest.mark.parametrize("name", ["vit_digits", "stdlib_gpt", "unet3d_blobs"])
 def test_a_trace_is_the_same_without_meta_tensors(name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(load_workload(name, None)({}))

@@ -207,7 +207,7 @@ def test_a_model_that_is_not_affine_gets_a_table_of_traced_points() -> None:
     assert trace(recipe(Similarities), Layout(), 50).log is None
 
 
-@pytest.mark.parametrize("layout", [Layout(), Layout(accumulate=True), Layout(4, recompute=True)], ids=str)
+@pytest.mark.parametrize("layout", [Layout(), Layout(accumulate=True), Layout(dp_shard=4, recompute=True)], ids=str)
 @pytest.mark.parametrize("build", [Mlp, Positions, Deep])
 def test_the_log_of_a_run_reaches_the_peak_of_every_micro_batch(build: Callable[[], nn.Module], layout: Layout) -> None:
     traced = trace(recipe(build), layout, 64)
@@ -222,7 +222,7 @@ def test_a_model_that_keeps_activations_is_not_believed_to_be_affine() -> None:
 
 
 def test_states_are_divided_by_sharding() -> None:
-    traced = {ranks: trace(recipe(), Layout(ranks), 8) for ranks in (1, 2, 4)}
+    traced = {ranks: trace(recipe(), Layout(dp_shard=ranks), 8) for ranks in (1, 2, 4)}
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in Mlp().buffers())
     steps = 4 * len(list(Mlp().parameters()))  # AdamW counts the steps of every parameter
     for ranks, one in traced.items():
@@ -232,7 +232,7 @@ def test_states_are_divided_by_sharding() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_peak_is_told_by_category(ranks: int) -> None:
-    traced = trace(recipe(), Layout(ranks), 64)
+    traced = trace(recipe(), Layout(dp_shard=ranks), 64)
     parts = traced.curve.parts(64)
     assert sum(parts.values()) == traced.curve.peak_bytes(64) and parts.keys() <= set(CATEGORIES)
     assert parts["parameters"] == 4 * traced.num_params // ranks
@@ -273,17 +273,24 @@ def test_shapes_of_whole_parameters_on_sharded_ranks_are_no_memory() -> None:
     def optimizer(model: nn.Module, *_: object) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters(), foreach=True)
 
-    traced = trace(replace(recipe(Layers), optimizer=optimizer), Layout(64), 4)
+    traced = trace(replace(recipe(Layers), optimizer=optimizer), Layout(dp_shard=64), 4)
     # A few of the 16 layers are whole at a time, and 1/64 of all states is here.
     assert traced.curve.peak_bytes(2) < 4 * traced.num_params / 2
 
 
-LAYOUTS = [Layout(), Layout(1, True), Layout(1, False, True), Layout(2), Layout(2, True, True)]
-LAYOUTS += [SELECTIVE, Layout(2, dp_replicate=2), Layout(dp_replicate=2), Layout(2, reshard=False)]
+LAYOUTS = [
+    Layout(),
+    Layout(recompute=True),
+    Layout(accumulate=True),
+    Layout(dp_shard=2),
+    Layout(dp_shard=2, recompute=True, accumulate=True),
+]
+LAYOUTS += [SELECTIVE, Layout(dp_shard=2, dp_replicate=2), Layout(dp_replicate=2), Layout(dp_shard=2, reshard=False)]
 
 
 @pytest.mark.parametrize(
-    ("build", "layout"), [*((Deep, layout) for layout in LAYOUTS), (Spare, Layout()), (Spare, Layout(1, True, True))]
+    ("build", "layout"),
+    [*((Deep, layout) for layout in LAYOUTS), (Spare, Layout()), (Spare, Layout(recompute=True, accumulate=True))],
 )
 def test_a_few_equal_blocks_tell_of_all(build: type[Deep], layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     stretched = trace(recipe(build), layout, 16)
@@ -305,7 +312,7 @@ def test_a_few_equal_blocks_tell_of_all(build: type[Deep], layout: Layout, monke
     ("build", "layout"),
     [
         *((build, Layout()) for build in (Uneven, Skips, Alternating, Insistent)),
-        *((build, Layout(2, recompute=True)) for build in (Skips, Spare)),
+        *((build, Layout(dp_shard=2, recompute=True)) for build in (Skips, Spare)),
     ],
     ids=str,
 )
@@ -335,7 +342,9 @@ def test_blocks_that_know_their_position_alone_are_alike_and_those_of_other_sett
     assert not trace(recipe(Fading), Layout(), 8).equal_blocks
 
 
-@pytest.mark.parametrize("layout", [Layout(2), Layout(2, accumulate=True), Layout(4, recompute=True)], ids=str)
+@pytest.mark.parametrize(
+    "layout", [Layout(dp_shard=2), Layout(dp_shard=2, accumulate=True), Layout(dp_shard=4, recompute=True)], ids=str
+)
 def test_sharded_layouts_are_affine_too(layout: Layout) -> None:
     curve = trace(recipe(), layout, 32).curve
     assert isinstance(curve, Envelope)
@@ -345,7 +354,7 @@ def test_sharded_layouts_are_affine_too(layout: Layout) -> None:
 
 @pytest.mark.parametrize("reshard", [True, False])
 def test_what_fsdp_gathers_and_reduces_is_on_streams_of_its_own(reshard: bool) -> None:
-    with Session(recipe(Deep), Layout(2, reshard=reshard)) as traced:
+    with Session(recipe(Deep), Layout(dp_shard=2, reshard=reshard)) as traced:
         traced.spread()
         passes, update = traced.passes(16), traced.step(16).update
     bytes_on: dict[int, int] = defaultdict(int)
@@ -423,7 +432,7 @@ def test_a_trace_allocates_no_memory_for_the_model() -> None:
 
 def test_tracing_leaves_no_process_group_and_garbage_collection_on() -> None:
     with pytest.raises(RuntimeError, match="out of ideas"):
-        trace(recipe(lambda: failing("out of ideas")), Layout(2), 4)
+        trace(recipe(lambda: failing("out of ideas")), Layout(dp_shard=2), 4)
     assert not torch.distributed.is_initialized()
     assert gc.isenabled()
 

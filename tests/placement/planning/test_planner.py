@@ -104,7 +104,7 @@ def test_states_too_large_for_a_degree_are_not_traced_there() -> None:
 
 def test_the_smallest_degree_that_fits_is_taken_and_says_why_no_smaller() -> None:
     choice = Model(state=65, sample=1).chosen(batch=32)
-    assert choice.plan == Plan(16, 1, 2)
+    assert choice.plan == Plan(16, dp_shard=2)
     assert choice.reason.startswith("FSDP over 2 ranks, micro-batch 16: one rank needs ")
     assert "(1 rank, micro-batch 1, recompute: one rank would need 1" in choice.reason
     assert choice.reason.endswith("MiB, devices offer 100)")
@@ -203,7 +203,7 @@ def test_the_choice_is_the_first_that_fits_among_all_plans(
             for size in range(batch // degree, 0, -1):
                 if (batch // degree) % size:
                     continue
-                plan = Plan(size, batch // degree // size, degree, recompute)
+                plan = Plan(size, batch // degree // size, dp_shard=degree, recompute=recompute)
                 full = full.with_curve(plan.layout, model.curve(plan.layout))
                 if predict(full, plan, extra).reserved_mib <= capacity:
                     fitting.append(plan)

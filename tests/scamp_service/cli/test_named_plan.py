@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
 from estimators.model import Plan
 from scamp_service.cli.named_plan import plan_of
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.estimate import Estimator
+from tests.plans import plans
 from tests.processes import scamp
 
 
@@ -51,7 +53,12 @@ def test_a_price_on_a_gpu_says_that_nobody_has_verified_it(folder: Path) -> None
     assert priced["device"] == {"name": "H100", "verified": False}
 
 
-def test_all_axes_of_a_plan_can_be_named() -> None:
+@given(plans())
+def test_every_field_can_be_named(plan: Plan) -> None:
+    assert plan_of(", ".join(f"{name}={value}" for name, value in plan.to_json().items())) == plan
+
+
+def test_fields_that_are_not_named_have_their_defaults() -> None:
     text = "micro_batch=4,dp_shard=2,dp_replicate=2,reshard=false,recompute=true,selective=true"
     wanted = Plan(4, dp_shard=2, dp_replicate=2, reshard=False, recompute=True, selective=True)
     assert plan_of(text) == wanted
@@ -70,6 +77,7 @@ def test_replicas_cost_a_rank_what_its_shards_cost(estimator: Estimator) -> None
         ("tp=2", "missing 1 required positional argument: 'micro_batch'"),
         ("micro_batch=4,tpp=2", "there is no 'tpp'"),
         ("micro_batch=many", "invalid literal"),
+        ("micro_batch=4,layouts=2", "there is no 'layouts'"),
         ("micro_batch=4,pp=2", "1F1B needs at least 2 micro-batches"),
         ("micro_batch", "write micro_batch=8,tp=2 or others of"),
     ],

@@ -114,7 +114,7 @@ def test_a_plan_keeps_what_was_learned_and_its_family() -> None:
 
 def test_an_attempt_knows_the_kinds_of_its_devices() -> None:
     mixed = Cluster((Device("a", "n", 0, "L4", 96), Device("b", "n", 1, "H200", 96), Device("c", "n", 2, "T4", 8)))
-    queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(4, 1, 2), reserved_mib=20)
+    queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=2), reserved_mib=20)
     begin = next(effect for effect in effects(trials=[queued], cluster=mixed) if isinstance(effect, d.Begin))
     assert begin.attempt.device_kinds == ("H200", "L4")
 

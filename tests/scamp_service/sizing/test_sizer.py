@@ -242,7 +242,7 @@ def test_a_key_tells_apart_all_that_changes_a_trace(tmp_path: Path) -> None:
         cache.key(Candidate("a", "code", params), Layout()),
         cache.key(Candidate("a", None, {**params, "width": 9}), Layout()),
         cache.key(Candidate("a", None, {**params, "weight_decay": 0.0}), Layout()),
-        cache.key(Candidate("a", None, params), Layout(2)),
+        cache.key(Candidate("a", None, params), Layout(dp_shard=2)),
         cache.key(Candidate("a", None, params), Layout(recompute=True)),
     }
     assert len(keys) == 7

@@ -160,5 +160,5 @@ def test_space_is_divided_beside_shards_alone(fields: dict[str, int]) -> None:
 def test_ranks_of_one_slab_have_all_samples() -> None:
     plan = Plan(1, 2, spatial=2, dp_shard=3)
     assert (plan.world_size, plan.batch) == (6, 6)
-    assert [plan.slab(rank) for rank in range(6)] == [0, 0, 0, 1, 1, 1]
+    assert [plan.coordinate(rank, "spatial") for rank in range(6)] == [0, 0, 0, 1, 1, 1]
     assert [plan.data_rank(rank) for rank in range(6)] == [0, 1, 2, 0, 1, 2]

@@ -171,7 +171,9 @@ def test_each_epoch_visits_every_sample_once_in_an_order_that_no_plan_changes() 
     assert seen[:50].equal(torch.cat([batch_indices(50, 10, step, seed=3) for step in range(5)]))
 
 
-@pytest.mark.parametrize("plan", [Plan(24), Plan(3, 8), Plan(6, 2, 2), Plan(2, 3, 2, dp_replicate=2)], ids=str)
+@pytest.mark.parametrize(
+    "plan", [Plan(24), Plan(3, 8), Plan(6, 2, dp_shard=2), Plan(2, 3, dp_shard=2, dp_replicate=2)], ids=str
+)
 def test_the_micro_batches_of_all_ranks_are_the_batch(plan: Plan) -> None:
     parts = [part for rank in range(plan.world_size) for part in rank_slices(torch.arange(24), plan, rank)]
     assert [len(part) for part in parts] == [plan.micro_batch] * (plan.world_size * plan.num_micro_batches)

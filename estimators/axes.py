@@ -1,0 +1,239 @@
+"""The parallel axes: one table that legality, device meshes, ranks, names, words and the parser of plans are read from.
+
+Each field of ``Spread`` stands beside its row. A new axis is one field with its row here, a file in
+``workloads/parallel/`` that ``apply`` calls, and what the planner makes of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from math import prod
+from operator import attrgetter
+from typing import Any
+
+SCHEDULES = ("1f1b", "gpipe")
+"""Orders of the micro-batches of a pipeline: 1F1B holds as many as there are stages from here on, GPipe all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A dimension of the device mesh. The one with the lowest ``place`` comes first: its ranks are furthest apart.
+
+    Ranks along it train on other samples if ``splits_batch``, and hold the same shards of parameters if ``copies``.
+    """
+
+    place: int
+    name: str
+    splits_batch: bool = False
+    copies: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One row of the table.
+
+    ``words`` are for people, ``label`` is the axis in the name of a layout; a word in braces stands for the value of
+    that field, or for the words of a switch (empty while it is at its default). An axis that ``needs`` another one is
+    said in the phrase of that one. ``refusal`` is the error where the axis is used without what it needs, or together
+    with an axis that it ``excludes``.
+    """
+
+    default: int | bool | str
+    words: str
+    label: str = ""
+    dimension: Dimension | None = None
+    needs: str = ""
+    excludes: tuple[str, ...] = ()
+    refusal: str = ""
+
+    def said(self, value: int | bool | str) -> str:
+        """What stands for the axis in the words of others."""
+        if isinstance(self.default, bool):
+            return self.words if value != self.default else ""
+        return str(value)
+
+
+def _row(default: int | bool | str, words: str, **others: Any) -> Any:
+    return field(default=default, metadata={"axis": Axis(default, words, **others)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How a candidate is spread over ranks, and computed on each of them.
+
+    ``spatial`` groups of ranks train on the same samples, each on a slab of their space (rows of images, layers of
+    volumes). ``dp_replicate`` groups hold the same shards and train on different samples (HSDP). The ``dp_shard`` ranks
+    of each group hold 1/dp_shard of parameters, gradients and optimizer states (FSDP2). A block's parameters are
+    gathered for its forward pass and, if ``reshard``, again for its backward pass; otherwise they stay gathered. With
+    ``zero1`` the replicas are whole, and each alone holds the optimizer states of a part of the parameters (ZeRO-1).
+    ``tp`` ranks with the same samples split the layers (tensor parallel), and if ``sequence_parallel`` they also divide
+    along the sequence whatever lies between these layers. ``pp`` stages of a pipeline each hold a share of the blocks,
+    and take the micro-batches in the order of ``schedule``. Heads and hidden units of a block are computed in
+    ``co_shard`` parts one after another, and each part again in the backward pass, so that the activations of only one
+    part exist at a time (SuperScaler's co-shard). With ``recompute`` blocks are computed again in the backward pass:
+    whole, or if ``selective`` whatever is neither a product of matrices nor attention.
+
+    Fields stand in the order in which a layout's name has them; the last ones act inside a rank, the innermost first.
+    """
+
+    spatial: int = _row(
+        1,
+        "{spatial} slabs of space",
+        label="spatial{spatial}",
+        dimension=Dimension(0, "spatial", copies=True),
+        excludes=("dp_replicate", "tp", "pp"),
+        refusal="space is divided over ranks beside dp_shard alone: use dp_replicate=1, tp=1 and pp=1",
+    )
+    dp_replicate: int = _row(
+        1,
+        "{dp_replicate} replicas{zero1}",
+        label="replicate{dp_replicate}",
+        dimension=Dimension(1, "replicate", splits_batch=True, copies=True),
+    )
+    dp_shard: int = _row(
+        1,
+        "FSDP over {dp_shard} ranks{reshard}",
+        label="fsdp{dp_shard}",
+        dimension=Dimension(2, "dp", splits_batch=True),
+    )
+    tp: int = _row(
+        1,
+        "tensor{sequence_parallel} parallel over {tp} ranks",
+        label="tp{tp}",
+        dimension=Dimension(4, "tp"),
+    )
+    reshard: bool = _row(
+        True,
+        " that keep what they gather",
+        label="gathered",
+        needs="dp_shard",
+        refusal="without shards there is nothing to keep gathered: reshard=false needs dp_shard > 1",
+    )
+    zero1: bool = _row(
+        False,
+        " that share optimizer states",
+        label="zero1",
+        needs="dp_replicate",
+        excludes=("dp_shard", "tp", "pp"),
+        refusal="whole replicas divide optimizer states between them: zero1 needs dp_replicate > 1 alone",
+    )
+    pp: int = _row(
+        1,
+        "{schedule} pipeline of {pp} stages",
+        label="stage{stage_index}of{pp}+{schedule}{num_micro_batches}",
+        dimension=Dimension(3, "pp"),
+    )
+    schedule: str = _row(
+        SCHEDULES[0],
+        "{schedule}",
+        needs="pp",
+        refusal="a schedule orders the micro-batches of a pipeline: it needs pp > 1",
+    )
+    sequence_parallel: bool = _row(
+        False,
+        " and sequence",
+        label="sequence",
+        needs="tp",
+        refusal="sequence parallelism divides activations between tensor-parallel ranks: it needs tp > 1",
+    )
+    co_shard: int = _row(
+        1,
+        "blocks in {co_shard} parts",
+        label="coshard{co_shard}",
+        excludes=("tp",),
+        refusal="layers are divided over ranks or computed in parts, not both: use tp or co_shard",
+    )
+    selective: bool = _row(
+        False,
+        "selective ",
+        label="selective",
+        needs="recompute",
+        refusal="selective says what is recomputed: it needs recompute=true",
+    )
+    recompute: bool = _row(False, "{selective}recompute", label="recompute")
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Values of the axes by their names."""
+        return dict(zip(AXES, axis_values(self), strict=True))
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in the gang."""
+        return prod(_sizes(self))
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """Ranks along each dimension of the device mesh, the slowest first; empty for a single rank.
+
+        FSDP2 has a dimension of shards beside those of copies, even if there is only one shard; ZeRO-1 has none.
+        """
+        sizes, fsdp = {dimension.name: getattr(self, axis) for axis, dimension in MESH.items()}, self.fsdp_mesh
+        return {name: size for name, size in sizes.items() if size > 1 or name in fsdp}
+
+    @property
+    def fsdp_mesh(self) -> tuple[str, ...]:
+        """Dimensions of the mesh that FSDP2 works on: any of copies, then that of shards; empty without FSDP2."""
+        copies = [row.name for axis, row in MESH.items() if row.copies and getattr(self, axis) > 1]
+        if self.zero1 or (self.dp_shard == 1 and not copies):
+            return ()
+        return (*copies, MESH["dp_shard"].name)
+
+    def coordinate(self, rank: int, axis: str) -> int:
+        """Place of ``rank`` along the dimension of ``axis``, from 0."""
+        size: int = getattr(self, axis)
+        return rank // self.stride(axis) % size
+
+    def stride(self, axis: str) -> int:
+        """Difference between the numbers of ranks that are neighbours along the dimension of ``axis``."""
+        return prod(getattr(self, faster) for faster in _FASTER[axis])
+
+    @property
+    def ways(self) -> str:
+        """How the ranks divide the work, in words."""
+        return _phrases(axis_values(self))[0]
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """How each rank computes its blocks, in words."""
+        return _phrases(axis_values(self))[1]
+
+
+AXES: dict[str, Axis] = {item.name: item.metadata["axis"] for item in fields(Spread)}
+"""The table: rows by the names of their fields."""
+
+MESH: dict[str, Dimension] = dict(
+    sorted(((name, row.dimension) for name, row in AXES.items() if row.dimension), key=lambda pair: pair[1].place)
+)
+"""Axes that the ranks of a gang are counted along, the slowest first."""
+
+SHARES = tuple(name for name, dimension in MESH.items() if dimension.splits_batch)
+"""Those whose ranks train on different samples."""
+
+axis_values = attrgetter(*AXES)
+"""Values of all axes, in the order of the table."""
+
+_sizes = attrgetter(*MESH)
+_FASTER = {name: tuple(MESH)[place:] for place, name in enumerate(MESH, 1)}
+
+
+def check(spread: Spread) -> None:
+    """Raise ``ValueError`` for axes that do not go together."""
+    values = zip(AXES.items(), axis_values(spread), strict=True)
+    used = {name: (row, value) for (name, row), value in values if value != row.default}
+    for name, (row, value) in used.items():
+        if type(row.default) is int and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    for row, _ in used.values():
+        if (row.needs and row.needs not in used) or any(name in used for name in row.excludes):
+            raise ValueError(row.refusal)
+
+
+@lru_cache(maxsize=4096)
+def _phrases(values: tuple[Any, ...]) -> tuple[str, tuple[str, ...]]:
+    said = {name: row.said(value) for (name, row), value in zip(AXES.items(), values, strict=True)}
+    used = [row for row, value in zip(AXES.values(), values, strict=True) if value != row.default and not row.needs]
+    ways = [row.words.format_map(said) for row in used if row.dimension]
+    inside = [row.words.format_map(said) for row in reversed(used) if not row.dimension]
+    return " × ".join(ways) or "1 rank", tuple(inside)
