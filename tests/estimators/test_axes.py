@@ -40,12 +40,8 @@ def test_every_dimension_has_a_place_of_its_own() -> None:
 @given(plans())
 def test_ranks_are_counted_along_the_mesh(plan: Plan) -> None:
     sizes = [getattr(plan, axis) for axis in MESH]
-    assert (
-        plan.world_size
-        == prod(plan.mesh.values())
-        == prod(sizes)
-        == plan.dp_replicate * plan.dp_shard * (plan.spatial * plan.tp * plan.pp)
-    )
+    assert plan.world_size == plan.spatial * plan.dp_replicate * plan.dp_shard * plan.pp * plan.tp
+    assert plan.world_size == prod(sizes) == prod(plan.mesh.values())
     places = list(itertools.product(*map(range, sizes)))
     assert [tuple(plan.coordinate(rank, axis) for axis in MESH) for rank in range(plan.world_size)] == places
     assert set(plan.fsdp_mesh) <= set(plan.mesh)

@@ -90,6 +90,12 @@ def test_the_ranks_of_a_stage_split_its_layers_and_all_stages_have_the_same_samp
     assert {layout.world_size for layout in found} == {4} and {plan.data_rank(rank) for rank in range(4)} == {0}
 
 
+def test_a_schedule_without_a_pipeline_changes_no_layout() -> None:
+    assert Plan(4, schedule="gpipe").layouts == Plan(4).layouts
+    with pytest.raises(ValueError, match="it needs pp > 1"):
+        Layout(schedule="gpipe")
+
+
 def test_selective_says_what_is_recomputed() -> None:
     with pytest.raises(ValueError, match="needs recompute=true"):
         Plan(4, selective=True)
