@@ -35,13 +35,15 @@ class Axis:
 
     ``words`` are for people, ``label`` is the axis in the name of a layout; a word in braces stands for the value of
     that field, or for the words of a switch (empty while it is at its default). An axis that ``needs`` another one is
-    said in the phrase of that one. ``refusal`` is the error where the axis is used without what it needs, or together
+    said in the phrase of that one. ``short`` names a degree in the column of a table; that of a switch replaces the
+    name of the degree that it needs. ``refusal`` is the error where the axis is used without what it needs, or together
     with an axis that it ``excludes``.
     """
 
     default: int | bool | str
     words: str
     label: str = ""
+    short: str = ""
     dimension: Dimension | None = None
     needs: str = ""
     excludes: tuple[str, ...] = ()
@@ -81,6 +83,7 @@ class Spread:
         1,
         "{spatial} slabs of space",
         label="spatial{spatial}",
+        short="space",
         dimension=Dimension(0, "spatial", copies=True),
         excludes=("dp_replicate", "tp", "pp"),
         refusal="space is divided over ranks beside dp_shard alone: use dp_replicate=1, tp=1 and pp=1",
@@ -89,18 +92,21 @@ class Spread:
         1,
         "{dp_replicate} replicas{zero1}",
         label="replicate{dp_replicate}",
+        short="DP",
         dimension=Dimension(1, "replicate", splits_batch=True, copies=True),
     )
     dp_shard: int = _row(
         1,
         "FSDP over {dp_shard} ranks{reshard}",
         label="fsdp{dp_shard}",
+        short="FSDP",
         dimension=Dimension(2, "dp", splits_batch=True),
     )
     tp: int = _row(
         1,
         "tensor{sequence_parallel} parallel over {tp} ranks",
         label="tp{tp}",
+        short="TP",
         dimension=Dimension(4, "tp"),
     )
     reshard: bool = _row(
@@ -114,6 +120,7 @@ class Spread:
         False,
         " that share optimizer states",
         label="zero1",
+        short="ZeRO-1",
         needs="dp_replicate",
         excludes=("dp_shard", "tp", "pp"),
         refusal="whole replicas divide optimizer states between them: zero1 needs dp_replicate > 1 alone",
@@ -122,6 +129,7 @@ class Spread:
         1,
         "{schedule} pipeline of {pp} stages",
         label="stage{stage_index}of{pp}+{schedule}{num_micro_batches}",
+        short="PP",
         dimension=Dimension(3, "pp"),
     )
     schedule: str = _row(
@@ -179,6 +187,13 @@ class Spread:
         if self.zero1 or (self.dp_shard == 1 and not copies):
             return ()
         return (*copies, MESH["dp_shard"].name)
+
+    @property
+    def short(self) -> str:
+        """Degrees alone, for a column of a table: ``FSDP ×2 · TP ×4``."""
+        used = {name: row for name, row in AXES.items() if row.short and getattr(self, name) != row.default}
+        degrees = {row.needs or name: row.short for name, row in used.items()}
+        return " · ".join(f"{short} ×{getattr(self, name)}" for name, short in degrees.items()) or "1 rank"
 
     def coordinate(self, rank: int, axis: str) -> int:
         """Place of ``rank`` along the dimension of ``axis``, from 0."""

@@ -133,14 +133,6 @@ class Plan(Spread):
         )
         return ", ".join([self.ways, f"micro-batch {steps}", *self.inside])
 
-    @property
-    def short(self) -> str:
-        """Degrees alone, for a column of a table: ``FSDP ×2 · TP ×4``."""
-        replicas = "ZeRO-1" if self.zero1 else "DP"
-        degrees = {"space": self.spatial, replicas: self.dp_replicate, "FSDP": self.dp_shard}
-        degrees |= {"TP": self.tp, "PP": self.pp}
-        return " · ".join(f"{name} ×{degree}" for name, degree in degrees.items() if degree > 1) or "1 rank"
-
     def to_json(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 

@@ -67,6 +67,7 @@ def test_words_and_names_mention_every_axis_that_is_used(plan: Plan) -> None:
         value, default = getattr(plan, name), AXES[name].default
         if type(value) is int and value > 1:
             assert str(value) in str(plan) and str(value) in str(plan.layout)
+            assert name not in MESH or f" ×{value}" in plan.short
         if value != default:
             with contextlib.suppress(ValueError):  # others may need it
                 without = replace(plan, **{name: default})

@@ -231,7 +231,7 @@ def test_a_resumed_order_starts_at_the_last_committed_checkpoint() -> None:
 def test_a_gang_passed_over_too_often_gets_devices_kept_for_it_also_after_a_restart() -> None:
     """How often is read off the attempts that began meanwhile: nothing needs to be remembered."""
     holder = attempt(trial_id=50, reserved_mib=90)
-    large = trial(id=2, state=TrialState.QUEUED, attempt=0, plan=Plan(4, 1, 4), reserved_mib=96)
+    large = trial(id=2, state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=4), reserved_mib=96)
     small = trial(id=60, state=TrialState.QUEUED, attempt=0, reserved_mib=10)
     starts = [Start(40 + number, 1.0 + number, None) for number in range(PASSES_BEFORE_RESERVATION)]
     running = {"attempts": [holder], "gangs": {"50/1": ALIVE}}
