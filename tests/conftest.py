@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on busy cores its threads wait for each other, spinning
+
 import pytest
+
+from tests.processes import PATIENCE_SECONDS, environment
+from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,3 +43,60 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 if os.environ.get("CI"):
                     pytest.exit(f"{reason}, and on CI nothing but the GPU may be skipped", returncode=2)
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+_MOST_FROZEN = 400_000  # objects, some 100 MiB
+_unfreeze = gc.unfreeze
+
+
+def pytest_collection_finish() -> None:
+    """Every trace searches all objects for garbage, and pytest's process holds half a million that live to its end."""
+    gc.unfreeze = lambda: None  # type: ignore[assignment]  # a trace undoes its own freezing, and with it this one
+    _freeze()
+
+
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and gc.get_freeze_count() - _num_frozen > _MOST_FROZEN:
+        _unfreeze()
+        _freeze()
+
+
+_num_frozen = 0
+
+
+def _freeze() -> None:
+    global _num_frozen
+    gc.collect()
+    gc.freeze()
+    _num_frozen = gc.get_freeze_count()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """One pair of warm processes for all tests of this pytest process."""
+    started = Warm()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def warm_traces(warm: Warm) -> Iterator[None]:
+    """From here on, trace processes of this pytest process begin as forks that are warm."""
+    from scamp_service.sizing import trace_process
+
+    usual, trace_process.COMMAND = trace_process.COMMAND, warm.command("workloads.sandbox.server")
+    yield
+    trace_process.COMMAND = usual
+
+
+Scamp = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def scamp(warm: Warm) -> Scamp:
+    """``scamp ARGUMENTS`` for a data directory, to its end, in a process of its own; it traces in warm ones."""
+
+    def run(data_dir: Path, *arguments: str | Path, **given: str) -> subprocess.CompletedProcess[str]:
+        return warm.run("scamp_service", list(map(str, arguments)), environment(data_dir, **given), PATIENCE_SECONDS)
+
+    return run

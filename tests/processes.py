@@ -39,8 +39,8 @@ def environment(data_dir: Path, **given: str) -> dict[str, str]:
     return kept | ours | {"COLUMNS": "200", "PYTHONWARNINGS": "default"} | given
 
 
-def scamp(data_dir: Path, *arguments: str | Path, **given: str) -> subprocess.CompletedProcess[str]:
-    """``scamp ARGUMENTS``, to its end."""
+def run_scamp(data_dir: Path, *arguments: str | Path, **given: str) -> subprocess.CompletedProcess[str]:
+    """``scamp ARGUMENTS``, to its end, in a new Python; the fixture ``scamp`` takes a warm one."""
     command = [sys.executable, "-m", "scamp_service", *map(str, arguments)]
     variables = environment(data_dir, **given)
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS)

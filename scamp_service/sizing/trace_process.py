@@ -18,6 +18,7 @@ from scamp_service.settings import ROOT
 
 log = logging.getLogger("scamp.tracing")
 
+COMMAND = [sys.executable, "-m", "workloads.sandbox.server"]
 START_SECONDS = 120.0
 WALL_FACTOR = 5  # the child ends a trace after 4 times its processor time by itself
 
@@ -56,7 +57,7 @@ class TraceProcess:
                 return
             # In a session of its own: Ctrl-C in a terminal is for the service, which then ends its children.
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "workloads.sandbox.server"],
+                COMMAND,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 cwd=ROOT,

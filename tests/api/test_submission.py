@@ -21,6 +21,8 @@ from workloads.archive import MAX_CODE_BYTES
 JSON = {"Content-Type": "application/json"}
 MODEL = WORKLOAD.encode()
 
+pytestmark = pytest.mark.usefixtures("warm_traces")
+
 
 def zipped(**files: bytes) -> str:
     buffer = io.BytesIO()

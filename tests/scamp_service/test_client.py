@@ -19,6 +19,8 @@ from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from tests.serving import DEVICE, SECRET, SPEC, WORKLOAD, end, fill, free_port, served, settings_in
 
+pytestmark = pytest.mark.usefixtures("warm_traces")
+
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[tuple[Client, Store]]:

@@ -1,11 +1,9 @@
-"""Four warm ranks, each a process of its own: memory limits and process groups stay out of pytest's process."""
+"""Four ranks, each a process of its own: memory limits and process groups stay out of pytest's process."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,39 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
+from tests.warm import Warm
 
-ROOT = Path(__file__).parents[2]
+
+class Rank:
+    """A fork of the warm process that takes one job a line."""
+
+    def __init__(self, warm: Warm) -> None:
+        (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
+        self._fork = warm.start("tests.workloads.one_rank", files=[theirs_in, theirs_out, 2])
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._jobs, self._answers = os.fdopen(ours_out, "w"), os.fdopen(ours_in)
+
+    def order(self, job: dict[str, Any]) -> None:
+        self._jobs.write(json.dumps(job) + "\n")
+        self._jobs.flush()
+
+    def answer(self) -> dict[str, Any]:
+        line = self._answers.readline()
+        assert line, f"the rank died with {self._fork.wait(10)}"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        self._fork.close()
+        self._jobs.close()
+        self._answers.close()
 
 
 class Ranks:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, warm: Warm) -> None:
         self.folder, self.jobs = folder, 0
-        self.processes: list[subprocess.Popen[str]] = []
+        self._warm, self._ranks = warm, list[Rank]()
 
     def train(self, plan: Plan, steps: int = 4, **options: Any) -> list[dict[str, Any]]:
         """What each rank of the gang says of its end; ``params`` and the fields of ``Job`` are options."""
@@ -42,12 +65,12 @@ class Ranks:
             "stopped_rank": 0,
             **options,
         }
-        gang = [self._process(rank) for rank in range(plan.world_size)]
-        for rank, process in enumerate(gang):
-            assert process.stdin is not None
-            process.stdin.write(json.dumps({**order, "rank": rank}) + "\n")
-            process.stdin.flush()
-        return [self._answer(process) for process in gang]
+        while len(self._ranks) < plan.world_size:
+            self._ranks.append(Rank(self._warm))
+        gang = self._ranks[: plan.world_size]
+        for number, rank in enumerate(gang):
+            rank.order({**order, "rank": number})
+        return [rank.answer() for rank in gang]
 
     def curve(self, plan: Plan, steps: int = 4, **options: Any) -> list[tuple[int, dict[str, float]]]:
         """The reports of a training that ends well."""
@@ -55,36 +78,13 @@ class Ranks:
         assert [answer["traceback"] for answer in answers] == [""] * plan.world_size
         return [(step, values) for step, values in answers[0]["reports"]]
 
-    def _process(self, rank: int) -> subprocess.Popen[str]:
-        while len(self.processes) <= rank:
-            self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(Path(__file__).with_name("one_rank.py"))],
-                    cwd=ROOT,
-                    env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-        return self.processes[rank]
-
-    @staticmethod
-    def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, f"the rank died with {process.wait(10)}"
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
     def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.communicate()
+        for rank in self._ranks:
+            rank.close()
 
 
 @pytest.fixture(scope="session")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    started = Ranks(tmp_path_factory.mktemp("ranks"))
+def ranks(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[Ranks]:
+    started = Ranks(tmp_path_factory.mktemp("ranks"), warm)
     yield started
     started.close()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from estimators.model import MIB, Plan
+from tests.warm import Warm
 from tests.workloads.conftest import Ranks
 from workloads.training.budget import ALLOWANCE_BYTES
 
@@ -51,9 +52,11 @@ Keep = tuple[str, int, int, str]
 
 
 @pytest.fixture(scope="module")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[Any]:
     folder = tmp_path_factory.mktemp("keeps")
-    ranks = Ranks(folder)  # new ones: gaps that the profiler has left in a used one may hold a candidate of this size
+    ranks = Ranks(
+        folder, warm
+    )  # new ones: gaps that the profiler has left in a used one may hold a candidate of this size
     (folder / "keeps.py").write_text(KEEPS)
     peaks = {plan: ranks.train(plan, params=MODEL)[0]["peak"] for plan in (ALONE, PAIR)}
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.processes import Served, scamp
+from tests.conftest import Scamp
+from tests.processes import Served, run_scamp
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -93,29 +94,29 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     service.abandon()
 
 
-def as_json(service: Served, *arguments: str) -> Any:
+def as_json(scamp: Scamp, service: Served, *arguments: str) -> Any:
     done = scamp(service.data_dir, *arguments, "--json", SCAMP_ADDRESS=service.url)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_model_never_seen_before_is_tuned_through_a_service(service: Served, tmp_path: Path) -> None:
+def test_a_model_never_seen_before_is_tuned_through_a_service(scamp: Scamp, service: Served, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "mine")
     done = scamp(service.data_dir, "submit", folder / "study.yaml", "--working-dir", folder, SCAMP_ADDRESS=service.url)
     assert done.returncode == 0, done.stderr
     assert "study 1: http" in done.stdout and "2 completed" in done.stdout
-    small, large = sorted(as_json(service, "trials", "1"), key=lambda trial: trial["number"])
+    small, large = sorted(as_json(scamp, service, "trials", "1"), key=lambda trial: trial["number"])
     assert (small["num_ranks"], large["num_ranks"]) == (1, 2), "the larger one does not fit on one device"
     assert {small["state"], large["state"]} == {"COMPLETED"}
-    view = as_json(service, "status", "1")
+    view = as_json(scamp, service, "status", "1")
     assert view["summary"]["trials"] == {"COMPLETED": 2} and view["summary"]["best_metrics"]["accuracy"] > 0
-    assert [study["name"] for study in as_json(service, "list")] == ["reversal"]
+    assert [study["name"] for study in as_json(scamp, service, "list")] == ["reversal"]
     logs = scamp(service.data_dir, "logs", "1", "1", SCAMP_ADDRESS=service.url)
     assert "a model of width 256" in logs.stdout
 
 
-def test_mistakes_are_one_line_and_store_nothing(service: Served, tmp_path: Path) -> None:
-    studies = as_json(service, "list")
+def test_mistakes_are_one_line_and_store_nothing(scamp: Scamp, service: Served, tmp_path: Path) -> None:
+    studies = as_json(scamp, service, "list")
     (tmp_path / "not-yaml.yaml").write_text("{")
     (tmp_path / "typo.yaml").write_text(STUDY.replace("budget:", "budgets:"))
     broken = folder_of(tmp_path / "broken", f"raise ImportError('no such thing')\n{WORKLOAD}")
@@ -134,10 +135,10 @@ def test_mistakes_are_one_line_and_store_nothing(service: Served, tmp_path: Path
         done = scamp(service.data_dir, *arguments, SCAMP_ADDRESS=service.url)
         assert done.returncode == 2, f"{arguments}: {done.stdout}{done.stderr}"
         assert words in done.stderr and done.stderr.startswith("scamp: ") and done.stdout == ""
-    assert as_json(service, "list") == studies
+    assert as_json(scamp, service, "list") == studies
 
 
-def test_a_study_of_which_no_trial_succeeds_has_exit_code_1(service: Served, tmp_path: Path) -> None:
+def test_a_study_of_which_no_trial_succeeds_has_exit_code_1(scamp: Scamp, service: Served, tmp_path: Path) -> None:
     fails = WORKLOAD.replace("        return self.words[512", "        1 / 0\n        return self.words[512")
     folder = folder_of(tmp_path / "ends", fails)
     arguments = ["submit", folder / "study.yaml", "--working-dir", folder, "--json"]
@@ -145,7 +146,9 @@ def test_a_study_of_which_no_trial_succeeds_has_exit_code_1(service: Served, tmp
     assert done.returncode == 1
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["trials"] == {"FAILED": 2} and summary["best"] is None
-    assert all("ZeroDivisionError" in trial["reason"] for trial in as_json(service, "trials", str(summary["study"])))
+    assert all(
+        "ZeroDivisionError" in trial["reason"] for trial in as_json(scamp, service, "trials", str(summary["study"]))
+    )
 
 
 def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
@@ -169,7 +172,7 @@ def test_a_language_model_is_better_than_one_who_knows_letters_alone(tmp_path: P
         "space: {lr: {low: 3e-3, high: 6e-3}}\nfixed: {depth: 2, width: 64, heads: 4, context: 64, batch: 32}\n"
         "budget: {trials: 1, steps: 60, report_every: 30}\n"
     )
-    done = scamp(tmp_path / "data", "run", study, "--json")
+    done = run_scamp(tmp_path / "data", "run", study, "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
     told = {"trials", "best", "degrees", "colocated", "healed", "prediction_error_pct", "wall_seconds"}

@@ -11,8 +11,10 @@ from estimators.model import Plan
 from scamp_service.cli.named_plan import plan_of
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.estimate import Estimator
+from tests.conftest import Scamp
 from tests.plans import plans
-from tests.processes import scamp
+
+pytestmark = pytest.mark.usefixtures("warm_traces")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,9 @@ def estimator(folder: Path) -> Iterator[Estimator]:
         yield estimator
 
 
-def test_each_stage_is_priced_and_together_they_have_all_parameters(estimator: Estimator, folder: Path) -> None:
+def test_each_stage_is_priced_and_together_they_have_all_parameters(
+    estimator: Estimator, folder: Path, scamp: Scamp
+) -> None:
     text = "micro_batch=4, num_micro_batches=3, pp=2, recompute=true"
     stages = estimator.predict({"depth": 4}, plan_of(text))
     for stage in stages:
@@ -45,7 +49,7 @@ def test_a_plan_that_divides_nothing_evenly_is_refused(estimator: Estimator) -> 
         estimator.predict({"depth": 4}, Plan(4, tp=3))
 
 
-def test_a_price_on_a_gpu_says_that_nobody_has_verified_it(folder: Path) -> None:
+def test_a_price_on_a_gpu_says_that_nobody_has_verified_it(folder: Path, scamp: Scamp) -> None:
     command = ("estimate", "vit_digits", "--plan", "micro_batch=4,tp=2", "--device", "H100")
     done = scamp(folder, *command)
     assert "unverified: ScaMP has not held such peaks against a H100" in done.stdout

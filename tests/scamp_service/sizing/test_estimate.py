@@ -27,7 +27,7 @@ from scamp_service.sizing.calibration import calibrated
 from scamp_service.sizing.estimate import UNVERIFIED, Estimate, Estimator, devices, estimate, target
 from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.sizing.trace_pool import TracePool
-from tests.processes import scamp
+from tests.conftest import Scamp
 from tests.sizing import USER, MemoryBlobs, Sizing
 
 MEDIUM = {"depth": 4, "width": 128, "heads": 4, "batch": 32}
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[TracePool]:
+def pool(warm_traces: None) -> Iterator[TracePool]:
     """One for all estimators: each start takes seconds."""
     with TracePool(2) as started:
         yield started
@@ -205,7 +205,7 @@ def test_the_function_tells_what_the_command_tells(
             estimate("vit_digits", MEDIUM, **arguments)
 
 
-def test_this_machine_is_calibrated_once_and_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
+def test_this_machine_is_calibrated_once_and_a_damaged_file_counts_as_none(tmp_path: Path, scamp: Scamp) -> None:
     assert calibrated(tmp_path) is None
     told = scamp(tmp_path, "calibrate").stdout
     kind = calibrated(tmp_path)
@@ -292,7 +292,7 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
         function("none")
 
 
-def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path: Path) -> None:
+def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path: Path, scamp: Scamp) -> None:
     study = tmp_path / "study.yaml"
     spec: dict[str, Any] = {
         "name": "small",

@@ -10,6 +10,8 @@ from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import bundle_code
 
+pytestmark = pytest.mark.usefixtures("warm_traces")
+
 GOOD = """
 from workloads.protocol import Workload
 

@@ -19,7 +19,7 @@ from scamp_service.sizing.groups import grouped
 from scamp_service.sizing.screening import Screening, screen
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.traces import Tracer
-from tests.processes import scamp
+from tests.conftest import Scamp
 
 STUDY = """
 name: chars
@@ -33,6 +33,8 @@ fixed: {heads: 4, batch: 16, context: 64}
 budget: {trials: 4, steps: 4, report_every: 2}
 """
 CLUSTER = devices(1, 60)
+
+pytestmark = pytest.mark.usefixtures("warm_traces")
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,7 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
             assert (screener.known(group, Layout()) is not None) == there
 
 
-def test_the_command_screens_a_study(folder: Path, screening: Screening) -> None:
+def test_the_command_screens_a_study(folder: Path, screening: Screening, scamp: Scamp) -> None:
     args = ["screen", str(folder / "study.yaml"), "--candidates", "40", "--count", "1", "--mib", "60"]
     shown = scamp(folder, *args)
     assert shown.returncode == 0, shown.stderr

@@ -19,6 +19,8 @@ from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.sizing.traces import TraceCache
 from tests.sizing import FOUR_DEVICES, USER, MemoryBlobs, Sizing
 
+pytestmark = pytest.mark.usefixtures("warm_traces")
+
 
 def traces(folder: Path) -> dict[str, int]:
     """What is remembered on disk, and when each was written."""

@@ -8,6 +8,8 @@ import pytest
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 
+pytestmark = pytest.mark.usefixtures("warm_traces")
+
 
 def test_one_thing_after_another_is_done_by_one_process_and_no_other_starts() -> None:
     with TracePool(3) as pool:

@@ -54,7 +54,7 @@ class Choosy(Trick):
 
 
 @pytest.fixture(scope="module")
-def traces() -> Iterator[TraceProcess]:
+def traces(warm_traces: None) -> Iterator[TraceProcess]:
     process = TraceProcess()
     yield process
     process.end()
