@@ -28,6 +28,10 @@ class Keeps(VitDigits):
         self.todo = {(place, step): (num_mib, make) for place, step, num_mib, make in params["keep"]}
         self.kept = []
 
+    def on_step(self, step, steps, optimizer):
+        super().on_step(step, steps, optimizer)
+        self.step = step
+
     def loss(self, model, batch):
         self.keep("loss")
         return super().loss(model, batch)
@@ -37,7 +41,7 @@ class Keeps(VitDigits):
         return super().evaluate(model, batch)
 
     def keep(self, place):
-        num_mib, make = self.todo.pop((place, self._step), (0, ""))
+        num_mib, make = self.todo.pop((place, self.step), (0, ""))
         if make == "tensor":
             self.kept.append(torch.ones(num_mib * 2**20, dtype=torch.uint8))
         elif make == "pieces":  # of malloc's heap; all but the last are free again after the step

@@ -13,7 +13,7 @@ from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.store.fields import trial_fields
 from scamp_service.store.store import Store
 from scamp_service.store.summary import prediction_errors_pct, study_summary
-from tests.processes import scamp
+from tests.conftest import Scamp
 from tests.serving import SECRET, SPEC, free_port, full_spec, served, settings_in
 from tests.values import new_attempt, sized, trial
 
@@ -56,7 +56,7 @@ def test_a_completed_study_without_a_completed_trial_says_so(tmp_path: Path) -> 
     assert "completed, no trial succeeded" in printed(live_view(summary, "accuracy", {}))
 
 
-def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path) -> None:
+def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scamp) -> None:
     with served(settings_in(tmp_path, port=free_port())) as (url, store):
         study = without_success(store)
         running = store.create_study(full_spec(), now=0.0).id
