@@ -15,7 +15,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.import_check import admit
+from scamp_service.sizing.import_check import check_import
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 from workloads.archive import MAX_CODE_BYTES
@@ -37,7 +37,7 @@ def parse_submission(body: bytes) -> tuple[StudySpec, bytes | None]:
         raise InvalidInput(f"unknown key {unknown[0]!r} beside spec; the body is {SHAPE}")
     spec = parse_study(data["spec"])
     code = _decode(data.get("code_zip"))
-    admit(spec, code)
+    check_import(spec, code)
     return spec, code
 
 

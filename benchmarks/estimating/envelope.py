@@ -24,7 +24,7 @@ from estimators.peaks.envelope import Envelope
 from estimators.scaling.blueprint import SAMPLES, Blueprint
 from estimators.scaling.formula import RANKS
 from estimators.tracing.tracer import trace, trace_peak
-from scamp_service.sizing.blueprints import Screener
+from scamp_service.sizing.blueprints import BlueprintFinder
 from scamp_service.sizing.estimate import TRACE_SECONDS, OneBlob
 from scamp_service.sizing.groups import Group, columns
 from scamp_service.sizing.trace_pool import TracePool
@@ -146,5 +146,5 @@ def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[Group, di
     source = random.Random("blueprints")
     drawn = [point for point in (draw(source) for _ in range(EXAMPLES)) if point.workload == workload]
     with tempfile.TemporaryDirectory() as folder, TracePool() as pool:
-        screener = Screener(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS), pool)
-        return list(screener.blueprints(dict(enumerate(point.params for point in drawn)), degrees))
+        finder = BlueprintFinder(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS), pool)
+        return list(finder.blueprints(dict(enumerate(point.params for point in drawn)), degrees))

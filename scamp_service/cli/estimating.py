@@ -11,7 +11,7 @@ import typer
 from estimators.model import MIB, Plan
 from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, err, out, settings_of
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.candidates import STUDY_SUFFIXES, subject
+from scamp_service.sizing.candidates import STUDY_SUFFIXES, candidates_of
 
 if TYPE_CHECKING:
     from estimators.devices.kind import DeviceKind
@@ -59,11 +59,11 @@ def estimate(
         raise InvalidInput("--expandable-segments is about the allocator of GPUs: name one with --device")
     cluster, kind = target(settings, device, count, mib)
     given = plan_of(plan) if plan is not None else None
-    wanted = subject(what, _params(param or []), candidates, working_dir)
+    wanted = candidates_of(what, _params(param or []), candidates, working_dir)
     found = []
     with Estimator(wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable) as estimator:
         if given is not None:
-            _price(estimator, wanted.candidates, given, kind if device else None, as_json)
+            _estimate_plan(estimator, wanted.candidates, given, kind if device else None, as_json)
             return
         for params in wanted.candidates:
             with err.status("tracing …"):
@@ -109,7 +109,7 @@ def screen(
     cluster, kind = target(settings, device, count, mib)
     if what.suffix not in STUDY_SUFFIXES:
         raise InvalidInput(f"{what} has no space to screen: name a study in YAML, or ask `scamp estimate {what}`")
-    wanted = subject(str(what), _params(param or []), candidates, working_dir, at_random=True)
+    wanted = candidates_of(str(what), _params(param or []), candidates, working_dir, at_random=True)
     cache_dir = settings.data_dir / "profiles"
     with err.status("tracing …"):
         found = screened(wanted.workload, wanted.code, wanted.candidates, cluster, cache_dir, kind, err.print)
@@ -124,23 +124,23 @@ def screen(
         out.print(line, style="dim", soft_wrap=True, markup=False)
 
 
-def _price(
+def _estimate_plan(
     estimator: Estimator,
     candidates: Sequence[Mapping[str, Any]],
     plan: Plan,
     kind: DeviceKind | None,
     as_json: bool,
 ) -> None:
-    from scamp_service.cli.named_plan import caveat, price_json, price_table
+    from scamp_service.cli.named_plan import caveat, stages_json, stages_table
 
     answers = []
     for params in candidates:
         with err.status("tracing …"):
             stages = estimator.predict(params, plan)
-        answers.append(price_json(dict(params), plan, stages, kind))
+        answers.append(stages_json(dict(params), plan, stages, kind))
         if not as_json:
             out.print(f"{plan}: one rank of each stage", style="bold", soft_wrap=True)
-            out.print(price_table(stages))
+            out.print(stages_table(stages))
     if as_json:
         print(json.dumps(answers))
     elif words := caveat(kind):

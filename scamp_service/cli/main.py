@@ -127,13 +127,13 @@ def run(
 ) -> None:
     """Run one study to its end, without a server. Exit code 0 when it completes, 1 when it fails."""
     from scamp_service.processes.controller_process import ray_address_of_environment, run_study
-    from scamp_service.sizing.import_check import admit
+    from scamp_service.sizing.import_check import check_import
     from scamp_service.store.fields import trial_fields
     from scamp_service.store.summary import all_trials, device_fill, study_summary
 
     spec = parse_study(read_study(study))
     code = code_of(study, spec, working_dir)
-    admit(spec, code)
+    check_import(spec, code)
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
     with _live(quiet=as_json or not out.is_terminal) as update:
 

@@ -24,7 +24,7 @@ def plan_of(text: str) -> Plan:
         raise InvalidInput(f"no plan: {text!r} ({error}); write micro_batch=8,tp=2 or others of {known}") from None
 
 
-def price_json(
+def stages_json(
     params: dict[str, Any], plan: Plan, stages: Sequence[Prediction], kind: DeviceKind | None
 ) -> dict[str, Any]:
     """``parts`` are bytes of the peak by category; ``device`` is a GPU, and whether ScaMP has measured one."""
@@ -35,7 +35,7 @@ def price_json(
     return {"params": params, "plan": plan.to_json(), "device": device, "stages": costs}
 
 
-def price_table(stages: Sequence[Prediction]) -> Table:
+def stages_table(stages: Sequence[Prediction]) -> Table:
     """MiB of one rank of each stage by category."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
     for heading in ["stage", *COLUMNS, "peak", "reserve"]:

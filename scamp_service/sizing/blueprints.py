@@ -36,7 +36,7 @@ KINDS = tuple(
 """One layout for each blueprint of a group; 2 stands for every number of shards."""
 
 
-class Screener:
+class BlueprintFinder:
     """Finds blueprints for the candidates of one workload."""
 
     def __init__(self, workload: str, code: str | None, tracer: Tracer, pool: TracePool) -> None:

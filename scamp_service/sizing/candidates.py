@@ -16,7 +16,7 @@ STUDY_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Candidates:
     """A workload, the zip of its files if it is a user's, and the parameters of each candidate."""
 
     workload: str
@@ -24,14 +24,14 @@ class Subject:
     candidates: Sequence[Mapping[str, Any]]
 
 
-def subject(
+def candidates_of(
     what: str,
     params: Mapping[str, Any],
     num_candidates: int = 1,
     working_dir: Path | None = None,
     *,
     at_random: bool = False,
-) -> Subject:
+) -> Candidates:
     """``what`` is STUDY.yaml, the name of a built-in workload, FILE.py:Class, FILE.py:function or MODULE:FUNC.
 
     ``params`` take the place of a study's own; its candidates are the first that it would try, or drawn ``at_random``.
@@ -39,10 +39,10 @@ def subject(
     """
     if Path(what).suffix not in STUDY_SUFFIXES:
         if ":" not in what:
-            return Subject(what, None, [params])
+            return Candidates(what, None, [params])
         module, _, name = what.rpartition(":")
         workload = what if module.endswith(".py") else f"{module.replace('.', '/')}.py:{name}"
-        return Subject(workload, bundle_code(Path.cwd() / "study", workload, working_dir), [params])
+        return Candidates(workload, bundle_code(Path.cwd() / "study", workload, working_dir), [params])
     from scamp_service.search.proposals import Search
 
     study = Path(what)
@@ -52,7 +52,7 @@ def subject(
     if at_random:
         spec = spec.model_copy(update={"search": spec.search.model_copy(update={"sampler": "random"})})
     proposed = Search(spec).propose([], 0, num_candidates)
-    return Subject(spec.workload, code_of(study, spec, working_dir), [{**one, **params} for one in proposed])
+    return Candidates(spec.workload, code_of(study, spec, working_dir), [{**one, **params} for one in proposed])
 
 
 def read_study(study: Path) -> str:

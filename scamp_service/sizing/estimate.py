@@ -29,7 +29,7 @@ from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
-from scamp_service.sizing.candidates import subject
+from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.plan_search import Missing, run_search, search_plan
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
@@ -59,7 +59,7 @@ def estimate(
     """What ``scamp estimate`` does, for one candidate; the arguments are the command's. Raises ``InvalidInput``."""
     settings = Settings()
     cluster, kind = target(settings, device, count, mib)
-    wanted = subject(what, params or {}, 1, working_dir)
+    wanted = candidates_of(what, params or {}, 1, working_dir)
     with Estimator(wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable) as estimator:
         return estimator.estimate(wanted.candidates[0], cluster)
 

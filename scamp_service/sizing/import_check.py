@@ -20,7 +20,7 @@ IMPORT_SECONDS = 60
 _one_at_a_time = threading.Lock()  # a process with torch in it takes hundreds of MiB
 
 
-def admit(spec: StudySpec, code: bytes | None) -> None:
+def check_import(spec: StudySpec, code: bytes | None) -> None:
     """Raises ``InvalidInput`` for a workload that is unknown, not in ``code`` (a zip), or fails when it is imported."""
     check_code(spec.workload, code)
     if code is None:

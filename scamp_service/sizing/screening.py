@@ -24,7 +24,7 @@ from placement.model import Cluster
 from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, list_options, pick
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
-from scamp_service.sizing.blueprints import Screener
+from scamp_service.sizing.blueprints import BlueprintFinder
 from scamp_service.sizing.estimate import TRACE_SECONDS, Estimator, OneBlob
 from scamp_service.sizing.groups import Group, columns
 from scamp_service.sizing.trace_pool import TracePool
@@ -95,11 +95,11 @@ def screen(
     check_code(workload, code, functions=True)
     tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS, on_cuda=cluster.has_gpus)
     with TracePool() as pool:
-        screener = Screener(workload, hashlib.sha256(code).hexdigest() if code else None, tracer, pool)
-        batches = _batches(screener, candidates)
+        finder = BlueprintFinder(workload, hashlib.sha256(code).hexdigest() if code else None, tracer, pool)
+        batches = _batches(finder, candidates)
         sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
         tell(f"looking for formulas of {len(sound)} candidates")
-        found, alone = _by_formulas(screener, sound, batches, cluster)
+        found, alone = _by_formulas(finder, sound, batches, cluster)
         for why, num in Counter(alone.values()).items():
             tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
         if alone:
@@ -109,17 +109,17 @@ def screen(
     refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)}
     found |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
     in_order = [found[place] for place in range(len(candidates))]
-    return Screening(in_order, screener.num_examples, screener.num_checked, alone)
+    return Screening(in_order, finder.num_examples, finder.num_checked, alone)
 
 
 def _by_formulas(
-    screener: Screener, sound: Mapping[int, Json], batches: Sequence[int | str], cluster: Cluster
+    finder: BlueprintFinder, sound: Mapping[int, Json], batches: Sequence[int | str], cluster: Cluster
 ) -> tuple[dict[int, Screened], dict[int, str]]:
     """Those that have formulas, and why the others have none."""
     degrees = [1 << power for power in range(len(cluster.devices).bit_length())]
     found: dict[int, Screened] = {}
     alone: dict[int, str] = {}
-    for group, blueprints in screener.blueprints(sound, degrees):
+    for group, blueprints in finder.blueprints(sound, degrees):
         try:
             peaks = _peaks(group, sound, blueprints, degrees) if not isinstance(blueprints, str) else {}
         except NotWhole as reason:
@@ -131,9 +131,9 @@ def _by_formulas(
     return found, alone
 
 
-def _batches(screener: Screener, candidates: Sequence[Json]) -> list[int | str]:
+def _batches(finder: BlueprintFinder, candidates: Sequence[Json]) -> list[int | str]:
     try:
-        return screener.batches(candidates)
+        return finder.batches(candidates)
     except TraceFailed as failed:
         raise InvalidInput(failed.reason) from None
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.import_check import admit
+from scamp_service.sizing.import_check import check_import
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import bundle_code
@@ -36,7 +36,7 @@ def submitted(folder: Path, source: str) -> tuple[StudySpec, bytes]:
 
 
 def test_a_workload_that_loads_is_admitted(tmp_path: Path) -> None:
-    admit(*submitted(tmp_path, GOOD))
+    check_import(*submitted(tmp_path, GOOD))
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_a_workload_that_loads_is_admitted(tmp_path: Path) -> None:
 )
 def test_a_workload_that_fails_on_import_is_refused_with_its_own_words(tmp_path: Path, source: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
-        admit(*submitted(tmp_path, source))
+        check_import(*submitted(tmp_path, source))
 
 
 def test_a_built_in_workload_needs_no_process() -> None:
-    admit(study("vit_digits"), None)
+    check_import(study("vit_digits"), None)
     with pytest.raises(InvalidInput, match="vit_digits"):
-        admit(study("no_such_workload"), None)
+        check_import(study("no_such_workload"), None)

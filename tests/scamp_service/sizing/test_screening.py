@@ -12,8 +12,8 @@ from rich.console import Console
 from estimators.model import Layout
 from placement.planning.planner import ChosenPlan, NoPlan
 from scamp_service.cli.screen_table import as_table, footnotes
-from scamp_service.sizing.blueprints import Screener
-from scamp_service.sizing.candidates import subject
+from scamp_service.sizing.blueprints import BlueprintFinder
+from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import Estimator, OneBlob, devices
 from scamp_service.sizing.groups import grouped
 from scamp_service.sizing.screening import Screening, screen
@@ -51,7 +51,7 @@ def told() -> list[str]:
 
 @pytest.fixture(scope="module")
 def screening(folder: Path, told: list[str]) -> Screening:
-    wanted = subject(str(folder / "study.yaml"), {}, 40, at_random=True)
+    wanted = candidates_of(str(folder / "study.yaml"), {}, 40, at_random=True)
     odd = {**wanted.candidates[0], "width": 30}  # no multiple of the heads
     return screen("stdlib_gpt", None, [*wanted.candidates, odd], CLUSTER, folder / "profiles", tell=told.append)
 
@@ -106,8 +106,8 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
     (group,) = grouped(known)
     for cache, there in ((folder / "profiles", True), (tmp_path / "profiles", False)):
         with TracePool() as pool:
-            screener = Screener("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60), pool)
-            assert (screener.known(group, Layout()) is not None) == there
+            finder = BlueprintFinder("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60), pool)
+            assert (finder.known(group, Layout()) is not None) == there
 
 
 def test_the_command_screens_a_study(folder: Path, screening: Screening, scamp: Scamp) -> None:
