@@ -88,9 +88,8 @@ class Training:
 
         order, rank, world = self.reports.order, self.reports.rank, self.reports.order.plan.world_size
         job = Job(
-            workload=order.candidate.workload,
+            candidate=order.candidate,
             code_dir=self._unpacked(order.candidate.code) if order.candidate.code else None,
-            params=order.candidate.params,
             plan=order.plan,
             seed=order.seed,
             steps=order.steps,

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.distributed import FileStore
 
-from estimators.model import Plan
+from estimators.model import Candidate, Plan
 from workloads.training.runtime import Job, train
 
 
@@ -39,9 +39,8 @@ class Collected:
 def run(order: dict[str, Any]) -> dict[str, Any]:
     rank, plan = order["rank"], Plan.from_json(order["plan"])
     job = Job(
-        workload=order["workload"],
+        candidate=Candidate(order["workload"], None, order["params"]),
         code_dir=Path(order["code_dir"]) if order["code_dir"] else None,
-        params=order["params"],
         plan=plan,
         seed=order["seed"],
         steps=order["steps"],

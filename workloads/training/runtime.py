@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from estimators.model import Plan
+from estimators.model import Candidate, Plan
 from workloads.loading import WorkloadError, load_workload
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.protocol import Batch, Workload
@@ -41,9 +41,8 @@ MEASURED_STEP = 2  # after the start: optimizer states and lazily made buffers e
 class Job:
     """What the ranks of an attempt must know. ``resume_step`` -1: start afresh; ``budget_bytes`` None: no limit."""
 
-    workload: str
+    candidate: Candidate
     code_dir: Path | None
-    params: Mapping[str, Any]
     plan: Plan
     seed: int
     steps: int
@@ -97,7 +96,7 @@ def train(
     torch.set_num_threads(1)
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
-        workload = load_workload(job.workload, job.code_dir)(job.params)
+        workload = load_workload(job.candidate.workload, job.code_dir)(job.candidate.params)
         with process_group(job.plan, rank, rendezvous, device) as mesh:
             return _train(job, workload, device, mesh, rank, reporter)
     except budget.OutOfMemory as error:
