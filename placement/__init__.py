@@ -1,1 +1,1 @@
-"""Which plan, on which devices, when: planner, ledger, packer. Pure: numpy and the standard library only."""
+"""Decides which plan a candidate gets, on which devices, and when. Pure: numpy and the standard library only."""

@@ -1,4 +1,4 @@
-"""The nouns of placement: devices, gangs and where a gang goes, or why it waits. Memory is counted in whole MiB."""
+"""The nouns of placement: devices, gangs, and where a gang goes or why it waits. Memory is counted in whole MiB."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ class Cluster:
 
     @property
     def has_gpus(self) -> bool:
+        """Whether any device is a GPU, not a virtual device."""
         return any(device.kind != VIRTUAL_KIND for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """What one attempt demands: ``num_ranks`` different devices with ``mib_per_rank`` free on each.
+    """The demand of one attempt: ``num_ranks`` different devices with ``mib_per_rank`` free on each.
 
-    ``name`` is how reasons call it; empty: its id.
+    Reasons call the gang by its ``name``, or by its id if the name is empty.
     """
 
     id: str
@@ -60,8 +61,8 @@ class Gang:
 class Queued:
     """A gang that wants to start.
 
-    ``passed_over`` counts the gangs that arrived later and have started since it was queued. ``arrival`` orders gangs
-    by age where the queue's order is another one; those that arrived together count by their place in the queue.
+    ``passed_over`` counts the gangs that arrived later and have started since this one was queued. ``arrival`` orders
+    gangs by age if the queue is in another order. Gangs that arrived together keep their order in the queue.
     """
 
     gang: Gang
@@ -80,7 +81,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a gang is not placed now, in words that a user reads."""
+    """A gang that is not placed now, and the reason in words for the user."""
 
     gang: Gang
     reason: str

@@ -1,16 +1,17 @@
-"""Decides which queued gangs start now, on which devices, and says why; or why they wait.
+"""Decides which queued gangs start now and on which devices, and why the others wait.
 
-Pure and deterministic: the ledger is only read, and reserving what was placed is the caller's. Gangs are taken in
-queue order; one that does not fit is passed over by others, a bounded number of times. It knows no run times. The
-first two rules below are carried out in ``shelf``, the reasons are worded in ``reasons``.
+Pure and deterministic: it only reads the ledger, and the caller reserves what was placed. Gangs are tried in queue
+order. A gang that does not fit may be passed over by later ones, a bounded number of times. Run times are not known
+here. ``shelf`` carries out the first two rules below, and ``reasons`` words the reasons.
 
-- A gang gets all its devices or none, on one node where that is possible.
+- A gang gets all its devices or none, on one node if possible.
 - Best fit: the fullest devices that still fit, so that whole devices stay free for large gangs.
-- Reservation: a gang that has been passed over ``PASSES_BEFORE_RESERVATION`` times goes to the front of the queue. The
-  first such gang that does not fit, but would were the cluster empty, gets the devices that need the fewest gangs to
-  end, and nobody behind may take those. It ends the wait: a reserved device gets no gang from behind, and is given up
-  only for one where fewer gangs must end (or as few, and it comes first in the cluster). So the number of ends still
-  needed never rises, and it is zero at the latest when all gangs now on the reserved devices have ended.
+- Reservation: a gang that has been passed over ``PASSES_BEFORE_RESERVATION`` times moves to the front of the queue. The
+  first such gang that does not fit now, but would fit on the empty cluster, reserves the devices on which the fewest
+  gangs must end before it can start. No gang behind it may take these devices. This bounds the wait: a reserved device
+  gets no new gang, and is exchanged only for one where fewer gangs must end (or equally many, if that device comes
+  first in the cluster). So the number of gangs that must still end never rises, and it is zero at the latest when all
+  gangs now on the reserved devices have ended.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from placement.packing.ledger import Ledger
 from placement.packing.reasons import why_here, why_waiting
 from placement.packing.shelf import Shelf
 
-# A reservation leaves memory idle while it drains; without one, small gangs would hold up a large one for ever. Eight
-# passes are two rounds of small gangs over the default cluster of four devices.
+# A reservation leaves memory idle while its devices drain. Without one, small gangs could delay a large one forever.
+# Eight passes are two rounds of small gangs over the default cluster of four devices.
 PASSES_BEFORE_RESERVATION = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One run of a gang: when it began, and when it ended (None: it runs). Times are seconds on one clock."""
+    """One run of a gang: when it began, and when it ended (None while it runs). Times are seconds on one clock."""
 
     arrival: int
     began_at: float
@@ -39,9 +40,9 @@ class Start:
 
 
 def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list[Wait]]:
-    """What starts now and what waits, each in the order in which the gangs were tried. ``ledger`` is not changed.
+    """The gangs that start now and those that wait, each in the order in which they were tried.
 
-    Every gang that fits is placed, but for those that only reserved devices could take.
+    Every gang that fits is placed, unless it fits only on reserved devices. ``ledger`` is not changed.
     """
     shelf = Shelf(ledger)
     placements: list[Placement] = []
@@ -59,10 +60,10 @@ def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list
 
 
 def passed_over(arrived_at: Mapping[int, float], starts: Iterable[Start]) -> dict[int, int]:
-    """Arrival → how many gangs that arrived later have started while this one waited.
+    """How many gangs that arrived later have started while each gang waited, by the waiting gang's arrival.
 
-    ``arrived_at`` gives the time at which each waiting gang arrived. One that has run before waits since its last run
-    ended. ``starts`` are all starts of the waiting gangs and of those that arrived after the oldest of them.
+    ``arrived_at`` gives the time at which each waiting gang arrived. A gang that has run before has been waiting since
+    its last run ended. ``starts`` are all starts of the waiting gangs and of all gangs that arrived after the oldest.
     """
     waits_since = dict(arrived_at)
     by_arrival = sorted(starts, key=lambda start: start.arrival)
@@ -79,7 +80,7 @@ def passed_over(arrived_at: Mapping[int, float], starts: Iterable[Start]) -> dic
 
 
 def _starved_first(queue: Sequence[Queued]) -> list[Queued]:
-    """In queue order, but for those passed over too often: they go first, the oldest of them before all."""
+    """The gangs in queue order, except that those passed over too often come first, the oldest of them in front."""
     starved = [queued for queued in queue if queued.passed_over >= PASSES_BEFORE_RESERVATION]
     others = [queued for queued in queue if queued.passed_over < PASSES_BEFORE_RESERVATION]
     return sorted(starved, key=lambda queued: queued.arrival) + others

@@ -1,4 +1,4 @@
-"""Says why a gang was placed where it is, or why it waits, in words that a user reads. Decides nothing."""
+"""Words the reason why a gang was placed where it is, or why it waits, for the user. Decides nothing."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from placement.packing.shelf import Shelf, Spot
 
 
 def why_here(chosen: Sequence[Spot]) -> str:
-    """The reason for a gang's devices, once the gang is on them."""
+    """The reason for a gang's devices. The gang must already be on ``chosen``."""
     nodes = {spot.device.node for spot in chosen}
     shared = sum(len(spot.gangs) > 1 for spot in chosen)
     left = ", ".join(f"{spot.device.id} ({spot.free_mib} of {spot.device.capacity_mib} MiB left)" for spot in chosen)
-    where = f"on node {nodes.pop()}" if len(nodes) == 1 else f"over {len(nodes)} nodes, as no single one has room"
+    where = f"on node {nodes.pop()}" if len(nodes) == 1 else f"over {len(nodes)} nodes, as no single node has room"
     how = f", {shared} of {len(chosen)} shared with other gangs" if shared else ""
     return f"fullest devices that fit {where}: {left}{how}"
 
 
 def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, Queued]) -> Iterator[Wait]:
-    """Each waiting gang with its reason at the end of the round; ``reserved`` names the gang that a device is kept for.
+    """Yield each waiting gang with its reason at the end of the round.
 
-    Gangs with equal demands share one reason.
+    ``reserved`` maps the id of each reserved device to the gang that it is kept for. Gangs with equal demands share one
+    reason.
     """
     words: dict[tuple[int, int], str] = {}
     reserved_for = next(iter(reserved.values()), None)
@@ -48,7 +49,7 @@ def _why_not(gang: Gang, free: Sequence[Spot], num_large: int, shelf: Shelf, res
         return "the cluster has no devices now"
     demand = f"needs {gang.mib_per_rank} MiB on {_devices(gang.num_ranks)} at once"
     if num_large < gang.num_ranks:
-        return f"{demand}, but only {num_large} of {_devices(len(shelf.spots))} in the cluster offer so much"
+        return f"{demand}, but only {num_large} of {_devices(len(shelf.spots))} in the cluster offer that much"
     if not free:
         return f"{demand}; {_fullness(shelf)}"
     have = f"{len(free)} {'has' if len(free) == 1 else 'have'} that free ("

@@ -1,6 +1,6 @@
-"""The devices during one round of packing: which of them a gang takes or reserves, and what is left of each then.
+"""The devices during one round of packing: which of them a gang takes or reserves, and what is then left on each.
 
-It starts from the ledger and does not change it. Which gang comes first is decided in ``packer``.
+It starts from the ledger and does not change it. ``packer`` decides which gang comes first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from placement.packing.ledger import Ledger
 
 
 class Spot:
-    """One device as this round goes on: what the ledger says, and what the round has added."""
+    """One device during a round: the reservations of the ledger, and those that the round has added."""
 
     __slots__ = ("device", "free_mib", "gangs", "position")
 
@@ -23,10 +23,11 @@ class Spot:
 
     @property
     def key(self) -> tuple[int, int]:
+        """Free MiB, then the position in the cluster: sorts the fullest devices first."""
         return self.free_mib, self.position
 
     def ends_needed(self, mib: int, max_gangs: int) -> int:
-        """The fewest gangs that must end until ``mib`` are free: the largest first."""
+        """The fewest gangs that must end before ``mib`` are free and a gang may start; the largest end first."""
         free, slots, ends = self.free_mib, max_gangs - len(self.gangs), 0
         for held in sorted(self.gangs.values(), reverse=True):
             if free >= mib and slots > 0:
@@ -36,18 +37,21 @@ class Spot:
 
 
 class Shelf:
-    """The devices that may take a gang, ordered by free MiB. It only shrinks: what fails once, fails for the round."""
+    """The devices that may take a gang, ordered by free MiB.
+
+    During a round memory is only taken, never freed, so a demand that failed once fails for the rest of the round.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self.max_gangs = ledger.max_gangs_per_device
         self.spots = [Spot(device, n, ledger.gangs_on(device.id)) for n, device in enumerate(ledger.devices)]
         self.placed = {gang.id for gang in ledger.gangs}
         self._order = sorted(spot.key for spot in self.spots if len(spot.gangs) < self.max_gangs)
-        self._failed: list[tuple[int, int]] = []  # (ranks, MiB): no gang that wants as much or more fits
+        self._failed: list[tuple[int, int]] = []  # (ranks, MiB) that failed: as much or more fails too
 
     def take(self, gang: Gang) -> list[Spot] | None:
-        """Devices for the whole gang, now used by it; None when it does not fit."""
-        assert gang.id not in self.placed, f"gang {gang.id} is queued, and holds devices already"
+        """Devices for the whole gang, which now holds its memory there; None if it does not fit."""
+        assert gang.id not in self.placed, f"gang {gang.id} is queued but already holds devices"
         if any(gang.num_ranks >= ranks and gang.mib_per_rank >= mib for ranks, mib in self._failed):
             return None
         candidates = self._candidates(gang.mib_per_rank)
@@ -65,18 +69,21 @@ class Shelf:
         return chosen
 
     def reserve(self, gang: Gang) -> list[Spot]:
-        """Close the devices on which ``gang`` can start soonest; none when even the empty cluster is too small."""
+        """Close and return the devices on which ``gang`` can start soonest.
+
+        Empty if even the empty cluster is too small for the gang.
+        """
         large = [spot for spot in self.spots if spot.device.capacity_mib >= gang.mib_per_rank]
         if len(large) < gang.num_ranks:
             return []
-        # By position among equals: free MiB would move the reservation each time that something else ends.
+        # Ties are broken by position: with free MiB the reservation would move each time that another gang ends.
         large.sort(key=lambda spot: (spot.ends_needed(gang.mib_per_rank, self.max_gangs), spot.position))
         for spot in large[: gang.num_ranks]:
             self._close(spot)
         return large[: gang.num_ranks]
 
     def _candidates(self, mib: int) -> list[Spot]:
-        """Devices with ``mib`` free and room for a gang, fullest first."""
+        """Devices with ``mib`` free that may take another gang, fullest first."""
         return [self.spots[position] for _, position in self._order[bisect_left(self._order, (mib, -1)) :]]
 
     def _close(self, spot: Spot) -> None:
@@ -86,7 +93,7 @@ class Shelf:
 
 
 def _near_each_other(candidates: Sequence[Spot], num_ranks: int) -> list[Spot]:
-    """The fullest ``num_ranks`` devices of the one node where they are fullest, else of as few nodes as possible."""
+    """``num_ranks`` devices on the one node where they are fullest, or else on as few nodes as possible."""
     nodes: dict[str, list[Spot]] = {}
     for spot in candidates:
         nodes.setdefault(spot.device.node, []).append(spot)

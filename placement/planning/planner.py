@@ -1,17 +1,18 @@
 """Chooses the plan of one candidate from its traced profile: how many ranks, whether to recompute, which micro-batch.
 
-Pure: it traces nothing. It walks the options in order of preference and, where a layout's peak curve is missing,
-answers which one it must know; the caller traces that layout and asks again. It knows nothing of what else runs on
-the devices: when and where the gang starts is the packer's business.
+Pure: it traces nothing. It examines the options in order of preference. If it needs the peak curve of a layout that has
+not been traced, it returns that layout; the caller traces it and asks again. It does not know what else runs on the
+devices: the packer decides when and where the gang starts.
 
 The rule, most preferred first:
 
-1. the smallest degree in 1, 2, 4, …: a gang of d ranks trains a step at most d times as fast, and loses that to
-   communication, so fewer ranks per candidate train more candidates per device-hour while others wait;
-2. no recompute before recompute: it repeats every forward pass, about a third more FLOPs (forward : backward = 1 : 2);
-3. the largest micro-batch: accumulating over smaller ones costs no FLOPs, only kernels that are less well filled.
+1. the smallest degree in 1, 2, 4, …: a gang of d ranks trains a step at most d times as fast, and communication reduces
+   that. So while other candidates wait, fewer ranks per candidate train more candidates per device-hour;
+2. plans without recompute before plans with it: recompute repeats every forward pass, which costs about a third more
+   FLOPs (forward : backward = 1 : 2);
+3. the largest micro-batch: accumulating over smaller ones costs no FLOPs, but smaller kernels use the device less well.
 
-Degree by memory alone leaves devices idle when few candidates are left; mending that needs step times.
+Choosing the degree by memory alone leaves devices idle when few candidates are left. Avoiding that needs step times.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from placement.model import Cluster
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """The preferred plan that fits, its cost per rank, and why no more preferred one was taken."""
+    """The most preferred plan that fits, its cost per rank, and the reason why the one preferred to it was refused."""
 
     plan: Plan
     prediction: Prediction
@@ -51,10 +52,10 @@ class NoPlan:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The best plan of one degree and recompute setting, or the cheapest where none fits, and its cost per rank.
+    """The best plan of one degree and recompute setting (the cheapest if none fits), and its cost per rank.
 
-    ``states_alone``: nothing was traced, as its states alone are too large. ``at_least``: the cost of one micro-batch
-    is too large already, and that of accumulating several was not looked at.
+    ``states_alone``: the model states alone are too large, so nothing was traced. ``at_least``: one micro-batch alone
+    already needs too much, so the cost of accumulating several was not examined.
     """
 
     plan: Plan
@@ -65,10 +66,12 @@ class Option:
 
     @property
     def fits(self) -> bool:
+        """Whether one rank's reservation is within ``offered_mib``."""
         return self.prediction.reserved_mib <= self.offered_mib
 
     @property
     def words(self) -> str:
+        """The plan in words for a refusal, without the number of micro-batches."""
         if self.states_alone:
             return f"{self.plan.ways}, states alone"
         return str(replace(self.plan, num_micro_batches=1))
@@ -82,22 +85,26 @@ class Option:
 
 
 def choose(profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0) -> ChosenPlan | Untraced | NoPlan:
-    """The plan for ``batch`` samples per optimizer step; ``extra_bytes`` per rank are added to every prediction.
+    """Choose the plan for ``batch`` samples per optimizer step.
 
-    Asks for at most four layouts per degree, and for none of a degree whose states alone are too large. Raises
-    ValueError for an empty cluster: no candidate is infeasible merely because the devices are not there yet.
+    ``extra_bytes`` per rank, and the margin for these devices, are added to every prediction. Needs the traces of at
+    most four layouts per degree, and of none for a degree whose model states alone are too large. Raises ValueError for
+    an empty cluster: a candidate is not infeasible merely because the devices are not there yet.
     """
     return pick(_options(profile, batch, cluster, extra_bytes), batch=batch, cluster=cluster)
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
-    """The first option that fits, as all that ``list_options`` lists are in the order of preference."""
+    """Pick the first option that fits; ``options`` are in the order of preference, as ``list_options`` returns them.
+
+    An ``Untraced`` that comes before it is returned instead.
+    """
     refused: list[Option] = []
     for option in options:
         if isinstance(option, Untraced):
             return option
         if option.fits:
-            # The last refusal says the most: those before it were preferred to it.
+            # The last refused option says the most: it is the next better one.
             why = f" ({refused[-1]})" if refused else ""
             return ChosenPlan(option.plan, option.prediction, f"{option}{why}")
         refused.append(option)
@@ -105,7 +112,7 @@ def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) 
 
 
 def list_options(profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0) -> list[Option | Untraced]:
-    """All that ``choose`` would look at if nothing had pleased it so far, in its order; the same errors."""
+    """All options that ``choose`` would examine if none of them fitted, in the same order. Raises the same errors."""
     return list(_options(profile, batch, cluster, extra_bytes))
 
 
@@ -130,7 +137,7 @@ def _options(profile: Peaks, batch: int, cluster: Cluster, extra_bytes: int) -> 
 
 
 def _degrees(cluster: Cluster, batch: int) -> Iterator[tuple[int, int]]:
-    """(degree, MiB that each of its ranks may use): the largest devices are taken, the smallest of them binds."""
+    """Yield (degree, MiB that each rank may use). A gang takes the largest devices; the smallest of them is the limit."""
     capacities = sorted((device.capacity_mib for device in cluster.devices), reverse=True)
     degree = 1
     while degree <= len(capacities) and batch % degree == 0:
@@ -158,8 +165,8 @@ class _Row:
         largest = self._largest(whole)
         if share <= largest:
             return self._option(share)
-        # Accumulation keeps gradients through the next forward pass, so it never needs less than one micro-batch of
-        # the same size without it: when no such micro-batch fits, the second trace can tell nothing new.
+        # Accumulation keeps gradients during the next forward pass, so it never needs less than a single micro-batch of
+        # the same size. If not even one sample fits, a trace with accumulation cannot change the result.
         if largest == 0:
             return self._option(1, at_least=share > 1)
         if parts not in self.profile.curves:
@@ -179,13 +186,13 @@ class _Row:
 
 @lru_cache(maxsize=4096)
 def _plan(micro_batch: int, num_micro_batches: int, degree: int, recompute: bool) -> Plan:
-    """A plan; a screening asks for the same few hundred some ten thousand times."""
+    """A cached plan: a screening builds the same few hundred tens of thousands of times."""
     return Plan(micro_batch, num_micro_batches, dp_shard=degree, recompute=recompute)
 
 
 @cache
 def _layouts(degree: int, recompute: bool) -> tuple[Layout, Layout]:
-    """Without and with accumulation: the very objects that plans have, as a dictionary finds those fastest."""
+    """The layouts without and with accumulation: the same objects that plans have, which a dictionary finds fastest."""
     return _plan(1, 1, degree, recompute).layout, _plan(1, 2, degree, recompute).layout
 
 

@@ -29,7 +29,7 @@ def test_a_gang_holds_its_mib_on_every_device_until_it_is_released() -> None:
         (Gang("b", 2, 10), ["d0"], "has 2 ranks"),
         (Gang("b", 2, 10), ["d1", "d1"], "different devices"),
         (Gang("b", 1, 10), ["d7"], "0 MiB free"),
-        (Gang("a", 1, 10), ["d1"], "placed already"),
+        (Gang("a", 1, 10), ["d1"], "already placed"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(gang: Gang, devices: list[str], complaint: str) -> None:

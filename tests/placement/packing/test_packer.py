@@ -102,12 +102,12 @@ def test_a_gang_that_does_not_fit_whole_holds_nothing_and_says_what_is_missing()
         (
             ledger_with(2),
             (4, 10),
-            "needs 10 MiB on 4 devices at once, but only 2 of 2 devices in the cluster offer so much",
+            "needs 10 MiB on 4 devices at once, but only 2 of 2 devices in the cluster offer that much",
         ),
         (
             ledger_with(2),
             (1, 97),
-            "needs 97 MiB on 1 device at once, but only 0 of 2 devices in the cluster offer so much",
+            "needs 97 MiB on 1 device at once, but only 0 of 2 devices in the cluster offer that much",
         ),
         (
             ledger_with(1, ("d0", 60)),
@@ -212,7 +212,7 @@ def test_packing_leaves_the_ledger_alone() -> None:
 
 
 def test_a_gang_that_holds_devices_cannot_be_queued() -> None:
-    with pytest.raises(AssertionError, match="holds devices already"):
+    with pytest.raises(AssertionError, match="already holds devices"):
         pack([Queued(Gang("held0", 1, 1))], ledger_with(1, ("d0", 5)))
 
 
