@@ -1,1 +1,1 @@
-"""What a plan costs: the nouns, the trace of one step, memory and its error. Pure, but for ``trace`` (torch)."""
+"""Predicts what a plan costs in memory and seconds, from fake traces. Pure, except ``tracing``, which imports torch."""

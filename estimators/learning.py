@@ -1,27 +1,29 @@
-"""What earlier trials of a family tell of the memory that the next one needs beyond its trace, as bytes to add.
+"""Learns from earlier trials of a family how many bytes the next trial needs beyond its trace.
 
-Two questions are kept apart. Tensors that the trace did not foresee are *measured*, exactly. What else a rank holds is
-never measured: there is only the fact that it died at its budget, or lived. Which trials are of one family is decided
-elsewhere; the constant margin of ``memory`` stays below all that is learned here.
+Two quantities are kept apart. Tensors that the trace did not predict are *measured*, exactly. Everything else that a
+rank holds is never measured: it is only known whether the rank died at its budget or survived. Which trials form one
+family is decided elsewhere. The constant margin of ``memory`` is added to whatever is learned here.
 
-**The bound**, which is reserved. Of n exchangeable residuals, the next one is at most the ⌈(n + 1) q⌉-th smallest with
+**The bound** is what is reserved. Of n exchangeable residuals, the next one is at most the ⌈(n + 1) q⌉-th smallest with
 a probability of at least q, whatever their distribution (split conformal prediction: Vovk, Gammerman & Shafer 2005,
-ch. 2; Lei et al. 2018, JASA 113, sec. 2.2). Where n is too small for that rank to exist (n < 9 with q = 0.9) no finite
-bound has the property: then it is the largest residual seen, so that the first failure teaches at once, and without one
-the constant margin. Trials of a search are not quite exchangeable, so q is what is aimed at, not promised.
+ch. 2; Lei et al. 2018, JASA 113, sec. 2.2). If n is too small for that rank to exist (n < 9 with q = 0.9), no finite
+bound has this property. The largest residual seen is used then, so that the first failure counts at once; without any
+residual only the constant margin applies. The trials of a search are not quite exchangeable, so q is an aim, not a
+promise.
 
-**The bias**, which corrects what is foretold, is the median of what was measured: half of the family has more.
+**The bias** corrects the prediction. It is the median of the measured residuals: half of the family has more.
 
-**What a run is evidence of.** In bytes beyond the traced peak, over the margin:
+**The evidence** of a run, in bytes beyond the traced peak and the margin:
 
-- It measured more tensors than were traced: the difference, exact, whatever came of it. One early step is measured, so
-  that fewer were measured is no proof that fewer will do: such a difference counts as 0.
-- It went out of memory: what it needs is *above* its reservation and above what was held when it failed. The value is
-  that lower bound and a quarter of the traced peak, which is what its own next attempt gets.
-- It finished with ``extra_bytes``: what it needs is at most that. Where failures of the family ask for more, this
-  speaks against them; with as much as they ask for, it cannot tell whether less would have done, and is left out.
+- If it measured more tensors than were traced, the evidence is the difference. It is exact, however the run ended. Only
+  one early step is measured, so a lower measurement does not prove that less is enough: its difference counts as 0.
+- If it ran out of memory, it needs *more* than its reservation and more than was held when it failed. The evidence is
+  this lower bound plus a quarter of the traced peak, which is also what its own next attempt gets.
+- If it finished with ``extra_bytes``, it needs at most those. If failures of the family ask for more, this counts
+  against them. If the run had as much as they ask for, it cannot show whether less would have been enough, and is left
+  out.
 
-Nothing goes below the margin: the measured peak is of tensors, the enforced budget is of the process, and no run has
+Nothing goes below the margin: a measured peak covers tensors, the enforced budget covers the process, and no run has
 measured how much of the margin it used.
 """
 
@@ -35,34 +37,40 @@ from statistics import median_low
 from estimators.model import MIB
 
 COVERED_PERCENT = 90
-"""q: of ten trials of a family, one may go out of memory and be healed by itself, before all others reserve more."""
+"""q: one of ten trials of a family may run out of memory and be planned again before all the others reserve more."""
 
 GROWTH_PERCENT = 25
-"""How far beyond what is known to be too little the next attempt goes, as a share of the traced peak. A need may show
-itself only bit by bit: a request fails before the rest of the step has asked for anything."""
+"""How far the next attempt goes beyond an amount known to be too small, in percent of the traced peak. The whole need
+may show only bit by bit: a request fails before the rest of the step has asked for memory."""
 
 NOISE_BYTES = MIB // 4
-"""Tensors beyond the trace up to this are what the margin is for."""
+"""Tensors beyond the trace are left to the margin up to this many bytes."""
 
 LEAST_FOR_BIAS = 3
-"""Trials whose median is believed. One may be an exception, as a resumed attempt that measures a rare step is."""
+"""Least number of measured trials whose median is trusted. A single trial may be an exception, such as a resumed
+attempt that measures a rare step."""
 
 WINDOW_TRIALS = 100
-"""The newest trials of a family are looked at. What an old failure has taught is so tried anew, once in as many trials:
-a raised reservation would otherwise never be seen to be needless."""
+"""How many of the newest trials of a family count. A failure is forgotten after this many trials, and a smaller
+reservation is tried again; otherwise nothing would ever show that a raised reservation is no longer needed."""
 
 
 class Ending(Enum):
+    """How an attempt ended, as far as that says how much memory is enough."""
+
     FINISHED = "finished"
     OUT_OF_MEMORY = "out of memory"
-    OTHER = "other"  # it still runs, was stopped early or lost: how much would have been enough is not known
+    OTHER = "other"  # still running, stopped early or lost: it is not known how much would have been enough
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt of an earlier trial, as one rank needed it. ``extra_bytes`` were reserved beyond traced peak and
-    margin; ``measured_bytes`` is the peak of tensors in one early step, 0 if there was none, or after an out-of-memory
-    what was held and asked for when it failed."""
+    """One attempt of an earlier trial, in bytes of one rank.
+
+    ``extra_bytes`` were reserved beyond the traced peak and the margin. ``measured_bytes`` is the peak of tensors in
+    one early step, 0 if none was measured. After an out-of-memory it is the bytes that were held plus the request that
+    failed.
+    """
 
     trial_id: int
     device_kinds: Collection[str]
@@ -76,9 +84,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """``extra_bytes`` are to be added to every traced peak of the family, ``bias_bytes`` of them to what is foretold of
-    tensors; the rest keeps ranks alive. The counts are of the trials that are evidence, ``studies`` the ids of those
-    studies whose trials needed more than their trace."""
+    """Bytes to add to every traced peak of a family, and the evidence for them.
+
+    ``extra_bytes`` are reserved. ``bias_bytes`` of them are expected to be tensors, and correct the predicted peak; the
+    rest only keeps ranks alive. The counts are of the trials that are evidence. ``studies`` are the ids of the studies
+    whose trials needed more than their trace.
+    """
 
     extra_bytes: int = 0
     bias_bytes: int = 0
@@ -94,12 +105,13 @@ class Learned:
 
 
 NOTHING = Learned()
+"""The result without any evidence."""
 
 
 def learn(past: Iterable[Run], device_kinds: Collection[str]) -> Learned:
-    """What to add for a candidate that any of these kinds of device may get: the kind that asks for most decides.
+    """Bytes to add for a candidate that may run on any of these device kinds; the kind that needs most decides.
 
-    A gang over several kinds tells of each of them. The order of ``past`` does not matter.
+    A gang over several kinds is evidence for each of them. The order of ``past`` does not matter.
     """
     runs = list(past)
     of_kinds = (_learn([run for run in runs if kind in run.device_kinds]) for kind in sorted(device_kinds))
@@ -107,12 +119,12 @@ def learn(past: Iterable[Run], device_kinds: Collection[str]) -> Learned:
 
 
 def need_after_out_of_memory(traced_bytes: int, reserved_bytes: int, measured_bytes: int) -> int:
-    """Bytes beyond the traced peak for the next attempt of what went out of memory with ``reserved_bytes``."""
+    """Bytes beyond the traced peak that the next attempt gets, after one with ``reserved_bytes`` ran out of memory."""
     return max(measured_bytes, reserved_bytes) - traced_bytes + traced_bytes * GROWTH_PERCENT // 100
 
 
 def upper_bound(residuals: Iterable[int]) -> int:
-    """The ⌈(n + 1) q⌉-th smallest of n, or the largest where there are too few for it; 0 of none."""
+    """The ⌈(n + 1) q⌉-th smallest of n residuals; the largest if n is too small for that, and 0 if there are none."""
     ordered = sorted(residuals)
     rank = -(-(len(ordered) + 1) * COVERED_PERCENT // 100)
     return ordered[min(rank, len(ordered)) - 1] if ordered else 0
@@ -129,7 +141,7 @@ def _learn(runs: Sequence[Run]) -> Learned:
     survived = {trial: extra for trial, extra in enough.items() if extra is not None and extra < least}
     raising = failed.keys() | {trial for trial, excess in excesses.items() if excess}
     return Learned(
-        # The larger, not the sum: what kept a rank alive has held its tensors as well.
+        # The larger, not the sum: a reservation that kept a rank alive also held its tensors.
         extra_bytes=max(upper_bound(excesses.values()), upper_bound([*failed.values(), *survived.values()])),
         bias_bytes=median_low(excesses.values()) if len(excesses) >= LEAST_FOR_BIAS else 0,
         num_trials=len(excesses.keys() | failed.keys() | survived.keys()),
@@ -148,7 +160,7 @@ def _tensor_excess(runs: Sequence[Run]) -> int:
 
 
 def _need(runs: Sequence[Run]) -> int:
-    """Of a trial that went out of memory, the most that any of its attempts has shown; else 0."""
+    """The largest need that any out-of-memory attempt of a trial shows; 0 if none ran out of memory."""
     return max(
         (
             need_after_out_of_memory(run.traced_bytes, run.reserved_bytes, run.measured_bytes)
@@ -160,5 +172,5 @@ def _need(runs: Sequence[Run]) -> int:
 
 
 def _enough(runs: Sequence[Run]) -> int | None:
-    """What a trial has finished with; None if it has not."""
+    """The least ``extra_bytes`` that a trial finished with; None if it did not finish."""
     return min((run.extra_bytes for run in runs if run.ending is Ending.FINISHED), default=None)

@@ -1,7 +1,7 @@
-"""What one rank needs under a plan: the traced peak, and a margin for the memory that no trace of tensors shows.
+"""Predicts the memory of one rank under a plan: the traced peak, plus a margin for what no trace of tensors shows.
 
-Pure: numbers in, numbers out. The margins are measured (see the constants); a rank that needs more all the same dies
-of a true allocation failure, and its trial comes back with ``extra_bytes``.
+Pure: numbers in, numbers out. The margins are measured (see the constants). If a rank needs more nevertheless, it fails
+with a real allocation failure, and its trial is planned again with ``extra_bytes``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from estimators.model import MIB, Layout, Peaks, Plan, Prediction
 # accumulation; the peak itself within 0.02 %). With FSDP2 the peak of tensors is as exact, and a rank needs 4 MiB (2
 # ranks of 63 MiB) to 7 MiB (4 ranks of 80 MiB) beyond it: buffers too small to be mapped one by one leave malloc's heap
 # in pieces, and gloo's threads have memory of their own.
-# In Ray workers one rank of 87 MiB that took 32 micro-batches of 2 samples needed over 7 MiB. The rest is for what
-# those runs had not: the other threads of a Ray worker, which share the limit, and operations with scratch memory of
-# their own, such as large convolutions. What libraries keep from a first use on is not in it, such as the machine code
-# of a U-Net's convolutions (46 MiB): the limit of the rank moves up by that (docs/decisions/0009).
+# In a Ray worker one rank of 87 MiB that ran 32 micro-batches of 2 samples needed over 7 MiB. The rest of the margin
+# covers what those runs did not have: the other threads of a Ray worker, which share the limit, and operations with
+# scratch memory of their own, such as large convolutions. The margin does not cover memory that libraries allocate on
+# first use and keep, such as the machine code of a U-Net's convolutions (46 MiB): the rank's limit is raised by that
+# amount (docs/decisions/0009).
 MARGIN_PERCENT = 6
 MARGIN_BYTES = 4 * MIB
 GANG_MARGIN_BYTES = 6 * MIB
@@ -27,7 +28,8 @@ GANG_MARGIN_BYTES = 6 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """What a rank needs beyond its peak: a share of it, and bytes that depend on the ranks of its gang alone."""
+    """Memory that a rank needs beyond its peak: ``percent`` of the peak, plus bytes that depend only on the number of
+    ranks in its gang (1, 2 or more)."""
 
     alone_bytes: int = MARGIN_BYTES
     pair_bytes: int = MARGIN_BYTES + GANG_MARGIN_BYTES
@@ -35,11 +37,11 @@ class Margin:
     percent: int = MARGIN_PERCENT
 
     def fixed_bytes(self, num_ranks: int) -> int:
-        """The part that does not depend on the peak."""
+        """Bytes of the margin that do not depend on the peak."""
         return self.alone_bytes if num_ranks == 1 else self.pair_bytes if num_ranks == 2 else self.gang_bytes
 
     def bytes_for(self, peak_bytes: int, num_ranks: int) -> int:
-        """The whole margin of one rank of a gang of ``num_ranks``."""
+        """Bytes of the whole margin for one rank of a gang of ``num_ranks``."""
         return self.fixed_bytes(num_ranks) + peak_bytes * self.percent // 100
 
 
@@ -48,17 +50,17 @@ VIRTUAL_MARGIN = Margin()
 
 
 GPU_MARGIN = Margin(MARGIN_BYTES, *(MARGIN_BYTES + int(figure.value) for figure in COMMUNICATORS))
-"""Margin on GPUs, beyond what PyTorch's allocator must be given: in gangs there is room for NCCL, by figures of others.
+"""Margin on GPUs, beyond what PyTorch's allocator needs. In gangs it includes memory for NCCL, by figures of others.
 
-No rank on a GPU has been measured. The CUDA context is not in it: a node keeps that back from what it offers.
+No rank on a GPU has been measured. The CUDA context is not included: a node keeps it back from the memory it offers.
 """
 
 
 def predict(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN) -> Prediction:
-    """What the rank that needs most will need.
+    """Predict the memory of the rank that needs most.
 
-    ``extra_bytes`` are added to the traced peak, because of out-of-memory failures or of what was learned. Raises
-    KeyError when a layout of the plan has not been traced.
+    ``extra_bytes`` are added to the traced peak, because this trial ran out of memory or because earlier trials needed
+    more. Raises KeyError when a layout of the plan has not been traced.
     """
     stages = predict_stages(profile, plan, extra_bytes, margin)
     return max(stages, key=lambda stage: stage.peak_bytes)
@@ -67,7 +69,7 @@ def predict(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = V
 def predict_stages(
     profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
 ) -> tuple[Prediction, ...]:
-    """One prediction for each pipeline stage, a single one without a pipeline; see ``predict``."""
+    """One prediction for each pipeline stage, or a single one without a pipeline; see ``predict``."""
     stages = []
     for layout in plan.layouts:
         curve = profile.curves[layout]
@@ -80,7 +82,7 @@ def predict_stages(
 
 
 def predict_states(profile: Peaks, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN) -> Prediction:
-    """A lower bound for every plan of ``dp_shard`` ranks, traced or not: model states alone, divided evenly.
+    """A lower bound for every plan of ``dp_shard`` ranks, traced or not: the model states alone, divided evenly.
 
     The states exist when the optimizer begins, and sharding at best divides them evenly.
     """

@@ -1,4 +1,4 @@
-"""The nouns of cost: a plan, the layouts that it is traced under, and what a trace says of a model.
+"""The nouns of cost: a plan, the layouts that it is traced under, and what a trace says about a model.
 
 Nothing here knows torch. Sizes are bytes, micro-batches count samples on one rank.
 """
@@ -171,20 +171,22 @@ CATEGORIES = (
     "slack",
     "learned",
 )
-"""What memory is held for. ``activations`` are kept by a forward pass for the backward pass. ``gathered`` are sharded
-parameters made whole. ``scratch`` is whatever else an operation makes: gradients of activations, recomputed
+"""The purposes that memory is held for. ``activations`` are kept by a forward pass for the backward pass. ``gathered``
+are sharded parameters made whole. ``scratch`` is whatever else an operation makes: gradients of activations, recomputed
 activations, temporaries. ``workspace`` is memory that an operation uses internally (``estimators.tracing.workspace``).
-``slack`` is what a GPU's allocator needs beyond the tensors. ``learned`` is what earlier trials needed beyond their
-trace. The parts of a ``Prediction`` add up to its peak."""
+``slack`` is memory that a GPU's allocator needs beyond the tensors. ``learned`` is memory that earlier trials needed
+beyond their trace. The parts of a ``Prediction`` add up to its peak."""
 
 
 class PeakCurve(Protocol):
     """Peak bytes on one rank as a function of the micro-batch, for one layout (see ``estimators.peaks.envelope``)."""
 
-    def peak_bytes(self, micro_batch: int) -> int: ...
+    def peak_bytes(self, micro_batch: int) -> int:
+        """Peak bytes with micro-batches of ``micro_batch`` samples."""
+        ...
 
     def parts(self, micro_batch: int) -> dict[str, int]:
-        """The peak by category (see ``CATEGORIES``); they add up to it."""
+        """Bytes of the peak by category (see ``CATEGORIES``); they add up to the peak."""
         ...
 
     def largest_batch(self, capacity_bytes: int) -> int:
@@ -193,22 +195,26 @@ class PeakCurve(Protocol):
 
 
 class Peaks(Protocol):
-    """What must be known of a candidate to choose its plan: see ``ModelProfile``."""
+    """The facts about a candidate from which its plan is chosen; see ``ModelProfile``."""
 
     @property
-    def state_bytes(self) -> int: ...
+    def state_bytes(self) -> int:
+        """Bytes of the model states (parameters, buffers, gradients, optimizer states) in one unsharded process."""
+        ...
 
     @property
-    def curves(self) -> Mapping[Layout, PeakCurve]: ...
+    def curves(self) -> Mapping[Layout, PeakCurve]:
+        """The peak curve of each layout traced so far."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """What fake traces say of one model structure; grows by a peak curve and the work of a step per traced layout.
+    """The costs of one model structure, from fake traces. Each traced layout adds a peak curve and the work of a step.
 
     ``state_bytes`` are the model states in the sense of ZeRO, held by one process when its optimizer begins:
     parameters, buffers, gradients and optimizer states. ``structure`` identifies the traced structure: two candidates
-    that differ in learning rate alone share it.
+    that differ only in learning rate share it.
     """
 
     structure: str
@@ -218,6 +224,7 @@ class ModelProfile:
     work: Mapping[Layout, StepWork] = field(default_factory=dict)
 
     def with_curve(self, layout: Layout, curve: PeakCurve, work: StepWork | None = None) -> ModelProfile:
+        """A copy that also knows the peak curve of ``layout`` and, if given, the work of its step."""
         known = {**self.work, layout: work} if work is not None else self.work
         return replace(self, curves={**self.curves, layout: curve}, work=known)
 
@@ -227,7 +234,7 @@ class Candidate:
     """One proposal to train: a workload and its parameters.
 
     ``workload`` is a built-in name or ``FILE.py:Class``; ``code`` is the sha256 of the zip of the user's files, None
-    for a built-in workload. The effective batch is no field of its own: the workload decides it from ``params``.
+    for a built-in workload. There is no field for the effective batch: the workload derives it from ``params``.
     """
 
     workload: str
@@ -237,12 +244,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Bytes that one rank will need at its peak. The only place where they are added up.
+    """Bytes that one rank will need at its peak. They are added up here and nowhere else.
 
-    ``traced_bytes`` are the tensors of the trace, ``slack_bytes`` what a GPU's allocator needs beyond them.
-    ``extra_bytes`` are added because this trial ran out of memory, or earlier trials of its family needed more than
-    traced; ``bias_bytes`` of these are tensors, which a measured peak shows. ``margin_bytes`` are for memory that no
-    trace shows. ``parts`` are the peak by category (``CATEGORIES``), empty where it was not traced.
+    ``traced_bytes`` are the tensors of the trace; ``slack_bytes`` is what a GPU's allocator needs beyond them.
+    ``extra_bytes`` are added because this trial ran out of memory, or because earlier trials of its family needed more
+    than was traced; ``bias_bytes`` of these are tensors, which a measured peak includes. ``margin_bytes`` cover memory
+    that no trace shows. ``parts`` is the peak by category (``CATEGORIES``), empty if it was not traced.
     """
 
     traced_bytes: int = 0
@@ -254,17 +261,17 @@ class Prediction:
 
     @property
     def peak_bytes(self) -> int:
-        """Everything but the margin."""
+        """Peak bytes without the margin."""
         return self.traced_bytes + self.slack_bytes + self.extra_bytes
 
     @property
     def predicted_bytes(self) -> int:
-        """The peak without the allocator's slack: what the study database calls the predicted peak."""
+        """Peak bytes without the margin and the allocator's slack; the study database calls this the predicted peak."""
         return self.traced_bytes + self.extra_bytes
 
     @property
     def expected_bytes(self) -> int:
-        """Tensors at the peak: the number to compare with a measured peak."""
+        """Bytes of tensors at the peak: the number to compare with a measured peak."""
         return self.traced_bytes + self.bias_bytes
 
     @property
@@ -273,5 +280,5 @@ class Prediction:
         return -(-(self.peak_bytes + self.margin_bytes) // MIB)
 
     def error_pct(self, measured_bytes: int) -> float:
-        """Signed error against a measured peak of tensors: positive when too much was predicted."""
+        """Signed error in percent against a measured peak of tensors; positive when too much was predicted."""
         return 100.0 * (self.expected_bytes - measured_bytes) / measured_bytes

@@ -1,5 +1,6 @@
-"""What one fake training step of a candidate under one layout says: the same value in the process that traces it, in
-the cache and in the estimate.
+"""The result of tracing one fake training step of a candidate under one layout.
+
+The process that traces, the cache and the estimate all use this one type.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from estimators.work import StepWork
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One rank of one layout.
+    """The trace of one rank under one layout.
 
     ``batch`` is the candidate's effective batch. ``structure`` identifies the sequence of operations and all sizes.
-    ``state_bytes`` are alive when the optimizer begins. ``equal_blocks``: the model's blocks are equal, and a few of
-    them were traced for all. ``log`` is there where the curve is an envelope, ``units`` in the plain layout.
+    ``state_bytes`` are alive when the optimizer begins. ``equal_blocks`` is True if the model's blocks are equal and
+    only a few of them were traced. ``log`` is None unless the curve is an envelope; ``units`` is empty for all layouts
+    but the plain one.
     """
 
     batch: int
@@ -36,10 +38,12 @@ class Trace:
     units: tuple[Unit, ...] = ()
 
     def gpu_curve(self, expandable: bool = False) -> PeakCurve:
-        """What PyTorch's caching allocator must be given, where sizes are affine; else the peak of tensors."""
+        """Peak bytes that PyTorch's caching allocator needs if sizes are affine (there is a ``log``); else the peak of
+        tensors."""
         return ReservedCurve(self.curve, self.log, expandable) if self.log is not None else self.curve
 
     def to_json(self) -> dict[str, Any]:
+        """All fields as JSON values."""
         return {
             "batch": self.batch,
             "structure": self.structure,
@@ -54,7 +58,7 @@ class Trace:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trace:
-        """Raises KeyError, TypeError or ValueError on anything but what ``to_json`` gives."""
+        """Inverse of ``to_json``; raises KeyError, TypeError or ValueError on anything else."""
         return cls(
             int(data["batch"]),
             str(data["structure"]),
@@ -75,9 +79,10 @@ def profile_of(
     on_gpu: bool = False,
     expandable: bool = False,
 ) -> ModelProfile:
-    """What traces of one candidate say, added to what is ``known`` of it; at least one is needed.
+    """The profile of one candidate from at least one trace, added to its ``known`` profile if there is one.
 
-    ``on_gpu``: peaks are what PyTorch's allocator must be given, with ``expandable`` segments or without.
+    With ``on_gpu`` the peaks are the bytes that PyTorch's caching allocator needs, with ``expandable`` segments or
+    classic ones.
     """
     first = next(iter(traces.values()))
     profile = known or ModelProfile(first.structure, first.num_params, first.state_bytes, {})

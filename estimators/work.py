@@ -1,6 +1,7 @@
-"""What a step does, as numbers that a device's speed turns into seconds: amounts of work by kind of operation.
+"""Amounts of work in a step by kind of operation, which a device's speed turns into seconds.
 
-Pure. The kinds are those of which the seconds differ most for the same FLOPs and bytes; ``estimators.tracing`` counts.
+Pure. The kinds were chosen because the same FLOPs and bytes take them very different times. ``estimators.tracing``
+counts the work.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ OP_KINDS = (
     "reduce",
     "sharded",
 )
-"""``function`` are transcendental ones (GELU, softmax …), ``lookup`` embeddings and indexing, ``gather`` and ``reduce``
-collectives, ``sharded`` the operations on DTensors, which cost time in Python and no more; ``other`` mostly wait for
-memory."""
+"""``function`` stands for transcendental functions (GELU, softmax …), ``lookup`` for embeddings and indexing,
+``gather`` and ``reduce`` for collectives. ``sharded`` stands for operations on DTensors, which only cost time in
+Python. ``other`` operations mostly wait for memory."""
 
 AMOUNTS = ("operations", "FLOPs", "bytes", "fresh bytes", "half FLOPs")
-"""Of each kind: ``bytes`` are those of all tensors read and written, ``fresh bytes`` those of large buffers that an
-operation makes, which on a CPU the operating system first has to map and clear, and ``half FLOPs`` the FLOPs on numbers
-of 16 bits, for which GPUs have units of their own."""
+"""The amounts counted for each kind. ``bytes`` are those of all tensors read and written. ``fresh bytes`` are those of
+large buffers that an operation makes; on a CPU the operating system must map and clear them first. ``half FLOPs`` are
+the FLOPs on 16-bit numbers, for which GPUs have special units."""
 
 _PER_KIND = len(AMOUNTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The ``AMOUNTS`` of each of ``OP_KINDS``, one after another."""
+    """The ``AMOUNTS`` of each of ``OP_KINDS``, one kind after another in one tuple."""
 
     amounts: tuple[float, ...] = (0,) * (_PER_KIND * len(OP_KINDS))
 
@@ -47,11 +48,12 @@ class Work:
 
     @property
     def flops(self) -> float:
+        """FLOPs over all kinds."""
         return sum(self.amounts[1::_PER_KIND])
 
     @property
     def num_bytes(self) -> float:
-        """Of all tensors read and written."""
+        """Bytes of all tensors read and written, over all kinds."""
         return sum(self.amounts[2::_PER_KIND])
 
     def __add__(self, other: Work) -> Work:
@@ -64,18 +66,19 @@ class Work:
         return Work(tuple(amount * factor for amount in self.amounts))
 
     def to_json(self) -> list[float]:
+        """The amounts as a flat list."""
         return list(self.amounts)
 
     @classmethod
     def from_json(cls, data: Sequence[float]) -> Work:
-        """Raises ValueError or TypeError on anything but what ``to_json`` gives."""
+        """Inverse of ``to_json``; raises ValueError or TypeError on anything else."""
         if len(data) != _PER_KIND * len(OP_KINDS):
             raise ValueError(f"work has {_PER_KIND * len(OP_KINDS)} amounts, got {len(data)}")
         return cls(tuple(map(float, data)))
 
 
 class WorkCounter:
-    """Counts as operations come."""
+    """Adds up the work of operations as they run."""
 
     def __init__(self) -> None:
         self._amounts = [0.0] * len(Work().amounts)
@@ -83,15 +86,17 @@ class WorkCounter:
     def add(
         self, kind: str, flops: float = 0, num_bytes: float = 0, fresh_bytes: float = 0, half_flops: float = 0
     ) -> None:
-        """One operation."""
+        """Count one operation of ``kind``."""
         for place, amount in enumerate((1, flops, num_bytes, fresh_bytes, half_flops), _FIRST[kind]):
             self._amounts[place] += amount
 
     def clear(self) -> None:
+        """Start again from zero."""
         self._amounts = [0.0] * len(self._amounts)
 
     @property
     def work(self) -> Work:
+        """The work counted since the start or the last ``clear``."""
         return Work(tuple(self._amounts))
 
 
@@ -100,20 +105,22 @@ _FIRST = {kind: _PER_KIND * number for number, kind in enumerate(OP_KINDS)}
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """Of one rank under one layout: a micro-batch of B samples takes ``fixed`` + B · ``per_sample``, the update at the
-    end of the step ``update``."""
+    """Work of a step on one rank under one layout. A micro-batch of B samples takes ``fixed`` + B · ``per_sample``, and
+    the update at the end of the step takes ``update``."""
 
     fixed: Work
     per_sample: Work
     update: Work
 
     def step(self, micro_batch: int, num_micro_batches: int) -> Work:
+        """Work of one optimizer step of ``num_micro_batches`` micro-batches of ``micro_batch`` samples each."""
         return (self.fixed + self.per_sample * micro_batch) * num_micro_batches + self.update
 
     def to_json(self) -> dict[str, Any]:
+        """A dictionary with the three parts."""
         return {"fixed": self.fixed.to_json(), "per_sample": self.per_sample.to_json(), "update": self.update.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StepWork:
-        """Raises ValueError, KeyError or TypeError on anything but what ``to_json`` gives."""
+        """Inverse of ``to_json``; raises ValueError, KeyError or TypeError on anything else."""
         return cls(*(Work.from_json(data[part]) for part in ("fixed", "per_sample", "update")))

@@ -1,8 +1,9 @@
-"""The GPUs that ScaMP can tell about without having one, and where each figure is from. None of them was timed here.
+"""The GPUs that ScaMP can estimate for without having one, and the source of each figure. None of them was timed here.
 
-Memory is what out-of-memory messages on such devices report as total, and what others found a process to take of it.
-Seconds come from datasheet peaks and the shares of them below, which are assumptions: they rank plans, and may be off
-by a factor. AMD's devices are left out: for memory outside of their allocator no figure was found.
+A GPU's memory is the total that out-of-memory messages on such devices report, and the part of it that others measured
+a process to take. Seconds come from datasheet peaks and the shares of them below. These shares are assumptions: they
+rank plans, and may be wrong by a factor. AMD's devices are left out, because no figure was found for the memory outside
+of their allocator.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from estimators.devices.kind import DeviceKind, Figure, Link, Links, Memory, Rat
 from estimators.model import MIB
 
 COMPUTE_SHARE = 0.6
-"""Assumed of the datasheet's FLOP/s, in matrix products, convolutions and attention. Whole training steps of large
-transformers reach 0.44 to 0.52 (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
-Megatron-LM", SC 2021, table 1, A100), and wait for memory in between."""
+"""Assumed share of the datasheet's FLOP/s that matrix products, convolutions and attention reach. Whole training steps
+of large transformers reach 0.44 to 0.52 (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
+Clusters Using Megatron-LM", SC 2021, table 1, A100), and wait for memory in between."""
 BANDWIDTH_SHARE = 0.8
-"""Assumed of the datasheet's bytes per second, in everything else."""
+"""Assumed share of the datasheet's bytes per second that operations reach."""
 LAUNCH_SECONDS = 5e-6
-"""Assumed for each operation: what Python and the driver take to start a kernel, when they are no faster than it."""
+"""Assumed seconds for each operation: the time that Python and the driver take to start its kernel."""
 UNVERIFIED = (
     f"datasheet peaks × {COMPUTE_SHARE:g} (FLOP/s) and × {BANDWIDTH_SHARE:g} (memory), {LAUNCH_SECONDS * 1e6:g} µs an "
     "operation: assumed, not measured"
@@ -42,7 +43,7 @@ _HOP_ACROSS = Figure(9.6e-6, "literature", _TUNING)
 
 
 def gpu(name: str) -> DeviceKind:
-    """Raises ValueError for one that is not known, with those that are."""
+    """The GPU of this name, in upper or lower case. Raises ValueError with the known names if there is none."""
     known = {kind.name.upper(): kind for kind in KINDS}
     kind = known.get(name.strip().upper())
     if kind is None:
@@ -59,7 +60,7 @@ def _kind(
     *,
     workspace_mib: float = 8.125,
 ) -> DeviceKind:
-    """``teraflops`` are dense peaks: ``fp32``; ``tf32``, where there is such a unit; ``half``."""
+    """The kind with these peaks. ``teraflops`` are dense: ``fp32``, ``half`` and, if there are such units, ``tf32``."""
     full, half = teraflops["fp32"], teraflops["half"]
     # torch's defaults: cuDNN may use TF32, matrix products may not
     peaks = {"matmul": full, "convolution": teraflops.get("tf32", full), "attention": full}
@@ -81,7 +82,7 @@ def _per_flop(teraflops: float) -> float:
 
 
 def _nvlink(num_links: int, gigabytes_per_second: float, network: Figure) -> Links:
-    """Of one GPU to all others of a node of eight."""
+    """Links of one GPU to all others in a node of eight."""
     speed = Figure(
         num_links * gigabytes_per_second * _GB,
         "literature",
@@ -104,7 +105,7 @@ def _pcie(gigabytes_per_second: float, generation: int) -> Links:
 
 
 def _network(num_adapters: int, gbits: int, node: str) -> Figure:
-    """Of a node with all its adapters."""
+    """Bytes per second of a node with all its adapters."""
     source = f"{node} has {num_adapters} adapters of {gbits} Gbit/s; {_NETWORK}"
     return Figure(num_adapters * gbits / 100 * 12 * _GB, "datasheet", source)
 
@@ -122,7 +123,7 @@ KINDS = (
     # Peaks: Tesla P100 (SXM2) datasheet
     _kind(
         "P100",
-        _total(15.90, "in messages from Colab and Kaggle, who lend P100s"),
+        _total(15.90, "in out-of-memory messages from Colab and Kaggle, which offer P100s"),
         {"fp32": 10.6, "half": 21.2},
         732,
         _nvlink(4, 18, _DGX_1),
@@ -130,24 +131,30 @@ KINDS = (
     # Tesla V100 (SXM2) datasheet
     _kind(
         "V100-16",
-        _total(15.78, "in a message (kchengiva/Shift-GCN #34)"),
+        _total(15.78, "in an out-of-memory message (kchengiva/Shift-GCN #34)"),
         {"fp32": 15.7, "half": 125},
         900,
         _nvlink(6, 20, _DGX_1),
     ),
     _kind(
         "V100-32",
-        _total(31.75, "in a message (uni-medical/SAM-Med3D #8)"),
+        _total(31.75, "in an out-of-memory message (uni-medical/SAM-Med3D #8)"),
         {"fp32": 15.7, "half": 125},
         900,
         _nvlink(6, 20, _DGX_1),
     ),
     # NVIDIA T4 datasheet; bandwidth: Turing whitepaper
-    _kind("T4", _total(14.56, "in a message (Zheng-Chong/CatVTON #133)"), {"fp32": 8.1, "half": 65}, 320, _pcie(12, 3)),
+    _kind(
+        "T4",
+        _total(14.56, "in an out-of-memory message (Zheng-Chong/CatVTON #133)"),
+        {"fp32": 8.1, "half": 65},
+        320,
+        _pcie(12, 3),
+    ),
     # NVIDIA L4 datasheet, half of the figures with sparsity
     _kind(
         "L4",
-        _total(22.03, "the least of several messages; nvidia-smi says 22.5 (lmstudio-bug-tracker #1638)"),
+        _total(22.03, "the lowest of several messages; nvidia-smi says 22.5 (lmstudio-bug-tracker #1638)"),
         {"fp32": 30.3, "tf32": 60, "half": 121},
         300,
         _pcie(24, 4),
@@ -155,21 +162,21 @@ KINDS = (
     # NVIDIA A100 (SXM) datasheet
     _kind(
         "A100-40",
-        _total(39.50, "in a message (TianheWu/CoSeR #10)"),
+        _total(39.50, "in an out-of-memory message (TianheWu/CoSeR #10)"),
         {"fp32": 19.5, "tf32": 156, "half": 312},
         1555,
         _nvlink(12, 20, _DGX_A100),
     ),
     _kind(
         "A100-80",
-        _total(79.25, "in a message (levihsu/OOTDiffusion #235)"),
+        _total(79.25, "in an out-of-memory message (levihsu/OOTDiffusion #235)"),
         {"fp32": 19.5, "tf32": 156, "half": 312},
         2039,
         _nvlink(12, 20, _DGX_A100),
     ),
     _kind(
         "H100",
-        _total(79.11, "in a message (vllm-project/vllm #27508)"),
+        _total(79.11, "in an out-of-memory message (vllm-project/vllm #27508)"),
         _HOPPER,
         3350,
         _nvlink(18, 20.6, _DGX_H100),
@@ -177,7 +184,7 @@ KINDS = (
     ),
     _kind(
         "H200",
-        _total(139.72, "the least of several messages; nvidia-smi says 140.4 (sgl-project/sglang #3196)"),
+        _total(139.72, "the lowest of several messages; nvidia-smi says 140.4 (sgl-project/sglang #3196)"),
         _HOPPER,
         4800,
         _nvlink(18, 20.6, _DGX_H100),
@@ -186,7 +193,7 @@ KINDS = (
     # NVIDIA Ada GPU architecture whitepaper, FP16 with FP32 accumulate
     _kind(
         "RTX4090",
-        _total(23.64, "in a message (ali-vilab/VGen #104)"),
+        _total(23.64, "in an out-of-memory message (ali-vilab/VGen #104)"),
         {"fp32": 82.6, "tf32": 82.6, "half": 165.2},
         1008,
         _pcie(24, 4),

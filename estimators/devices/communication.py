@@ -1,10 +1,10 @@
-"""Seconds that ranks of a gang talk to each other, and how much of it a sharded step hides behind its computation.
+"""Seconds that the ranks of a gang communicate, and how many of them a sharded step hides behind its computation.
 
-Collectives are rings in the alpha-beta model: a latency for each hop, and the bytes over the slowest link. Trees and
-in-network reduction (NVLink SHARP), which NCCL takes where they are faster, are left out, and so is contention.
+Collectives are modelled as rings in the alpha-beta model: a latency for each hop, and the bytes over the slowest link.
+Left out are trees and in-network reduction (NVLink SHARP), which NCCL uses where they are faster, and contention.
 
 Sources: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, for
-the formulas; ``src/graph/tuning.cc`` of NCCL, which has the same ones for its rings, for hops inside and across nodes.
+the formulas; ``src/graph/tuning.cc`` of NCCL, which uses the same ones for its rings, for hops inside and across nodes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from estimators.work import Work
 
 
 def ring_seconds(num_bytes: float, num_ranks: int, links: Links) -> float:
-    """Of one all-gather or reduce-scatter over ``num_ranks``, who fill link domains one after another.
+    """Seconds of one all-gather or reduce-scatter over ``num_ranks``, which fill link domains one after another.
 
-    ``num_bytes`` are those of the whole tensor: what an all-gather gives to each rank, or each rank brings to a
-    reduce-scatter. With g ranks it has g − 1 hops, and moves (g − 1)/g of the bytes over each link.
+    ``num_bytes`` is the size of the whole tensor: what an all-gather gives each rank, or what each rank contributes to
+    a reduce-scatter. With g ranks there are g − 1 hops, and (g − 1)/g of the bytes move over each link.
     """
     if num_ranks == 1:
         return 0.0
@@ -35,7 +35,11 @@ def ring_seconds(num_bytes: float, num_ranks: int, links: Links) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Of an optimizer step of one rank. ``communication_seconds`` are those of all collectives, hidden or not."""
+    """Seconds of one optimizer step on one rank.
+
+    ``communication_seconds`` are those of all collectives, hidden or not. ``exposed_seconds`` are those that are not
+    hidden behind computation.
+    """
 
     compute_seconds: float
     communication_seconds: float = 0.0
@@ -43,21 +47,22 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
+        """Seconds of the whole step."""
         return self.compute_seconds + self.exposed_seconds
 
     @property
     def communication_share(self) -> float:
-        """Of the step, in which ranks wait for collectives and do nothing else."""
+        """Share of the step (0 to 1) in which ranks only wait for collectives."""
         return self.exposed_seconds / self.seconds if self.seconds else 0.0
 
 
 def step_time(kind: DeviceKind, work: Work, num_ranks: int, num_micro_batches: int) -> StepTime | None:
-    """Of a step that does ``work`` on each of ``num_ranks`` (FSDP); None for a gang of devices without known links.
+    """Seconds of a step that does ``work`` on each of ``num_ranks`` (FSDP); None for a gang if the links are not known.
 
-    FSDP2 gathers the parameters of the next block, and reduces the gradients of the one before, while a block computes
-    (Zhao et al., "PyTorch FSDP", VLDB 2023). So collectives are taken to be hidden as far as there is computation to
-    hide them, but for the first gather and the last reduction of each micro-batch; those are taken to be of average
-    size. Gathers and reductions share the links.
+    While a block computes, FSDP2 gathers the parameters of the next block and reduces the gradients of the one before
+    (Zhao et al., "PyTorch FSDP", VLDB 2023). So collectives are assumed to be hidden as far as there is computation to
+    hide them, except for the first gather and the last reduction of each micro-batch. Those are assumed to be of
+    average size. Gathers and reductions share the links.
     """
     compute_seconds = kind.seconds(work)
     if num_ranks == 1:
@@ -73,11 +78,11 @@ def step_time(kind: DeviceKind, work: Work, num_ranks: int, num_micro_batches: i
 
 
 def _all_of(work: Work, kind: Literal["gather", "reduce"], num_ranks: int, links: Links) -> tuple[float, float]:
-    """Seconds of all collectives of a kind, and of an average one.
+    """Seconds of all collectives of one kind, and of an average one.
 
-    A trace counts the bytes of all tensors that an operation is given and gives back. Of a tensor of N bytes these are
-    an all-gather's shard, and twice the whole, which is argument and result: (2 + 1/g) N; and a reduce-scatter's whole,
-    and twice the shard: (1 + 2/g) N.
+    A trace counts the bytes of all tensors that an operation takes and returns. For a tensor of N bytes on g ranks, an
+    all-gather takes a shard, and has the whole as argument and as result: (2 + 1/g) N. A reduce-scatter takes the
+    whole, and has the shard as argument and as result: (1 + 2/g) N.
     """
     num, _, num_bytes, *_ = work.of(kind)
     if not num:

@@ -1,6 +1,6 @@
-"""What is known of a model of device: how fast it works, how much memory it has and what of it a rank cannot use, and
-how fast it talks to others. Pure; ``estimators.devices.catalogue`` knows GPUs, ``workloads.calibration``
-measures the CPU.
+"""A model of device: how fast it computes, how much memory it has, how much of that a rank cannot use, and how fast it
+communicates. Pure; ``estimators.devices.catalogue`` lists GPUs, and ``workloads.calibration`` measures the device at
+hand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Provenance = Literal["measured", "datasheet", "literature", "assumed"]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number and where it is from: ``measured`` by ScaMP on such a device, ``literature`` by others."""
+    """A number and its origin, for example ``measured`` by ScaMP on such a device, or found by others
+    (``literature``)."""
 
     value: float
     provenance: Provenance
@@ -25,7 +26,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Seconds for one of each of ``estimators.work.AMOUNTS``; ``per_flop`` for FLOPs that are no half FLOPs."""
+    """Seconds for one of each of ``estimators.work.AMOUNTS``; ``per_flop`` is for FLOPs that are not half FLOPs."""
 
     per_op: float
     per_flop: float
@@ -34,19 +35,24 @@ class Rate:
     per_half_flop: float = 0.0
 
     def seconds(self, amounts: Sequence[float]) -> float:
+        """Seconds for these ``AMOUNTS`` of one kind of operation."""
         operations, flops, num_bytes, fresh_bytes, half_flops = amounts
         computing = self.per_flop * (flops - half_flops) + self.per_half_flop * half_flops
         return self.per_op * operations + computing + self.per_byte * num_bytes + self.per_fresh_byte * fresh_bytes
 
     def to_json(self) -> list[float]:
+        """The five rates as a list."""
         return [self.per_op, self.per_flop, self.per_byte, self.per_fresh_byte, self.per_half_flop]
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """In bytes: ``total`` is what the driver offers to all processes of a device. The rest is what one rank takes that
-    no trace of tensors shows: the CUDA ``context``, the ``workspaces`` of matrix products, and NCCL's communicator, for
-    a ``pair`` of ranks or a larger ``gang``."""
+    """Memory of a device, in bytes.
+
+    ``total`` is what the driver offers to all processes on the device. The other fields are what one rank takes and no
+    trace of tensors shows: the CUDA ``context``, the ``workspaces`` of matrix products, and NCCL's communicator, for a
+    ``pair`` of ranks or a larger ``gang``.
+    """
 
     total: Figure
     context: Figure
@@ -55,7 +61,7 @@ class Memory:
     gang: Figure
 
     def outside_bytes(self, num_ranks: int) -> int:
-        """Of one rank of a gang with one communicator."""
+        """Bytes that one rank takes outside of its tensors, in a gang with one communicator."""
         communicator = 0.0 if num_ranks == 1 else self.pair.value if num_ranks == 2 else self.gang.value
         return int(self.context.value + self.workspaces.value + communicator)
 
@@ -70,8 +76,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """How devices talk: ``inside`` a link domain of up to ``domain_size``, and ``across`` (all of a domain together).
-    Every collective takes ``start_seconds`` more."""
+    """How devices communicate: ``inside`` a link domain of up to ``domain_size`` devices, and ``across`` domains, where
+    the speed is that of all devices of a domain together. Every collective takes ``start_seconds`` in addition."""
 
     inside: Link
     across: Link
@@ -81,10 +87,10 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class DeviceKind:
-    """A model of device. ``rates`` are by the kind of operation (``OP_KINDS``); a kind without one takes no time.
+    """A model of device. ``rates`` are by kind of operation (``OP_KINDS``); a kind without a rate takes no time.
 
-    ``provenance`` says where the rates come from, and when; ``verified`` is False where no such device was timed.
-    A kind without ``memory`` is a part of a host, whose memory is a budget (a virtual device).
+    ``provenance`` says where the rates come from, and when; ``verified`` is False if no such device was timed.
+    A device kind without ``memory`` is a part of a host, whose memory is a budget (a virtual device).
     """
 
     name: str
@@ -95,11 +101,11 @@ class DeviceKind:
     links: Links | None = None
 
     def seconds(self, work: Work) -> float:
-        """Of one rank that does ``work`` alone on its device, one operation after another."""
+        """Seconds that a rank takes for ``work`` alone on its device, one operation after another."""
         return sum(rate.seconds(work.of(kind)) for kind, rate in self.rates.items())
 
     def figures(self) -> Iterator[tuple[str, Figure]]:
-        """All figures of memory and links, each with a name that has its unit."""
+        """Yield all figures of memory and links, each with a name that contains its unit."""
         if self.memory is not None:
             yield from ((f"{field.name}_bytes", getattr(self.memory, field.name)) for field in fields(Memory))
         if self.links is not None:
@@ -110,7 +116,7 @@ class DeviceKind:
             yield "start_seconds", self.links.start_seconds
 
     def to_json(self) -> dict[str, Any]:
-        """Of a calibrated kind."""
+        """A dictionary that ``from_json`` reads. Only for calibrated kinds (``verified``)."""
         assert self.verified
         rates = {kind: rate.to_json() for kind, rate in self.rates.items()}
         data = {"name": self.name, "provenance": self.provenance, "rates": rates}
@@ -122,7 +128,7 @@ class DeviceKind:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DeviceKind:
-        """Raises ValueError, KeyError or TypeError on anything but what ``to_json`` gives."""
+        """Inverse of ``to_json``; raises ValueError, KeyError or TypeError on anything else."""
         rates = {str(kind): _rate(rate) for kind, rate in data["rates"].items()}
         if unknown := rates.keys() - set(OP_KINDS):
             raise ValueError(f"unknown kinds of operation: {', '.join(sorted(unknown))}")

@@ -1,1 +1,1 @@
-"""From logs of allocations to peak bytes: envelopes, depth, replay of the CUDA allocator, units of a model."""
+"""Turns logs of allocations into peak bytes: envelopes, depth, a replay of the CUDA allocator, units of a model."""

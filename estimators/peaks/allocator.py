@@ -1,9 +1,10 @@
-"""What PyTorch's CUDA caching allocator takes from a device to serve a log of buffers, and how small one would do.
+"""Replays PyTorch's CUDA caching allocator: the memory it takes for a log of buffers, and which capacity is enough.
 
-A replay of its rules with default settings: the classic segments and the expandable ones. Free memory serves requests
-of the stream that it was taken for, and no other; that of all streams is given back when the device has no more. It
-leaves out ``record_stream``, CUDA graphs, ``max_split_size_mb`` and the like, and the addresses that the driver gives:
-new segments are taken to lie above older ones, which only decides between free blocks of equal size.
+The replay follows its rules with default settings, for classic and for expandable segments. Free memory serves only
+requests on the stream that it was taken for. When the device has no more memory, the free memory of all streams is
+given back to it. Left out are ``record_stream``, CUDA graphs, ``max_split_size_mb`` and the like, and the addresses
+that the driver returns: new segments are assumed to lie above older ones, which only decides between free blocks of
+equal size.
 
 The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` and the constants those of ``c10/core/AllocatorConfig.h``.
 """
@@ -18,13 +19,13 @@ from estimators.peaks.envelope import EventLog
 
 MIB = 2**20
 
-_ROUNDED_TO = 512  # bytes: every size is a multiple
-_LARGEST_SMALL = 1 * MIB  # up to here from the small pool
+_ROUNDED_TO = 512  # bytes: every size is rounded up to a multiple of it
+_LARGEST_SMALL = 1 * MIB  # requests up to this size use the small pool
 _SMALL_SEGMENT = 2 * MIB
-_LARGE_SEGMENT = 20 * MIB  # shared by requests of the large pool below the next line
+_LARGE_SEGMENT = 20 * MIB  # shared by requests of the large pool that are smaller than the next line
 _OWN_SEGMENT_FROM = 10 * MIB
 GRANULE = 2 * MIB
-"""All that is taken from a device is a multiple of it."""
+"""Memory is taken from a device in multiples of this many bytes."""
 
 _ENDLESS = 2**60  # bytes of addresses: more than any device maps
 _UNLIMITED = 2**62
@@ -33,9 +34,12 @@ _ONE_STREAM: Mapping[int, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """``active_bytes`` is the peak of what buffers hold, each rounded to its block; ``reserved_bytes`` the peak of what
-    was taken from the device. ``fits`` is False where the log ended in an out-of-memory; the peaks are then those until
-    there. ``num_retries`` counts how often cached memory was given back to make room."""
+    """The result of a replay.
+
+    ``active_bytes`` is the peak of the bytes in use, each buffer rounded up to its block. ``reserved_bytes`` is the
+    peak of the bytes taken from the device. ``fits`` is False if the log ended in an out-of-memory; the peaks are then
+    those up to that point. ``num_retries`` counts how often cached memory was given back to make room.
+    """
 
     active_bytes: int
     reserved_bytes: int
@@ -52,8 +56,8 @@ def replay(
 ) -> Replay:
     """Serve ``log`` on a device that offers ``capacity_bytes`` to the allocator.
 
-    ``streams`` are those on which buffers are allocated, where that is not 0. A buffer that is resized gets a new block
-    before it leaves the old one, as ``UntypedStorage.resize_`` does.
+    ``streams`` maps a buffer to the stream on which it is allocated, unless that is 0. A buffer that is resized gets
+    its new block before its old one is freed, as in ``UntypedStorage.resize_``.
     """
     device = _Device(capacity_bytes)
     make = _ExpandablePool if expandable else _Pool
@@ -85,11 +89,11 @@ def replay(
 
 
 def smallest_capacity(log: EventLog, *, streams: Mapping[int, int] = _ONE_STREAM, expandable: bool = False) -> int:
-    """Bytes that a device must offer to the allocator: the log fits there, and not with one ``GRANULE`` less.
+    """The fewest bytes that a device must offer to the allocator: with one ``GRANULE`` less the log does not fit.
 
-    Bisection over replays between what is in use and what would be reserved without a limit: under pressure the
-    allocator gives cached memory back, so it gets by with less than it would reserve. A larger device might in theory
-    do worse (other blocks are then split); ask ``replay`` with its capacity for the word on a given one.
+    Found by bisection over replays, between the bytes in use and the bytes that would be reserved without a limit.
+    Under pressure the allocator gives cached memory back, so it needs less than it would reserve. In theory a larger
+    device might do worse, because other blocks are split there: call ``replay`` to be certain about a given capacity.
     """
     unlimited = replay(log, streams=streams, expandable=expandable)
     too_small = (-(-unlimited.active_bytes // GRANULE) - 1) * GRANULE
@@ -111,7 +115,7 @@ class _Device:
         self._taken_bytes = self._top = self.peak_bytes = 0
 
     def take(self, num_bytes: int) -> bool:
-        """Whether there was so much left."""
+        """Take memory from the device; False if so much is not left."""
         if self._taken_bytes + num_bytes > self._capacity_bytes:
             return False
         self._taken_bytes += num_bytes
@@ -122,13 +126,13 @@ class _Device:
         self._taken_bytes -= num_bytes
 
     def addresses(self, num_bytes: int) -> int:
-        """The first of as many that nothing else has."""
+        """The first of ``num_bytes`` addresses that nothing else uses."""
         self._top += num_bytes
         return self._top - num_bytes
 
 
 class _Block:
-    """A piece of a segment, and its neighbours there. ``free`` ones are in the list of their pool."""
+    """A piece of a segment, with its neighbours there. Blocks that are ``free`` are in the list of their pool."""
 
     __slots__ = ("address", "after", "before", "free", "mapped", "pool", "size")
 
@@ -140,17 +144,17 @@ class _Block:
 
 
 class _Pool:
-    """Classic segments: taken from the device one by one, and given back when they are wholly free."""
+    """Classic segments: taken from the device one by one, and given back only when they are wholly free."""
 
     def __init__(self, device: _Device, *, small: bool) -> None:
         self._device = device
         self._segment_bytes = _SMALL_SEGMENT if small else _LARGE_SEGMENT
-        # A rest below this is not worth a block of its own: it stays with the request.
+        # A remainder smaller than this does not become a block of its own: it stays with the request.
         self._least_rest = _ROUNDED_TO if small else _LARGEST_SMALL + _ROUNDED_TO
         self._free: list[tuple[int, int, _Block]] = []  # (size, address, block), ascending
 
     def allocate(self, size: int) -> _Block | None:
-        """The best fit, cut to size; None when there is none, and the device has no more."""
+        """The best-fitting free block or a new one, cut to size; None if the device has too little memory left."""
         place = bisect_left(self._free, (size,))
         block = self._take(place) if place < len(self._free) else self._grow(size)
         if block is None:
@@ -161,7 +165,7 @@ class _Pool:
         return block
 
     def free(self, block: _Block) -> _Block:
-        """Back to the list, as one with its free neighbours; returns that one."""
+        """Put the block back in the list, merged with its free neighbours; returns the merged block."""
         before, after = block.before, block.after
         if after is not None and after.free:
             self._remove(after)
@@ -174,7 +178,7 @@ class _Pool:
         return block
 
     def release(self) -> None:
-        """Give all back that is not in use."""
+        """Give back to the device all memory that can be given back."""
         whole = [entry for entry in self._free if entry[2].before is None and entry[2].after is None]
         if whole:
             self._free = [entry for entry in self._free if entry[2].before is not None or entry[2].after is not None]
@@ -198,7 +202,7 @@ class _Pool:
         del self._free[bisect_left(self._free, (block.size, block.address))]
 
     def _cut(self, block: _Block, size: int) -> _Block:
-        """Leave ``size`` to the block; returns the rest."""
+        """Cut the block down to ``size``; returns the remainder."""
         rest = _Block(self, block.address + size, block.size - size)
         rest.before, rest.after = block, block.after
         if rest.after is not None:
@@ -215,7 +219,7 @@ def _join(block: _Block, after: _Block) -> None:
 
 
 class _ExpandablePool(_Pool):
-    """One segment as long as the addresses last, of which pages are mapped on demand and unmapped under pressure."""
+    """One segment over the whole address range, whose pages are mapped on demand and unmapped under pressure."""
 
     def __init__(self, device: _Device, *, small: bool) -> None:
         super().__init__(device, small=small)
@@ -229,14 +233,14 @@ class _ExpandablePool(_Pool):
             self._unmap(block)
 
     def _take(self, place: int) -> _Block:
-        # A block that could grow counts as large as it could become, so that others are used up before it.
+        # A block that can grow is compared by the size that it could reach, so that others are used up before it.
         free = self._free
         while place + 1 < len(free) and _room(free[place + 1][2]) < _room(free[place][2]):
             place += 1
         return free.pop(place)[2]
 
     def _grow(self, size: int) -> _Block | None:
-        """A free block of at least ``size``, at the lowest address where pages can be mapped to that end."""
+        """A free block of at least ``size``, at the lowest address where enough pages can be mapped."""
         block = self._lowest_gap(size)
         if not block.mapped:
             mapped = self._map(block, min(block.size, size))
@@ -281,7 +285,7 @@ class _ExpandablePool(_Pool):
         return self.free(gap)
 
     def _unmap(self, block: _Block) -> None:
-        """The pages that lie wholly in a free block."""
+        """Unmap the pages that lie wholly in a free block."""
         page = self._segment_bytes
         start = -(-block.address // page) * page
         end = (block.address + block.size) // page * page
@@ -311,5 +315,5 @@ class _ExpandablePool(_Pool):
 
 
 def _room(block: _Block) -> int:
-    """What a block has, and could have by mapping more behind it."""
+    """Bytes of a block, plus those that could be mapped directly behind it."""
     return block.size + (block.after.size if block.after is not None and not block.after.mapped else 0)

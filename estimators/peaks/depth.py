@@ -1,7 +1,8 @@
-"""The log of a model of a few equal blocks, stretched to any number of them: exact, or refused. Nothing is traced here.
+"""Stretches the log of a model of a few equal blocks to any number of blocks: exactly, or not at all.
 
-A log is cut where a block begins its forward or its backward pass. When the second and the third block do the same with
-the same buffers, told relative to the block, then so does every further one between the first and the last.
+A log is cut where a block begins its forward or its backward pass. If the second and the third block do the same with
+the same buffers, identified relative to the block, then so does every other block between the first and the last.
+Nothing is traced here.
 """
 
 from __future__ import annotations
@@ -17,23 +18,26 @@ from estimators.peaks.envelope import EventLog, Line, highest, live_bytes
 from estimators.work import Work
 
 TRACED_BLOCKS = 4
-"""The first and the last have neighbours that are no blocks; the two between are compared."""
+"""Number of blocks traced: the first and the last have neighbours that are not blocks, and the two between are
+compared."""
 
-# Where a buffer was first seen: (visit, block, how many before it there). The visit is how often the block was visited
-# before, -1 for what is alive before the passes; for the parts that are no block's (None) it counts these parts.
+# Where a buffer first appears: (visit, block, number of buffers before it there). The visit counts earlier visits of
+# the block; it is -1 for buffers alive before the passes. For parts that belong to no block (None) it counts these
+# parts.
 _Home = tuple[int, int | None, int]
-# (home of the buffer, bytes that it holds from now on, its category, its stream)
-_Told = tuple[_Home, int, str, int]
+# (home of the buffer relative to a block, bytes that it holds from now on, its category, its stream)
+_RelativeEvent = tuple[_Home, int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The forward and backward passes of one step. Buffers are numbered in order of their first event.
+    """The log of the forward and backward passes of one step. Buffers are numbered in order of their first event.
 
-    ``categories`` are those of the buffers. The first ``num_before`` events are what is alive before. ``owners`` are
-    the blocks of those buffers, as far as they belong to one, and ``marks`` say before which event which block's pass
-    begins (None: a part that is no block's), and the work done by then. ``streams`` are those on which a GPU would
-    allocate buffers, where that is not the compute stream, which is 0.
+    ``categories`` has the category of each buffer. The first ``num_before`` events are the buffers alive before the
+    passes; ``owners`` maps those that belong to a block to their block. ``marks`` are (event, block, work): a pass of
+    the block begins before this event (None: a part that belongs to no block), and this work is done by then.
+    ``streams`` maps a buffer to the stream on which a GPU would allocate it, unless that is the compute stream, which
+    is 0.
     """
 
     events: EventLog
@@ -46,29 +50,30 @@ class Passes:
 
     @property
     def held_before(self) -> int:
-        """Bytes: the states, where nothing else is left of earlier steps."""
+        """Bytes alive before the passes: the states, if nothing else is left of earlier steps."""
         return sum(size for _, size in self.events[: self.num_before])
 
     @property
     def held_after(self) -> int:
-        """Bytes: the states and gradients, when the optimizer begins."""
+        """Bytes alive when the optimizer begins: the states and gradients."""
         return sum(dict(self.events).values())
 
     @property
     def gradient_bytes(self) -> int:
-        """Of parameters, when the optimizer begins."""
+        """Bytes of the parameters' gradients when the optimizer begins."""
         return sum(size for buffer, size in dict(self.events).items() if self.categories[buffer] == "gradients")
 
     @property
     def peak(self) -> Line:
+        """Peak bytes of the passes, with their categories."""
         return highest(self.events, self.categories)
 
     def held(self, category: str) -> list[int]:
-        """Bytes of each buffer of this category that is alive before."""
+        """Bytes of each buffer of this category that is alive before the passes."""
         return [size for buffer, size in self.events[: self.num_before] if self.categories[buffer] == category]
 
     def after(self, states: Sequence[int]) -> Passes:
-        """The same with states of an optimizer alive before, in buffers of so many bytes."""
+        """The same passes with optimizer states alive before them, in buffers of ``states`` bytes each."""
         more = len(states)
         events = (*enumerate(states), *((buffer + more, size) for buffer, size in self.events))
         owners = {buffer + more: block for buffer, block in self.owners.items()}
@@ -78,14 +83,14 @@ class Passes:
         return Passes(events, categories, self.work, self.num_before + more, owners, marks, streams)
 
     def begins_with(self, other: Passes) -> bool:
-        """Whether this begins as ``other`` does: the same sizes come and go in the same order."""
+        """Whether this log begins like ``other``: the bytes alive rise and fall by the same amounts, event by event."""
         mine, others = (live_bytes(p.events)[p.num_before :] - p.held_before for p in (self, other))
         return len(others) > 0 and np.array_equal(mine[: len(others)], others)
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What is logged of one visit of a block (None: of a part that is no block's)."""
+    """The part of a log that belongs to one visit of a block (None: to a part that belongs to no block)."""
 
     visit: int
     block: int | None
@@ -98,9 +103,10 @@ class _CannotStretch(Exception):
 
 
 def stretch(passes: Passes, num_blocks: int) -> Passes | None:
-    """The passes as ``num_blocks`` blocks in place of ``TRACED_BLOCKS`` would log them.
+    """The passes that ``num_blocks`` blocks would log, from those of ``TRACED_BLOCKS`` blocks.
 
-    None when the blocks do not do the same, or when something outside of them touches the memory of one in the middle.
+    None if the blocks differ in what they do, or if something outside of them touches the memory of a block in the
+    middle.
     """
     try:
         return _stretch(passes, num_blocks)
@@ -112,8 +118,8 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
     segments = list(segments_of(passes))
     homes = homes_of(passes, segments)
 
-    def told(events: EventLog, block: int | None) -> list[_Told]:
-        """Buffers of blocks are told relative to ``block``."""
+    def relative(events: EventLog, block: int | None) -> list[_RelativeEvent]:
+        """The events, with the homes of buffers relative to ``block``."""
         back, categories, stream_of = -(block or 0), passes.categories, passes.streams.get
         return [
             (_shifted(homes[buffer], back), size, categories[buffer], stream_of(buffer, 0)) for buffer, size in events
@@ -121,16 +127,16 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
 
     synthesis = _Synthesis()
     before = passes.events[: passes.num_before]
-    states = [told([e for e in before if homes[e[0]][1] == block], block) for block in range(TRACED_BLOCKS)]
+    states = [relative([e for e in before if homes[e[0]][1] == block], block) for block in range(TRACED_BLOCKS)]
     if any(state != states[0] for state in states):
         raise _CannotStretch("blocks have different states")
     for block in range(num_blocks):
         synthesis.extend(states[0], block)
-    synthesis.extend(told([event for event in before if homes[event[0]][1] is None], None), 0)
+    synthesis.extend(relative([event for event in before if homes[event[0]][1] is None], None), 0)
     num_before, work = len(synthesis.events), Work()
     marks: list[tuple[int, int | None, Work]] = []
 
-    def append(segment: Segment, events: Sequence[_Told], block: int | None) -> None:
+    def append(segment: Segment, events: Sequence[_RelativeEvent], block: int | None) -> None:
         nonlocal work
         if marks or len(synthesis.events) > num_before or block is not None:
             marks.append((len(synthesis.events), block, work))
@@ -139,10 +145,10 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
 
     for sweep in _sweeps(segments):
         if sweep[0].block is None:
-            append(sweep[0], _from_both_ends(told(sweep[0].events, None), num_blocks), None)
+            append(sweep[0], _from_both_ends(relative(sweep[0].events, None), num_blocks), None)
             continue
         by_block = sorted(sweep, key=lambda segment: segment.block or 0)
-        first, second, third, last = (told(segment.events, segment.block) for segment in by_block)
+        first, second, third, last = (relative(segment.events, segment.block) for segment in by_block)
         if second != third:
             raise _CannotStretch("blocks differ")
         if any(abs(home[1]) > 1 for home, *_ in first + last if home[1] is not None):
@@ -160,7 +166,7 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
 
 
 class _Synthesis:
-    """A log whose buffers are known by their homes."""
+    """A log under construction, whose buffers are identified by their homes."""
 
     def __init__(self) -> None:
         self.events: list[tuple[int, int]] = []
@@ -168,10 +174,10 @@ class _Synthesis:
         self.streams: dict[int, int] = {}
         self._numbers: dict[_Home, int] = {}
 
-    def extend(self, told: Sequence[_Told], block: int) -> None:
-        """Append events that are told relative to ``block``."""
-        for relative, size, category, stream in told:
-            home = _shifted(relative, block)
+    def extend(self, events: Sequence[_RelativeEvent], block: int) -> None:
+        """Append events whose homes are relative to ``block``."""
+        for relative_home, size, category, stream in events:
+            home = _shifted(relative_home, block)
             number = self._numbers.get(home)
             if number is None:
                 if size == 0:
@@ -184,7 +190,7 @@ class _Synthesis:
 
 
 def segments_of(passes: Passes) -> Iterator[Segment]:
-    """All events after those before, cut at the marks."""
+    """Yield the events of the passes, without those before them, cut at the marks."""
     bounds = [(passes.num_before, None, Work()), *passes.marks, (len(passes.events), None, passes.work)]
     visits: dict[int | None, int] = {}
     for (start, block, work), (end, _, work_then) in pairwise(bounds):
@@ -193,7 +199,7 @@ def segments_of(passes: Passes) -> Iterator[Segment]:
 
 
 def _sweeps(segments: Sequence[Segment]) -> list[list[Segment]]:
-    """Segments of blocks in runs over all of them, up or down; those outside one by one."""
+    """Groups of segments: each run over all blocks, up or down, is one group, as is each segment outside the blocks."""
     sweeps: list[list[Segment]] = []
     for segment in segments:
         if segment.block is None or not sweeps or sweeps[-1][0].block is None or len(sweeps[-1]) == TRACED_BLOCKS:
@@ -208,7 +214,7 @@ def _sweeps(segments: Sequence[Segment]) -> list[list[Segment]]:
 
 
 def homes_of(passes: Passes, segments: Sequence[Segment]) -> dict[int, _Home]:
-    """Of each buffer by its number."""
+    """The home of each buffer, by its number."""
     homes: dict[int, _Home] = {}
     counts: Counter[tuple[int, int | None]] = Counter()
 
@@ -230,10 +236,10 @@ def _shifted(home: _Home, blocks: int) -> _Home:
     return home if block is None else (visit, block + blocks, count)
 
 
-def _from_both_ends(told: Sequence[_Told], num_blocks: int) -> list[_Told]:
-    """What is told in absolute terms, of ``num_blocks`` blocks: the first stays the first, and the last the last."""
+def _from_both_ends(events: Sequence[_RelativeEvent], num_blocks: int) -> list[_RelativeEvent]:
+    """Events outside of the blocks for ``num_blocks`` blocks: the first stays the first, and the last the last."""
     moved = []
-    for home, size, category, stream in told:
+    for home, size, category, stream in events:
         if home[1] is not None and 0 < home[1] < TRACED_BLOCKS - 1:
             raise _CannotStretch("memory of a block in the middle is touched outside of the blocks")
         from_end = home[1] == TRACED_BLOCKS - 1

@@ -1,8 +1,8 @@
 """Peak memory as a function of the micro-batch, from event logs of a few traced ones: exact, in closed form.
 
-With a fixed sequence of operations the size of every allocation is affine in the micro-batch B, so the bytes that
-live after event t are a_t + b_t·B, and the peak is the upper hull of a few lines. ``fit`` refuses logs of which that
-is not true, and then a ``PeakTable`` of directly traced micro-batches takes its place. Nothing is traced here.
+With a fixed sequence of operations the size of every allocation is affine in the micro-batch B. So the bytes alive
+after event t are a_t + b_t·B, and the peak is the upper hull of a few lines. ``fit`` refuses logs for which this is not
+true; a ``PeakTable`` of directly traced micro-batches is used for them instead. Nothing is traced here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# (buffer, bytes that it holds from now on); 0 when it is freed. Buffers are numbered in order of first allocation.
+# (buffer, bytes that it holds from now on: 0 when it is freed). Buffers are numbered in order of first allocation.
 EventLog = Sequence[tuple[int, int]]
 
 
@@ -23,8 +23,8 @@ EventLog = Sequence[tuple[int, int]]
 class Line:
     """fixed_bytes + bytes_per_sample · micro-batch.
 
-    ``parts`` are (category, bytes per sample, fixed bytes) of what is alive at that moment; empty where nobody asked,
-    else they add up to the line.
+    ``parts`` are (category, bytes per sample, fixed bytes) of the memory alive at that moment. They add up to the line,
+    or are empty if the categories are not known.
     """
 
     bytes_per_sample: int
@@ -32,14 +32,15 @@ class Line:
     parts: tuple[tuple[str, int, int], ...] = ()
 
     def at(self, micro_batch: int) -> int:
+        """Bytes at this micro-batch."""
         return self.fixed_bytes + self.bytes_per_sample * micro_batch
 
     def parts_at(self, micro_batch: int) -> dict[str, int]:
-        """Bytes by category."""
+        """Bytes by category at this micro-batch."""
         return {category: fixed + slope * micro_batch for category, slope, fixed in self.parts}
 
     def plus(self, category: str, num_bytes: int) -> Line:
-        """The line with ``num_bytes`` more that no batch changes."""
+        """The line with ``num_bytes`` more in ``category``, whatever the micro-batch."""
         parts = {name: (slope, fixed) for name, slope, fixed in self.parts}
         slope, fixed = parts.get(category, (0, 0))
         parts[category] = slope, fixed + num_bytes
@@ -47,19 +48,21 @@ class Line:
         return Line(self.bytes_per_sample, self.fixed_bytes + num_bytes, listed)
 
     def to_json(self) -> list[Any]:
+        """Bytes per sample, fixed bytes and parts, as a list."""
         return [self.bytes_per_sample, self.fixed_bytes, [list(part) for part in self.parts]]
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Line:
+        """Inverse of ``to_json``; raises ValueError or TypeError on anything else."""
         slope, fixed, parts = data
         return cls(int(slope), int(fixed), tuple((str(c), int(b), int(f)) for c, b, f in parts))
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The largest of ``lines`` for micro-batches of 2 and more; of one sample the traced peak itself.
+    """The highest of ``lines`` for micro-batches of 2 and more; for a single sample, its traced peak.
 
-    Operations on dimensions of size 1 skip copies, so the log of a single sample often follows other lines.
+    Operations on dimensions of size 1 skip copies, so the log of a single sample often lies on other lines.
     """
 
     lines: tuple[Line, ...]
@@ -72,13 +75,16 @@ class Envelope:
             raise ValueError(f"no line may fall with the micro-batch: {self.lines}")
 
     def peak_bytes(self, micro_batch: int) -> int:
+        """Peak bytes at this micro-batch; raises ValueError below 1."""
         return self._highest(micro_batch).at(micro_batch)
 
     def parts(self, micro_batch: int) -> dict[str, int]:
+        """Bytes of the peak by category; raises ValueError below 1."""
         return self._highest(micro_batch).parts_at(micro_batch)
 
     def largest_batch(self, capacity_bytes: int) -> int:
-        """min over lines of ⌊(C − a)/b⌋, as every line must stay within C."""
+        """Largest micro-batch within the capacity C, or 0: min over the lines of ⌊(C − a)/b⌋, as each must stay within
+        C."""
         largest = self._largest_on_lines(capacity_bytes)
         if largest >= 2:
             return largest
@@ -97,15 +103,17 @@ class Envelope:
         return min((capacity_bytes - line.fixed_bytes) // line.bytes_per_sample for line in growing)
 
     def to_json(self) -> dict[str, Any]:
+        """A dictionary of kind ``envelope``; ``curve_from_json`` reads it."""
         lines = [line.to_json() for line in self.lines]
         return {"kind": "envelope", "lines": lines, "one_sample": self.one_sample.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
 class PeakTable:
-    """Traced peaks of single micro-batches, for a model whose logs are not affine.
+    """Traced peaks of a few micro-batches, for a model whose logs are not affine.
 
-    Between two of them the larger counts (never less than any smaller one), and beyond the last nothing is known.
+    A micro-batch between two traced ones gets the highest peak up to the larger of them. Beyond the largest traced
+    micro-batch nothing is known.
     """
 
     points: tuple[tuple[int, Line], ...]  # (micro-batch, its peak: a line without a slope), ascending
@@ -116,11 +124,11 @@ class PeakTable:
             raise ValueError(f"points must begin at micro-batch 1 and ascend, got {self.points}")
 
     def peak_bytes(self, micro_batch: int) -> int:
-        """Raises ValueError beyond the largest micro-batch that was traced."""
+        """Peak bytes at this micro-batch; raises ValueError below 1 and beyond the largest micro-batch traced."""
         return self._highest(micro_batch).fixed_bytes
 
     def parts(self, micro_batch: int) -> dict[str, int]:
-        """Raises ValueError beyond the largest micro-batch that was traced."""
+        """Bytes of the peak by category; raises ValueError below 1 and beyond the largest micro-batch traced."""
         return self._highest(micro_batch).parts_at(micro_batch)
 
     def _highest(self, micro_batch: int) -> Line:
@@ -133,6 +141,7 @@ class PeakTable:
         raise ValueError(f"traced up to micro-batch {self.points[-1][0]} only, asked for {micro_batch}")
 
     def largest_batch(self, capacity_bytes: int) -> int:
+        """Largest traced micro-batch that, like all smaller ones, is within ``capacity_bytes``; 0 if there is none."""
         largest = 0
         for size, peak in self.points:
             if peak.fixed_bytes > capacity_bytes:
@@ -141,6 +150,7 @@ class PeakTable:
         return largest
 
     def to_json(self) -> dict[str, Any]:
+        """A dictionary of kind ``table``; ``curve_from_json`` reads it."""
         return {"kind": "table", "points": [[size, peak.to_json()] for size, peak in self.points]}
 
 
@@ -154,7 +164,7 @@ def curve_from_json(data: Mapping[str, Any]) -> Envelope | PeakTable:
 
 
 def highest(log: EventLog, categories: Sequence[str] = ()) -> Line:
-    """The moment at which most bytes are alive, as a line without a slope. ``categories`` are those of the buffers."""
+    """Peak bytes of a log as a line without a slope. ``categories`` has the category of each buffer, by its number."""
     live = live_bytes(log)
     if not len(live):
         return Line(0, 0)
@@ -164,13 +174,13 @@ def highest(log: EventLog, categories: Sequence[str] = ()) -> Line:
 
 
 def fit(logs: Mapping[int, EventLog], floor: Line, one_sample: Line, categories: Sequence[str] = ()) -> Envelope | None:
-    """The envelope of logs traced at micro-batches of 2 and more; None when they are not affine.
+    """The envelope of logs traced at micro-batches of 2 and more; None if they are not affine.
 
-    Logs begin with what is alive before. ``floor`` is a peak outside of them that every micro-batch shares.
-    2 and the largest give every event's line, so the curve is exact at both, and in between for affine sizes; any
-    further log must lie on these lines event by event. Refused are events that do not align, sizes that would not be
-    whole bytes in between (as after rounding up), that shrink as the micro-batch grows, or of which none grows: such
-    a curve could not be trusted where it was not traced.
+    Each log begins with the buffers that are alive before. ``floor`` is a peak outside of the logs that is the same for
+    every micro-batch. The logs of 2 samples and of the largest micro-batch give the line of every event, so the curve
+    is exact at both and, for affine sizes, between them. Every other log must lie on these lines, event by event. Logs
+    are refused if their events do not align, if a size would not be whole bytes in between (as after rounding up), if a
+    size shrinks as the micro-batch grows, or if nothing grows: such a curve cannot be trusted where it was not traced.
     """
     low, high = 2, max(logs)
     if not aligned(logs[low], logs[high]):
@@ -242,7 +252,7 @@ def _parts(log: EventLog, categories: Sequence[str], event: int) -> dict[str, in
 def _hull(lines: Sequence[Line], start: int) -> tuple[Line, ...]:
     """The lines that are highest somewhere at or after ``start``, by rising slope.
 
-    Python integers here: products of byte counts overflow 64 bits.
+    Computed with Python integers, because products of byte counts overflow 64 bits.
     """
     highest: dict[int, Line] = {}
     for line in lines:

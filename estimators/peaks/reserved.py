@@ -1,5 +1,5 @@
-"""The peak of one rank on a GPU as a function of the micro-batch: what the caching allocator must be given, not what
-tensors hold. Exact by replay, a few milliseconds each; only where a step log is at hand.
+"""Peak memory of one rank on a GPU as a function of the micro-batch: what the caching allocator needs, not what tensors
+hold. It needs a step log, and is exact by replay, which takes a few milliseconds for each micro-batch.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from estimators.peaks.step_log import StepLog
 
 @dataclass(frozen=True, slots=True)
 class ReservedCurve:
-    """``curve`` are the peaks of tensors. A part ``slack`` is what the allocator needs beyond them, for sizes that it
-    rounds up and for free memory in pieces."""
+    """A ``PeakCurve`` of the memory that the caching allocator needs.
+
+    ``curve`` has the peaks of tensors. The category ``slack`` is what the allocator needs beyond them, because it
+    rounds sizes up and because its free memory is in pieces.
+    """
 
     curve: PeakCurve
     log: StepLog
@@ -23,7 +26,7 @@ class ReservedCurve:
     _largest: dict[int, int] = field(default_factory=dict, compare=False, repr=False)
 
     def peak_bytes(self, micro_batch: int) -> int:
-        """The smallest capacity that two steps run with."""
+        """The smallest capacity, in bytes, with which two steps run."""
         if micro_batch not in self._peaks:
             run, streams = self.log.run(micro_batch), self.log.streams(micro_batch)
             least = smallest_capacity(run, streams=streams, expandable=self.expandable)
@@ -31,13 +34,15 @@ class ReservedCurve:
         return self._peaks[micro_batch]
 
     def parts(self, micro_batch: int) -> dict[str, int]:
+        """Bytes of the peak by category: those of the tensors, and ``slack``."""
         slack = self.peak_bytes(micro_batch) - self.curve.peak_bytes(micro_batch)
         return {**self.curve.parts(micro_batch), "slack": slack}
 
     def largest_batch(self, capacity_bytes: int) -> int:
-        """Largest micro-batch found that runs with ``capacity_bytes``; 0 when not even one sample does.
+        """Largest micro-batch found to run with ``capacity_bytes``; 0 when not even one sample does.
 
-        Tensors alone bound it from above. From there down the steps double until one fits, and then halve.
+        The tensors alone give an upper bound. From there the search goes down in doubling steps until a micro-batch
+        fits, and then bisects.
         """
         if capacity_bytes not in self._largest:
             self._largest[capacity_bytes] = self._search(capacity_bytes)

@@ -1,8 +1,9 @@
-"""What a training run allocates and frees for any micro-batch, compact enough to be kept beside the peak curve.
+"""The allocations of a training run for any micro-batch, compact enough to be stored beside the peak curve.
 
-From traced steps of a few micro-batches, where sizes are affine in them. ``run`` lays the parts out as a process goes
-through them: two steps, the optimizer's states made between them, in memory that the first pass has left behind. That
-order, not the peak alone, decides what an allocator has in pieces. Nothing is traced or allocated here.
+It is made from traced steps of a few micro-batches whose sizes are affine in the micro-batch. ``run`` puts the parts in
+the order in which a process runs them: two steps, where the first makes the optimizer's states in memory that its
+passes have freed. This order, and not only the peak, decides how fragmented an allocator's memory becomes. Nothing is
+traced or allocated here.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ import numpy as np
 from estimators.peaks.depth import Passes
 from estimators.peaks.envelope import EventLog
 
-_Events = tuple[tuple[int, int], ...]  # (buffer, place of what it holds from now on in the table of sizes)
+_Events = tuple[tuple[int, int], ...]  # (buffer, index in the table of sizes of what it holds from now on)
 
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """``sizes`` are (fixed bytes, bytes per sample, stream that they are allocated on); the first is all zeros.
+    """The events of a step's parts, with sizes as indices into a table.
 
-    ``held`` are parameters and the like, which are there before the first step, ``states`` those of the optimizer,
-    ``passes`` the forward and backward passes of a step, ``update`` what the optimizer needs for itself. ``single`` is
-    the log of one sample, if that does not follow the lines of others.
+    ``sizes`` are (fixed bytes, bytes per sample, stream that they are allocated on); the first is all zeros. ``held``
+    are parameters and other buffers that exist before the first step. ``states`` are those of the optimizer, ``passes``
+    the forward and backward passes of a step, and ``update`` the buffers that the optimizer needs temporarily.
+    ``single`` is the log of one sample, or None if that lies on the same lines as the others.
     """
 
     sizes: tuple[tuple[int, int, int], ...]
@@ -39,7 +41,7 @@ class StepLog:
     single: StepLog | None = None
 
     def run(self, micro_batch: int) -> EventLog:
-        """Two optimizer steps from the start of a process."""
+        """The log of two optimizer steps from the start of a process."""
         if micro_batch == 1 and self.single is not None:
             return self.single.run(1)
         sizes = [max(0, fixed + slope * micro_batch) for fixed, slope, _ in self.sizes]
@@ -51,7 +53,7 @@ class StepLog:
         return [(buffer, sizes[place]) for buffer, place in events]
 
     def streams(self, micro_batch: int) -> Mapping[int, int]:
-        """Of the buffers of ``run``: those on which they are allocated, where that is not the compute stream, 0."""
+        """The stream of each buffer of ``run`` that is not allocated on the compute stream, 0."""
         if micro_batch == 1 and self.single is not None:
             return self.single.streams(1)
         streams = [stream for _, _, stream in self.sizes]
@@ -59,9 +61,10 @@ class StepLog:
         return {buffer: streams[place] for buffer, place in events if streams[place]}
 
     def to_json(self) -> dict[str, Any]:
+        """A dictionary in which the events are compressed and base64-encoded."""
         parts = (self.held, self.states, self.passes, self.update)
         events = np.array([event for part in parts for event in part], dtype=np.int32).reshape(-1, 2)
-        events[1:, 0] -= events[:-1, 0].copy()  # steps between neighbours are mostly small, and pack well
+        events[1:, 0] -= events[:-1, 0].copy()  # differences between neighbours are mostly small, and compress well
         return {
             "sizes": [list(size) for size in self.sizes],
             "lengths": [len(part) for part in parts],
@@ -71,7 +74,7 @@ class StepLog:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StepLog:
-        """Raises ValueError, KeyError or TypeError on anything but what ``to_json`` gives."""
+        """Inverse of ``to_json``; raises ValueError, KeyError or TypeError on anything else."""
         try:
             packed = zlib.decompress(base64.b64decode(data["events"]))
         except zlib.error as error:
@@ -88,7 +91,7 @@ class StepLog:
 
 
 def log_of(passes: Mapping[int, Passes], single: Passes, update: EventLog) -> StepLog:
-    """From passes of several micro-batches that ``envelope.fit`` has found to be affine, and those of one sample.
+    """The step log of passes of several micro-batches, which ``envelope.fit`` found to be affine, and of one sample.
 
     ``update`` are the events of the buffers that the optimizer makes, numbered from 0.
     """
@@ -113,6 +116,6 @@ def _compact(passes: Passes, lines: Sequence[tuple[int, int]], update: EventLog)
     before = events[: passes.num_before]
     states = tuple(event for event in before if passes.categories[event[0]] == "optimizer")
     held = tuple(event for event in before if passes.categories[event[0]] != "optimizer")
-    # What a CPU's convolutions take inside is not what a GPU's do.
+    # The workspaces of a CPU's convolutions are not those of a GPU's.
     steps = tuple(event for event in events[passes.num_before :] if passes.categories[event[0]] != "workspace")
     return StepLog(tuple(table), held, states, steps, own)

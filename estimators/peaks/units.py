@@ -1,6 +1,7 @@
-"""What each unit of a model costs: what comes before its blocks, each block, what comes after. Nothing is traced here.
+"""The cost of each unit of a model. Units are the part before the blocks, each block, and the part after them.
 
-From logs of two micro-batches, cut where a block begins its forward or its backward pass (see ``peaks.depth``).
+It is computed from the logs of two micro-batches, cut where a block begins its forward or its backward pass (see
+``peaks.depth``). Nothing is traced here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from estimators.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A unit before it is traced. ``most_parts`` is how many ranks can divide its layers (1: they cannot be)."""
+    """A unit before it is traced. Its layers can be divided over at most ``most_parts`` ranks (1: they cannot)."""
 
     name: str
     num_params: int
@@ -26,10 +27,10 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """``count`` equal units, one after another; the first is ``name``. What one of them costs on a rank alone.
+    """The cost of one of ``count`` equal units in a row, on a single rank. ``name`` is that of the first.
 
-    ``fixed`` and ``per_sample`` are the work of its forward and backward pass, ``activations`` what the one keeps for
-    the other, ``output`` what it gives to the next (nothing of the last).
+    ``fixed`` and ``per_sample`` are the work of its forward and backward pass. ``activations`` are the bytes that the
+    forward pass keeps for the backward pass. ``output`` is the bytes passed to the next unit (0 for the last).
     """
 
     name: str
@@ -42,6 +43,7 @@ class Unit:
     count: int = 1
 
     def to_json(self) -> dict[str, Any]:
+        """All fields as JSON values."""
         return {
             "name": self.name,
             "count": self.count,
@@ -55,7 +57,7 @@ class Unit:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Unit:
-        """Raises ValueError, KeyError or TypeError on anything but what ``to_json`` gives."""
+        """Inverse of ``to_json``; raises ValueError, KeyError or TypeError on anything else."""
         return cls(
             str(data["name"]),
             int(data["num_params"]),
@@ -70,20 +72,24 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One micro-batch of ``samples``. ``outputs`` are bytes that go into the first block and out of each."""
+    """The traced passes of a micro-batch of ``samples``.
+
+    ``outputs`` are the bytes that go into the first block, and then those that come out of each block.
+    """
 
     samples: int
     passes: Passes
     outputs: Sequence[int]
 
 
-def units_of(outlines: Sequence[Outline], low: Seen, high: Seen, *, alike: bool) -> tuple[Unit, ...]:
-    """``outlines`` are of what comes before the blocks, of each block, and of what comes after. ``alike``: blocks are.
+def units_of(outlines: Sequence[Outline], low: Seen, high: Seen, *, equal_blocks: bool) -> tuple[Unit, ...]:
+    """The units of a model, from passes of two micro-batches. Equal neighbours are one ``Unit``.
 
-    Where the blocks are not visited one after another, all is one unit.
+    ``outlines`` are those of the part before the blocks, of each block, and of the part after. ``equal_blocks`` says
+    whether all blocks are equal. If the blocks do not run one after another, the whole model is one unit.
     """
     num_blocks = len(outlines) - 2
-    costs = [_costs(seen, num_blocks, alike) for seen in (low, high)]
+    costs = [_costs(seen, num_blocks, equal_blocks) for seen in (low, high)]
     if num_blocks < 1 or None in costs:
         whole = Outline("model", sum(outline.num_params for outline in outlines))
         outlines, costs = [whole], [[_cost_of_all(seen)] for seen in (low, high)]
@@ -99,11 +105,11 @@ def units_of(outlines: Sequence[Outline], low: Seen, high: Seen, *, alike: bool)
     return tuple(found)
 
 
-_Cost = tuple[Work, int, int]  # of one micro-batch: work, bytes of activations, bytes of output
+_Cost = tuple[Work, int, int]  # for one micro-batch: work, bytes of activations, bytes of output
 
 
-def _costs(seen: Seen, num_blocks: int, alike: bool) -> list[_Cost] | None:
-    """Of what comes before the blocks, of each, and of what comes after."""
+def _costs(seen: Seen, num_blocks: int, equal_blocks: bool) -> list[_Cost] | None:
+    """Costs of the part before the blocks, of each block, and of the part after; None if blocks do not run in order."""
     parts = list(segments_of(seen.passes))
     up = list(range(num_blocks))
     if [part.block for part in parts] != [None, *up, None, *up[::-1]] or len(seen.outputs) != num_blocks + 1:
@@ -113,7 +119,8 @@ def _costs(seen: Seen, num_blocks: int, alike: bool) -> list[_Cost] | None:
     kept = _activations(seen.passes, parts)
     work = [ahead.work + back.work for ahead, back in zip(forward, reversed(backward), strict=True)]
     start = before.work
-    if alike and num_blocks > 1:  # the backward pass of what comes before them is not marked: the first block's has it
+    if equal_blocks and num_blocks > 1:
+        # No mark begins the backward pass of the part before the blocks: it is logged with the first block's.
         rest = backward[-1].work - backward[-2].work
         start, work[0] = start + rest, work[0] - rest
     works = [start, *work, after.work]
@@ -122,8 +129,8 @@ def _costs(seen: Seen, num_blocks: int, alike: bool) -> list[_Cost] | None:
 
 
 def _activations(passes: Passes, parts: Sequence[Segment]) -> Counter[tuple[int, int | None]]:
-    """Bytes of those that are made in each part, by its visit and its block."""
-    sizes = dict(reversed([event for event in passes.events if event[1]]))  # that they are made with
+    """Bytes of the activations made in each part, by the part's visit and block."""
+    sizes = dict(reversed([event for event in passes.events if event[1]]))  # at their first event
     kept: Counter[tuple[int, int | None]] = Counter()
     for buffer, (visit, block, _) in homes_of(passes, parts).items():
         if passes.categories[buffer] == "activations":

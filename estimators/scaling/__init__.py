@@ -1,1 +1,1 @@
-"""Formulas that give the peaks of many candidates of one architecture from traces of a few."""
+"""Formulas, found from traces of a few candidates, that predict the peaks of all others of the same architecture."""

@@ -1,9 +1,9 @@
-"""What all architectures of one blueprint need, from examples of a few: exact, in microseconds.
+"""Predicts the memory of all architectures of one blueprint from a few examples: exactly, in microseconds.
 
-Candidates of one study run the same operations on other sizes. So their logs are the same, event by event, and each
-size follows from those of the architecture by a formula (``scaling.formula``). ``fit`` finds the formulas, or says
-why it cannot; ``Blueprint.costs`` then knows the lines of any candidate between the smallest and the largest examples.
-Depth is told by a few blocks (``estimators.peaks.depth``). Nothing is traced here.
+The candidates of one study run the same operations on different sizes. So their logs agree event by event, and each
+size follows from those of the architecture by a formula (``scaling.formula``). ``fit`` finds the formulas, or says why
+it cannot; ``Blueprint.costs`` then gives the lines of any candidate between the smallest and the largest examples. A
+few blocks are enough for any depth (``estimators.peaks.depth``). Nothing is traced here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ SAMPLES = "micro_batch"
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of many architectures: lines [architectures, moments] as in ``envelope.Line``, the peak of one sample, and the
-    states when the optimizer begins."""
+    """Costs of many architectures, in bytes.
+
+    ``fixed`` and ``per_sample`` are lines [architectures, moments] as in ``envelope.Line``. ``one_sample`` is the peak
+    of a single sample, and ``states`` what is alive when the optimizer begins [architectures].
+    """
 
     fixed: npt.NDArray[np.float64]
     per_sample: npt.NDArray[np.float64]
@@ -37,13 +40,13 @@ class Costs:
     _largest: dict[int, Whole] = field(default_factory=dict, compare=False, repr=False)
 
     def curve(self, place: int) -> Lines:
-        """Of one of the architectures."""
+        """The peak curve of the architecture at index ``place``."""
         return Lines(self, place)
 
     def largest(self, capacity_bytes: int) -> Whole:
-        """Of each architecture the largest micro-batch whose peak is within ``capacity_bytes``.
+        """The largest micro-batch of each architecture whose peak is within ``capacity_bytes``; 0 if there is none.
 
-        Of all at once, and remembered, since one is asked about after another.
+        Computed for all architectures at once and kept, because callers ask about one after another.
         """
         if capacity_bytes not in self._largest:
             room = capacity_bytes - self.fixed
@@ -57,33 +60,36 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The peak of one architecture (a ``PeakCurve``), from the lines of its blueprint."""
+    """The peak curve of one architecture (a ``PeakCurve``), from the lines of its blueprint."""
 
     costs: Costs
     place: int
 
     def peak_bytes(self, micro_batch: int) -> int:
+        """Peak bytes at this micro-batch."""
         costs, place = self.costs, self.place
         if micro_batch == 1:
             return int(costs.one_sample[place])
         return int((costs.fixed[place] + micro_batch * costs.per_sample[place]).max())
 
     def parts(self, micro_batch: int) -> dict[str, int]:
-        """Nothing: lines of blueprints do not tell categories apart."""
+        """Always empty: the lines of a blueprint do not distinguish categories."""
         return {}
 
     def largest_batch(self, capacity_bytes: int) -> int:
+        """Largest micro-batch whose peak is within ``capacity_bytes``; 0 when not even one sample fits."""
         return int(self.costs.largest(capacity_bytes)[self.place])
 
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """``sizes`` are the formulas of the size classes, ``depth`` that of the number of blocks.
+    """Formulas for the memory of all architectures that run the same operations.
 
-    ``passes`` and ``single`` are moments of the passes of two and more samples, and of one; ``updates`` those of the
-    optimizer, and ``ends`` what is alive when it begins after either. ``lowest`` and ``highest`` bound the
-    variables, but for those of the depth alone. ``even_rows`` are those of parameters that the ranks of all examples
-    divide.
+    ``sizes`` are the formulas of the size classes, ``depth`` is that of the number of blocks. ``passes`` are the
+    moments of passes of two and more samples, ``single`` those of one sample (None if the model refuses it), and
+    ``updates`` those of the optimizer's updates. ``ends`` are what is alive when the optimizer begins, after two and
+    more samples and after one. ``lowest`` and ``highest`` bound the variables, except those that only set the depth.
+    ``even_rows`` are the rows of parameters that are divided evenly by the ranks of every example.
     """
 
     sizes: tuple[Formula, ...]
@@ -97,6 +103,7 @@ class Blueprint:
     even_rows: tuple[Monomial, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """All fields as JSON values."""
         return {
             "sizes": [size.to_json() for size in self.sizes],
             "depth": self.depth.to_json(),
@@ -111,7 +118,7 @@ class Blueprint:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Blueprint:
-        """Raises KeyError, TypeError or ValueError on anything but what ``to_json`` gives."""
+        """Inverse of ``to_json``; raises KeyError, TypeError or ValueError on anything else."""
         after, after_single = map(Moments.from_json, data["ends"])
         return cls(
             tuple(map(Formula.from_json, data["sizes"])),
@@ -126,25 +133,28 @@ class Blueprint:
         )
 
     def tells(self, points: Points) -> npt.NDArray[np.bool_]:
-        """Which of the architectures that are covered the formulas tell of; others must be traced.
+        """For which of the covered architectures the formulas hold; the others must be traced.
 
-        Not of those that have too few blocks, nor where ranks do not divide rows that they divide in all examples:
-        shards would be rounded up, and no example tells which.
+        They do not hold if there are too few blocks, or if the ranks do not evenly divide rows that they divide in all
+        examples: some shards would be rounded up, and the examples do not show which.
         """
-        told: npt.NDArray[np.bool_] = self.depth.at(points) >= LEAST_DEPTH
+        valid: npt.NDArray[np.bool_] = self.depth.at(points) >= LEAST_DEPTH
         for rows in self.even_rows if RANKS in points else ():
-            told &= rows.at(points) % points[RANKS] == 0
-        return told
+            valid &= rows.at(points) % points[RANKS] == 0
+        return valid
 
     def covers(self, points: Points) -> npt.NDArray[np.bool_]:
-        """Which architectures lie between the examples; the micro-batch and the number of blocks may be any."""
+        """Which architectures lie between the examples. The micro-batch and the number of blocks are not limited."""
         inside = np.ones(len(next(iter(points.values()))), dtype=np.bool_)
         for name in self.lowest:
             inside &= (points[name] >= self.lowest[name]) & (points[name] <= self.highest[name])
         return inside
 
     def costs(self, points: Points) -> Costs:
-        """Of architectures that are covered and told of. Raises ``formula.NotWhole``."""
+        """Costs of architectures that are covered and for which the formulas hold (``tells``).
+
+        Raises ``formula.NotWhole`` if a size would not be a whole number.
+        """
         one_each = {**points, SAMPLES: np.ones(len(next(iter(points.values()))), dtype=np.int64)}
         one = np.array([size.at(one_each) for size in self.sizes], dtype=np.float64)
         grows = np.array([_grows(size) for size in self.sizes])[:, None]
@@ -155,7 +165,7 @@ class Blueprint:
         slope = np.concatenate([self.passes.bytes(slopes, depth), np.zeros_like(updates)])
         after, after_single = (end.bytes(one, depth)[0] for end in self.ends)
         if self.single is None:
-            single = (lines + 2 * slope).max(axis=0)  # counts as two, so that it fits wherever two do
+            single = (lines + 2 * slope).max(axis=0)  # counts as two, so that it fits whenever two do
         else:
             kept = np.maximum(0, after_single - after)
             single = np.maximum(self.single.bytes(one, depth).max(axis=0), updates.max(axis=0) + kept)
@@ -163,9 +173,9 @@ class Blueprint:
 
 
 def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
-    """The blueprint of examples at ``points``: each is an architecture with its ranks and its micro-batch.
+    """The blueprint of the examples at ``points``; each point is an architecture with its ranks and its micro-batch.
 
-    Raises ``NoBlueprint`` where events do not align, or where a size follows no formula.
+    Raises ``NoBlueprint`` if the events do not align, or if a size follows no formula.
     """
     try:
         solver = Solver(points)
@@ -173,7 +183,7 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
         raise NoBlueprint(str(error)) from None
     depth = solver.monomial(np.array([example.num_blocks for example in examples]))
     if depth is None:
-        raise NoBlueprint("the number of blocks follows from no parameter")
+        raise NoBlueprint("the number of blocks does not follow from the parameters")
     has_single = {example.single is not None for example in examples}
     if len(has_single) > 1:
         raise NoBlueprint("some of the examples refuse a single sample")
@@ -182,7 +192,7 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
         logs = [[*log, example.single] for log, example in zip(logs, examples, strict=True) if example.single]
     _check_operations(points, logs)
     classes: dict[tuple[int, ...], int] = {}
-    coded = [_coded(alike, classes) for alike in zip(*logs, strict=True)]
+    coded = [_coded(same, classes) for same in zip(*logs, strict=True)]
     factors = _factors(solver, points, examples)
     sizes = tuple(_formula(solver, np.array(size), factors) for size in classes)
     if not any(map(_grows, sizes)):
@@ -224,7 +234,7 @@ def _check_operations(points: Points, logs: Sequence[Sequence[Passes]]) -> None:
 
 
 def _coded(passes: Sequence[Passes], classes: dict[tuple[int, ...], int]) -> Passes:
-    """The log that all have in common, with the number of a class (from 1) for each size, 0 for none."""
+    """The log that all examples share; the number of a size class (from 1) stands for each size, and 0 for no bytes."""
     first = passes[0]
     events = []
     for position, (buffer, _) in enumerate(first.events):
@@ -236,32 +246,32 @@ def _coded(passes: Sequence[Passes], classes: dict[tuple[int, ...], int]) -> Pas
 
 
 def _skeleton(passes: Passes) -> tuple[Any, ...]:
-    """All but the sizes."""
+    """Everything in a log except the sizes and the work."""
     events = [(buffer, size > 0) for buffer, size in passes.events]
     marks = [(position, block) for position, block, _ in passes.marks]
     return events, list(passes.categories), passes.num_before, dict(passes.owners), marks
 
 
 def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> list[Monomial | Shards]:
-    """What sizes may be products of, but for the variables: dimensions with a constant, shards, units of FSDP."""
+    """Factors that sizes may have besides the variables: dimensions with a constant, shards, and units of FSDP."""
 
-    def told(values: Iterable[int]) -> Monomial:
+    def dimension_of(values: Iterable[int]) -> Monomial:
         dimension = solver.dimension(np.array(list(values)))
         if dimension is None:
-            raise NoBlueprint("a dimension of the model follows from no parameter")
+            raise NoBlueprint("a dimension of the model does not follow from the parameters")
         return dimension
 
     num_dimensions = {len(example.dimensions) for example in examples}
     layers = {tuple((len(shape), block) for shape, block in example.shapes) for example in examples}
     if len(num_dimensions) > 1 or len(layers) > 1:
         raise NoBlueprint("architectures do not have the same parameters")
-    found = {told(values): None for values in zip(*(example.dimensions for example in examples), strict=True)}
+    found = {dimension_of(values): None for values in zip(*(example.dimensions for example in examples), strict=True)}
     factors: dict[Monomial | Shards, None] = {d: None for d in found if d.constant}
     if RANKS in points:
         units: dict[int | None, list[tuple[Monomial, Monomial]]] = {}
         for number, (shape, block) in enumerate(examples[0].shapes):
-            rows = told(example.shapes[number][0][0] if shape else 1 for example in examples)
-            row = told(int(np.prod(example.shapes[number][0][1:], dtype=np.int64)) for example in examples)
+            rows = dimension_of(example.shapes[number][0][0] if shape else 1 for example in examples)
+            row = dimension_of(int(np.prod(example.shapes[number][0][1:], dtype=np.int64)) for example in examples)
             units.setdefault(block, []).append((rows, row))
             factors[Shards(((rows, Monomial(Fraction(1))),))] = None
         factors |= {Shards(tuple(tensors)): None for tensors in units.values()}
@@ -269,7 +279,7 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> lis
 
 
 def _even_rows(factors: Sequence[Monomial | Shards], points: Points) -> Iterator[Monomial]:
-    """Of all parameters, those that the ranks of every example divide."""
+    """Yield the rows of parameters that the ranks of every example divide evenly."""
     rows = {rows: None for factor in factors if isinstance(factor, Shards) for rows, _ in factor.tensors}
     for each in rows:
         if np.all(each.at(points) % points[RANKS] == 0):
@@ -287,10 +297,10 @@ def _formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards])
 
 
 def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Formula]) -> bool:
-    """Whether a variable says how many blocks there are, and changes no size: any number of blocks follows."""
+    """Whether a variable only sets the number of blocks and changes no size; then it may have any value."""
     return name in depth.variables and not any(name in size.variables for size in sizes)
 
 
 def _grows(size: Formula) -> bool:
-    """With the micro-batch: then it is proportional to it."""
+    """Whether a size grows with the micro-batch; if it does, it is proportional to it."""
     return SAMPLES in size.variables

@@ -1,4 +1,4 @@
-"""What a blueprint is found from: logs of a few blocks of one architecture. Pure data, which a child process sends."""
+"""Examples from which a blueprint is found: logs of a few blocks of one architecture, as a child process sends them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from estimators.work import Work
 
 
 class NoBlueprint(Exception):
-    """The examples do not follow from each other; the message says what does not.
+    """No blueprint describes all examples; the message says why.
 
-    ``parted_by`` is a variable of which each value may have a blueprint of its own.
+    ``parted_by`` names a variable, if there is one, such that each of its values may have a blueprint of its own.
     """
 
     def __init__(self, reason: str, parted_by: str | None = None) -> None:
@@ -23,10 +23,12 @@ class NoBlueprint(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What a few blocks of one architecture have shown under one layout.
+    """Logs of one architecture with a few blocks under one layout.
 
-    ``shapes`` are those of the parameters, each with its block; ``dimensions`` all that occur in parameters and
-    samples. ``updates`` are the first two of the optimizer, ``updates_of_more`` those with one block more.
+    ``shapes`` are those of the parameters, each with its block (None outside of the blocks). ``dimensions`` are all
+    sizes that occur in parameters and samples. ``passes`` are those of the point's micro-batch, ``single`` those of one
+    sample (None if the model refuses it). ``updates`` are the optimizer's first two, ``updates_of_more`` the same with
+    one more block.
     """
 
     num_blocks: int
@@ -38,6 +40,7 @@ class Example:
     updates_of_more: tuple[Passes, ...]
 
     def to_json(self) -> dict[str, Any]:
+        """All fields as JSON values; the work in the logs is left out."""
         return {
             "num_blocks": self.num_blocks,
             "shapes": [[list(shape), block] for shape, block in self.shapes],
@@ -50,6 +53,7 @@ class Example:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Example:
+        """Inverse of ``to_json``, with no work in the logs."""
         return cls(
             int(data["num_blocks"]),
             tuple((tuple(shape), block) for shape, block in data["shapes"]),

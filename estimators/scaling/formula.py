@@ -1,9 +1,10 @@
-"""Finds by what formula a size follows from those of an architecture, from examples of both: exact, or not at all.
+"""Finds the formula that gives a size from those of an architecture, using examples of both: exactly, or not at all.
 
-What a training step allocates is mostly a product of dimensions: 4 · micro_batch · context · width. Logarithms make
-that linear, least squares find the exponents, and whole numbers must then give every example exactly. A dimension may
-have a constant on top (one more token), a shard is rounded up to whole rows, and FSDP puts the shards of one unit
-together: such factors are told beforehand, and divided out. Nothing is traced here, and nothing is rounded.
+The sizes that a training step allocates are mostly products of dimensions: 4 · micro_batch · context · width.
+Logarithms make such a product linear, least squares find the exponents, and the formula must then give every example
+exactly, in whole numbers. A dimension may have a constant added (one more token), a shard is rounded up to whole rows,
+and FSDP puts the shards of one unit together: such factors are given by the caller and divided out. Nothing is traced
+here.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ import numpy.typing as npt
 
 Whole = npt.NDArray[np.int64]
 Points = Mapping[str, Whole]
-"""The same variables of several architectures, one array each."""
+"""The variables of several architectures: one array for each variable, by its name."""
 
 RANKS = "dp_shard"
-"""The variable by which shards are divided."""
+"""The variable that shards are divided by."""
 SPARE = 3
-"""Examples beyond those that would determine the exponents: what a formula must foretell to be believed."""
+"""Number of examples beyond those that determine the exponents. A formula is trusted because it predicts these, too."""
 _CONSTANTS = (0, 1, -1, 2, -2)
 
 
 class NotWhole(ValueError):
-    """A formula gives no whole number there."""
+    """A formula does not give a whole number at one of the points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,11 @@ class Monomial:
 
     @property
     def variables(self) -> frozenset[str]:
+        """Names of the variables that it depends on."""
         return frozenset(name for name, _ in self.exponents)
 
     def at(self, points: Points) -> Whole:
-        """Raises ``NotWhole``."""
+        """The value at each point; raises ``NotWhole`` if one is not a whole number."""
         over = np.full(_length(points), self.coefficient.numerator, dtype=np.int64)
         under = np.full(_length(points), self.coefficient.denominator, dtype=np.int64)
         for name, exponent in self.exponents:
@@ -56,10 +58,12 @@ class Monomial:
         return _divided(over, under) + self.constant
 
     def to_json(self) -> list[Any]:
+        """Numerator, denominator, exponents and constant, as a list."""
         return [self.coefficient.numerator, self.coefficient.denominator, dict(self.exponents), self.constant]
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Monomial:
+        """Inverse of ``to_json``."""
         over, under, exponents, constant = data
         named = tuple((str(name), int(exponent)) for name, exponent in exponents.items())
         return cls(Fraction(int(over), int(under)), named, int(constant))
@@ -73,36 +77,40 @@ class Shards:
 
     @property
     def variables(self) -> frozenset[str]:
+        """Names of the variables that it depends on."""
         return frozenset({RANKS}).union(*(part.variables for tensor in self.tensors for part in tensor))
 
     def at(self, points: Points) -> Whole:
-        """Raises ``NotWhole``."""
+        """The value at each point; raises ``NotWhole`` if one is not a whole number."""
         elements = np.zeros(_length(points), dtype=np.int64)
         for rows, row in self.tensors:
             elements = elements - -rows.at(points) // points[RANKS] * row.at(points)
         return elements
 
     def to_json(self) -> list[Any]:
+        """A list of rows and elements of a row, one pair for each tensor."""
         return [[rows.to_json(), row.to_json()] for rows, row in self.tensors]
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Shards:
+        """Inverse of ``to_json``."""
         return cls(tuple((Monomial.from_json(rows), Monomial.from_json(row)) for rows, row in data))
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A monomial without a constant, times factors that are none."""
+    """A monomial without a constant, times factors: dimensions with a constant, and shards."""
 
     monomial: Monomial
     factors: tuple[Monomial | Shards, ...] = ()
 
     @property
     def variables(self) -> frozenset[str]:
+        """Names of the variables that it depends on."""
         return self.monomial.variables.union(*(factor.variables for factor in self.factors))
 
     def at(self, points: Points) -> Whole:
-        """Raises ``NotWhole``."""
+        """The value at each point; raises ``NotWhole`` if one is not a whole number."""
         monomial = self.monomial
         whole = Monomial(Fraction(monomial.coefficient.numerator), _of_sign(monomial, 1)).at(points)
         for factor in self.factors:
@@ -111,12 +119,14 @@ class Formula:
         return _divided(whole, under)
 
     def to_json(self) -> list[Any]:
+        """The monomial, and the factors each with its kind."""
         kinds = ["shards" if isinstance(factor, Shards) else "dimension" for factor in self.factors]
         factors = [[kind, factor.to_json()] for kind, factor in zip(kinds, self.factors, strict=True)]
         return [self.monomial.to_json(), factors]
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Formula:
+        """Inverse of ``to_json``."""
         monomial, factors = data
         return cls(
             Monomial.from_json(monomial),
@@ -125,9 +135,9 @@ class Formula:
 
 
 class Solver:
-    """Finds formulas in the variables of ``points``; those that never change are left out.
+    """Finds formulas in the variables of ``points``; variables that never change are left out.
 
-    Raises ValueError where the points cannot tell the variables apart.
+    Raises ValueError if there are too few points, or if they cannot tell the variables apart.
     """
 
     def __init__(self, points: Points) -> None:
@@ -139,21 +149,22 @@ class Solver:
         logs = [np.log(points[name]) for name in self._names]
         matrix = np.stack([np.ones(num), *logs], axis=1)
         if np.linalg.matrix_rank(matrix, tol=1e-6) < matrix.shape[1]:
-            raise ValueError(f"the examples do not tell {', '.join(self._names)} apart")
+            raise ValueError(f"the examples cannot tell {', '.join(self._names)} apart")
         self._inverse = np.linalg.pinv(matrix)
 
     def monomial(self, values: Whole, constants: Sequence[int] = (0,)) -> Monomial | None:
-        """That gives these values, the sum of a monomial and one of the ``constants``."""
+        """A monomial plus one of the ``constants`` that gives these values; None if there is none."""
         for constant in constants:
             if np.all(values > constant) and (found := self._fit(values - constant, None)):
                 return Monomial(found.coefficient, found.exponents, constant)
         return None
 
     def dimension(self, values: Whole) -> Monomial | None:
+        """A monomial plus a small constant (−2 to 2) that gives these values; None if there is none."""
         return self.monomial(values, _CONSTANTS)
 
     def formula(self, values: Whole, factors: Sequence[Monomial | Shards]) -> Formula | None:
-        """That gives these values (positive), with at most two of the ``factors``."""
+        """A formula with at most two of the ``factors`` that gives these positive values; None if there is none."""
         known = [factor.at(self._points) for factor in factors]
         for num in range(3):
             for chosen in itertools.combinations_with_replacement(range(len(factors)), num):

@@ -1,7 +1,7 @@
-"""The few moments of a step at which most may be alive, whatever the sizes and the depth of an architecture.
+"""The few moments of a step at which memory may peak, whatever the sizes and the depth of an architecture.
 
-Logs tell size classes instead of bytes here: what is alive at a moment is so many buffers of each class. A moment at
-which another has no fewer of any class cannot be the peak, and is left out.
+Logs hold size classes instead of bytes here: the memory alive at a moment is a number of buffers of each class. A
+moment is left out if another moment has at least as many buffers of every class, because it cannot be the peak alone.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ from estimators.scaling.example import NoBlueprint
 from estimators.scaling.formula import Whole
 
 Rows = npt.NDArray[np.int64]
-"""How many buffers of each size class are alive, by moment."""
+"""Number of buffers alive [moments, size classes]."""
 
 LEAST_DEPTH = 2
-"""Blocks: a first and a last."""
+"""The fewest blocks: a first and a last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Those at which most may be alive, as counts of size classes: ``base`` with ``LEAST_DEPTH`` blocks, and
-    ``per_block`` more for each further one. ``inner`` are those of blocks between the first and the last."""
+    """Moments at which memory may peak, as numbers of buffers of each size class.
+
+    ``base`` counts them for ``LEAST_DEPTH`` blocks, and each further block adds ``per_block``. ``inner`` marks the
+    moments in blocks between the first and the last.
+    """
 
     base: Rows
     per_block: Rows
     inner: npt.NDArray[np.bool_]
 
     def bytes(self, sizes: npt.NDArray[np.float64], depth: Whole) -> npt.NDArray[np.float64]:
-        """[moments, architectures] of ``sizes`` [classes, architectures]; whole numbers below 2**53, so exact.
+        """Bytes alive [moments, architectures], for ``sizes`` [classes, architectures] and ``depth`` [architectures].
 
-        0 for moments that an architecture does not have.
+        Exact, because all are whole numbers below 2**53. 0 for moments that an architecture does not have.
         """
         further = (depth - LEAST_DEPTH).astype(np.float64)
         base, per_block = (rows.astype(np.float64) for rows in (self.base, self.per_block))
@@ -46,44 +49,46 @@ class Moments:
         return alive
 
     def plus(self, other: Moments) -> Moments:
-        """With what is alive at the only moment of ``other`` besides."""
+        """The same moments, with the buffers of the only moment of ``other`` alive as well."""
         return Moments(self.base + other.base, self.per_block + other.per_block, self.inner)
 
     def to_json(self) -> list[Any]:
+        """The three tables as nested lists."""
         return [self.base.tolist(), self.per_block.tolist(), self.inner.tolist()]
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Moments:
+        """Inverse of ``to_json``; raises ValueError if the tables do not fit together."""
         base, per_block = (np.array(rows, dtype=np.int64) for rows in data[:2])
         inner = np.array(data[2], dtype=np.bool_)
         if base.ndim != 2 or base.shape != per_block.shape or inner.shape != base.shape[:1]:
-            raise ValueError("moments are two tables of the same shape, and a word on each row")
+            raise ValueError("moments are two tables of the same shape, and a flag for each row")
         return cls(base, per_block, inner)
 
 
 def moments_of(passes: Passes, num: int) -> tuple[Moments, Moments]:
-    """All that may be the peak, and the last.
+    """All moments of the passes that may be the peak, and the last moment; ``num`` is the number of size classes.
 
-    Events of the first, the second, the last block and the one before it, and those outside, are the same for any
-    number of blocks; what is alive then grows with it evenly. In between it grows or falls from block to block evenly
-    too, so no block there needs more than both ends.
+    The first two and the last two blocks, and the parts outside of the blocks, have the same events for any number of
+    blocks, and the buffers alive then grow evenly with that number. From block to block in between, they grow or fall
+    evenly too, so no block there needs more than the larger of the two ends.
     """
     by_depth = []
     for depth in range(6, 9):
         longer = stretch(passes, depth)
         if longer is None:
-            raise NoBlueprint("blocks do not do the same")
+            raise NoBlueprint("the blocks do not all do the same")
         by_depth.append(_by_role(longer, depth, _alive(longer, num)))
     (first, inner), (second, _), (third, _) = by_depth
     if not first.shape == second.shape == third.shape or np.any(third - second != second - first):
-        raise NoBlueprint("what is alive does not grow evenly with the blocks")
+        raise NoBlueprint("the memory alive does not grow evenly with the number of blocks")
     per_block = second - first
     everything = Moments(first - (6 - LEAST_DEPTH) * per_block, per_block, inner)
     return everything, Moments(everything.base[-1:], per_block[-1:], np.array([False]))
 
 
 def states_of(few: Passes, more: Passes, num: int) -> Moments:
-    """The optimizer's, alive after an update of ``TRACED_BLOCKS`` blocks, and of one more."""
+    """The optimizer's states as one moment, from updates of ``TRACED_BLOCKS`` blocks and of one more."""
 
     def row(update: Passes) -> Rows:
         held = dict(update.events)
@@ -94,13 +99,18 @@ def states_of(few: Passes, more: Passes, num: int) -> Moments:
 
 
 def of_update(few: Passes, more: Passes, num: int) -> Moments:
+    """Moments at which an update may peak, from updates of ``TRACED_BLOCKS`` blocks and of one more.
+
+    Raises ``NoBlueprint`` if their moments do not match.
+    """
     rows = [_maximal(_alive(update, num)) for update in (few, more)]
     if len(rows[0]) != len(rows[1]):
-        raise NoBlueprint("the optimizer does not grow evenly with the blocks")
+        raise NoBlueprint("the optimizer's memory does not grow evenly with the number of blocks")
     return _even(*rows)
 
 
 def joined(moments: Sequence[Moments]) -> Moments:
+    """All moments in one table."""
     return Moments(
         np.concatenate([one.base for one in moments]),
         np.concatenate([one.per_block for one in moments]),
@@ -109,9 +119,10 @@ def joined(moments: Sequence[Moments]) -> Moments:
 
 
 def highest(moments: Moments) -> Moments:
-    """Without those that never need more than another, whatever the sizes and the depth.
+    """The moments without those that never need more than another one, whatever the sizes and the depth.
 
-    Those of inner blocks are compared among each other: without such blocks, they must not hide others.
+    Moments of inner blocks are compared only with each other. An architecture without inner blocks does not have them,
+    so they must not hide others.
     """
     rows = np.concatenate([moments.base, moments.per_block], axis=1)
     kept = [_maximal(rows[moments.inner == inner]) for inner in (False, True)]
@@ -120,8 +131,8 @@ def highest(moments: Moments) -> Moments:
 
 
 def _by_role(passes: Passes, depth: int, alive: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """Those rows of passes that belong to no block between the second and the last but one; and which belong to one
-    of these two."""
+    """The rows in the first two and the last two blocks and outside of the blocks; and which of them are in inner
+    blocks (the second, and the last but one)."""
     start = max(0, passes.num_before - 1)
     bounds = [(start, None), *((position, block) for position, block, _ in passes.marks), (len(alive), None)]
     rows, inner = [], []
@@ -133,7 +144,7 @@ def _by_role(passes: Passes, depth: int, alive: Rows) -> tuple[Rows, npt.NDArray
 
 
 def _alive(passes: Passes, num: int) -> Rows:
-    """[events, classes] after each event."""
+    """Number of buffers alive after each event [events, classes]."""
     changes = np.zeros((len(passes.events), num + 1), dtype=np.int64)
     held: dict[int, int] = {}
     for position, (buffer, code) in enumerate(passes.events):
@@ -144,13 +155,13 @@ def _alive(passes: Passes, num: int) -> Rows:
 
 
 def _even(few: Rows, more: Rows) -> Moments:
-    """Of rows with ``TRACED_BLOCKS`` blocks, and with one more."""
+    """Moments from rows for ``TRACED_BLOCKS`` blocks, and for one more."""
     per_block = more - few
     return Moments(few - (TRACED_BLOCKS - LEAST_DEPTH) * per_block, per_block, np.zeros(len(few), dtype=np.bool_))
 
 
 def _maximal(rows: Rows) -> Rows:
-    """Those that no other row exceeds in every column, in the order of the rows."""
+    """The different rows, in order, without those that another row equals or exceeds in every column."""
     different = list(dict.fromkeys(map(tuple, rows.tolist())))
     rows = np.array(different, dtype=np.int64).reshape(len(different), rows.shape[1])
     kept = np.empty((0, rows.shape[1]), dtype=np.int64)

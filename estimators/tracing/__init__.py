@@ -1,4 +1,4 @@
-"""Traces one training step on fake tensors.
+"""Traces a training step on fake tensors: which buffers it allocates and frees.
 
-Which buffers it allocates and frees. The only place here that imports torch.
+This is the only part of ``estimators`` that imports torch.
 """

@@ -1,4 +1,4 @@
-"""Finds out whether the blocks of a model are alike, and takes some of them out. Knows modules, and no tracing."""
+"""Finds out whether the blocks of a model are equal, and removes some of them. It knows modules but does not trace."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 def are_equal(blocks: Sequence[nn.Module]) -> bool:
-    """Whether all have the same modules, parameters, buffers and settings, but for their position."""
+    """Whether all blocks have the same modules, parameters, buffers and settings, apart from their position."""
     return bool(blocks) and all(_signature(b, i) == _signature(blocks[0], 0) for i, b in enumerate(blocks))
 
 
 def container_of(model: nn.Module, blocks: Sequence[nn.Module]) -> nn.Module | None:
-    """The list or sequence in ``model`` that all blocks are in, one after another."""
+    """The list or sequence in ``model`` that holds all blocks, one after another; None if there is none."""
     for module in model.modules():
         children = list(module.children())
         if isinstance(module, nn.ModuleList | nn.Sequential) and blocks and blocks[0] in children:
@@ -29,7 +29,7 @@ def container_of(model: nn.Module, blocks: Sequence[nn.Module]) -> nn.Module | N
 def shorten(model: nn.Module, blocks: Sequence[nn.Module], num_blocks: int) -> list[nn.Module]:
     """Leave only the first ``num_blocks`` in the model, and return them; the others lose their parameters and buffers.
 
-    ``container_of`` must know the blocks.
+    ``container_of`` must find the blocks.
     """
     container = container_of(model, blocks)
     assert container is not None
@@ -45,9 +45,9 @@ def shorten(model: nn.Module, blocks: Sequence[nn.Module], num_blocks: int) -> l
 def lengthen(
     model: nn.Module, blocks: Sequence[nn.Module], left_out: Sequence[nn.Module]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Put back what ``shorten`` has left out, with parameters and buffers like those of the second of ``blocks``.
+    """Put back what ``shorten`` left out, with parameters and buffers like those of the second of ``blocks``.
 
-    Yields the pairs of parameters: the one it is like, and the new one.
+    Yields pairs of parameters: the one that was copied, and the new one. Nothing happens until it is iterated.
     """
     container = container_of(model, blocks)
     assert container is not None
@@ -70,7 +70,7 @@ def _set_children(container: nn.Module, children: Sequence[nn.Module]) -> None:
 
 
 def _signature(block: nn.Module, position: int) -> list[Any]:
-    """All that tells two blocks apart; a setting that is the block's own position counts as equal."""
+    """Everything that distinguishes two blocks; settings that are the block's own position count as equal."""
     found: list[Any] = []
     for name, module in block.named_modules():
         settings = {

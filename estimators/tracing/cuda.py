@@ -1,9 +1,9 @@
-"""Makes a trace on fake CPU tensors take the paths that torch takes on CUDA, where these differ in memory.
+"""Makes a trace on fake CPU tensors take the code paths that torch takes on CUDA, where these differ in memory.
 
-Three do: which operations autocast runs in fp32, whether attention with dropout has a fused kernel, and whether an
-optimizer that was not told otherwise updates all parameters at once (foreach). Kernels of CUDA are taken to
-need nothing inside: where cuDNN's workspace does not fit, torch tries another engine. Nobody has held this against a
-GPU.
+Three things differ: which operations autocast runs in fp32, whether attention with dropout has a fused kernel, and
+whether an optimizer by default updates all parameters at once (foreach). CUDA's kernels are assumed to need no
+workspace, because torch tries another engine where cuDNN's workspace does not fit. None of this has been compared with
+a GPU.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils._pytree import tree_map_only
 
-# AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE in ATen/autocast_mode.h of torch 2.13, but for what takes no part in
-# the training of networks.
+# AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE in ATen/autocast_mode.h of torch 2.13, without operations
+# that are not used to train networks.
 IN_FP32 = (
     "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "pow.Tensor_Scalar", "pow.Tensor_Tensor",
     "pow.Scalar", "softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "cosine_similarity",
@@ -38,14 +38,14 @@ _WITHOUT_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """What happens in the block on CPU tensors, takes the paths of CUDA."""
+    """Inside this context, operations on CPU tensors take the code paths of CUDA."""
     with _autocast_of_cuda(), _foreach_by_default(), _fused_attention():
         yield
 
 
 @contextlib.contextmanager
 def _autocast_of_cuda() -> Iterator[None]:
-    """Both ``torch.autocast("cpu")`` and ``torch.autocast("cuda")`` cast on the CPU what the latter does on CUDA."""
+    """Make ``torch.autocast("cpu")`` and ``torch.autocast("cuda")`` cast on the CPU what the latter casts on CUDA."""
     real = torch.autocast.__init__
 
     def autocast(
@@ -82,7 +82,7 @@ def _widened(tensor: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _foreach_by_default() -> Iterator[None]:
-    """For optimizers and for the clipping of gradients."""
+    """Use foreach kernels by default, in optimizers and for clipping gradients."""
     with contextlib.ExitStack() as patches:
         for module in (optimizer, _foreach_utils):
             devices = mock.patch.object(module, "_get_foreach_kernels_supported_devices", return_value=["cpu"])
@@ -94,7 +94,7 @@ def _foreach_by_default() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _fused_attention() -> Iterator[None]:
-    """A CPU has no fused kernel of attention that drops, and would keep all pairs of positions; CUDA's keep a seed."""
+    """Fuse attention with dropout. A CPU has no such kernel and keeps all pairs of positions; CUDA's keep a seed."""
     operation = torch.ops.aten.scaled_dot_product_attention.default
 
     def run(
@@ -102,7 +102,7 @@ def _fused_attention() -> Iterator[None]:
     ) -> Any:
         return operation.decompose(query, key, value, mask, 0.0, *args, **kw)
 
-    # Not a mode of functions: torch leaves it out of backward passes, in which checkpoints compute attention again.
+    # Not a TorchFunctionMode: torch disables it in backward passes, where checkpoints compute attention again.
     library = torch.library.Library("aten", "IMPL", "AutogradCPU")  # type: ignore[no-untyped-call]
     try:
         library.impl("scaled_dot_product_attention", run)  # type: ignore[no-untyped-call]

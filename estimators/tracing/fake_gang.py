@@ -1,6 +1,6 @@
-"""A gang of which only one rank exists, for traces: its process group communicates with nobody.
+"""A gang for traces: only one of its ranks exists, and its process group does not communicate.
 
-Meshes hold ranks as real tensors, so whatever makes one steps out of fake mode. It knows layouts, and no models.
+Meshes hold ranks as real tensors, so code that makes a mesh leaves fake mode. This module knows layouts, but no models.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ def fake_mesh(layout: Layout) -> Iterator[DeviceMesh | None]:
         with _real_meshes(), _sends_that_hold(), contextlib.nullcontext() if "tp" in sizes else _nothing_strided():
             yield init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     finally:
-        # Else a later mesh that equals this one gets the process groups that end here.
+        # Otherwise a later mesh that equals this one would get the process groups that end here.
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         dist.destroy_process_group()
 
 
 @contextlib.contextmanager
 def _real_meshes() -> Iterator[None]:
-    """FSDP2 joins the mesh of a tensor-parallel parameter to its own while it shards, which may be in fake mode."""
+    """Make meshes outside of fake mode. FSDP2 joins the mesh of a tensor-parallel parameter to its own while it shards,
+    which may be in fake mode."""
     with contextlib.ExitStack() as patches:
         for name in ("__init__", "_concatenate"):
             real = _out_of_fake_mode(getattr(DeviceMesh, name))
@@ -53,8 +54,11 @@ def _real_meshes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _nothing_strided() -> Iterator[None]:
-    """Strided shards are those of tensor-parallel parameters that FSDP2 shards again. DTensor looks for them at each
-    parameter of an update in all the others, which takes a third of the trace of a deep model."""
+    """Skip the search for strided shards, which only exist where FSDP2 shards tensor-parallel parameters again.
+
+    For each parameter of an update, DTensor looks for them in all the others. This takes a third of
+    the trace of a deep model.
+    """
 
     def find_none(strategy: object, schema: object) -> None:
         pass
@@ -65,7 +69,7 @@ def _nothing_strided() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sends_that_hold() -> Iterator[None]:
-    """Gloo's handle of a message keeps the tensor, also when it has been sent; the fake group's does not."""
+    """Make the handle of a message keep its tensor even after sending, as gloo's does and the fake group's does not."""
     real = distributed_c10d.isend
 
     def isend(tensor: Tensor, *args: Any, **kwargs: Any) -> _Sent | None:
@@ -78,6 +82,8 @@ def _sends_that_hold() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
+    """The handle of a sent message that keeps its tensor."""
+
     work: dist.Work
     tensor: Tensor
 

@@ -1,4 +1,4 @@
-"""What an operation of torch costs: its kind (``estimators.work``), FLOPs and bytes, told from its arguments alone."""
+"""The cost of a torch operation: its kind (``estimators.work``), FLOPs and bytes, from its arguments and result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 MAPPED_BYTES = 128 * 2**10
-"""Buffers from this size on have fresh memory each time (``workloads.training.process_memory`` sets malloc so)."""
+"""Buffers of at least this size get fresh memory each time: ``workloads.training.process_memory`` sets malloc so."""
 
 _aten = torch.ops.aten
 _IDLE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_reshape_alias",
@@ -36,7 +36,7 @@ _PARTS = {
 
 @cache
 def kind_of(operation: Any) -> str | None:
-    """One of ``OP_KINDS``; None for what moves no data: views, and memory that is only set apart."""
+    """One of ``OP_KINDS``; None for operations that move no data: views, and memory that is only allocated."""
     name = operation._overloadpacket.__name__
     if operation.is_view or name in _IDLE or operation.namespace == "prim":
         return None
@@ -50,7 +50,7 @@ def kind_of(operation: Any) -> str | None:
 
 
 def amounts_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[float, ...]:
-    """FLOPs, bytes, fresh bytes and half FLOPs."""
+    """FLOPs, bytes, fresh bytes and half FLOPs of one operation (``estimators.work.AMOUNTS`` without the count)."""
     given, made = _tensors((args, kwargs)), _tensors(out)
     num_bytes = sum(tensor.numel() * tensor.itemsize for tensor in given + made)
     large = [tensor for tensor in made if tensor.numel() * tensor.itemsize >= MAPPED_BYTES]
@@ -65,7 +65,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def flops_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
-    """FLOPs of matrix products, convolutions and attention, as ``torch.utils.flop_counter`` has them."""
+    """FLOPs of matrix products, convolutions and attention, as ``torch.utils.flop_counter`` counts them; else 0."""
     # The counter's registry knows CUDA's attention kernels only.
     if operation is _aten._scaled_dot_product_flash_attention_for_cpu.default:
         return float(sdpa_flop_count(*_shapes(args)[:3]))  # type: ignore[no-untyped-call]

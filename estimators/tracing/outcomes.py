@@ -1,7 +1,7 @@
-"""Remembers what operations on fake tensors give: the same operation on the same shapes gives the same shapes again.
+"""Caches the results of operations on fake tensors: the same operation on the same shapes gives the same shapes again.
 
-Torch has such a memory of its own, which works for all that fake tensors can be; most of a trace's time went into its
-keys. This one knows plain strided tensors alone, and leaves everything else to torch.
+Torch has a cache of its own for this, which handles every sort of fake tensor; most of a trace's time went into its
+keys. This cache only handles plain strided tensors, and leaves everything else to torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from estimators.tracing.workspace import Workspace, workspace_of
 
 Key = tuple[Any, ...]
 _ATEN = torch.ops.aten
-_TOLD_BY_META = frozenset(
+_KNOWN_ON_META = frozenset(
     [
         *(_ATEN.alias.default, _ATEN.detach.default, _ATEN.view.default, _ATEN._unsafe_view.default, _ATEN.t.default),
         *(_ATEN.transpose.int, _ATEN.permute.default, _ATEN.expand.default, _ATEN.unsqueeze.default, _ATEN.select.int),
@@ -29,20 +29,20 @@ _TOLD_BY_META = frozenset(
         *(_ATEN.mm.default, _ATEN.bmm.default, _ATEN.addmm.default, _ATEN.sum.dim_IntList),
     ]
 )
-"""Operations that give the same on every device. Meta tensors tell it sooner than fake ones (a view in a seventh of the
-time, a product in half), which stand for a device: what others give depends on it, as the type of a layer norm's
-statistics does."""
+"""Operations with the same result on every device. Meta tensors compute it faster than fake ones (a view in a seventh
+of the time, a product in half). Fake tensors stand for a device, on which the results of other operations may depend,
+such as the type of a layer norm's statistics."""
 _NUMBERS = (bool, int, float, str, type(None))
 _NAMES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class _Unknown(Exception):
-    """Nothing that this memory can tell apart."""
+    """The outcome cannot be cached: it may depend on more than the key holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A tensor that an operation gives: in memory of its own, or (``is_view``) in that of its only tensor."""
+    """A tensor that an operation returns: in memory of its own or, if ``is_view``, in that of its one input tensor."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -54,9 +54,10 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an operation gives, the memory that it takes inside, and the work it is.
+    """The outputs of an operation, the memory that it uses internally, and the work that it does.
 
-    ``made`` are its outputs; an int is the place of an argument.
+    ``made`` are the outputs, where an int is the index of an argument; it is empty if they cannot be cached.
+    ``sequence`` is the type of the sequence that the operation returns, None for a single output.
     """
 
     made: tuple[_Made | int | None, ...]
@@ -67,32 +68,33 @@ class Outcome:
 
 
 class Outcomes:
-    """The memory as one fake mode uses it; what one has learned, all know: shapes are shapes."""
+    """The cache as one fake mode uses it. All modes share the outcomes, because shapes do not depend on the mode."""
 
     _known: ClassVar[dict[Key, Outcome]] = {}
 
     def __init__(self, fake: FakeTensorMode) -> None:
         self._fake = fake
         self._attributes: dict[torch.device, dict[str, Any]] = {}  # of fake tensors, by device
-        fake.cache_enabled = False  # torch's own memory
+        fake.cache_enabled = False  # torch's own cache
 
     def key(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key | None:
-        """None where the outcome cannot be remembered."""
+        """The key of an operation with its arguments; None if the outcome cannot be cached."""
         if not operation._schema.returns:
-            return None  # to be done each time: it may write to tensors whose values are known
+            return None  # run each time: it may write to tensors whose values are known
         try:
-            named = ((name, self._told(value)) for name, value in kwargs.items())
-            # The default type is that of whatever is made without one, and of products of whole and other numbers.
-            return (operation, torch.get_default_dtype(), *map(self._told, args), *named)
+            named = ((name, self._key_part(value)) for name, value in kwargs.items())
+            # The default type is that of tensors made without a type, and of products of integers and other numbers.
+            return (operation, torch.get_default_dtype(), *map(self._key_part, args), *named)
         except _Unknown:
             return None
 
     def known(self, key: Key) -> Outcome | None:
+        """The cached outcome; None if there is none."""
         return self._known.get(key)
 
     def foretell(self, key: Key, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome | None:
-        """Learn it from meta tensors in the place of fake ones; None where these do not tell."""
-        if operation not in _TOLD_BY_META or any(type(one) is torch.device for one in kwargs.values()):
+        """The outcome, computed on meta tensors instead of fake ones and cached; None if that does not work."""
+        if operation not in _KNOWN_ON_META or any(type(one) is torch.device for one in kwargs.values()):
             return None
         devices = {leaf.fake_device for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor)}
         if len(devices) != 1:
@@ -101,7 +103,7 @@ class Outcomes:
             given = tuple(map(_on_meta, args))
             try:
                 out = operation(*given, **kwargs)
-            except Exception:  # fake tensors find words for it
+            except Exception:  # the call with fake tensors raises the proper error
                 return None
             outcome = self.learn(key, operation, given, kwargs, out, *devices)
         return outcome if outcome.made else None
@@ -115,7 +117,7 @@ class Outcomes:
         out: Any,
         device: torch.device | None = None,
     ) -> Outcome:
-        """Remember ``out``, as far as it can be. ``device`` is the one that meta tensors stand for."""
+        """The outcome of an operation that returned ``out``, cached if possible. Meta tensors stand for ``device``."""
         kind = kind_of(operation)
         amounts = amounts_of(operation, args, kwargs, out) if kind is not None else ()
         workspace = workspace_of(operation, args, out)
@@ -135,12 +137,12 @@ class Outcomes:
         return outcome
 
     def again(self, outcome: Outcome, args: tuple[Any, ...]) -> Any:
-        """What the operation gives for ``args``."""
+        """New outputs of an operation with a cached outcome, for ``args``."""
         given = [self._make(one, args) for one in outcome.made]
         return outcome.sequence(given) if outcome.sequence else given[0]
 
-    def _told(self, value: Any) -> Any:
-        """All that an outcome can depend on."""
+    def _key_part(self, value: Any) -> Any:
+        """Everything about an argument that the outcome can depend on; raises ``_Unknown`` if that is not known."""
         kind = type(value)
         if kind is FakeTensor:
             if value.fake_mode is not self._fake or value.constant is not None or value.layout is not torch.strided:
@@ -149,7 +151,7 @@ class Outcomes:
         if kind in _NUMBERS:
             return kind, value  # 1, 1.0 and True are equal
         if kind is list or kind is tuple:
-            return tuple(map(self._told, value))
+            return tuple(map(self._key_part, value))
         if kind in _NAMES:
             return value
         raise _Unknown
@@ -167,7 +169,7 @@ class Outcomes:
             return self._faked(tensor, made.device)
 
     def _faked(self, tensor: Tensor, device: torch.device) -> FakeTensor:
-        """``FakeTensor(self._fake, tensor, device)``, in a fifth of the time: all of them have the same attributes."""
+        """``FakeTensor(self._fake, tensor, device)`` in a fifth of the time: their attributes are all equal."""
         if (attributes := self._attributes.get(device)) is None:
             first = FakeTensor(self._fake, torch.empty(0, device="meta"), device)
             attributes = self._attributes[device] = dict(vars(first))
@@ -178,7 +180,7 @@ class Outcomes:
 
 
 def _on_meta(value: Any) -> Any:
-    """As it is, but for fake tensors."""
+    """The value, with meta tensors in place of fake ones."""
     if type(value) is FakeTensor:
         room = torch.empty(value.storage_offset() + _extent(value), dtype=value.dtype, device="meta")
         return room.as_strided(value.shape, value.stride(), value.storage_offset())
@@ -188,7 +190,7 @@ def _on_meta(value: Any) -> Any:
 def _described(
     out: Any, args: Sequence[Any], given: Sequence[Tensor], device: torch.device | None
 ) -> _Made | int | None:
-    """One output of an operation on the tensors ``given``; those that are not fake are on ``device``."""
+    """One output of an operation on the tensors ``given``; tensors that are not fake count as on ``device``."""
     if out is None:
         return None
     for place, arg in enumerate(args):
@@ -202,7 +204,7 @@ def _described(
         raise _Unknown
     storage = out.untyped_storage()
     is_view = any(storage._cdata == tensor.untyped_storage()._cdata for tensor in given)
-    # Of several tensors it would have to be told which one the view is of.
+    # With several tensors it would not be clear which one the view belongs to.
     known = len(given) == 1 if is_view else storage.nbytes() == _bytes_of(out)
     if not known or out.is_conj() or out.is_neg():
         raise _Unknown
@@ -214,12 +216,12 @@ def _is_own(made: _Made | int | None) -> bool:
 
 
 def _bytes_of(tensor: torch.Tensor) -> int:
-    """Of the memory that ``empty_strided`` gives for it."""
+    """Bytes that ``empty_strided`` allocates for such a tensor; −1 if the tensor begins inside of its memory."""
     return _extent(tensor) * tensor.itemsize if tensor.storage_offset() == 0 or tensor.numel() == 0 else -1
 
 
 def _extent(tensor: torch.Tensor) -> int:
-    """Numbers from its first to its last in memory."""
+    """Number of elements in memory from its first to its last one."""
     if tensor.numel() == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

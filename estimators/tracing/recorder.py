@@ -1,5 +1,5 @@
 """Logs the life of every buffer of fake tensors: when it is made, resized and freed, in which category and on which
-stream, and the work done meanwhile. It knows tensors, and neither models nor plans.
+stream, and the work done meanwhile. It knows tensors, but neither models nor plans.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Logs the life of every storage of a fake tensor: allocated when first seen, freed when nothing refers to it."""
 
     def __init__(self, fake: FakeTensorMode, *, workspaces: bool = True) -> None:
-        """``workspaces``: log those of a CPU's kernels, too."""
+        """``workspaces``: also log the memory that a CPU's kernels use internally."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._workspaces = workspaces
         self.log: list[tuple[int, int]] = []
         self.live_bytes = 0
         self.categories: list[str] = []  # of the buffers in the log, by number
-        self.streams: dict[int, int] = {}  # of those not made on the compute stream, by number
-        # A CPU has no streams, but keeps the account: code for any device enters the contexts that a GPU would need.
+        self.streams: dict[int, int] = {}  # of buffers that are not made on the compute stream, by number
+        # A CPU has no streams, but torch tracks the current one: code for any device enters the stream contexts that a
+        # GPU would need.
         self._compute = torch.cpu.current_stream()
         self._others: dict[torch.cpu.Stream, int] = {}  # numbered from 1, in order of first use
         self.marks: list[tuple[int, int | None, Work]] = []
@@ -60,7 +61,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._patches = contextlib.ExitStack()
 
     def begin(self) -> int:
-        """Begin a new log with all that is alive, numbered afresh; returns the bytes of it."""
+        """Begin a new log with all buffers that are alive, numbered anew; returns their bytes."""
         self._done.clear()
         self.log.clear()
         self.marks.clear()
@@ -76,22 +77,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.live_bytes
 
     def mark(self, block: int | None) -> None:
-        """What comes next belongs to this block (None: to none)."""
+        """Mark that everything logged from here on belongs to this block (None: to no block)."""
         self.marks.append((len(self.log), block, self.work))
 
     @property
     def work(self) -> Work:
-        """Since the log began."""
+        """The work done since the log began."""
         return self._done.work
 
     @property
     def passes(self) -> Passes:
-        """The log as it is now."""
+        """The log up to now."""
         events, categories, streams = tuple(self.log), tuple(self.categories), dict(self.streams)
         return Passes(events, categories, self.work, marks=tuple(self.marks), streams=streams)
 
     def forward(self, step: Callable[[], object]) -> Passes:
-        """The log up to the first backward pass of ``step``, which is ended there."""
+        """The log of ``step`` up to its first backward pass, where it is aborted. Raises ValueError without one."""
         self._forward_only = True
         try:
             step()
@@ -102,30 +103,30 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         raise ValueError("the step has no backward pass")
 
     def copied(self, batch: Batch) -> Batch:
-        """Fake tensors like those of ``batch``, each with memory of its own, as views of a data set become on ranks."""
+        """Fake tensors like those of ``batch``, each in memory of its own, as ranks have when they copy data."""
         batch = tree_map_only(Tensor, torch.empty_like, batch)
         self.hold(batch, "batch")
         return batch
 
     def own(self, category: str) -> None:
-        """Put all that is alive, and in no category yet, into this one."""
+        """Put all live buffers that have no category yet (``scratch``) into this one."""
         for _, number, _ in self._buffers.values():
             if self.categories[number] == "scratch":
                 self.categories[number] = category
 
     def hold(self, tree: Any, category: str) -> None:
-        """Count the storages of all tensors in ``tree`` from now on."""
+        """Log the storages of all tensors in ``tree`` from now on, in this category."""
         for tensor in _local_fakes(tree):
             self._see(tensor)
         self.sort(tree, category)
 
     def sort(self, tree: Any, category: str) -> None:
-        """Put the storages of all tensors in ``tree``, as far as they are known, into a category."""
+        """Put the storages of all tensors in ``tree`` into a category; storages that are not logged are ignored."""
         for number in self.numbers(tree):
             self.categories[number] = category
 
     def numbers(self, tree: Any) -> list[int]:
-        """The buffers of all tensors in ``tree``, as far as they are known."""
+        """Numbers of the buffers of all tensors in ``tree``; storages that are not logged are left out."""
         known = (self._buffers.get(tensor.untyped_storage()._cdata) for tensor in _local_fakes(tree))
         return [buffer[1] for buffer in known if buffer is not None]
 
@@ -144,20 +145,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and to skip it takes as long as many an operation
+        return False  # nothing is compiled here, and skipping it takes as long as many operations do
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # two of three dispatches: answered here, a trace takes a third less
+            return args[0].fake_device  # two of three dispatches: answering here shortens a trace by a third
         if self._forward_only and torch._C._current_graph_task_id() != -1:
             raise _EndOfForward(self.passes)
         if any(issubclass(kind, DTensor) for kind in types):
             self._done.add("sharded")
-            return NotImplemented  # DTensor takes it apart; its local operations come back here
+            return NotImplemented  # DTensor splits it up; its local operations come back here
         if func is torch.ops._c10d_functional.wait_tensor.default:
-            return args[0]  # in fake mode a new storage, on ranks the same
+            return args[0]  # fake mode would return a new storage, ranks return the same one
         kwargs = kwargs or {}
         if self._paused:
             return func(*args, **kwargs)
@@ -168,7 +169,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if outcome is not None:
             out = self._outcomes.again(outcome, args)
         else:
-            # A fused optimizer writes values and gives nothing; torch takes long to find that out.
+            # A fused optimizer writes values and returns nothing; torch takes long to find that out.
             fused = func._opname.startswith("_fused_") and func._opname.endswith("_")
             out = None if fused else func(*args, **kwargs)
             outcome = self._outcomes.learn(key, func, args, kwargs, out)
@@ -176,7 +177,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._done.add(outcome.kind, *outcome.amounts)
         workspaces = outcome.workspace if self._workspaces else ()
         if type(out) is FakeTensor and not workspaces:
-            self._see(out)  # most of them: no need to look for leaves
+            self._see(out)  # the usual case: no need to look for leaves
             return out
         for leaf, workspace in zip_longest(tree_leaves(out), workspaces, fillvalue=()):
             with self._taken(workspace):
@@ -186,7 +187,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def _taken(self, workspace: tuple[int, ...]) -> Iterator[None]:
-        """Log that so many bytes, one amount after another, are held until the end of the block."""
+        """Log that an operation holds these bytes, one amount after another, until the end of the context."""
         if not any(workspace):
             yield
             return
@@ -197,7 +198,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.log.append((number, 0))
 
     def _note_pass(self, number: int) -> None:
-        """A buffer of a forward pass that outlives it is an activation."""
+        """Note a new buffer: those of a forward pass that outlive it become activations."""
         if torch._C._current_graph_task_id() == -1:
             self._of_forward.append(number)
         elif self._of_forward:
@@ -245,7 +246,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.log.append((known[1], 0))
 
     def _resizing(self) -> Callable[[torch.UntypedStorage, int], Any]:
-        """FSDP2 frees and restores unsharded parameters by resizing their storage: no dispatched operation."""
+        """Logs resizes: FSDP2 frees and restores unsharded parameters by them, without a dispatched operation."""
         resize = torch.UntypedStorage.resize_
 
         def recorded(storage: torch.UntypedStorage, size: int) -> Any:
@@ -259,11 +260,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return recorded
 
     def _unseen(self, propagate: Callable[..., Any]) -> Callable[..., Any]:
-        """DTensor infers shapes by running an operation on fake tensors of the *global* shape, which exist nowhere."""
+        """Logs nothing while DTensor infers shapes on fake tensors of the *global* shape, which exist on no rank."""
 
         def paused(propagator: ShardingPropagator, schema: OpSchema) -> Any:
             if not schema.op._schema.returns:
-                return None  # a fused optimizer gives nothing, and of a deep model it takes long to find that out
+                return None  # a fused optimizer returns nothing; for a deep model it takes long to find that out
             self._paused += 1
             try:
                 return propagate(propagator, schema)

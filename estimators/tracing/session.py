@@ -1,6 +1,6 @@
-"""One model in fake mode, and the steps that it takes there: their buffers, with the layout applied or not.
+"""One model in fake mode, and the training steps that it runs there, with the layout applied or not.
 
-What the logs of several micro-batches say together is ``estimators.tracing.tracer``'s business.
+``estimators.tracing.tracer`` puts the logs of several micro-batches together.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from estimators.tracing.fake_gang import fake_mesh
 from estimators.tracing.recorder import Batch, Recorder
 from estimators.work import Work
 
-_NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: from the second on, all are alike
+_NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: all after the second repeat it
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One candidate's training as callables.
+    """The training of one candidate, as callables.
 
-    ``make_batch`` gives real tensors of that many samples; ``begin_step`` takes the number of the step from 0;
-    ``train_step`` runs all micro-batches that it is given forward and backward, then ``step`` and ``zero_grad`` of
-    what it is given as the optimizer. ``most_parts`` is into how many parts the layers of a block can be divided,
-    ``rank_part`` what a rank has of a batch of the model;
-    ``on_cuda`` that what it does on CUDA is asked for (see ``estimators.tracing.cuda``).
+    ``make_batch`` returns real tensors with the given number of samples. ``begin_step`` takes the number of the step,
+    from 0. ``train_step`` runs the forward and backward passes of all micro-batches that it is given, and then calls
+    ``step`` and ``zero_grad`` of the optimizer that it is given. ``most_parts`` returns the number of parts that the
+    layers of a block can be divided into. ``rank_part`` returns the part of a batch that a rank has. ``on_cuda`` asks
+    for the behaviour on CUDA (see ``estimators.tracing.cuda``).
     """
 
     build_model: Callable[[], nn.Module]
@@ -58,7 +58,7 @@ class Recipe:
 
 
 def num_passes(layout: Layout) -> int:
-    """Micro-batches of a traced step: in a pipeline all, as its schedule tells how many are held."""
+    """Micro-batches of a traced step: all in a pipeline, because its schedule decides how many are held at a time."""
     if layout.pp > 1:
         return layout.num_micro_batches
     return _NUM_ACCUMULATED if layout.accumulate else 1
@@ -69,8 +69,10 @@ _NOTHING = Passes((), (), Work())
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One traced step: its forward and backward passes, and the update after them, before which ``num_alive`` buffers
-    are there."""
+    """One traced step: its forward and backward passes, and the update after them.
+
+    ``num_alive`` is the number of buffers alive before the update.
+    """
 
     passes: Passes
     update: Passes
@@ -84,11 +86,11 @@ class Step:
 
 
 class Session:
-    """One model in fake mode, as it is until ``spread`` applies the layout, of which it is the first rank.
+    """One model in fake mode: the whole model at first, and the share of the layout's first rank after ``spread``.
 
-    All but a few of its blocks may be left out (``shorten``), and put back afterwards for updates alone (``grow``).
-    Collecting cyclic garbage is put off to the time between steps: it would free buffers at moments that
-    no two traces share.
+    All but a few of its blocks can be left out (``shorten``), and put back afterwards, but only for updates (``grow``).
+    The collection of cyclic garbage is deferred to the time between steps. Otherwise it would free buffers at moments
+    that differ from trace to trace.
     """
 
     def __init__(self, recipe: Recipe, layout: Layout) -> None:
@@ -100,7 +102,7 @@ class Session:
         self._hooks: list[RemovableHandle] = []
         self._begun: list[tuple[int, Work]] = []  # where in the log each micro-batch begins, and the work done by then
         self._without_gradient: set[Tensor] = set()
-        # By samples: bytes that each block gives, and that the first takes (-1).
+        # Micro-batch → block → bytes that the block returns; at -1 those that the first block takes.
         self._outputs: dict[int, dict[int, int]] = {}
 
     def __enter__(self) -> Session:
@@ -130,51 +132,51 @@ class Session:
 
     @property
     def can_be_shortened(self) -> bool:
-        """Whether there are more blocks than need to be traced, all alike and one after another."""
+        """Whether there are more blocks than must be traced, all equal and one after another."""
         return self.num_blocks > TRACED_BLOCKS and self.alike and container_of(self._model, self._blocks) is not None
 
     @property
     def alike(self) -> bool:
-        """Whether all blocks are."""
+        """Whether all blocks are equal."""
         return are_equal(self._blocks)
 
     @property
     def shapes(self) -> tuple[tuple[tuple[int, ...], int | None], ...]:
-        """Of each parameter, with its block."""
+        """The shape of each parameter, with the number of its block (None outside of the blocks)."""
         blocks = {parameter: number for number, block in enumerate(self._blocks) for parameter in block.parameters()}
         return tuple((tuple(parameter.shape), blocks.get(parameter)) for parameter in self._model.parameters())
 
     @property
     def sample_dimensions(self) -> list[int]:
-        """Of each tensor of a batch, but the first."""
+        """Sizes of all dimensions of each tensor of a batch, except its first dimension."""
         with _disable_current_modes():
             samples = self._recipe.make_batch(2)
         return [size for leaf in tree_leaves(samples) if isinstance(leaf, Tensor) for size in leaf.shape[1:]]
 
     def shorten(self) -> None:
-        """Leave ``TRACED_BLOCKS`` blocks in the model, and note where each begins."""
+        """Leave ``TRACED_BLOCKS`` blocks in the model, and mark in the log where each begins."""
         self._left_out = self._blocks[TRACED_BLOCKS:]
         self._blocks = shorten(self._model, self._blocks, TRACED_BLOCKS)
         self._optimizer = self._new_optimizer()
         self._watch_blocks()
 
     def spread(self) -> None:
-        """Apply the layout."""
+        """Apply the layout to the model."""
         self._layout = self._wanted
         self._model = self._recipe.apply_plan(self._model, self._blocks, self._layout, self._mesh)
         kept = set(self._model.modules())
-        self._blocks = [block for block in self._blocks if block in kept]  # those of other stages are gone
+        self._blocks = [block for block in self._blocks if block in kept]  # blocks of other stages are gone
         self._optimizer = self._new_optimizer()
         if self._left_out or self._layout == Layout():
             self._watch_blocks()
 
     def outputs(self, micro_batch: int) -> list[int]:
-        """Bytes that went into the first block, and out of each, where they were watched."""
+        """Bytes that went into the first block, and out of each block; empty if the blocks were not watched."""
         seen = list(self._outputs.get(micro_batch, {}).values())
         return seen[:3] + [seen[2]] * len(self._left_out) + seen[3:] if self._left_out and len(seen) > 3 else seen
 
     def grow(self, num: int | None = None) -> None:
-        """Put blocks back that ``shorten`` has left out, so many or all, with parameters like those of the others."""
+        """Put back ``num`` of the blocks that ``shorten`` left out (None: all), with parameters like the others'."""
         copied = list(lengthen(self._model, self._blocks, self._left_out[:num]))
         self._without_gradient |= {new for old, new in copied if old in self._without_gradient}
         self._optimizer = self._new_optimizer()
@@ -183,29 +185,29 @@ class Session:
         return self._recipe.optimizer(self._model, self._layout, self._mesh)
 
     def forget(self) -> None:
-        """Drop what a pass that failed has left behind."""
+        """Drop the gradients that a failed pass has left behind."""
         for parameter in self._model.parameters():
             parameter.grad = None
 
     def forward(self, micro_batch: int) -> Passes:
-        """The events of a step up to its first backward pass."""
+        """The log of a step up to its first backward pass."""
         num_before, batches = self._begin(micro_batch, 1)
         forward = self._recorder.forward(lambda: self._recipe.train_step(self._model, self._optimizer, batches, 1))
         return replace(forward, num_before=num_before)
 
     def passes(self, micro_batch: int) -> Passes:
-        """Those of a step without its update: its gradients are dropped at the end, and nothing changes."""
+        """The passes of a step without its update: its gradients are dropped at the end, and nothing changes."""
         return self._step(micro_batch, num_passes(self._layout), update=False).passes
 
     def one_and_two(self, micro_batch: int) -> tuple[Passes, Passes]:
-        """The passes of one micro-batch, and those of two of the same step, which begin as the one does."""
+        """The passes of the first of two micro-batches of one step, and those of both."""
         two = self._step(micro_batch, 2, update=False).passes
         end, work = self._begun[1]
         marks = [mark for mark in two.marks if mark[0] < end]
         return replace(two, events=two.events[:end], work=work, marks=marks), two
 
     def step(self, micro_batch: int) -> Step:
-        """A step as ranks take it."""
+        """A whole step, as ranks run it."""
         return self._step(micro_batch, num_passes(self._layout), update=True)
 
     def _step(self, micro_batch: int, num: int, *, update: bool) -> Step:
@@ -219,7 +221,7 @@ class Session:
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before, owners=owners))
 
     def update(self) -> Step:
-        """An optimizer step on gradients that no pass has made."""
+        """An optimizer step on gradients that no pass has computed."""
         num_before = self._begin_log()
         self._begin_step()
         for parameter in self._model.parameters():
@@ -242,7 +244,7 @@ class Session:
         return self._recorder.copied(samples)
 
     def _begin_log(self) -> int:
-        """A new log of what is alive now; returns its length."""
+        """Begin a new log with what is alive now; returns its number of events."""
         gc.collect()
         gc.freeze()
         self._recorder.hold(list(self._model.parameters()), "parameters")
@@ -255,12 +257,12 @@ class Session:
         self._num_steps += 1
 
     def _watch_blocks(self) -> None:
-        """Have the recorder note where each block begins its forward and its backward pass."""
+        """Have the recorder mark where each block begins its forward and its backward pass."""
         mark, last = self._recorder.mark, len(self._blocks) - 1
 
         def begins(number: int) -> Callable[..., None]:
             def hook(module: nn.Module, inputs: Any) -> None:
-                if torch._C._current_graph_task_id() == -1:  # else it is recomputed
+                if torch._C._current_graph_task_id() == -1:  # otherwise it is recomputed
                     mark(number)
                     if number == 0:
                         self._crossing[-1] = _bytes_of(inputs)
@@ -285,12 +287,12 @@ class Session:
             hook.remove()
         self._hooks.clear()
         for number, block in enumerate(self._blocks):
-            # Before FSDP's own hooks, so that it gathers and frees a block's parameters in the part of that block.
+            # Before FSDP's own hooks, so that gathering and freeing a block's parameters is logged as part of it.
             self._hooks.append(block.register_forward_pre_hook(begins(number), prepend=True))
             self._hooks.append(block.register_forward_hook(ends(number), prepend=True))
 
     def _owners(self) -> dict[int, int]:
-        """The block of each buffer that is alive between steps."""
+        """The block of each buffer that is alive between steps, by the buffer's number."""
         owners: dict[int, int] = {}
         for number, block in enumerate(self._blocks):
             states = [self._optimizer.state.get(parameter, {}) for parameter in block.parameters()]
@@ -300,7 +302,7 @@ class Session:
 
 
 def _outlines(model: nn.Module, blocks: Sequence[nn.Module], most_parts: Callable[[nn.Module], int]) -> list[Outline]:
-    """Of what comes before the blocks, of each block, and of what comes after; by the order of their parameters."""
+    """Outlines of the part before the blocks, of each block, and of the part after; by the order of the parameters."""
     owners = {parameter: number for number, block in enumerate(blocks) for parameter in block.parameters()}
     ends: list[dict[str, int]] = [{}, {}]  # parameters before and after, by the model's attribute that they are in
     reached = False
@@ -322,7 +324,7 @@ def _bytes_of(tree: Any) -> int:
 
 
 class _WatchedOptimizer:
-    """Stands for the optimizer in ``train_step``: parts the log where the passes end, and may leave the update out."""
+    """Stands in for the optimizer in ``train_step``: splits the log where the passes end, and may skip the update."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, updates: bool) -> None:
         self._model, self._optimizer, self._recorder, self._updates = model, optimizer, recorder, updates
@@ -348,7 +350,7 @@ class _WatchedOptimizer:
 @contextlib.contextmanager
 def _deferred_garbage() -> Iterator[None]:
     gc.collect()
-    gc.freeze()  # what is here already need not be searched again between steps
+    gc.freeze()  # what exists already need not be scanned again between steps
     gc.disable()
     try:
         yield
@@ -358,15 +360,15 @@ def _deferred_garbage() -> Iterator[None]:
 
 
 class _FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """Asks the kernels that torch has for shapes; its own takes operations apart in Python first, which is for symbols
-    and takes two to four times as long."""
+    """Takes shapes from torch's meta kernels where there are any. ``FakeTensorMode`` itself would first decompose
+    operations in Python, which only symbolic shapes need and which takes two to four times as long."""
 
     def cpp_meta_supports_symint(self, func: Any) -> bool:
         return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta")
 
 
 class _NoInit(TorchFunctionMode):
-    """Skips ``torch.nn.init``: on fake tensors it changes nothing, but takes most of the time of building a model."""
+    """Skips ``torch.nn.init``: it changes nothing on fake tensors, but takes most of the time of building a model."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -1,8 +1,9 @@
-"""Traces training steps of a model on fake CPU tensors: which buffers are allocated and freed, and when. No memory.
+"""Traces training steps of a model on fake CPU tensors: which buffers are allocated and freed, and when.
 
-``trace`` turns the logs of a few micro-batches into the peak on one rank for any of them. The model comes as
-callables; this module knows no workload, and how a layout is applied to a model is its caller's as well. It does not
-see what is not a tensor: allocator slack, Python objects, buffers inside gloo (see ``estimators.memory``).
+The traced tensors take no memory. ``trace`` turns the logs of a few micro-batches into the peak on one rank for any
+micro-batch. The model comes as callables: this module knows no workload, and its caller decides how a layout is applied
+to a model. It does not see memory outside of tensors: allocator slack, Python objects, buffers inside gloo (see
+``estimators.memory``).
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ _Seen = TypeVar("_Seen")
 
 
 def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None = None) -> Trace:
-    """Trace ``layout`` for micro-batches up to ``batch`` samples, and beyond where the peak is affine.
+    """Trace ``layout`` for micro-batches up to ``batch`` samples, and beyond if the peak is affine.
 
-    One model takes passes of 2, ``batch``, 3 and 1 samples, each from the same state, and updates. When the passes do
-    not lie on lines, powers of two up to ``batch`` are traced one by one instead, two steps each, and the curve is a
+    One model runs passes of 2, ``batch``, 3 and 1 samples, each from the same state, and updates. If the passes do not
+    lie on lines, powers of two up to ``batch`` are traced one by one instead, with two steps each, and the curve is a
     table of them.
 
-    Of a model of more equal blocks than ``TRACED_BLOCKS`` only so many are traced, and their logs are stretched, unless
-    that is known to fail: ``equal_blocks`` is what a trace of another layout has found, None where there was none. Then
-    a forward pass of the whole model must come out of that of the few blocks; what is left to believe is that blocks
-    which do the same forward with 2 samples do the same backward, with others, and under other layouts.
+    If a model has more than ``TRACED_BLOCKS`` equal blocks, only that many are traced and their logs are stretched,
+    unless this is known to fail: ``equal_blocks`` is the ``Trace.equal_blocks`` of another layout, None if there is
+    none. If it is None, the stretched forward pass must equal one of the whole model. One assumption is not verified:
+    blocks that do the same in a forward pass of 2 samples also do the same in backward passes, with other numbers of
+    samples, and under other layouts.
     """
     largest = max(batch, 4)
     short = equal_blocks is not False and layout.divides_blocks_alike
@@ -59,10 +61,11 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """What one layout was seen to do. ``passes`` are by their samples: 2, 3 and more; ``single`` is of one sample.
+    """The steps traced under one layout.
 
-    ``first_peak`` is all that the very first step needs beyond what later passes show, ``update_peak`` the larger of
-    those of the first two updates, and ``update`` the events of what the second makes for itself.
+    ``passes`` are by their number of samples: 2, 3 and more. ``single`` are those of one sample, None if the model
+    refuses it. ``first_peak`` is the peak of the very first step where later passes may not show it. ``update_peak`` is
+    the larger peak of the first two updates, and ``update`` the events of the buffers that the second one makes.
     """
 
     passes: Mapping[int, Passes]
@@ -84,13 +87,13 @@ def _whole(recipe: Recipe, layout: Layout, largest: int) -> _Steps:
         update_peak = max(first.update.peak, second.update.peak)
         single, num_params = _allowed(session, lambda: session.passes(1)), session.num_params
         outputs = {size: session.outputs(size) for size in passes}
-        alike = layout == Layout() and session.alike
-    units = _units(session.outlines, passes, outputs, alike=alike) if layout == Layout() else ()
+        equal_blocks = layout == Layout() and session.alike
+    units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
     return _Steps(passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units)
 
 
 def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) -> _Steps | None:
-    """Of a few blocks, as if there were all; None where that cannot be done."""
+    """The steps of a few blocks, stretched to all blocks; None if that is not possible."""
     with Session(recipe, layout) as session:
         if not session.can_be_shortened:
             return None
@@ -105,7 +108,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) ->
                 few = {2: plain} if layout == Layout() else {}
             session.spread()
             few |= {size: session.passes(size) for size in (2, largest, 3) if size not in few}
-        except Exception:  # it does not work with fewer blocks; or not at all, and then the whole one will tell why
+        except Exception:  # fewer blocks do not work; if nothing works, tracing the whole model raises the error
             return None
         few_single = _allowed(session, lambda: session.passes(1))
         session.grow()
@@ -121,25 +124,29 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) ->
     single = stretched(few_single) if few_single is not None else None
     if len(passes) < len(few) or (single is None) != (few_single is None):
         return None
-    # Gradients differ where they are not of the size of their parameters.
+    # The gradients differ if they do not have the sizes of their parameters.
     if any(getattr(passes[2], name) != getattr(second.passes, name) for name in ("held_before", "gradient_bytes")):
         return None
     update_peak = max(first.update.peak, second.update.peak)
-    units = _units(session.outlines, passes, outputs, alike=True) if layout == Layout() else ()
+    units = _units(session.outlines, passes, outputs, equal_blocks=True) if layout == Layout() else ()
     return _Steps(passes, single, first.update.peak, update_peak, second.update.work, second.made, num_params, units)
 
 
 def _units(
-    outlines: Sequence[Outline], passes: Mapping[int, Passes], outputs: Mapping[int, Sequence[int]], *, alike: bool
+    outlines: Sequence[Outline],
+    passes: Mapping[int, Passes],
+    outputs: Mapping[int, Sequence[int]],
+    *,
+    equal_blocks: bool,
 ) -> tuple[Unit, ...]:
     low, high = (Seen(size, passes[size], outputs[size]) for size in (2, max(passes)))
-    return units_of(outlines, low, high, alike=alike)
+    return units_of(outlines, low, high, equal_blocks=equal_blocks)
 
 
 def _curve(steps: _Steps) -> Envelope | None:
-    """None where the passes are not affine in the micro-batch, or the first step needs more than they say."""
+    """The envelope; None if the passes are not affine in the micro-batch, or the first step needs more."""
     of_two, single, floor = steps.passes[2], steps.single, steps.update_peak
-    # The optimizer does the same after every micro-batch if it begins with the same gradients, and nothing else.
+    # The optimizer does the same after every micro-batch if it begins with the same gradients alone.
     if len({(one.held_before, one.held_after) for one in steps.passes.values()}) > 1:
         return None
     if single is not None:
@@ -153,12 +160,12 @@ def _curve(steps: _Steps) -> Envelope | None:
 
 
 def _log(steps: _Steps) -> StepLog:
-    """Of steps on lines. A single sample counts as two where the model refuses it."""
+    """The step log of affine steps. A single sample counts as two if the model refuses it."""
     return log_of(steps.passes, steps.single or steps.passes[2], steps.update)
 
 
 def _allowed(session: Session, of_one_sample: Callable[[], _Seen]) -> _Seen | None:
-    """None where the model refuses a single sample, as batch normalisation does."""
+    """The result for one sample; None if the model refuses a single sample, as batch normalisation does."""
     try:
         return of_one_sample()
     except Exception:
@@ -167,7 +174,8 @@ def _allowed(session: Session, of_one_sample: Callable[[], _Seen]) -> _Seen | No
 
 
 def _table(recipe: Recipe, layout: Layout, batch: int) -> PeakTable:
-    """A single sample counts as two when the model refuses it, so that it fits wherever two do and is not preferred."""
+    """The table of traced peaks. If the model refuses a single sample, it counts as two, so that it fits whenever two
+    do and is not preferred."""
     sizes = sorted({1 << power for power in range(1, batch.bit_length())} | {max(batch, 2)})
     points = [(size, trace_peak(recipe, layout, size)) for size in sizes]
     try:
@@ -178,7 +186,7 @@ def _table(recipe: Recipe, layout: Layout, batch: int) -> PeakTable:
 
 
 def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> Line:
-    """The peak of this micro-batch alone, from two steps of the whole model: no shortcut."""
+    """The peak of this micro-batch alone, from two steps of the whole model, without any shortcut."""
     with Session(recipe, layout) as session:
         session.spread()
         steps = [session.step(micro_batch), session.step(micro_batch)]
@@ -186,20 +194,20 @@ def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> Line:
 
 
 def _structure(passes: Passes, curve: Envelope | PeakTable) -> str:
-    # Not what is freed: autocast gives back what it has cast in an order that changes from run to run.
+    # Frees are left out: autocast frees what it has cast in an order that changes from run to run.
     made = [size for _, size in passes.events[passes.num_before :] if size]
     text = json.dumps([torch.__version__, passes.held_before, made, curve.to_json()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example, Example]:
-    """Two for blueprints (see ``scaling.blueprint``): of steps of one micro-batch, and of those that accumulate.
+    """Two examples for blueprints (see ``scaling.blueprint``): steps of one micro-batch, and steps that accumulate.
 
-    Raises ValueError where a few blocks do not tell of all.
+    Raises ValueError if a few blocks cannot stand for all of them.
     """
     with Session(recipe, layout) as session:
         if not session.can_be_shortened:
-            raise ValueError("there are too few blocks, or they are not alike")
+            raise ValueError("the model has too few blocks, or its blocks are not equal")
         session.shorten()
         shapes = session.shapes
         dimensions = [size for shape, _ in shapes for size in shape] + session.sample_dimensions

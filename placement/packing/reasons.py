@@ -47,9 +47,9 @@ def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, 
 def _why_not(gang: Gang, free: Sequence[Spot], num_large: int, shelf: Shelf, reserved: Mapping[str, Queued]) -> str:
     if not shelf.spots:
         return "the cluster has no devices now"
-    demand = f"needs {gang.mib_per_rank} MiB on {_devices(gang.num_ranks)} at once"
+    demand = f"needs {gang.mib_per_rank} MiB on {_count(gang.num_ranks, 'device')} at once"
     if num_large < gang.num_ranks:
-        return f"{demand}, but only {num_large} of {_devices(len(shelf.spots))} in the cluster offer that much"
+        return f"{demand}, but only {num_large} of {_count(len(shelf.spots), 'device')} in the cluster offer that much"
     if not free:
         return f"{demand}; {_fullness(shelf)}"
     have = f"{len(free)} {'has' if len(free) == 1 else 'have'} that free ("
@@ -63,16 +63,16 @@ def _why_not(gang: Gang, free: Sequence[Spot], num_large: int, shelf: Shelf, res
 def _fullness(shelf: Shelf) -> str:
     """Why no device can take even one rank."""
     full = [spot for spot in shelf.spots if len(spot.gangs) >= shelf.max_gangs]
-    limit = f"{_devices(len(full))} {_are(len(full))} at the limit of {shelf.max_gangs} gangs"
+    limit = f"{_count(len(full), 'device')} {_are(len(full))} at the limit of {_count(shelf.max_gangs, 'gang')}"
     if len(full) == len(shelf.spots):
         return limit
     rest = (spot for spot in shelf.spots if len(spot.gangs) < shelf.max_gangs)
     most = max(rest, key=lambda spot: (spot.free_mib, -spot.position))
-    return f"most free is {most.device.id} with {most.free_mib} MiB" + (f", and {limit}" if full else "")
+    return f"{most.device.id} has the most free memory, {most.free_mib} MiB" + (f", and {limit}" if full else "")
 
 
-def _devices(number: int) -> str:
-    return f"{number} device" if number == 1 else f"{number} devices"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _are(number: int) -> str:

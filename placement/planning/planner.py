@@ -137,7 +137,7 @@ def _options(profile: Peaks, batch: int, cluster: Cluster, extra_bytes: int) -> 
 
 
 def _degrees(cluster: Cluster, batch: int) -> Iterator[tuple[int, int]]:
-    """Yield (degree, MiB that each rank may use). A gang takes the largest devices; the smallest of them is the limit."""
+    """Yield (degree, MiB that each rank may use). The largest devices are taken; the smallest of them limits."""
     capacities = sorted((device.capacity_mib for device in cluster.devices), reverse=True)
     degree = 1
     while degree <= len(capacities) and batch % degree == 0:

@@ -165,5 +165,5 @@ def test_a_size_that_follows_from_no_parameter_is_found_out() -> None:
     odd = [
         examples(recipe(p, Net, sgd, extra=number % 2), Layout(), p[SAMPLES])[0] for number, p in enumerate(EXAMPLES)
     ]
-    with pytest.raises(NoBlueprint, match="follows from no parameter"):
+    with pytest.raises(NoBlueprint, match="does not follow from the parameters"):
         fit(columns(EXAMPLES, Layout()), odd)

@@ -126,7 +126,7 @@ def test_a_trace_is_the_same_without_meta_tensors(name: str, layout: Layout, mon
     monkeypatch.setattr(Outcomes, "_known", {})
     told = trace(recipe, layout, 8)
     monkeypatch.setattr(Outcomes, "_known", {})
-    monkeypatch.setattr(outcomes, "_TOLD_BY_META", frozenset())
+    monkeypatch.setattr(outcomes, "_KNOWN_ON_META", frozenset())
     assert trace(recipe, layout, 8) == told
 
 

@@ -112,17 +112,18 @@ def test_a_gang_that_does_not_fit_whole_holds_nothing_and_says_what_is_missing()
         (
             ledger_with(1, ("d0", 60)),
             (1, 40),
-            "needs 40 MiB on 1 device at once; most free is d0 with 36 MiB",
+            "needs 40 MiB on 1 device at once; d0 has the most free memory, 36 MiB",
         ),
         (
             ledger_with(1, ("d0", 6), max_gangs=1),
             (1, 40),
-            "needs 40 MiB on 1 device at once; 1 device is at the limit of 1 gangs",
+            "needs 40 MiB on 1 device at once; 1 device is at the limit of 1 gang",
         ),
         (
             ledger_with(2, ("d0", 6), ("d0", 6), ("d1", 80), max_gangs=2),
             (1, 40),
-            "needs 40 MiB on 1 device at once; most free is d1 with 16 MiB, and 1 device is at the limit of 2 gangs",
+            "needs 40 MiB on 1 device at once; d1 has the most free memory, 16 MiB, "
+            "and 1 device is at the limit of 2 gangs",
         ),
     ],
 )
