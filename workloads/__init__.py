@@ -1,1 +1,1 @@
-"""What is trained, and the runtime that trains one rank of it under a plan. Knows torch and torch.distributed."""
+"""Workloads, and the runtime that trains one rank of a workload under a plan. Knows torch and torch.distributed."""

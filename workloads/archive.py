@@ -1,6 +1,6 @@
-"""The zip of a user's own files: which ones are accepted, and how one is unpacked into a folder.
+"""Checks the zip of a user's own files, and unpacks it into a folder.
 
-Knows no torch, so the API can check a submission with it before anything is stored.
+It does not import torch, so the API can check a submission before anything is stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 MAX_CODE_BYTES = 64 * 2**20
 MAX_CODE_FILES = 10_000
-# What zipfile raises for broken, encrypted and exotic archives, and the file system for names that exclude each other.
+# zipfile raises these for broken, encrypted and exotic archives, and the file system for conflicting names.
 _UNZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError)
 
 
@@ -26,17 +26,19 @@ class ArchiveError(Exception):
 
 @contextmanager
 def open_archive(data: bytes) -> Iterator[zipfile.ZipFile]:
-    """The zip, once its directory has been checked. Raises ``ArchiveError``, also for what is found on reading it."""
+    """The opened zip, after a check of its directory. Raises ``ArchiveError``, also for errors while it is read."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             _check_members(archive.infolist())
             yield archive
     except _UNZIP_ERRORS as error:
-        raise ArchiveError(f"the files sent along are not a zip that can be read: {error}") from error
+        raise ArchiveError(
+            f"the files sent along are not a zip that can be read ({error}): make the zip again, without encryption"
+        ) from error
 
 
 def unpack_code(data: bytes, target: Path) -> Path:
-    """Unzip ``data`` into the new folder ``target``; when that exists already, nothing is done. Returns ``target``.
+    """Unzip ``data`` into the new folder ``target`` and return ``target``; a folder that exists is left as it is.
 
     Raises ``ArchiveError``, and then leaves nothing behind.
     """
@@ -51,26 +53,35 @@ def unpack_code(data: bytes, target: Path) -> Path:
         try:
             staged.rename(target)
         except OSError:
-            if not target.is_dir():  # else another process has unpacked the same code meanwhile
+            if not target.is_dir():  # otherwise another process has unpacked the same code in the meantime
                 raise
     return target
 
 
 def _check_members(members: list[zipfile.ZipInfo]) -> None:
     if len(members) > MAX_CODE_FILES:
-        raise ArchiveError(f"the zip of your files has {len(members)} files, more than {MAX_CODE_FILES}")
+        raise ArchiveError(
+            f"the zip of your files has {len(members)} files, more than {MAX_CODE_FILES}: send only your code"
+        )
     _check_size(sum(member.file_size for member in members))
     for member in members:
         path = PurePosixPath(member.filename)
         if path.is_absolute() or ".." in path.parts or "\\" in member.filename or ":" in member.filename:
-            raise ArchiveError(f"the zip of your files has a file outside its folder: {member.filename!r}")
+            raise ArchiveError(
+                f"the zip of your files has a file outside its folder, {member.filename!r}: use relative paths without "
+                "'..', backslashes and colons"
+            )
         if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise ArchiveError(f"the zip of your files has a link or special file: {member.filename!r}")
+            raise ArchiveError(
+                f"the zip of your files has a link or special file, {member.filename!r}: send plain files only"
+            )
 
 
 def _check_size(num_bytes: int) -> None:
     if num_bytes > MAX_CODE_BYTES:
-        raise ArchiveError(f"the zip of your files unpacks to more than {MAX_CODE_BYTES >> 20} MiB")
+        raise ArchiveError(
+            f"the zip of your files unpacks to more than {MAX_CODE_BYTES >> 20} MiB: send only your code, not data sets"
+        )
 
 
 def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
@@ -82,7 +93,7 @@ def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(member) as source, path.open("xb") as file:
-            content = source.read(MAX_CODE_BYTES - unpacked_bytes + 1)  # the size in the directory may be wrong
+            content = source.read(MAX_CODE_BYTES - unpacked_bytes + 1)  # the size in the zip's directory may be wrong
             unpacked_bytes += len(content)
             _check_size(unpacked_bytes)
             file.write(content)

@@ -1,4 +1,4 @@
-"""A model that a function makes: enough to estimate what it would need, not to train it (see ``docs/estimate.md``)."""
+"""Makes a workload from a plain function: enough to estimate its cost, not to train it (see ``docs/estimate.md``)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from torch.optim import Optimizer
 
 from workloads.protocol import Batch, Workload
 
-_SERVICE_PARAMS = ("batch", "lr", "weight_decay")  # read by ScaMP; passed on where the function wants them
+_SERVICE_PARAMS = ("batch", "lr", "weight_decay")  # read by ScaMP; passed on only to functions that take them
 
 
 class FunctionWorkload(Workload):
-    """What ``make(**params)`` returns: ``(model, inputs)``, and, if need be, a loss and an optimizer after them.
+    """A workload from ``make(**params)``, which returns ``(model, inputs[, loss[, optimizer]])``.
 
-    ``inputs(batch)`` makes what the model is called with for that many samples: a dict (keyword arguments), a tuple or
-    a tensor. ``loss(model, inputs)`` is a scalar; without it the model's own output is the loss, or has it as its
-    ``loss``, as in Hugging Face's transformers. ``optimizer(parameters)`` makes the optimizer; without it AdamW.
+    ``inputs(batch)`` returns the model's arguments for that many samples: a dict (keyword arguments), a tuple or a
+    tensor. ``loss(model, inputs)`` returns a scalar; without it, the loss is the model's output itself or the output's
+    attribute ``loss``, as in Hugging Face's transformers. ``optimizer(parameters)`` returns the optimizer; without it,
+    the optimizer is AdamW.
     """
 
     num_train = num_eval = 2**31 - 1
 
     def __init__(self, make: Callable[..., Any], params: Mapping[str, Any]) -> None:
-        """Raises ``ValueError`` for parameters that the function does not take, or lacks."""
+        """Raises ``ValueError`` where ``params`` do not fit the signature of ``make``."""
         super().__init__(params)
         signature = inspect.signature(make)
         wanted = signature.parameters.values()
@@ -35,7 +36,7 @@ class FunctionWorkload(Workload):
         try:
             signature.bind(**given)
         except TypeError as error:
-            raise ValueError(f"{make.__name__}{signature}: {error}") from None
+            raise ValueError(f"{make.__name__}{signature} cannot be called with these parameters: {error}") from None
         self._make = partial(make, **given)
         self._inputs: Callable[[int], Batch] | None = None
         self._loss: Callable[[nn.Module, Batch], Tensor] = _own_loss
@@ -64,10 +65,10 @@ class FunctionWorkload(Workload):
         return self._optimizer(model.parameters()) if self._optimizer else super().optimizer(model)
 
     def eval_batch(self, indices: Tensor) -> NoReturn:
-        raise NotImplementedError("a function is estimated, not trained")
+        raise NotImplementedError("a function can be estimated but not trained: write a subclass of Workload to train")
 
     def evaluate(self, model: nn.Module, batch: Batch) -> NoReturn:
-        raise NotImplementedError("a function is estimated, not trained")
+        raise NotImplementedError("a function can be estimated but not trained: write a subclass of Workload to train")
 
 
 def _own_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -77,7 +78,9 @@ def _own_loss(model: nn.Module, batch: Batch) -> Tensor:
         output = model(*batch) if isinstance(batch, tuple | list) else model(batch)
     loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
     if not isinstance(loss, Tensor) or loss.ndim:
-        raise TypeError(f"the model returns {_kinds(output)}, no loss: return (model, inputs, loss) from the function")
+        raise TypeError(
+            f"the model returns {_kinds(output)}, which is not a loss: return (model, inputs, loss) from the function"
+        )
     return loss
 
 

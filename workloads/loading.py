@@ -1,7 +1,8 @@
-"""Finds what is named as a workload: a built-in class, or a class or function in the user's own files.
+"""Loads a workload by its name: a built-in class, or a class or function in the user's own files.
 
-User files are imported under a private package of their own, so that a folder named ``api`` or ``workloads`` in them
-neither hides ours nor is hidden by it. This gives names apart, not protection: the user's code runs with our rights.
+User files are imported under a private package of their own, so that a user's folder named ``api`` or ``workloads``
+neither hides ours nor is hidden by it. This separates names; it does not protect anything: the user's code runs with
+our rights.
 """
 
 from __future__ import annotations
@@ -36,59 +37,74 @@ _ROOT = "scamp_user_"
 
 
 class WorkloadError(Exception):
-    """The named workload cannot be used as it is; the message says why, with the user's traceback if there is one."""
+    """The named workload cannot be used; the message says why, and has the user's traceback if there is one."""
 
 
 def load_workload(name: str, code_dir: Path | None) -> type[Workload]:
-    """``vit_digits``, ``stdlib_gpt`` or ``path/to/file.py:Class`` relative to ``code_dir``.
+    """The workload class called ``name``: a built-in one such as ``vit_digits``, or ``path/to/file.py:Class``.
 
-    User files are imported once per process and ``code_dir``: the folder of a study does not change.
+    The path is relative to ``code_dir``. User files are imported once per process and ``code_dir``: the folder of a
+    study does not change. Raises ``WorkloadError``.
     """
     module, class_name = _find(name, code_dir)
     return _workload_class(module, class_name, name)
 
 
 def load_estimable(name: str, code_dir: Path | None) -> Callable[[Mapping[str, Any]], Workload]:
-    """What makes a workload of parameters: a class as above, or ``FILE.py:function`` (``workloads.function``)."""
+    """A callable that makes a workload from parameters: a class, or ``FILE.py:function`` (see ``workloads.function``).
+
+    Raises ``WorkloadError``.
+    """
     module, attribute = _find(name, code_dir)
     found = getattr(module, attribute, None)
     return partial(FunctionWorkload, found) if inspect.isfunction(found) else _workload_class(module, attribute, name)
 
 
 def _find(name: str, code_dir: Path | None) -> tuple[ModuleType, str]:
-    """The module that a name is in, and what it is called there."""
+    """The module that contains ``name``, and the attribute's name in it."""
     file, _, attribute = name.rpartition(":")
     if not file:
         if name not in BUILT_INS:
             raise WorkloadError(
-                f"there is no built-in workload {name!r}: choose from {', '.join(BUILT_INS)}, or name FILE.py:Class"
+                f"there is no built-in workload {name!r}: choose from {', '.join(BUILT_INS)}, "
+                "or name your own as FILE.py:Class"
             )
         module_name, _, attribute = BUILT_INS[name].partition(":")
         return importlib.import_module(module_name), attribute
     if code_dir is None:
-        raise WorkloadError(f"workload {name!r} is a file, but no code was sent along with the study")
+        raise WorkloadError(
+            f"workload {name!r} names a file, but no code was sent along with the study: submit the study where the "
+            "file is, or send its folder with --working-dir"
+        )
     return _import_user_file(file, code_dir.resolve()), attribute
 
 
 def _workload_class(module: ModuleType, class_name: str, name: str) -> type[Workload]:
     found = getattr(module, class_name, None)
     if found is None:
-        raise WorkloadError(f"workload {name!r}: the file has no class {class_name!r}")
+        raise WorkloadError(f"workload {name!r}: the file has no class {class_name!r}; check the name after the colon")
     if not (isinstance(found, type) and issubclass(found, Workload)):
-        hint = "; a function can be estimated, not trained" if inspect.isfunction(found) else ""
-        raise WorkloadError(f"workload {name!r}: {class_name} is not a subclass of workloads.protocol.Workload{hint}")
+        hint = " (a function can be estimated, but not trained)" if inspect.isfunction(found) else ""
+        raise WorkloadError(
+            f"workload {name!r}: {class_name} is not a subclass of workloads.protocol.Workload; name one{hint}"
+        )
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
-        raise WorkloadError(f"workload {name!r}: {class_name} does not define {missing}")
+        raise WorkloadError(f"workload {name!r}: {class_name} does not define {missing}; add what is missing")
     return found
 
 
 def _import_user_file(file: str, code_dir: Path) -> ModuleType:
     path = (code_dir / file).resolve()
     if Path(file).is_absolute() or not path.is_relative_to(code_dir):
-        raise WorkloadError(f"workload file {file!r} must be inside the folder of the study")
+        raise WorkloadError(
+            f"workload file {file!r} must be inside the folder of the study: give its path relative to that folder"
+        )
     if path.suffix != ".py" or not path.is_file():
-        raise WorkloadError(f"workload file {file!r} is not among the files sent along with the study")
+        raise WorkloadError(
+            f"workload file {file!r} is not among the files sent along with the study: check its name, which must end "
+            "in .py, or send the folder that contains it with --working-dir"
+        )
     parts = path.relative_to(code_dir).with_suffix("").parts
     root = f"{_ROOT}{hashlib.sha256(str(code_dir).encode()).hexdigest()[:16]}"
     before = set(sys.modules)
@@ -108,7 +124,7 @@ def _import_user_file(file: str, code_dir: Path) -> ModuleType:
 
 
 def _user_traceback(error: BaseException, code_dir: Path) -> str:
-    """The traceback from the first frame in the user's files on; none of the import machinery's frames."""
+    """The traceback's frames in the user's files, without those of the import machinery, and the error itself."""
     frames = traceback.format_list(_user_frames(error, code_dir))
     return "".join(frames + traceback.format_exception_only(error)).rstrip()
 
@@ -118,9 +134,9 @@ def _user_frames(error: BaseException, code_dir: Path) -> list[traceback.FrameSu
 
 
 def can_import(name: str, level: int, importer: Mapping[str, Any]) -> bool:
-    """Whether ``import name`` (of ``level`` dots) finds a module from where the globals ``importer`` belong to.
+    """Whether ``import name``, with ``level`` leading dots, works in the module whose globals are ``importer``.
 
-    Only the first part of an installed package's name is looked for: to find the rest, Python would import it.
+    Only the first part of an installed package's name is looked up: to find the rest, Python would have to import it.
     """
     package = str(importer["__package__"])
     root = package.partition(".")[0]
@@ -133,7 +149,7 @@ def can_import(name: str, level: int, importer: Mapping[str, Any]) -> bool:
 
 
 def _is_there(name: str) -> bool:
-    """Whether the user's module, or the package that an installed module is in, can be found."""
+    """Whether the user's module, or the top-level package of an installed module, can be found."""
     parts = name.split(".")
     if name.startswith(_ROOT):
         user = next(u for u in sys.meta_path if isinstance(u, _UserCode) and u.root == parts[0])
@@ -143,21 +159,21 @@ def _is_there(name: str) -> bool:
 
 
 def module_not_found(name: str, importer: str) -> WorkloadError:
-    """``importer`` is the place in the user's files, as the subject of a sentence."""
+    """The error for a missing module; ``importer`` names the place that imports it, as the subject of a sentence."""
     return WorkloadError(
         f"{importer} needs the module {name}, which is neither installed where ScaMP runs nor among the files sent "
-        "along. Install its package into ScaMP's own environment, on a cluster into that of every node "
-        '(.venv/bin/python -m pip install …; see "Your own dependencies" in docs/workloads.md). If it is a file of '
-        "yours, send its folder along with --working-dir"
+        "along. Install its package into ScaMP's own environment, on a cluster into the environment of every node "
+        '(.venv/bin/python -m pip install …; see "Your own dependencies" in docs/workloads.md). If it is your own '
+        "file, send its folder along with --working-dir"
     )
 
 
 class _UserCode:
-    """The import rules of one folder of user files: a private package, whose modules see each other first.
+    """The import rules of one folder of user files: a private package whose modules find each other first.
 
-    Python reads ``__import__`` from the ``__builtins__`` of the importing module. Ours, set in the user's modules
-    alone, looks an absolute name up in the user's files before it looks anywhere else, also for imports inside
-    functions, and in every module of the folder.
+    Python reads ``__import__`` from the ``__builtins__`` of the importing module. Every module of the folder gets our
+    own ``__import__``, which looks up an absolute name in the user's files first, also for imports inside functions.
+    No other module is affected.
     """
 
     def __init__(self, root: str, folder: Path) -> None:
@@ -201,7 +217,7 @@ class _UserCode:
         return sys.modules[f"{prefix}.{name.partition('.')[0]}"]
 
     def _package_of(self, name: str, importer: Mapping[str, Any]) -> str | None:
-        """The user's package that ``name`` is in: beside the importing file, else at the top of the folder."""
+        """The user's package that contains ``name``: next to the importing file, else the top folder; None: neither."""
         beside = str(importer.get("__package__") or self.root)
         for package in dict.fromkeys((beside, self.root)):
             path = Path(self.folder, *package.split(".")[1:], *name.split("."))
@@ -220,4 +236,4 @@ class _UserLoader(SourceFileLoader):
         super().exec_module(module)
 
     def set_data(self, path: str, data: ReadableBuffer, *, _mode: int = 0o666) -> None:
-        """No bytecode files: the folder of a study is read-only to its ranks, and shared by them."""
+        """Write no bytecode files: ranks share the folder of a study and only read it."""

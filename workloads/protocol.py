@@ -1,9 +1,9 @@
-"""All that a user's file needs from ScaMP: a ``Workload``, and how its model says that it can be divided.
+"""Everything that a user's file imports from ScaMP: ``Workload``, and the ways a model can say how to divide it.
 
-A workload is the model, data, loss and evaluation of one candidate; a ``Chain``, a ``Split`` and a ``Spatial`` open a
-model to further plans (see ``docs/workloads.md``). A workload never decides how it is spread: ``workloads.parallel``
-divides the model, and micro-batches, checkpoints and reporting belong to ``workloads.training``. User files are loaded
-by ``workloads.loading``, in trace and rank processes only.
+A ``Workload`` is the model, data, loss and evaluation of one candidate. With ``Chain``, ``Split`` and ``Spatial`` its
+model supports more plans (see ``docs/workloads.md``). A workload never decides how it is spread: ``workloads.parallel``
+divides the model, and ``workloads.training`` makes micro-batches, checkpoints and reports. ``workloads.loading`` loads
+user files, in trace and rank processes only.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Batch = Any  # a pytree of tensors whose first dimension is the sample
 class Workload(ABC):
     """One candidate's training. Subclass it, and name the class in a study: ``workload: model.py:MyWorkload``.
 
-    ``params`` are the sampled and fixed parameters of the candidate. ``batch`` is read by ScaMP itself: the samples
-    of one optimizer step over all ranks, ``default_batch`` unless given. Raise ``ValueError`` in the constructor for
-    parameters that make no sense: the message becomes the reason why the candidate is infeasible.
+    ``params`` holds the sampled and fixed parameters of the candidate. ScaMP itself reads ``batch``, the number of
+    samples in one optimizer step over all ranks; without it, it takes ``default_batch``. Raise ``ValueError`` in the
+    constructor for parameters that make no sense: the message becomes the reason why the candidate is infeasible.
     """
 
     default_batch = 32
@@ -41,40 +41,40 @@ class Workload(ABC):
 
     @abstractmethod
     def build_model(self) -> nn.Module:
-        """The model, its parameters initialised from torch's global generator.
+        """A new model, its parameters initialised from torch's global generator.
 
-        It is also called on the meta device and in fake mode: no I/O here, and every parameter and buffer the same
-        in shape at each call.
+        It is also called on the meta device and in fake mode, so do no I/O here, and give every parameter and buffer
+        the same shape at each call.
         """
 
     @property
     @abstractmethod
     def num_train(self) -> int:
-        """Training samples."""
+        """Number of training samples."""
 
     @property
     @abstractmethod
     def num_eval(self) -> int:
-        """Held-out samples."""
+        """Number of held-out samples."""
 
     @abstractmethod
     def train_batch(self, indices: Tensor) -> Batch:
-        """Training samples ``indices`` (int64, shape [n]); called with any n, on the host."""
+        """The training samples ``indices`` (int64, shape [n]), in host memory; called with any n."""
 
     @abstractmethod
     def eval_batch(self, indices: Tensor) -> Batch:
-        """Held-out samples ``indices`` (int64, shape [n])."""
+        """The held-out samples ``indices`` (int64, shape [n]), in host memory."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Scalar: the *mean* over the samples of ``batch``, so that micro-batches average to the effective batch."""
+        """The loss, a scalar: the *mean* over the samples, so that micro-batches average to the effective batch."""
 
     @abstractmethod
     def evaluate(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """Metric name → value of each sample, shape [n]; the runtime averages them over all held-out samples."""
+        """Metric name → one value per sample, shape [n]; the runtime averages them over all held-out samples."""
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Default: AdamW with ``lr`` (1e-3) and ``weight_decay`` (0.01) of the candidate."""
+        """A new optimizer; by default AdamW with the candidate's ``lr`` (1e-3) and ``weight_decay`` (0.01)."""
         return torch.optim.AdamW(
             model.parameters(),
             lr=float(self.params.get("lr", 1e-3)),
@@ -82,24 +82,28 @@ class Workload(ABC):
         )
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
-        """The repeated blocks that are sharded and recomputed one by one; default: the longest ``nn.ModuleList``."""
+        """The repeated blocks, which are sharded and recomputed one by one; default: the longest ``nn.ModuleList``."""
         lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
         return max(lists, key=len, default=[])
 
     def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027 - may stay empty
-        """Called on every rank before optimizer step ``step`` (from 0) of ``steps``, also after a resume, where earlier
-        steps are not repeated: set what depends on the step (``group["lr"]``) from ``step`` alone."""
+        """Called on every rank before optimizer step ``step`` (from 0) of ``steps``.
+
+        A resumed run does not repeat earlier steps, so compute what depends on the step (``group["lr"]``) from
+        ``step`` alone.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How a block is divided; a block that can be has it as its attribute ``split``.
+    """How a block's layers can be divided. A block that supports this has a ``Split`` as its attribute ``split``.
 
-    ``columns`` are linear layers divided by their outputs; ``rows`` take these, are divided by their inputs, and what
-    they give is summed over ranks. Between the two every rank computes its own part, so the block's ``forward``
-    must take the size of that part from the tensors. ``norms`` are normalisations of single positions. The ranks must
-    divide ``most_parts``, the number of attention heads. ``branches`` are submodules each of which has some of these
-    columns and rows and gives the sum of what its parts give; only co-shard asks for them.
+    ``columns`` names linear layers that are divided by their outputs. ``rows`` names linear layers that take these
+    outputs: they are divided by their inputs, and their results are summed over the ranks. Between the two, every rank
+    computes only its own part, so the block's ``forward`` must read the size of that part from the tensors. ``norms``
+    names normalisations that treat each position on its own. ``most_parts`` is the number of attention heads; the
+    number of parts must divide it. ``branches`` names submodules that each contain some of these columns and rows, and
+    whose output is the sum of the outputs of their parts; only co-shard needs them.
     """
 
     columns: tuple[str, ...]
@@ -111,12 +115,13 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Spatial:
-    """How the space of a model is divided; a model that can be has it as its attribute ``spatial``.
+    """How the spatial dimension of samples is divided. A model that supports this has it as its attribute ``spatial``.
 
-    ``dims`` are, of each tensor of a batch in order, the dimension that is divided; None where each rank has all of it.
-    Its size must be a multiple of ``multiple_of`` times the ranks: what the model divides space by on its way down.
-    The model's convolutions, poolings and normalisations are modules; whatever else its ``forward`` and the loss do
-    treats positions alike and alone, but for a mean over all of them at the end.
+    ``dims`` holds one entry for each tensor of a batch, in order: the dimension that is divided, or None where every
+    rank gets the whole tensor. The size of that dimension must be a multiple of ``multiple_of`` times the number of
+    ranks; ``multiple_of`` is the factor by which the model shrinks space on its way down. Convolutions, poolings and
+    normalisations must be modules. Everything else in ``forward`` and in the loss must apply the same operation to
+    each position on its own, except for a mean over all positions at the end.
     """
 
     dims: tuple[int | None, ...]
@@ -125,43 +130,49 @@ class Spatial:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which stage a rank has, and the group of ranks that have the others, by their index."""
+    """The pipeline stage of a rank, and the process group of all stages, ordered by stage index."""
 
     stage: Stage
     group: ProcessGroup
 
 
 class Chain(nn.Module, ABC):
-    """Subclass it, hold the blocks in ``blocks``, name the attributes that only ``enter`` and only ``leave`` use."""
+    """A model that a pipeline can cut into stages: ``enter``, then each of ``blocks``, then ``leave``.
+
+    Subclass it and put the blocks into ``blocks``. ``enters`` names the attributes that only ``enter`` uses, ``leaves``
+    those that only ``leave`` uses.
+    """
 
     enters: ClassVar[tuple[str, ...]]
     leaves: ClassVar[tuple[str, ...]]
     blocks: nn.ModuleList
     place: Place | None = None
-    """None: the whole model is here."""
+    """None: this process has the whole model."""
 
     @abstractmethod
     def enter(self, inputs: Tensor) -> Tensor:
-        """What the first block takes."""
+        """The input of the first block, computed from the model's ``inputs``."""
 
     @abstractmethod
     def leave(self, x: Tensor) -> Tensor:
-        """The model's output, of what the last block gives."""
+        """The model's output, computed from ``x``, the output of the last block."""
 
     @abstractmethod
     def hidden_shape(self, num_samples: int) -> tuple[int, ...]:
-        """Of what every block takes and gives, for so many samples."""
+        """Shape of the input and of the output of every block, for ``num_samples`` samples."""
 
     @property
     def is_first(self) -> bool:
+        """Whether this process has the first stage, or the whole model."""
         return self.place is None or self.place.stage.index == 0
 
     @property
     def is_last(self) -> bool:
+        """Whether this process has the last stage, or the whole model."""
         return self.place is None or self.place.stage.index == self.place.stage.count - 1
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the part that is here: a later stage takes what the one before it gives."""
+        """The output of this process's stage; the input of a later stage is the output of the stage before it."""
         if self.is_first:
             x = self.enter(x)
         for block in self.blocks:

@@ -1,1 +1,1 @@
-"""Measures how fast a device performs each kind of operation."""
+"""Measures how fast a device runs each kind of operation."""

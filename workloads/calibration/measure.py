@@ -1,11 +1,11 @@
-"""Measures how fast this machine's CPU or a GPU does each kind of operation, as ranks do them.
+"""Measures how fast this machine's CPU or a GPU runs each kind of operation, under the conditions of a rank.
 
 ``python -m workloads.calibration.measure [--gpu UUID]`` prints a ``DeviceKind`` as one line of JSON. Single operations
-of a few models are timed in several rounds, and for each kind operations · a + FLOPs · b + bytes · c + … is fitted to
-the median seconds, no term of it negative: on a CPU, with one thread and the allocator of ranks, there is a term for
-fresh bytes, on a GPU one for FLOPs on 16-bit numbers. What steps take between operations, in Python and in autograd,
-is fitted to whole steps of the same models. Of a GPU it also tells what memory the driver offers, and what a process
-takes of it outside of its tensors.
+of a few models are timed in several rounds. For each kind of operation, operations · a + FLOPs · b + bytes · c + … is
+fitted to the median seconds, with no negative term. On a CPU, with one thread and the allocator settings of ranks,
+there is a term for fresh bytes; on a GPU, one for FLOPs on 16-bit numbers. The time that steps take between operations,
+in Python and in autograd, is fitted to whole steps of the same models. For a GPU the result also has the memory that
+the driver offers, and the memory that a process takes outside its tensors.
 """
 
 from __future__ import annotations
@@ -32,27 +32,28 @@ from workloads.calibration.probes import Clock, GpuTime, Probe, ProcessorTime, S
 from workloads.training.warm_up import warm_up
 
 NUM_ROUNDS = 3
-STEADY = 0.1  # rounds further apart than this do not say what the device can do
+STEADY = 0.1  # if the rounds are further apart than this share, the device was too busy to be measured
 CPU = torch.device("cpu")
 
 
 def prepare() -> None:
-    """Make this process like a rank."""
+    """Give this process the threads and the allocator settings of a rank."""
     torch.set_num_threads(1)
     warm_up(CPU, None)
 
 
 def calibrate_cpu() -> DeviceKind:
-    """Takes about 30 seconds of one core."""
+    """The rates of this machine's CPU; takes about 30 seconds on one core."""
     prepare()
     rates, steadiness = _rates(CPU, ProcessorTime())
     return DeviceKind(cpu_name(), rates, f"measured {date.today()}, 1 thread, torch {torch.__version__}, {steadiness}")
 
 
 def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
-    """Of the only GPU that CUDA shows to this process, and nobody else uses; ``name`` is that of its kind.
+    """The rates and memory of the GPU with this UUID; ``name`` is the name of its device kind.
 
-    What cannot be seen on one GPU, such as NCCL's memory and links, stays what ``estimators.devices.catalogue`` says.
+    It must be the only GPU that CUDA shows to this process, and no other process may use it. Figures that one GPU
+    cannot show, such as NCCL's memory and links, are taken from ``estimators.devices.catalogue``.
     """
     held_before = held_bytes(uuid)
     device = torch.device("cuda", 0)
@@ -67,12 +68,12 @@ def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
         return Figure(num_bytes, "measured", f"{what}; {source}")
 
     memory = Memory(
-        measured(torch.cuda.mem_get_info(device)[1], "what the driver offers"),
+        measured(torch.cuda.mem_get_info(device)[1], "memory that the driver offers"),
         measured(
             held_bytes(uuid) - held_before - torch.cuda.memory_reserved(device),
-            "growth of what NVML calls used, without what PyTorch's allocator reserves",
+            "growth of NVML's used memory, without the memory that PyTorch's allocator reserves",
         ),
-        measured(torch.cuda.memory_allocated(device), "what cuBLAS keeps when all tensors are gone"),
+        measured(torch.cuda.memory_allocated(device), "memory that cuBLAS keeps when all tensors are gone"),
         *COMMUNICATORS,
     )
     known = next((kind for kind in KINDS if kind.name == name), None)
@@ -81,7 +82,7 @@ def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
 
 
 def held_bytes(uuid: str) -> int:
-    """What all processes hold of a GPU, by NVML."""
+    """Bytes of a GPU's memory that all processes hold together, from NVML."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -93,7 +94,7 @@ def held_bytes(uuid: str) -> int:
 
 
 def _rates(device: torch.device, clock: Clock) -> tuple[dict[str, Rate], str]:
-    """And in words how steady the device was meanwhile."""
+    """Rates by kind of operation, and a phrase that says how far the rounds were apart."""
     probes = [Probe(step, clock) for step in steps(device)]
     for _ in range(NUM_ROUNDS):
         for probe in probes:
@@ -109,16 +110,16 @@ def _rates(device: torch.device, clock: Clock) -> tuple[dict[str, Rate], str]:
 
 
 def _fit(samples: npt.NDArray[np.float64]) -> Rate:
-    """Relative errors count, so that small operations are fitted as well as large ones.
+    """The rate fitted to ``samples``; relative errors count, so small operations fit as well as large ones.
 
-    Where no sample has numbers of 16 bits, they count as others do. Where some have, the device is a GPU, to which
-    fresh memory is no more than any other.
+    If no sample has 16-bit FLOPs, they get the rate of other FLOPs. If some samples have them, the device is a GPU,
+    where fresh memory costs no more than other memory.
     """
     flops, num_bytes, fresh_bytes, half_flops, taken = samples.T
     has_half = bool(half_flops.any())
     special = half_flops if has_half else fresh_bytes
     terms = np.stack([np.ones_like(taken), flops - half_flops, num_bytes, special], 1)
-    scale = 1 / np.maximum(terms.max(0), 1)  # so that the terms are of a size
+    scale = 1 / np.maximum(terms.max(0), 1)  # brings all terms to a similar size
     weights = 1 / np.sqrt(taken)
     solution, _ = nnls(terms * scale * weights[:, None], taken * weights)
     per_op, per_flop, per_byte, per_special = solution * scale
@@ -126,7 +127,10 @@ def _fit(samples: npt.NDArray[np.float64]) -> Rate:
 
 
 def _with_overhead(rates: Mapping[str, Rate], whole: Sequence[tuple[Work, float]]) -> dict[str, Rate]:
-    """Whole steps take longer than their operations: by a share of them, and by some time for each."""
+    """``rates`` with the overhead of whole steps, which take longer than the sum of their operations.
+
+    The overhead is fitted as a share of the operations' time plus a fixed time per operation.
+    """
     inside = np.array([sum(rate.seconds(work.of(name)) for name, rate in rates.items()) for work, _ in whole])
     counts = np.array([sum(work.of(name)[0] for name in OP_KINDS) for work, _ in whole])
     all_taken = np.array([taken for _, taken in whole])
@@ -139,14 +143,16 @@ def _with_overhead(rates: Mapping[str, Rate], whole: Sequence[tuple[Work, float]
 
 
 def cpu_name() -> str:
+    """The CPU's model name, or the machine's architecture where Linux does not say it."""
     found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
     return found[1] if found else platform.machine()
 
 
 def main() -> None:
+    """Print the measured ``DeviceKind`` as one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", metavar="UUID", help="instead of the CPU; the only one that CUDA shows")
-    parser.add_argument("--name", default="GPU", help="of its kind")
+    parser.add_argument("--gpu", metavar="UUID", help="measure this GPU, the only one that CUDA shows, not the CPU")
+    parser.add_argument("--name", default="GPU", help="name of the GPU's device kind (GPU)")
     options = parser.parse_args()
     torch.manual_seed(0)
     kind = calibrate_gpu(options.gpu, options.name) if options.gpu else calibrate_cpu()

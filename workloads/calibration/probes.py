@@ -1,4 +1,4 @@
-"""Training steps of known models, and how long they and each of their operations take: what a device is measured by."""
+"""Training steps of known models, by which a device is calibrated, and how long they and their operations take."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from estimators.tracing.operations import amounts_of, kind_of
 from estimators.work import Work, WorkCounter
 from workloads.models.transformer import Block
 
-NUM_STEPS = 2  # whole ones, in each round
+NUM_STEPS = 2  # whole steps that are timed in each round
 Step = Callable[[], None]
 Sample = tuple[float, ...]  # FLOPs, bytes, fresh bytes, half FLOPs, seconds
 
 
 class Clock(Protocol):
+    """Measures the seconds that operations take on one kind of device."""
+
     def seconds(self, run: Callable[[], object]) -> float:
-        """Of one run of many operations, from the first to the end of the last."""
+        """Seconds of one run of many operations, from the start of the first to the end of the last."""
         ...
 
     def sample(self, operation: Callable[[], Any]) -> tuple[float, Any]:
-        """Seconds of one operation, and what it gave."""
+        """Seconds of one operation, and its result."""
         ...
 
 
 class ProcessorTime:
-    """Of this thread: other processes may have the rest."""
+    """Processor time of this thread, so that other processes on the machine do not count."""
 
     def seconds(self, run: Callable[[], object]) -> float:
         return self.sample(run)[0]
@@ -45,10 +47,10 @@ class ProcessorTime:
 
 
 class GpuTime:
-    """Of an idle GPU until it is idle again, by its own events.
+    """Time from an idle GPU until it is idle again, measured by CUDA events.
 
-    An operation is repeated, as the first of them waits for Python to start it: in-place ones give other numbers then,
-    and take as long.
+    Each operation is repeated, because its first run includes Python's time to start it. Repeated in-place operations
+    compute different numbers, but take as long.
     """
 
     repeats = 8
@@ -73,6 +75,8 @@ class GpuTime:
 
 
 class Transformer(nn.Module):
+    """A causal transformer: tokens [n, t] → logits [n, t, classes]."""
+
     def __init__(self, depth: int, width: int, classes: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(classes, width)
@@ -88,6 +92,8 @@ class Transformer(nn.Module):
 
 
 class Convolutions(nn.Module):
+    """A plain convolutional network: images [n, 3, s, s] → logits [n, 10]."""
+
     def __init__(self, depth: int, width: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Conv2d(width if i else 3, width, 3, padding=1) for i in range(depth))
@@ -101,7 +107,7 @@ class Convolutions(nn.Module):
         return logits
 
 
-# (depth, width, classes, batch, length) and (depth, width, batch, side): from small to medium, for what has to run them
+# (depth, width, classes, batch, length) and (depth, width, batch, side): small to medium for the device that runs them
 ON_CPU = (
     [
         *[(2, 64, 512, 8, 32), (2, 64, 512, 64, 16), (2, 128, 1024, 16, 64), (4, 256, 512, 4, 128)],
@@ -116,11 +122,11 @@ ON_GPU = (
     ],
     [(3, 32, 16, 64), (4, 64, 32, 64), (3, 128, 32, 32), (2, 256, 32, 28), (3, 32, 4, 256)],
 )
-"""All together take 7 GiB of parameters and states, and the largest of them 3 more."""
+"""All models together take 7 GiB for parameters and states; the largest of them takes 3 GiB more while it runs."""
 
 
 def steps(device: torch.device) -> Iterator[Step]:
-    """Training steps of models, small to medium; on a GPU also in 16 bits, for which it may have units."""
+    """Training steps of small to medium models; on a GPU also in 16 bits, for which it may have separate units."""
     transformers, convolutions = ON_GPU if device.type == "cuda" else ON_CPU
     for depth, width, classes, batch, length in transformers:
         tokens, following = torch.randint(classes, (2, batch, length))
@@ -148,7 +154,7 @@ def _steps(model: nn.Module, inputs: Tensor, labels: Tensor, device: torch.devic
 
 
 class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Times every operation."""
+    """Times every operation that runs inside it."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -165,14 +171,15 @@ class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Probe:
-    """A step that is measured again and again: the speed of a shared machine changes within seconds."""
+    """A step that is measured in several rounds, because the speed of a shared machine changes within seconds."""
 
     def __init__(self, step: Step, clock: Clock) -> None:
         self._step, self._clock = step, clock
         self._runs, self._taken = list[list[tuple[str, Sample]]](), list[float]()
-        step()  # makes the optimizer's states
+        step()  # creates the optimizer's states
 
     def measure(self) -> None:
+        """Run one round: the step with every operation timed, then ``NUM_STEPS`` whole steps."""
         with _Timed(self._clock) as timed:
             self._step()
         self._runs.append(timed.samples)
@@ -180,12 +187,13 @@ class Probe:
 
     @property
     def samples(self) -> list[tuple[str, Sample]]:
-        """Each operation with its kind, and the median of its seconds."""
+        """Kind of each operation, with its amounts and its median seconds."""
         runs = zip(*self._runs, strict=True)
         return [(run[0][0], (*run[0][1][:-1], median(sample[-1] for _, sample in run))) for run in runs]
 
     @property
     def work(self) -> Work:
+        """Work of one step: operations, FLOPs and bytes by kind."""
         counter = WorkCounter()
         for kind, (*amounts, _) in self._runs[0]:
             counter.add(kind, *amounts)
@@ -193,17 +201,17 @@ class Probe:
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
+        """Median seconds of the whole step."""
         return median(self._taken)
 
     @property
     def rounds(self) -> list[float]:
-        """Seconds of the whole step in each round."""
+        """Median seconds of the whole step in each round."""
         return [median(self._taken[first : first + NUM_STEPS]) for first in range(0, len(self._taken), NUM_STEPS)]
 
 
 def apart(probes: Sequence[Probe]) -> float:
-    """By what share the slowest round of these took longer than the fastest."""
+    """The share by which the slowest round of ``probes`` took longer than the fastest round."""
     paces = [
         median(seconds / probe.seconds for probe, seconds in zip(probes, taken, strict=True))
         for taken in zip(*(probe.rounds for probe in probes), strict=True)

@@ -1,6 +1,6 @@
-"""A character-level GPT on the source text of Python's standard library, which every Python installation carries.
+"""A character-level GPT on the source text of Python's standard library, which every Python installation contains.
 
-Whole modules are held out. The text, and so every figure, depends on the Python version alone.
+Whole modules are held out. The text, and so every figure, depends only on the Python version.
 """
 
 from __future__ import annotations
@@ -68,14 +68,16 @@ TRAIN_MODULES = (
 )
 EVAL_MODULES = ("bisect", "copy", "fileinput", "http/client", "locale", "netrc", "poplib", "statistics", "tempfile")
 NUM_EVAL = 256
-VOCABULARY = "\n" + "".join(map(chr, range(32, 127))) + "\ufffd"  # printable ASCII; everything else is the last
+VOCABULARY = "\n" + "".join(map(chr, range(32, 127))) + "\ufffd"  # printable ASCII; the last stands for all others
 _POSITIONS = bytes(VOCABULARY.find(chr(byte)) % len(VOCABULARY) for byte in range(256))  # not found: the last
-_NOT_FIRST = bytes(range(0x80, 0xC0))  # what may follow the first byte of a character in UTF-8
+_NOT_FIRST = bytes(range(0x80, 0xC0))  # UTF-8 bytes after the first byte of a character
 
 
 class StdlibGpt(Workload):
-    """Metric: ``loss`` (held-out, nats per character), beside ``unigram_entropy``, the loss of one who knows only
-    how frequent each character is.
+    """Trains a small GPT to predict the next character.
+
+    Metrics: ``loss`` (held-out, nats per character) and, for comparison, ``unigram_entropy``, the loss of a model that
+    knows only the frequency of each character.
 
     Parameters, with defaults: ``depth`` 2, ``width`` 64, ``heads`` 4, ``context`` 64 characters, ``dropout`` 0,
     ``lr`` 5e-3 (the peak of a linear warm-up over a tenth of the steps, then a cosine), ``weight_decay`` 0.1,
@@ -112,11 +114,11 @@ class StdlibGpt(Workload):
         return min(NUM_EVAL, (len(_text("eval")) - 1) // self.context)
 
     def train_batch(self, indices: Tensor) -> Tensor:
-        """[n, context + 1] characters: sample i starts at i × context."""
+        """Characters, shape [n, context + 1]; sample i starts at i × context."""
         return self._windows(_text("train"), indices * self.context)
 
     def eval_batch(self, indices: Tensor) -> Tensor:
-        """[n, context + 1] characters, spread evenly over the held-out text."""
+        """Characters, shape [n, context + 1]; samples are spread evenly over the held-out text."""
         text = _text("eval")
         return self._windows(text, indices * ((len(text) - 1 - self.context) // max(1, self.num_eval - 1)))
 
@@ -173,7 +175,7 @@ class CharacterGpt(Chain):
 
 @cache
 def unigram_entropy() -> float:
-    """Nats per character of the held-out text under its own frequencies: no model without context beats it."""
+    """Entropy of the held-out text's characters, in nats per character: no model without context has a lower loss."""
     counts = Counter(_text("eval").tolist())
     total = sum(counts.values())
     return -sum(count / total * math.log(count / total) for count in counts.values())
@@ -181,7 +183,7 @@ def unigram_entropy() -> float:
 
 @cache
 def _text(split: str) -> Tensor:
-    """The characters of one split, uint8 positions in ``VOCABULARY``; modules that this Python lacks are skipped."""
+    """The characters of one split, as uint8 positions in ``VOCABULARY``; modules that this Python lacks are skipped."""
     folder = Path(sysconfig.get_path("stdlib"))
     files = (folder / f"{module}.py" for module in (TRAIN_MODULES if split == "train" else EVAL_MODULES))
     raw = b"\n".join(file.read_bytes() for file in files if file.is_file())

@@ -1,4 +1,4 @@
-"""What the built-in transformers share: the block and the learning-rate schedule."""
+"""Shared by the built-in transformers: the block and the learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from workloads.protocol import Split
 class Block(nn.Module):
     """Pre-norm transformer block: self-attention, then a GELU feed-forward of ``mlp_ratio`` × width.
 
-    ``branch_scale`` shrinks the initial outputs of both branches, so that their sum over the depth stays near one.
+    ``branch_scale`` shrinks the initial outputs of both branches, so that their sum over all blocks stays near one.
+    Input and output have shape [n, t, width].
     """
 
     def __init__(
@@ -44,7 +45,10 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of a position to all, or if ``causal`` to those before it; of as many heads as there are weights for."""
+    """Multi-head self-attention: each position attends to all positions or, if ``causal``, to itself and earlier ones.
+
+    It computes as many heads as its weights hold, so it also works on a tensor-parallel rank's part.
+    """
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()
@@ -53,7 +57,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Head by head, so that consecutive rows of the weight are whole heads: a rank may hold some of them only.
+        # Consecutive rows of the weight are whole heads (q, k and v of each), because a rank may hold only some heads.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, x.shape[-1] // self.heads)).permute(3, 0, 2, 1, 4)
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         out: Tensor = self.out(attended.transpose(1, 2).flatten(2))
@@ -61,6 +65,8 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
+    """Two linear layers with a GELU between them: [n, t, width] → [n, t, width]."""
+
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         self.up = nn.Linear(width, hidden)
@@ -72,7 +78,7 @@ class FeedForward(nn.Module):
 
 
 def warmup_cosine(step: int, steps: int, warmup: float) -> float:
-    """Share of the peak learning rate: linear over the first ``warmup`` of ``steps``, then to 5 % by a cosine."""
+    """Share of the peak learning rate: a linear rise over the share ``warmup`` of ``steps``, then a cosine to 5 %."""
     rise = max(1, round(steps * warmup))
     if step < rise:
         return (step + 1) / rise

@@ -1,6 +1,6 @@
-"""A 3D U-Net that finds smooth blobs in noisy volumes. The data is generated: half of each volume is blob.
+"""A 3D U-Net that finds smooth blobs in noisy volumes. The data is generated: about half of each volume is blob.
 
-Its activations, not its parameters, are what fills a device: plans with ``spatial`` give each rank a slab of a volume.
+Activations, not parameters, take most of its memory, so plans with ``spatial`` give each rank a slab of a volume.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from workloads.models.transformer import warmup_cosine
 from workloads.protocol import Spatial, Workload
 
 NUM_TRAIN, NUM_EVAL = 96, 16
-BLOB_VOXELS = 4  # a side of what varies independently
-GROUPS = 4  # of channels that are normalised together
+BLOB_VOXELS = 4  # distance between independent values of the random field that the blobs come from
+GROUPS = 4  # number of groups in group normalisation
 
 
 class Unet3dBlobs(Workload):
     """Metrics: ``accuracy`` of voxels and ``loss`` (binary cross-entropy, nats). Parameters, with defaults:
 
-    ``levels`` 2 (each halves the volume and doubles the channels), ``width`` 8 (channels of the first, a multiple of
-    4), ``side`` 16 (voxels, a multiple of 4 and of 2 to the power of ``levels``), ``noise`` 1.5 (standard deviation;
-    inside and outside differ by 2), ``lr`` 3e-3 (the peak of a linear warm-up over ``warmup`` of the steps, then a
-    cosine), ``warmup`` 0.1, ``weight_decay`` 0.01, ``batch`` 8.
+    ``levels`` 2 (each halves the volume's side and doubles the channels), ``width`` 8 (channels of the first level, a
+    multiple of 4), ``side`` 16 (voxels, a multiple of 4 and of 2 to the power of ``levels``), ``noise`` 1.5 (standard
+    deviation; inside and outside of a blob differ by 2), ``lr`` 3e-3 (the peak of a linear warm-up over the share
+    ``warmup`` of the steps, then a cosine), ``warmup`` 0.1, ``weight_decay`` 0.01, ``batch`` 8.
     """
 
     default_batch = 8
@@ -83,7 +83,7 @@ class Unet3dBlobs(Workload):
 
 
 class Unet3d(nn.Module):
-    """[n, 1, s, s, s] → as many logits (Çiçek et al., "3D U-Net", MICCAI 2016; with group normalisation)."""
+    """Volumes [n, 1, s, s, s] → logits of that shape (Çiçek et al., "3D U-Net", MICCAI 2016; group normalisation)."""
 
     def __init__(self, levels: int, width: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Unet3d(nn.Module):
 
 
 class _Up(nn.Module):
-    """Twice the size and half the channels, with what was seen at that size on the way down."""
+    """Doubles the side and halves the channels, then joins the activations of that size from the way down."""
 
     def __init__(self, given: int, made: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def _twice(given: int, made: int) -> nn.Sequential:
 
 @cache
 def _volumes(side: int, noise: float) -> tuple[Tensor, Tensor]:
-    """Volumes and blobs (0 or 1), both [112, 1, side, side, side]; always the same."""
+    """Volumes and blobs (0 or 1), both of shape [112, 1, side, side, side], from a fixed seed."""
     numbers = torch.Generator().manual_seed(0)
     num, coarse = NUM_EVAL + NUM_TRAIN, side // BLOB_VOXELS
     field = torch.randn(num, 1, coarse, coarse, coarse, generator=numbers)

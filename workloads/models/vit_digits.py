@@ -1,6 +1,6 @@
 """A vision transformer on scikit-learn's 1,797 handwritten digits of 8×8 pixels. The data ships with the package.
 
-It has no augmentation: the held-out accuracy is that of a plain model on plain data.
+There is no augmentation: the held-out accuracy is that of a plain model on plain data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class VitDigits(Workload):
     """Metrics: ``accuracy`` and ``loss`` (cross-entropy, nats). Parameters, with defaults:
 
     ``depth`` 4, ``width`` 64, ``heads`` 4, ``patch`` 2 (1, 2 or 4 pixels a side), ``mlp_ratio`` 4, ``dropout`` 0,
-    ``lr`` 2e-3 (the peak of a linear warm-up over ``warmup`` of the steps, then a cosine), ``warmup`` 0.1,
+    ``lr`` 2e-3 (the peak of a linear warm-up over the share ``warmup`` of the steps, then a cosine), ``warmup`` 0.1,
     ``weight_decay`` 0.05, ``batch`` 64.
     """
 
@@ -98,8 +98,8 @@ class VitDigits(Workload):
 class VisionTransformer(Chain):
     """Pre-norm encoder over ``(8 / patch)²`` patches and one linear head over all of them: [n, 8, 8] → [n, 10].
 
-    Patches of so few pixels say little without their place: strong position embeddings and a head that tells places
-    apart reach 95 % in a third of the steps that mean pooling needs.
+    Patches this small say little without their position. With strong position embeddings and a head that sees every
+    position separately, the model reaches 95 % in a third of the steps that mean pooling needs.
     """
 
     enters = ("embed", "positions")
@@ -132,9 +132,10 @@ class VisionTransformer(Chain):
 
 @cache
 def _digits() -> tuple[Tensor, Tensor]:
-    """Images [1797, 8, 8] with mean 0 and deviation 1, labels [1797], both in one fixed random order.
+    """Images [1797, 8, 8] with mean 0 and standard deviation 1, and labels [1797], both in one fixed random order.
 
-    Read from the file in scikit-learn: to import the package takes as long as to import torch, in every rank.
+    They are read from scikit-learn's data file, because importing the package takes every rank as long as importing
+    torch.
     """
     sklearn = find_spec("sklearn")
     assert sklearn is not None and sklearn.origin is not None

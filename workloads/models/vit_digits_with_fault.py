@@ -1,4 +1,4 @@
-"""``vit_digits`` with an injected fault, to see how ScaMP heals a trial: memory that no trace can show."""
+"""``vit_digits`` with an injected fault, memory that no trace can show, to demonstrate how ScaMP heals a trial."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from workloads.models.vit_digits import VitDigits
 
 
 class VitDigitsWithFault(VitDigits):
-    """The metrics and parameters of ``VitDigits``, and two more, ``spike_mib`` 0 and ``spike_step`` -1.
+    """``VitDigits`` with two more parameters, ``spike_mib`` 0 and ``spike_step`` -1.
 
-    In that optimizer step each forward pass allocates so many MiB and holds them until the next step, as a workload
-    with data-dependent memory would.
+    In optimizer step ``spike_step`` each forward pass allocates ``spike_mib`` MiB and holds them until the next step,
+    as a workload with data-dependent memory would.
     """
 
     def __init__(self, params: Mapping[str, Any]) -> None:

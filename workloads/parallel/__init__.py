@@ -1,1 +1,1 @@
-"""How a model is spread over ranks: one file per parallel axis, and ``apply``, which combines them."""
+"""Spreads a model over ranks: one file per parallel axis, and ``apply``, which combines them."""

@@ -1,4 +1,4 @@
-"""Leaves one stage of a ``Chain``; how the stages of a pipeline talk to each other is in ``pipeline``."""
+"""Cuts a ``Chain`` down to one stage of a pipeline; communication between the stages is in ``pipeline``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from workloads.protocol import Chain, Place
 
 
 def cut(model: nn.Module, place: Place) -> list[nn.Module]:
-    """Leave only one stage of ``model``, and return its blocks; the remaining parameters keep their names.
+    """Remove all but one stage of ``model`` and return the blocks of that stage; remaining parameters keep their names.
 
-    Blocks that do not divide evenly go to the later stages, which hold fewer micro-batches. Raises ``ValueError`` for a
-    model that cannot be cut so.
+    If the blocks do not divide evenly, later stages get more of them, as they hold fewer micro-batches at a time.
+    Raises ``ValueError`` for a model that cannot be cut into these stages.
     """
     stage = place.stage
     if not isinstance(model, Chain):
@@ -23,7 +23,10 @@ def cut(model: nn.Module, place: Place) -> list[nn.Module]:
     if len(blocks) < stage.count:
         raise ValueError(f"{len(blocks)} blocks cannot be divided into {stage.count} stages: choose fewer stages")
     if _parameters(model, model.enters) & _parameters(model, model.leaves):
-        raise ValueError(f"the first and the last stage of {type(model).__name__} would share parameters")
+        raise ValueError(
+            f"the first and the last stage of {type(model).__name__} would share parameters, as `enters` and `leaves` "
+            "name the same ones: untie them, or use plans without a pipeline"
+        )
     first, end = (len(blocks) * index // stage.count for index in (stage.index, stage.index + 1))
     model.blocks._modules = dict(blocks[first:end])
     model.place = place
@@ -33,7 +36,7 @@ def cut(model: nn.Module, place: Place) -> list[nn.Module]:
 
 
 def _parameters(model: nn.Module, names: tuple[str, ...]) -> set[int]:
-    """Of the attributes ``names``, which are parameters or modules."""
+    """The ids of all parameters in the attributes ``names``, which are parameters or modules."""
     found = (getattr(model, name) for name in names)
-    lists = (list(one.parameters()) if isinstance(one, nn.Module) else [one] for one in found)
+    lists = (list(value.parameters()) if isinstance(value, nn.Module) else [value] for value in found)
     return {id(parameter) for parameters in lists for parameter in parameters}

@@ -1,6 +1,7 @@
-"""Co-shard: the layers of a block computed in parts on one rank, one after another, each again in the backward pass.
+"""Co-shard (SuperScaler): one rank computes a block's layers in parts, one after another.
 
-What tensor parallelism does side by side; so the activations of one part alone are there at a time (SuperScaler).
+Tensor parallelism computes the same parts at the same time on several ranks. Each part is recomputed in the backward
+pass, so only the activations of one part exist at a time.
 """
 
 from __future__ import annotations
@@ -18,32 +19,41 @@ from workloads.protocol import Split
 
 
 def compute_in_parts(blocks: Sequence[nn.Module], num_parts: int) -> None:
-    """Change the branches of ``blocks`` in place; their parameters stay as they are, and whole.
+    """Make the branches of ``blocks`` compute in ``num_parts`` parts, in place; their parameters are not divided.
 
-    Raises ``ValueError`` for blocks that have no ``split`` with branches, or one that does not go into so many parts.
+    Raises ``ValueError`` for blocks without a ``split`` that names branches, and if ``num_parts`` does not divide it.
     """
     if not blocks:
-        raise ValueError("co-shard computes blocks in parts, and the workload names no blocks")
+        raise ValueError(
+            "co-shard computes blocks in parts, but the workload names no blocks: return them from `blocks`, or use "
+            "plans with co_shard=1"
+        )
     for block in blocks:
         split = split_of(block)
         if not split.branches:
-            raise ValueError(f"the split of {type(block).__name__} names no branches: co-shard needs them")
+            raise ValueError(
+                f"the split of {type(block).__name__} names no branches, which co-shard needs: name them, or use plans "
+                "with co_shard=1"
+            )
         if split.most_parts % num_parts:
             raise ValueError(
-                f"{split.most_parts} heads cannot be computed in {num_parts} equal parts: choose a divisor"
+                f"{split.most_parts} heads cannot be computed in {num_parts} equal parts: choose a divisor of them"
             )
         for name in split.branches:
             branch = block.get_submodule(name)
             columns, rows = _layers_of(name, split)
-            for layer, dimension in [(one, 0) for one in columns] + [(one, 1) for one in rows]:
+            for layer, dimension in [(column, 0) for column in columns] + [(row, 1) for row in rows]:
                 if (size := branch.get_submodule(layer).weight.shape[dimension]) % num_parts:  # type: ignore[index]
-                    raise ValueError(f"{name}.{layer} of size {size} cannot be computed in {num_parts} equal parts")
+                    raise ValueError(
+                        f"{name}.{layer} of size {size} cannot be computed in {num_parts} equal parts: choose a number "
+                        "that divides it"
+                    )
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
             branch.forward = _in_parts(branch, columns, rows, num_parts)
 
 
 def _layers_of(branch: str, split: Split) -> tuple[list[str], list[str]]:
-    """Its columns and rows, by their names in it."""
+    """The branch's columns and rows, by their names inside the branch."""
     start = f"{branch}."
     columns, rows = (
         [name.removeprefix(start) for name in names if name.startswith(start)] for names in (split.columns, split.rows)
@@ -52,21 +62,21 @@ def _layers_of(branch: str, split: Split) -> tuple[list[str], list[str]]:
 
 
 def _in_parts(branch: nn.Module, columns: Sequence[str], rows: Sequence[str], num_parts: int) -> Callable[..., Tensor]:
-    one_part = copy.copy(branch)  # with the same layers; its ``forward`` is not replaced
+    one_part = copy.copy(branch)  # shares the layers, but keeps the original ``forward``
 
     def compute(parameters: dict[str, Tensor], *inputs: Any) -> Tensor:
         output: Tensor = functional_call(one_part, parameters, inputs)
         return output
 
     def forward(*inputs: Any) -> Tensor:
-        # In one go: the gradients of all parts are put together once, and not each into a whole of its own.
+        # Chunk each parameter once, so that autograd assembles its gradient once and not as a whole tensor per part.
         parts: dict[str, Sequence[Tensor]] = {}
         for name in columns:
-            parts |= {f"{name}.{kind}": one.chunk(num_parts) for kind, one in _parameters(branch, name)}
+            parts |= {f"{name}.{kind}": tensor.chunk(num_parts) for kind, tensor in _parameters(branch, name)}
         for name in rows:
-            for kind, one in _parameters(branch, name):
-                is_bias = kind == "bias"  # of which every part adds its share
-                parts[f"{name}.{kind}"] = [one / num_parts] * num_parts if is_bias else one.chunk(num_parts, dim=1)
+            for kind, tensor in _parameters(branch, name):
+                shared = kind == "bias"  # every part adds an equal share of it
+                parts[f"{name}.{kind}"] = [tensor / num_parts] * num_parts if shared else tensor.chunk(num_parts, dim=1)
         total: Tensor | None = None
         for number in range(num_parts):
             mine = {name: every[number] for name, every in parts.items()}

@@ -1,8 +1,8 @@
-"""Runs one stage of a pipeline: torch's schedules, fed with a workload's micro-batches. Ranks and the tracer call it.
+"""Runs one stage of a pipeline: torch's schedules on a workload's micro-batches. Ranks and the tracer call it.
 
-The first stage makes inputs of its batches, the last one losses. Every stage knows the shape of what it receives, so
-nothing is asked of other ranks; a trace has none. Imported by those who need it only: torch.distributed.pipelining
-takes a second to import.
+The first stage turns batches into inputs; the last stage computes losses. Every stage knows the shape of its inputs
+without asking other ranks, because a trace has no other ranks. Import this module only where it is needed:
+torch.distributed.pipelining takes a second to import.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
 def run_passes(workload: Workload, model: Chain, micro_batches: Iterable[Batch], num: int) -> list[Tensor]:
-    """Forward and backward of ``num`` micro-batches through the stage in ``model``, in the order of its schedule.
+    """Run forward and backward of ``num`` micro-batches through the stage in ``model``, in the order of its schedule.
 
-    Returns their losses, each divided by ``num``, on the last stage; nothing elsewhere. The workload's ``loss`` must
-    call the model once.
+    Returns the losses, each divided by ``num``, on the last stage, and an empty list on the others. The workload's
+    ``loss`` must call the model exactly once.
     """
-    assert model.place is not None, "the model is no stage"
+    assert model.place is not None, "the model is not a pipeline stage"
     has_end = model.is_first or model.is_last
     batches = list(micro_batches if has_end else islice(micro_batches, 1))
     hidden = torch.empty(model.hidden_shape(_num_samples(batches[0])), device="meta", requires_grad=True)
@@ -53,14 +53,14 @@ def run_passes(workload: Workload, model: Chain, micro_batches: Iterable[Batch],
     schedule._warmup_p2p = _shapes_are_known  # type: ignore[assignment,method-assign]
     stage.has_backward = True
     losses: list[Tensor] = []
-    # Not ``step``, which splits one batch of plain tensors: a batch may be any tree of them.
+    # Not the schedule's ``step``: it splits one batch of plain tensors, and our batches may be any tree of tensors.
     schedule._step_microbatches(inputs, target_mbs=targets, losses=losses, return_outputs=False)
     return [loss.detach() for loss in losses]
 
 
 def evaluate(workload: Workload, model: Chain, batch: Batch) -> Mapping[str, Tensor]:
-    """The workload's metrics on the last stage; nothing elsewhere. Its ``evaluate`` must call the model once."""
-    assert model.place is not None, "the model is no stage"
+    """The workload's metrics on the last stage; empty on others. Its ``evaluate`` must call the model exactly once."""
+    assert model.place is not None, "the model is not a pipeline stage"
     index, group = model.place.stage.index, model.place.group
     if model.is_first:
         output = model(*_inputs_of(workload.evaluate, batch))
@@ -75,13 +75,13 @@ def evaluate(workload: Workload, model: Chain, batch: Batch) -> Mapping[str, Ten
 
 
 def _shapes_are_known(stages: Sequence[PipelineStage], has_backward: bool, p2p_done: bool) -> None:
-    """In place of a vote of all stages whether to find them out together."""
+    """Replaces torch's vote of all stages on whether to infer shapes: here every stage knows its shapes."""
     for stage in stages:
         stage._inference_mode = InferenceMode.STATIC
 
 
 class _Called(Exception):
-    """The model was called with these inputs."""
+    """Raised by the stand-in for the model, to carry the inputs that it was called with."""
 
     def __init__(self, inputs: tuple[Tensor, ...]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Called(Exception):
 
 
 def _inputs_of(call: Callable[[nn.Module, Batch], Any], batch: Batch) -> tuple[Tensor, ...]:
-    """What ``call`` gives to the model."""
+    """The inputs with which ``call`` calls the model. Raises ``ValueError`` if it does not call the model."""
 
     def model(*inputs: Tensor) -> NoReturn:
         raise _Called(inputs)
@@ -98,11 +98,14 @@ def _inputs_of(call: Callable[[nn.Module, Batch], Any], batch: Batch) -> tuple[T
         call(cast(nn.Module, model), batch)
     except _Called as called:
         return called.inputs
-    raise ValueError(f"{call.__qualname__} does not call the model, so a pipeline cannot run it")
+    raise ValueError(
+        f"{call.__qualname__} does not call the model, so a pipeline cannot run it: call the model once, or use plans "
+        "without a pipeline"
+    )
 
 
 def _giving(output: Tensor) -> nn.Module:
-    """Stands for the model of which ``output`` is known already."""
+    """A stand-in for the model, which returns ``output`` for any inputs."""
     return cast(nn.Module, lambda *inputs: output)
 
 

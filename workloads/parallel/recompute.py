@@ -1,6 +1,6 @@
-"""Recomputes a block in its backward pass: all of it, or all but what takes long to compute and little to keep.
+"""Recomputes a block in its backward pass: all of it, or all except operations that are slow to compute, cheap to keep.
 
-It changes one function; which blocks, and whether, is the plan's.
+It wraps one function; the plan decides which blocks are recomputed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ KEPT = {
     _aten._scaled_dot_product_cudnn_attention,
     _aten._scaled_dot_product_fused_attention_overrideable,
 }
-"""Operations whose outputs selective recompute keeps: products of matrices, convolutions and attention.
+"""Operations whose outputs selective recompute keeps: matrix products, convolutions and attention.
 
-They are what torch.compile takes to be compute-intensive (``compute_intensive_ops`` in
-``torch/_functorch/partitioners.py``, but for its ``upsample_bilinear2d``), with a batched product and attention on
-other devices beside them. torchtitan keeps much the same (``torchtitan/distributed/activation_checkpoint.py``).
+These are torch.compile's compute-intensive operations (``compute_intensive_ops`` in
+``torch/_functorch/partitioners.py``, without ``upsample_bilinear2d``), plus a batched matrix product and attention on
+other devices. torchtitan keeps nearly the same set (``torchtitan/distributed/activation_checkpoint.py``).
 """
 
 
 def recomputed(forward: Callable[..., Any], *, selective: bool) -> Callable[..., Any]:
-    """``forward``, which keeps its inputs for the backward pass, and if ``selective`` the outputs of ``KEPT``.
+    """``forward`` that keeps only its inputs for the backward pass and, if ``selective``, the outputs of ``KEPT``.
 
-    A kept output that is changed in place afterwards is an error of torch's in the backward pass.
+    If a kept output is changed in place afterwards, torch raises an error in the backward pass.
     """
     if not selective:
         return partial(checkpoint, forward, use_reentrant=False)
@@ -53,7 +53,7 @@ def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> Checkpoi
 
 
 def _drops(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether random numbers are drawn: what comes after must not get others when the operation is left out."""
+    """Whether the operation draws random numbers: if it were not recomputed, later operations would draw others."""
     for place, argument in enumerate(operation._schema.arguments):
         if argument.name == "dropout_p":
             given = args[place] if place < len(args) else kwargs.get(argument.name, 0.0)

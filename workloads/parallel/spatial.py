@@ -1,7 +1,8 @@
-"""Spatial parallelism: ranks with the same samples have a slab of their space each; convolutions fetch what is beyond.
+"""Spatial parallelism: each rank holds one slab of the same samples; convolutions fetch rows from neighbouring slabs.
 
-A model says by a ``Spatial`` that it can be divided so. Space is dimension 2 of activations, the first after samples
-and channels: rows of images, layers of volumes. Parameters are whole on each of these ranks, with equal gradients.
+A model supports it by its attribute ``spatial``, a ``Spatial``. The divided dimension of activations is 2, the first
+after samples and channels: rows of images, layers of volumes. Each of these ranks has all parameters, with equal
+gradients.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def slab(model: nn.Module, batch: Batch, index: int, count: int) -> Batch:
-    """Part ``index`` of ``count`` of the samples of ``batch``. Raises ``ValueError`` where they do not divide."""
+    """Slab ``index`` of ``count`` of every sample in ``batch``. Raises ``ValueError`` if the samples do not divide."""
     spatial = _spatial_of(model)
     leaves, tree = tree_flatten(batch)
     if len(leaves) != len(spatial.dims):
-        raise ValueError(f"a batch has {len(leaves)} tensors, and `spatial` names dimensions of {len(spatial.dims)}")
+        raise ValueError(
+            f"a batch has {len(leaves)} tensors, but `spatial` names dimensions of {len(spatial.dims)}: give `dims` "
+            "one entry for each tensor"
+        )
     return tree_unflatten([_cut(*pair, spatial, index, count) for pair in zip(leaves, spatial.dims, strict=True)], tree)
 
 
@@ -43,14 +47,16 @@ def _cut(tensor: Tensor, dim: int | None, spatial: Spatial, index: int, count: i
     if tensor.shape[dim] % (count * spatial.multiple_of):
         raise ValueError(
             f"a dimension of {tensor.shape[dim]} cannot be divided into {count} slabs whose sizes are multiples of "
-            f"{spatial.multiple_of}"
+            f"{spatial.multiple_of}: use fewer spatial ranks, or samples of another size"
         )
-    return tensor.chunk(count, dim)[index].clone()  # a view would keep the other slabs
+    return tensor.chunk(count, dim)[index].clone()  # a view would keep the other slabs in memory
 
 
 def split_space(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Have the layers of ``model`` work on slabs, in place; ``mesh`` has one dimension. Raises ``ValueError`` for those
-    that are not known to."""
+    """Make the layers of ``model`` work on slabs, in place; ``mesh`` has one dimension.
+
+    Raises ``ValueError`` for a layer that cannot work on slabs.
+    """
     _spatial_of(model)
     group = mesh.get_group()
     for name, module in model.named_modules():
@@ -93,7 +99,7 @@ def _split(module: nn.Module, group: dist.ProcessGroup) -> None:
 
 
 def _replace(module: Any, forward: Callable[[Tensor], Tensor]) -> None:
-    """An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan."""
+    """Replace ``forward`` on the instance; a wrapper module would make names in checkpoints depend on the plan."""
     module.forward = forward
 
 
@@ -112,7 +118,10 @@ def _convolution(module: Any, group: dist.ProcessGroup) -> Callable[[Tensor], Te
 
     def forward(x: Tensor) -> Tensor:
         if x.shape[2] % module.stride[0] or x.shape[2] < max(before, after):
-            raise ValueError(f"slabs of {x.shape[2]} are too thin, or no multiple of a stride: use fewer ranks")
+            raise ValueError(
+                f"slabs of {x.shape[2]} are too thin for a convolution, or not a multiple of its stride: use fewer "
+                "spatial ranks"
+            )
         wide: Tensor = _Widened.apply(x, before, after, group) if before or after else x  # type: ignore[no-untyped-call]
         return convolve(wide, module.weight, module.bias, module.stride, padding, module.dilation, module.groups)
 
@@ -120,7 +129,7 @@ def _convolution(module: Any, group: dist.ProcessGroup) -> Callable[[Tensor], Te
 
 
 class _Widened(torch.autograd.Function):
-    """A slab with the last rows of the one before it and the first of the one after it; zeros at both ends of space."""
+    """Extends a slab by the last rows of the previous slab and the first of the next, by zeros at the ends of space."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, before: int, after: int, group: dist.ProcessGroup) -> Tensor:
@@ -144,7 +153,7 @@ class _Widened(torch.autograd.Function):
 def _exchange(
     to_previous: Tensor, to_next: Tensor, num_above: int, num_below: int, group: dist.ProcessGroup
 ) -> tuple[Tensor, Tensor]:
-    """What the previous rank and the next one send; zeros where there is none."""
+    """The rows received from the previous rank and from the next; zeros where there is no such rank."""
     index, count = dist.get_rank(group), dist.get_world_size(group)
     shape = list(to_previous.shape)
     above, below = (to_next.new_zeros([*shape[:2], num, *shape[3:]]) for num in (num_above, num_below))
@@ -163,7 +172,7 @@ def _exchange(
 
 
 class _Sum(torch.autograd.Function):
-    """Over the ranks, each of which goes on with it."""
+    """Sum of ``x`` over the ranks; each rank computes with the sum, so backward sums the gradients too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -180,7 +189,7 @@ class _Sum(torch.autograd.Function):
 
 
 def _mean(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Of ``x`` over the ranks."""
+    """Mean of ``x`` over the ranks."""
     total: Tensor = _Sum.apply(x, group)  # type: ignore[no-untyped-call]
     return total / dist.get_world_size(group)
 
@@ -188,8 +197,8 @@ def _mean(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 def _batch_norm(module: Any, group: dist.ProcessGroup) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
         if not module.training and module.running_mean is not None:
-            known: Tensor = type(module).forward(module, x)
-            return known
+            normalised: Tensor = type(module).forward(module, x)
+            return normalised
         others = [0, *range(2, x.ndim)]
         shape = [1, -1] + [1] * (x.ndim - 2)
         mean = _mean(x.mean(others), group)

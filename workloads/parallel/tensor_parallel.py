@@ -1,6 +1,6 @@
-"""Tensor parallelism: the ranks of one mesh dimension each hold a part of every block's linear layers (Megatron-LM).
+"""Tensor parallelism (Megatron-LM): each rank of one mesh dimension holds a part of every block's linear layers.
 
-A block says by a ``Split`` which of its layers go together; what is outside of blocks stays whole on every rank, with
+A block's ``Split`` says which of its layers belong together. Everything outside the blocks is whole on every rank, with
 equal gradients. torch's DTensor does the work and the communication.
 """
 
@@ -29,11 +29,14 @@ from workloads.protocol import Split
 def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: bool) -> None:
     """Divide the layers of ``blocks`` over the ranks of the one-dimensional ``mesh``, in place.
 
-    With ``sequence`` the blocks then take and give a part of each sequence (see ``split_sequences``). Raises
-    ``ValueError`` for blocks that have no ``split``, or one that does not go into so many parts.
+    With ``sequence``, the inputs and outputs of the blocks are then parts of each sequence (see ``split_sequences``).
+    Raises ``ValueError`` for blocks without a ``split``, and where the number of ranks does not divide the heads.
     """
     if not blocks:
-        raise ValueError("tensor parallelism divides the layers of blocks, and the workload names no blocks")
+        raise ValueError(
+            "tensor parallelism divides the layers of blocks, but the workload names no blocks: return them from "
+            "`blocks`, or use plans with tp=1"
+        )
     for block in blocks:
         split = split_of(block)
         if split.most_parts % mesh.size():
@@ -45,7 +48,7 @@ def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: boo
 
 
 def split_of(block: nn.Module) -> Split:
-    """How ``block`` is divided. Raises ``ValueError`` where it does not say."""
+    """The block's ``split``. Raises ``ValueError`` if it has none."""
     split = getattr(block, "split", None)
     if not isinstance(split, Split):
         raise ValueError(
@@ -58,7 +61,7 @@ def split_of(block: nn.Module) -> Split:
 def split_sequences(blocks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
     """Divide sequences (dimension 1) before the first block, and join them after the last.
 
-    Last of all, after FSDP2, which warns of blocks that give a view.
+    Call it last, after FSDP2, which warns about blocks that return a view.
     """
     whole, part = Replicate(), Shard(1)
     enter = PrepareModuleInput(input_layouts=whole, desired_input_layouts=part, use_local_output=True)
@@ -68,9 +71,9 @@ def split_sequences(blocks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
 
 
 def grouped_by_mesh(optimizer: Optimizer) -> Optimizer:
-    """Divide the groups of ``optimizer`` so that none mixes parameters of several meshes, or of one and none.
+    """Divide the groups of ``optimizer`` so that all parameters of a group are on the same mesh, or all on none.
 
-    torch's fused and foreach updates take only tensors of one kind at a time.
+    torch's fused and foreach updates cannot mix plain tensors with DTensors, or DTensors of several meshes.
     """
     for number, group in enumerate(list(optimizer.param_groups)):
         kinds: dict[Any, list[nn.Parameter]] = {}

@@ -1,7 +1,7 @@
-"""ZeRO-1: whole replicas of a model, each of which updates a part of the parameters and has the states of these alone.
+"""ZeRO-1: every replica has the whole model, but updates only a part of the parameters and has only their states.
 
-fairscale's ``OSS`` divides them, and sends what was updated. Imported by those who need it only: fairscale takes half a
-second to import.
+fairscale's ``OSS`` divides the parameters, and sends updated ones to the other replicas. Import this module only where
+it is needed: fairscale takes half a second to import.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of what torch no longer recommends
+    warnings.simplefilter("ignore")  # fairscale imports parts of torch that are deprecated
     from fairscale.optim.oss import OSS
 
 
 class ZeroOptimizer(OSS):  # type: ignore[misc]
-    """Does as ``optimizer`` would on the mean of the replicas' gradients; ``state`` is that of this rank's part.
+    """Updates like ``optimizer``, with the mean of the replicas' gradients; ``state`` covers only this rank's part.
 
-    ``optimizer`` must be new, without states; from now on it has a part of the parameters.
+    ``optimizer`` must be new, without states; it keeps only this rank's part of the parameters.
     """
 
     def __init__(self, optimizer: Optimizer, group: dist.ProcessGroup) -> None:
@@ -41,8 +41,11 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
         return {parameter for group in self.optim.param_groups for parameter in group["params"]}
 
     def partition_parameters(self) -> list[list[dict[str, Any]]]:
-        """The groups of each rank. The largest parameters are dealt out first, each to the rank that has least so far,
-        which divides better than their order in the model would; rank 0 has most."""
+        """The parameter groups of each rank.
+
+        Parameters are dealt out from the largest to the smallest, each to the rank that has the least so far. This is
+        more even than to deal them out in the model's order. Rank 0 gets the largest part.
+        """
         if not self._partition_parameters:
             every = [parameter for group in self.param_groups for parameter in group["params"]]
             parts: list[list[Tensor]] = [[] for _ in range(self.world_size)]
@@ -61,7 +64,7 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
 
     @torch.no_grad()
     def step(self, closure: None = None, **kwargs: Any) -> None:
-        """Updates its part with the mean of all replicas' gradients, and takes the other parts from those who do."""
+        """Update this rank's part with the mean of all replicas' gradients, and receive the other parts."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         sums = [dist.all_reduce(gradient, group=self.group, async_op=True) for gradient in gradients]

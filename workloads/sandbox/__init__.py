@@ -1,1 +1,1 @@
-"""The child process that imports a user's code, builds the model and traces it."""
+"""The trace process: a child process that imports a user's code, builds the model and traces it."""

@@ -1,6 +1,6 @@
 """Answers one request about a workload in this process: loads it, traces it, or checks its parameters.
 
-Nothing here limits what the workload's code may do; ``workloads.sandbox.fork`` does.
+The limits on the workload's code are set elsewhere, in ``workloads.sandbox.fork``.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from workloads.protocol import Workload
 from workloads.sandbox.imports import check_imports
 from workloads.sandbox.recipe import recipe_of
 
-MEMORY_BYTES = 8 * 2**30  # of real memory: data sets, mostly; the model itself takes none
+MEMORY_BYTES = 8 * 2**30  # limit on real memory, which is mostly for data sets; the fake model takes none
 TRACEBACK_BYTES = 4000
 
 
 def profile(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer a request in this process: with what was asked for, or an error, of kind params or workload.
+    """Answer a request in this process: the answer holds the result, or an error of kind ``params`` or ``workload``.
 
     ``ask`` is one of
 
-    - load: load the workload, as ranks do, and look for imports in it that would fail; the answer is empty;
-    - trace: the ``layout`` of a candidate of ``params``; ``equal_blocks`` as another layout's answer has it;
-    - candidates: of each of a list of ``params`` its batch, or what the workload has against them;
-    - examples: for blueprints (``estimators.scaling.blueprint``), two, of ``params``, ``layout`` and ``micro_batch``;
-    - peak: bytes of the same, traced whole.
+    - load: load the workload as ranks do, and look for imports in it that would fail; the answer is empty;
+    - trace: trace a candidate with ``params`` under ``layout``; ``equal_blocks`` comes from another layout's answer;
+    - candidates: for each item of the list ``params``, its batch, or the reason why the workload refuses it;
+    - examples: two examples for blueprints (``estimators.scaling.blueprint``) at ``params``, ``layout`` and
+      ``micro_batch``;
+    - peak: peak bytes at the same, from a trace of the whole model.
 
-    ``on_cuda`` asks for what it does on CUDA. User files come as a zip, ``code_zip``, and the folder to unpack it into,
-    ``code_dir``; both are null for a built-in workload. Parameters that the workload refuses (``ValueError`` in its
-    constructor) are ``params``: the candidate makes no sense. Whatever else goes wrong is the ``workload``'s fault.
+    ``on_cuda`` asks for the step as it runs on CUDA. User files come as a zip, ``code_zip``, with the folder to unpack
+    it into, ``code_dir``; both are null for a built-in workload. An error is of kind ``params`` where the workload
+    refuses the parameters (``ValueError`` in its constructor): the candidate makes no sense. Every other error is of
+    kind ``workload``: the workload is at fault.
     """
     code_dir = Path(request["code_dir"]) if request["code_dir"] else None
     try:
@@ -81,14 +83,14 @@ def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, 
 
 
 def _examples(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
-    return {"examples": [one.to_json() for one in examples(*_wish(request, code_dir))]}
+    return {"examples": [example.to_json() for example in examples(*_micro_batch_of(request, code_dir))]}
 
 
 def _peak(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
-    return {"peak": trace_peak(*_wish(request, code_dir)).fixed_bytes}
+    return {"peak": trace_peak(*_micro_batch_of(request, code_dir)).fixed_bytes}
 
 
-def _wish(request: Mapping[str, Any], code_dir: Path | None) -> tuple[Recipe, Layout, int]:
+def _micro_batch_of(request: Mapping[str, Any], code_dir: Path | None) -> tuple[Recipe, Layout, int]:
     workload, _ = _candidate(load_estimable(request["workload"], code_dir), request["params"])
     return recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"]), request["micro_batch"]
 
@@ -97,11 +99,13 @@ _ASKED = {"load": _load, "trace": _trace, "candidates": _candidates, "examples":
 
 
 def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, Any]) -> tuple[Workload, int]:
-    """With its batch."""
+    """The workload with these parameters, and its batch. Raises ``_RefusedParams``."""
     try:
         workload = make(dict(params))
     except ValueError as error:
-        raise _RefusedParams(str(error) or "the workload refuses these parameters") from None
+        raise _RefusedParams(
+            str(error) or "the workload's constructor refuses these parameters with a ValueError that gives no reason"
+        ) from None
     batch = params.get("batch", workload.default_batch)
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise _RefusedParams(f"batch must be a positive whole number, got {batch!r}")
@@ -109,23 +113,28 @@ def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, 
 
 
 def error_answer(kind: str, message: str, frames: str = "") -> dict[str, Any]:
+    """An answer that reports an error of ``kind`` (``params`` or ``workload``); ``frames`` is the traceback's text."""
     return {"error": message, "kind": kind, "traceback": frames}
 
 
 def _explain(error: BaseException) -> str:
-    """One line; in the words of someone who wrote a model, not a tracer."""
+    """The error as one line, in words for the author of a model who does not know the tracer."""
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         return (
-            "the training step depends on the values of tensors, as by .item(), float(tensor), tensor.nonzero() or an "
-            f"if on a tensor, so its memory cannot be told before it runs ({error.func}); keep values in tensors"
+            f"the training step depends on the values of tensors ({error.func}), so its memory cannot be predicted "
+            "before it runs: avoid .item(), float(tensor), tensor.nonzero() and an if on a tensor, and keep values in "
+            "tensors"
         )
     if isinstance(error, MemoryError):
-        return f"the workload needs more than {MEMORY_BYTES >> 30} GiB of memory before any training"
+        return (
+            f"the workload takes more than {MEMORY_BYTES >> 30} GiB of memory before any training: keep large data "
+            "sets on disk, and read only the samples of each batch"
+        )
     return traceback.format_exception_only(error)[-1].strip()
 
 
 def _user_frames(error: BaseException, code_dir: Path | None) -> str:
-    """The traceback without the frames of torch and of ours, unless only these are left."""
+    """The traceback without the frames of torch and of this package, unless there are no others."""
     frames = traceback.extract_tb(error.__traceback__)
     sandbox = Path(__file__).parent
     home = code_dir.resolve() if code_dir is not None else sandbox.parent

@@ -1,6 +1,6 @@
 """Runs one request in a fork with a deadline and a memory limit; its answer comes back as a line through a pipe.
 
-A workload that hangs, crashes or prints spoils its own answer only.
+A workload that hangs, crashes or prints can spoil only its own answer.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from typing import IO, Any
 
 from workloads.sandbox.answers import MEMORY_BYTES, error_answer, profile
 
-WALL_FACTOR = 4  # of wall-clock time for one second of processor time
-OUTPUT_BYTES = 2000  # of what the workload printed, kept for the case that its process dies
+WALL_FACTOR = 4  # seconds of wall-clock time allowed for each second of processor time
+OUTPUT_BYTES = 2000  # the end of the workload's output, kept in case its process dies
 _PR_SET_PDEATHSIG = 1
 
 
 def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -> dict[str, Any]:
+    """The answer to ``request``, or an error answer where the fork is too slow or ends before it answers.
+
+    ``protocol`` is the server's own pair of streams, which the fork closes.
+    """
     result_read, result_write = os.pipe()
     output_read, output_write = os.pipe()
     child = os.fork()
@@ -46,19 +50,31 @@ def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -
         return result
     tail = output.decode(errors="replace")
     if ended is None:
-        return error_answer("workload", f"tracing one step took longer than {wall_seconds:g} s, and was ended", tail)
+        return error_answer(
+            "workload",
+            f"tracing the workload took longer than {wall_seconds:g} s and was stopped: look for code that waits or "
+            "downloads when it is imported, in the constructor, build_model or train_batch",
+            tail,
+        )
     if ended.si_status == signal.SIGXCPU:
         return error_answer(
-            "workload", f"tracing one step took more than {request['seconds']} s of processor time", tail
+            "workload",
+            f"tracing the workload took more than {request['seconds']} s of processor time and was stopped: look for "
+            "a loop that does not end, or for slow preparation of data",
+            tail,
         )
-    how = f"signal {signal.Signals(ended.si_status).name}" if ended.si_code != os.CLD_EXITED else "os._exit or the like"
-    return error_answer("workload", f"the workload ended the process that traced it (by {how})", tail)
+    if ended.si_code == os.CLD_EXITED:
+        how, advice = "os._exit or a similar call", "raise an exception instead"
+    else:
+        how = f"signal {signal.Signals(ended.si_status).name}"
+        advice = "look for a crash in native code, or for a machine that is out of memory"
+    return error_answer("workload", f"the workload ended the process that traced it (by {how}): {advice}", tail)
 
 
 def _serve_fork(
     request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]], result_write: int, output_write: int
 ) -> None:
-    """Never returns. What a user's code forks in turn stays in this process's group, and ends with it."""
+    """Answer the request in the fork; never returns. Processes that the user's code forks end with its group."""
     try:
         os.setpgid(0, 0)
         die_with_parent()
@@ -69,14 +85,14 @@ def _serve_fork(
         _limit(request["seconds"])
         own = os.getpid()
         answer = profile(request)
-        if os.getpid() == own:  # else a fork that a user's code made and let run on
+        if os.getpid() == own:  # otherwise this is a fork that the user's code made and did not end
             os.write(result_write, json.dumps(answer).encode() + b"\n")
     finally:
         os._exit(0)
 
 
 def _collect(result: int, output: int, deadline: float) -> tuple[bytes, bytes]:
-    """The result's line, empty if none came in time or the process ended; and the end of what was printed."""
+    """The line with the result, and the end of the output. The line is empty if the fork ended or was too slow."""
     line, tail, open_pipes = b"", b"", [result, output]
     while result in open_pipes and not line.endswith(b"\n"):
         ready, _, _ = select.select(open_pipes, [], [], max(0.0, deadline - time.monotonic()))
@@ -94,7 +110,7 @@ def _collect(result: int, output: int, deadline: float) -> tuple[bytes, bytes]:
 
 
 def _exit_of(child: int) -> os.waitid_result | None:
-    """How the process ended; None if it runs on. Its pipes close a moment before it is gone."""
+    """How the process ended; None if it still runs after a second. Pipes close shortly before a process is gone."""
     for _ in range(20):
         ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if ended is not None:
@@ -110,7 +126,7 @@ def _end_group(leader: int) -> None:
 
 
 def _limit(seconds: int) -> None:
-    """Of processor time, not to fail a candidate because the machine is busy."""
+    """Limit this process's memory and processor time; wall-clock time would fail candidates on a busy machine."""
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # SIGXCPU, then SIGKILL
     match = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
     held = int(match[1]) * 1024 if match else 0
@@ -119,5 +135,6 @@ def _limit(seconds: int) -> None:
 
 
 def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends; does nothing on systems other than Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Finds imports inside a user's functions that will fail, before a study would fail by them trial by trial.
+"""Finds imports inside a user's functions that will fail, so that a study is refused before its trials fail one by one.
 
-It reads the source and refuses only what every candidate would run into. An import under an ``if``, in a ``try`` with
-handlers, behind an early ``return``, or in a function that nobody is seen to call may never run.
+It reads the source, and refuses only imports that every candidate would run. It ignores an import that may never run:
+under an ``if``, in a ``try`` with handlers, after an early ``return``, or in a function without a visible call.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from workloads.loading import can_import, module_not_found
 from workloads.protocol import Chain, Workload
 
 _CALLED = sorted({*dir(Workload), *dir(Chain)} - set(dir(object)) | {"__init__"})
-"""Methods of a workload or a model that are called without the user's files saying so."""
+"""Methods of a workload or a model that ScaMP and torch call."""
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _CONDITIONAL = (ast.If, ast.Match, ast.IfExp, ast.BoolOp)
 
 
 def check_imports(workload: type[Workload]) -> None:
-    """Raises ``WorkloadError`` for a module that the user's functions are certain to import and that is not there."""
+    """Raise ``WorkloadError`` if the user's functions are certain to import a module that cannot be found."""
     root = workload.__module__.partition(".")[0]
     called: list[tuple[Any, type | None]] = [(workload, None)]
     seen: list[FunctionType] = []
@@ -41,7 +41,7 @@ def check_imports(workload: type[Workload]) -> None:
 
 
 def _functions(called: Any, owner: type | None) -> Iterator[tuple[FunctionType, type | None]]:
-    """The functions that run when ``called`` is: itself, or what becomes of an object of this class."""
+    """The functions that run when ``called`` is called: itself or, for a class, the methods in ``_CALLED``."""
     if isinstance(called, type):
         for name in _CALLED:
             yield from _functions(inspect.getattr_static(called, name, None), called)
@@ -56,7 +56,7 @@ def _functions(called: Any, owner: type | None) -> Iterator[tuple[FunctionType, 
 def _body(function: FunctionType) -> list[ast.stmt]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError):  # made by exec, or a text in it breaks the indentation
+    except (OSError, SyntaxError):  # made by exec, or a string literal in it breaks the indentation
         return []
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     made = tree.body[0]
@@ -64,7 +64,7 @@ def _body(function: FunctionType) -> list[ast.stmt]:
 
 
 def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes of ``body`` that run whenever it does, unless it raises."""
+    """The nodes of ``body`` that run whenever ``body`` runs without an exception."""
     for statement in body:
         if isinstance(statement, ast.If | ast.Match | ast.Try | ast.While | ast.For):
             if isinstance(statement, ast.For) or (isinstance(statement, ast.Try) and not statement.handlers):
@@ -78,7 +78,7 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def _parts(node: ast.AST) -> Iterator[ast.AST]:
-    """``node`` and all in it, but for what may not be computed."""
+    """``node`` and everything in it, except for parts that may not be evaluated."""
     if not isinstance(node, (*_NESTED, *_CONDITIONAL)):
         yield node
         for child in ast.iter_child_nodes(node):
@@ -86,7 +86,7 @@ def _parts(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """``node`` and all in it, but for functions that are only defined there."""
+    """``node`` and everything in it, except for functions and classes that are only defined there."""
     if not isinstance(node, _NESTED):
         yield node
         for child in ast.iter_child_nodes(node):
@@ -94,7 +94,7 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _resolve(called: ast.expr, function: FunctionType, owner: type | None) -> Any:
-    """The function or class that an expression names; None where that is not seen."""
+    """The function or class that an expression names; None where the source does not show it."""
     if isinstance(called, ast.Name):
         return owner if called.id == "self" else function.__globals__.get(called.id)
     if isinstance(called, ast.Attribute):

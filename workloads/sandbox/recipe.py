@@ -1,4 +1,4 @@
-"""From a workload to a recipe that the tracer can follow: the same model, plan and step as a rank would run."""
+"""Turns a workload into a recipe for the tracer: the same model, plan and step that a rank runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.protocol import Split, Workload
 from workloads.training.step import train_step
 
-_STEPS = 1000  # what ``on_step`` is told; the steps of the study are no part of the structure
+_STEPS = 1000  # passed to ``on_step``; the length of the study does not change the structure of a step
 
 
 def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
+    """The tracer's recipe for ``workload``; ``on_cuda`` traces the step as it runs on CUDA."""
     return Recipe(
         build_model=workload.build_model,
         make_batch=lambda size: workload.train_batch(torch.arange(size) % workload.num_train),

@@ -1,9 +1,9 @@
-"""The trace process: answers "what does one rank of this candidate need under this layout?", one JSON line for each.
+"""The trace process: says what one rank of a candidate needs under a layout, as one line of JSON per request.
 
-``python -m workloads.sandbox.server`` reads requests on stdin and answers on stdout. It imports torch once and runs
-none of a user's code itself: every request is served by a fork with a deadline and a memory limit, whose output goes
-nowhere, so that a model which hangs, crashes or prints spoils its own answer only. It caches nothing;
-``scamp_service`` does.
+``python -m workloads.sandbox.server`` reads requests on stdin and answers on stdout. It imports torch once, and never
+runs a user's code itself: a fork with a deadline and a memory limit serves each request. The fork's output is kept
+apart from the answers, so a model that hangs, crashes or prints can spoil only its own answer. Nothing is cached here;
+``scamp_service`` does that.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def _write(stream: IO[bytes], message: Mapping[str, Any]) -> None:
 
 
 def warm_up() -> None:
-    """Trace a small model, so that forks find torch's lazy imports done."""
+    """Trace a small model, so that torch's lazy imports are done before any fork."""
     torch.set_num_threads(1)
     trace(recipe_of(_WarmUp({})), Layout(), 4)
     gc.collect()
-    gc.freeze()  # collections in forks would copy the pages of all these objects
+    gc.freeze()  # otherwise a garbage collection in a fork would copy the pages of all these objects
 
 
 class _WarmUp(Workload):

@@ -1,1 +1,1 @@
-"""Trains one rank of a gang: the training loop, checkpoints, memory budgets."""
+"""Trains one rank of a gang: the training loop, checkpoints and memory budgets."""

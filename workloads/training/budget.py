@@ -1,7 +1,8 @@
-"""A memory budget that the operating system enforces on this process, and what an overrun looks like.
+"""Enforces a memory budget on this process, and recognises the errors of a step that exceeds it.
 
-On Linux without a GPU the limit is RLIMIT_DATA over a warm baseline, so an overrunning step gets torch's true
-allocation error; on CUDA it is the caching allocator's share of the device. The process lives on after either.
+On Linux without a GPU the limit is RLIMIT_DATA, set to a warm baseline plus the budget, so a step that exceeds it gets
+torch's true allocation error. On CUDA the limit is the caching allocator's share of the device. The process survives
+an overrun in both cases.
 """
 
 from __future__ import annotations
@@ -23,20 +24,22 @@ from workloads.training.process_memory import (
     high_water,
 )
 
-# What libraries may keep from a first use on, such as the machine code of convolutions; see docs/decisions/0009.
+# Memory that libraries may keep after a first use, such as the machine code of convolutions; see docs/decisions/0009.
 ALLOWANCE_BYTES = 128 * MIB
 
 
 class OutOfMemory(Exception):
-    """``measured_bytes`` is what the process would have held over its baseline, had the request been granted;
-    ``requested_bytes`` is 0 where the failed request does not say its size."""
+    """A step needed more memory than its budget.
+
+    ``measured_bytes`` is the memory over the baseline that the process would have held if the failed request had been
+    granted. ``requested_bytes`` is the size of that request, 0 if the error does not say it.
+    """
 
     def __init__(self, requested_bytes: int, measured_bytes: int, budget_bytes: int | None) -> None:
         self.requested_bytes, self.measured_bytes, self.budget_bytes = requested_bytes, measured_bytes, budget_bytes
-        limit = f"of {budget_bytes / MIB:.1f} MiB" if budget_bytes is not None else "(none set)"
-        super().__init__(
-            f"needed {measured_bytes / MIB:.1f} MiB, budget {limit}; last request {requested_bytes / MIB:.1f} MiB"
-        )
+        limit = f"but its budget is {budget_bytes / MIB:.1f} MiB" if budget_bytes is not None else "without a budget"
+        request = f"; last request {requested_bytes / MIB:.1f} MiB" if requested_bytes else ""
+        super().__init__(f"this rank needed {measured_bytes / MIB:.1f} MiB, {limit}{request}")
 
     def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int, int, int | None]]:
         return OutOfMemory, (self.requested_bytes, self.measured_bytes, self.budget_bytes)
@@ -44,9 +47,9 @@ class OutOfMemory(Exception):
 
 @dataclass(slots=True)
 class Budget:
-    """A budget in force: ``budget_bytes`` (None: unlimited) over ``baseline`` on ``device``.
+    """An enforced budget: ``budget_bytes`` (None: unlimited) over ``baseline`` on ``device``.
 
-    ``kept_bytes`` is what libraries have kept since the baseline was taken, which is not the candidate's.
+    ``kept_bytes`` is memory that libraries have kept since the baseline was taken; it is not charged to the candidate.
     """
 
     device: torch.device
@@ -57,10 +60,11 @@ class Budget:
 
     @contextmanager
     def settling(self, use: str) -> Iterator[None]:
-        """Around every ``use`` of the model: the first one shows what libraries keep, and the limit moves up by that.
+        """Put this around every ``use`` of the model: the first use shows what libraries keep, and the limit allows it.
 
-        In a first use they get ``ALLOWANCE_BYTES``, which is also the most that all first uses together may keep. None
-        of it is for tensors: raises ``OutOfMemory`` where the process was in between over the limit that comes out.
+        During a first use the limit is raised by ``ALLOWANCE_BYTES``, which is also the most that all first uses
+        together may keep. None of this is for tensors: raises ``OutOfMemory`` if the process exceeded the final limit
+        in between.
         """
         if self.budget_bytes is None or self.device.type != "cpu" or use in self._settled:
             yield
@@ -78,7 +82,7 @@ class Budget:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Work that a GPU machine does in host memory, such as reading a checkpoint, may take what it needs."""
+        """Lift the limit for work that a GPU machine does in host memory, such as reading a checkpoint."""
         self._set_limit(resource.RLIM_INFINITY)
         try:
             yield
@@ -88,7 +92,7 @@ class Budget:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """As ``lifted``, and what the process has grown by is not the candidate's, but for tensors.
+        """Lift the limit like ``lifted``, and add the growth of the process, except tensors, to the baseline.
 
         The profiler's first use alone leaves 20 MiB in pieces that malloc cannot give back.
         """
@@ -104,6 +108,7 @@ class Budget:
             self.restore()
 
     def restore(self) -> None:
+        """Set the limit again, from the present baseline and ``kept_bytes``."""
         if self.budget_bytes is not None:
             self._set_limit(self.baseline.data_bytes + self.kept_bytes + self.budget_bytes)
 
@@ -113,14 +118,14 @@ class Budget:
             resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
 
     def used_bytes(self) -> int:
-        """Held now over the baseline, without what libraries have kept."""
+        """Bytes that the process now holds over the baseline, without memory that libraries have kept."""
         if self.device.type == "cuda":
             return torch.cuda.memory_allocated(self.device) - self.baseline.data_bytes
         return data_bytes() - self.baseline.data_bytes - self.kept_bytes
 
 
 def baseline(device: torch.device) -> Held:
-    """What the process holds before any of the candidate's memory: take it when warm, with all threads running."""
+    """The memory of this process without a candidate; take it after the warm-up, when all threads run."""
     return Held(torch.cuda.memory_allocated(device)) if device.type == "cuda" else held()
 
 
@@ -146,9 +151,10 @@ def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> I
 
 
 def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
-    """The overrun behind ``error``, or None when it is another failure. Call it before the failed step's frames go.
+    """The overrun that caused ``error``, or None if it has another cause.
 
-    What counted as baseline may be given back meanwhile, and then even less than it is in use.
+    Call it while the failed step's frames, and so its tensors, still exist. Memory in the baseline may have been given
+    back, so less than the baseline may be in use.
     """
     used = max(0, budget.used_bytes())
     seen: BaseException | None = error
@@ -162,7 +168,7 @@ def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
             )
         if request := re.search(r"DefaultCPUAllocator: .*tried to allocate (\d+) bytes", str(seen)):
             return OutOfMemory(int(request[1]), used + int(request[1]), budget.budget_bytes)
-        # Others may have other causes: they count as an overrun only where memory is all but used up.
+        # Other errors may have other causes: they count as an overrun only if memory is almost used up.
         exhausted = budget.budget_bytes is not None and used > budget.budget_bytes - _near(budget.budget_bytes)
         if exhausted and (isinstance(seen, MemoryError) or re.search(_OTHER_FAILURES, str(seen))):
             return OutOfMemory(0, max(used, budget.budget_bytes or 0), budget.budget_bytes)
@@ -176,7 +182,7 @@ _OTHER_FAILURES = (
 
 
 def _near(budget_bytes: int) -> int:
-    """Temporaries of the failed operation are freed before it can be asked how much was held."""
+    """Bytes below the budget that count as "at the limit", as a failed operation's temporaries are freed at once."""
     return max(4 * MIB, budget_bytes // 8)
 
 

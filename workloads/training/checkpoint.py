@@ -1,7 +1,7 @@
-"""Checkpoints of model, optimizer and step that a gang of any size and plan can resume from.
+"""Checkpoints of model, optimizer and step, from which a gang of any size can resume under any plan.
 
-Tensors are written by torch.distributed.checkpoint, each rank its shards, and read in place; everything else is JSON.
-A checkpoint exists once its folder ``step-N`` does: it is written beside it and renamed when whole.
+torch.distributed.checkpoint writes tensors, each rank its own shards, and reads them in place; everything else is JSON.
+A checkpoint exists once its folder ``step-N`` exists: it is written under another name and renamed when complete.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ STALE_SECONDS = 3600.0
 
 
 def save(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
-    """Write ``directory/step-N`` and drop all but the last two up to N; all ranks call it, at the same step.
+    """Write ``directory/step-N``, delete all checkpoints up to N except the last two, and return the new folder.
 
-    Attempts of a trial train the same curve, so a ``step-N`` that is there already is as good, and is kept.
+    All ranks call it at the same step. All attempts of a trial train the same curve, so an existing ``step-N`` is kept.
     """
     directory.mkdir(parents=True, exist_ok=True)
     target = directory / f"step-{step}"
@@ -58,24 +58,24 @@ def save(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Op
 
 
 def latest(directory: Path, at_most: int) -> int | None:
-    """The newest committed step that is not after ``at_most``; None when there is none."""
+    """The newest step that has a checkpoint and is not after ``at_most``; None if there is none."""
     return max((step for step in _steps(directory) if step <= at_most), default=None)
 
 
 def load(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Read ``step-N`` into ``model`` and ``optimizer``, whatever the plan that wrote it; all ranks call it.
+    """Read ``step-N`` into ``model`` and ``optimizer``, whichever plan wrote it; all ranks call it.
 
-    Every rank reads its shards straight into its parameters; optimizer states are made where there are none yet.
+    Every rank reads its shards straight into its parameters; missing optimizer states are created.
     """
     reader = _SafeReader(directory / f"step-{step}")
     stored = reader.read_metadata().state_dict_metadata
     scalars = json.loads((directory / f"step-{step}" / "scalars.json").read_text())
-    own = getattr(optimizer, "own", None)  # parameters whose states other ranks have not (``zero``); None: all
+    own = getattr(optimizer, "own", None)  # parameters whose states only this rank has (``zero1``); None: all
     names = {name: parameter for name, parameter in model.named_parameters() if own is None or parameter in own}
     for key, entry in stored.items():
         if key.startswith("optimizer/") and isinstance(entry, TensorStorageMetadata):
             _, name, field = key.split("/")
-            if name not in names:  # another rank's
+            if name not in names:  # it belongs to another rank
                 continue
             optimizer.state[names[name]][field] = _empty_state(names[name], entry)
     tensors, _ = _optimizer_state(model, optimizer)
@@ -91,7 +91,7 @@ def load(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Op
 
 
 def _model_state(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, also those that ``state_dict`` leaves out; they share memory with the model."""
+    """Parameters and buffers by name, including those that ``state_dict`` omits; they share memory with the model."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {f"model/{name}": tensor.detach() for name, tensor in named}
 
@@ -99,7 +99,7 @@ def _model_state(model: nn.Module) -> dict[str, Tensor]:
 def _optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """State tensors by ``optimizer/parameter name/field``, and other values by parameter name and field."""
+    """State tensors by ``optimizer/<parameter name>/<field>``, and other values by parameter name and field."""
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
@@ -109,12 +109,15 @@ def _optimizer_state(
             elif value is None or isinstance(value, bool | int | float | str):
                 scalars.setdefault(name, {})[field] = value
             else:
-                raise TypeError(f"optimizer state {field!r} is a {type(value).__name__}: it cannot be checkpointed")
+                raise TypeError(
+                    f"optimizer state {field!r} is a {type(value).__name__}, which cannot be checkpointed: keep only "
+                    "tensors, numbers, strings or None in the optimizer's state"
+                )
     return tensors, scalars
 
 
 def _empty_state(parameter: nn.Parameter, entry: TensorStorageMetadata) -> Tensor:
-    """Memory for a state tensor: sharded like its parameter when it has its shape, else whole (Adam's step count)."""
+    """Memory for a state tensor: sharded like its parameter if the shapes are equal, else whole (Adam's step count)."""
     if entry.size == parameter.shape:
         return torch.empty_like(parameter.detach(), dtype=entry.properties.dtype)
     return torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -125,12 +128,12 @@ def _group_values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [
         {key: value for key, value in group.items() if key != "params" and isinstance(value, plain)}
         for group in optimizer.param_groups
-        if "part_of" not in group  # of another group, whose values it has (see ``tensor_parallel.grouped_by_mesh``)
+        if "part_of" not in group  # otherwise it has the values of another group (``tensor_parallel.grouped_by_mesh``)
     ]
 
 
 class _SafeReader(FileSystemReader):
-    """Refuses everything in a checkpoint's index but torch's own descriptions; tensors are read ``weights_only``."""
+    """Reads a checkpoint's index but accepts only torch's own classes in it; tensors are read with ``weights_only``."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with open(Path(self.path) / ".metadata", "rb") as file:
@@ -146,7 +149,10 @@ class _SafeUnpickler(pickle.Unpickler):
         if not (allowed and re.fullmatch(r"_?[A-Z]\w*", name)):
             value = getattr(torch, name, None) if module == "torch" else None
             if (module, name) not in _ALLOWED and not isinstance(value, torch.dtype):
-                raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint")
+                raise pickle.UnpicklingError(
+                    f"{module}.{name} has no place in a checkpoint, so it was not loaded: its files may be damaged or "
+                    "altered; remove this checkpoint's folder to resume from an earlier one"
+                )
         return super().find_class(module, name)
 
 
@@ -165,10 +171,13 @@ def _steps(directory: Path) -> list[int]:
 
 
 def _remove_old(directory: Path, step: int) -> None:
-    """Later steps may be there, of an attempt whose reports were lost: they are left alone."""
+    """Delete all checkpoints up to ``step`` except the last two, and files of ranks that were killed while writing.
+
+    Later checkpoints, of an attempt whose reports were lost, are left alone.
+    """
     for old in [s for s in _steps(directory) if s <= step][:-KEEP]:
         shutil.rmtree(directory / f"step-{old}", ignore_errors=True)
-    for unfinished in directory.glob(".step-*.tmp"):  # of a rank that was killed while writing
+    for unfinished in directory.glob(".step-*.tmp"):
         if time.time() - unfinished.stat().st_mtime > STALE_SECONDS:
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -181,7 +190,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """A rename survives a crash once its folder is on disk."""
+    """Write the folder itself to disk, without which a rename in it may not survive a crash."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -216,7 +225,7 @@ def _from_rank_0(text: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch warns of its own deprecated calls inside DCP."""
+    """Silence the warnings about torch's own deprecated calls inside DCP."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""Measures the peak of one training step: the most bytes of tensors that were alive at once."""
+"""Measures the peak memory of one training step: the most bytes of tensors alive at once."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch.distributed.tensor import DTensor
 def measure_peak(
     device: torch.device, model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[], object]
 ) -> int:
-    """Run ``step`` and return the most bytes of tensors that were alive at once in it, states included."""
+    """Run ``step`` and return its peak: the most bytes of tensors alive at once, optimizer states included."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         step()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device)
     live = state_bytes(model, optimizer)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes two lines to stderr for each use
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler writes two lines to stderr at each use
     with profile(profile_memory=True) as profiler:
         step()
-    # The raw events: the profiler's Python tree of them would take half a second and tens of MiB.
+    # Raw events, because the profiler's Python tree of events would take half a second and tens of MiB.
     events = profiler.kineto_results.events()
     changes = sorted((e.start_ns(), i, e.nbytes()) for i, e in enumerate(events) if e.name() == "[memory]")
     change = highest = 0

@@ -1,4 +1,4 @@
-"""What this process holds, as Linux, malloc and torch count it: what a limit without a GPU is measured by."""
+"""Reads the memory of this process from Linux, malloc and torch; the memory limit without a GPU is based on it."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from estimators.model import MIB
 
 THREAD_STACK_BYTES = MIB
-# Tensors above it are mapped and unmapped one by one, so that what the system counts is what torch has allocated, to
-# the page. Left to itself, malloc raises the threshold up to 32 MiB and keeps freed tensors: up to 20 % over.
-# Price: the page faults of fresh memory, 1.8 × the CPU time of a step of a 6 × 128 transformer.
+# Tensors above this size are mapped and unmapped one by one, so the system's count matches torch's allocations to the
+# page. By default malloc raises the threshold up to 32 MiB and keeps freed tensors: the count is up to 20 % too high.
+# The price is page faults for fresh memory: 1.8 × the CPU time of a step of a 6 × 128 transformer.
 MMAP_THRESHOLD_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """``data_bytes`` of private writable memory, of which ``tensor_bytes`` are in tensors, and ``free_bytes`` are gaps
-    in malloc's heap, which it can fill, but not give back."""
+    """Memory of this process. ``data_bytes`` is its private writable memory, which includes the other two.
+
+    ``tensor_bytes`` is in tensors. ``free_bytes`` is in gaps in malloc's heap, which malloc can fill but not give back.
+    """
 
     data_bytes: int
     tensor_bytes: int = 0
     free_bytes: int = 0
 
     def kept_since(self, before: Held) -> int:
-        """Bytes that have come since, and are neither tensors nor gaps where tensors have been.
+        """Bytes added since ``before``, without tensors and without gaps that freed tensors have left.
 
-        Negative where tensors have filled gaps that were there: these cost the process nothing, but are not free.
+        Negative if tensors have filled gaps that existed before: the process did not grow by them, but they are used.
         """
         tensors, gaps = self.tensor_bytes - before.tensor_bytes, self.free_bytes - before.free_bytes
         return max(self.data_bytes - before.data_bytes - tensors - max(0, gaps), min(0, gaps))
 
     def grown(self, before: Held, after: Held) -> Held:
-        """This with what came between the two, but for tensors; of gaps, those that are part of it."""
+        """This plus the growth from ``before`` to ``after`` without tensors; gaps count only as part of that growth."""
         tensors = after.tensor_bytes - before.tensor_bytes
         growth = max(0, after.data_bytes - before.data_bytes - tensors)
         gaps = min(growth, max(0, after.free_bytes - before.free_bytes))
@@ -51,28 +53,29 @@ class Held:
 
 
 def held() -> Held:
-    """What is held when all that can be given back has been."""
+    """The memory of this process after it has given back all that it can."""
     give_back_free_memory()
     return Held(data_bytes(), _tensor_bytes(), _free_heap_bytes())
 
 
 def data_bytes() -> int:
-    """Private writable memory of this process, as RLIMIT_DATA counts it."""
+    """Bytes of private writable memory of this process, as RLIMIT_DATA counts them."""
     (held_bytes,) = _status("VmData")
     return held_bytes
 
 
 @contextmanager
 def high_water() -> Iterator[Callable[[], int]]:
-    """Gives a function: by how many bytes has this process been larger, since it began, than it is now?
+    """Yields a function that returns by how many bytes the process was larger, since entry, than it is now.
 
-    Linux keeps the largest size of a process, but for its whole life: pages that nobody may touch, which count for the
-    size alone, lift the present one up to it. And it keeps the most that was resident. A file that is mapped for a
-    moment counts for the first, pages of libraries that it takes back for the second, tensors for both.
+    The function takes the smaller of two differences. The first is to the largest size (VmPeak). Linux keeps that for
+    the whole life of a process, so pages without access rights, which count for the size only, first raise the present
+    size to it. The second is to the largest resident size (VmHWM). A file that is mapped for a moment affects only the
+    first, library pages that the kernel evicts affect only the second, and tensors affect both.
     """
     highest, size = _status("VmPeak", "VmSize")
-    with suppress(OSError):  # a kernel without it never forgets; the size decides alone then
-        Path("/proc/self/clear_refs").write_text("5")  # forget the most that was resident
+    with suppress(OSError):  # without clear_refs the kernel cannot reset VmHWM, and the size alone decides
+        Path("/proc/self/clear_refs").write_text("5")  # reset the largest resident size (VmHWM)
     lift = mmap.mmap(-1, max(highest - size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE, prot=0)
 
     def above_now() -> int:
@@ -86,7 +89,7 @@ def high_water() -> Iterator[Callable[[], int]]:
 
 
 def _status(*names: str) -> list[int]:
-    """These lines of the process's status, in bytes, all of one moment."""
+    """The values of these lines of the process's status, in bytes, all read at once."""
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
     sizes = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[-1] == "kB"}
     if not sizes.keys() >= set(names):
@@ -95,19 +98,19 @@ def _status(*names: str) -> list[int]:
 
 
 def _tensor_bytes() -> int:
-    """Of all tensors that Python knows; a shared storage counts once. Those of C++ alone are found by no one."""
+    """Bytes of all tensors that Python knows; a shared storage counts once. Tensors known only to C++ are not found."""
     tensors = (thing for thing in gc.get_objects() if issubclass(type(thing), Tensor))
     storages = [
         tensor.untyped_storage()
         for tensor in tensors
-        if torch._C._has_storage(tensor) and not is_traceable_wrapper_subclass(tensor)  # whose parts are found as well
+        if torch._C._has_storage(tensor) and not is_traceable_wrapper_subclass(tensor)  # its parts are counted instead
     ]
     in_memory = [storage for storage in storages if storage.device.type == "cpu"]
     return sum({storage.data_ptr(): storage.nbytes() for storage in in_memory}.values())
 
 
 class _HeapState(ctypes.Structure):
-    """``struct mallinfo`` of glibc; the numbers are of 32 bits, and wrap."""
+    """glibc's ``struct mallinfo``; its numbers have 32 bits and wrap around."""
 
     _fields_ = [
         (name, ctypes.c_uint)
@@ -124,6 +127,7 @@ def _free_heap_bytes() -> int:
 
 
 def give_back_free_memory() -> None:
+    """Collect garbage, and return malloc's free pages to the system."""
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
@@ -131,13 +135,16 @@ def give_back_free_memory() -> None:
 
 @cache
 def configure_malloc() -> None:
-    """Allocator and threads such that memory counted is memory used; glibc only, once per process."""
+    """Configure malloc and thread stacks so that counted memory is used memory; once per process.
+
+    Raises ``OSError`` on systems other than Linux with glibc.
+    """
     if sys.platform != "linux":
         raise OSError("a memory budget without a GPU needs Linux")
     libc = ctypes.CDLL(None)
     for option, value in (
-        (-3, MMAP_THRESHOLD_BYTES),  # M_MMAP_THRESHOLD; setting it also ends its automatic growth
-        (-8, 1),  # M_ARENA_MAX: an arena per thread would set apart memory for each
+        (-3, MMAP_THRESHOLD_BYTES),  # M_MMAP_THRESHOLD; setting it also stops its automatic growth
+        (-8, 1),  # M_ARENA_MAX: with an arena per thread, malloc would reserve memory for each
         (-1, 256 * 1024),  # M_TRIM_THRESHOLD
         (-2, 64 * 1024),  # M_TOP_PAD
     ):
@@ -145,6 +152,6 @@ def configure_malloc() -> None:
             raise OSError(f"mallopt({option}, {value}) was refused: a memory budget without a GPU needs glibc")
     attributes = ctypes.create_string_buffer(64)  # pthread_attr_t is 56 bytes on x86-64, 64 on arm64
     libc.pthread_attr_init(attributes)
-    libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(THREAD_STACK_BYTES))  # the default counts 8 MiB each
+    libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(THREAD_STACK_BYTES))  # the default is 8 MiB per thread
     if libc.pthread_setattr_default_np(attributes) != 0:
         raise OSError("the default stack size of threads cannot be set: a memory budget without a GPU needs glibc")

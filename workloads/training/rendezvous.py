@@ -1,4 +1,4 @@
-"""Where the ranks of a gang find each other: a store that rank 0 serves on a socket of its own."""
+"""The store through which the ranks of a gang find each other; rank 0 serves it on its own socket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TIMEOUT = timedelta(seconds=120)
 
 
 def listen(host: str, world_size: int) -> tuple[TCPStore, tuple[str, int]]:
-    """The gang's store, on rank 0, and its address. It listens already, so no port can be taken meanwhile."""
+    """The gang's store, for rank 0, and its address. It already listens, so no other process can take the port."""
     listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     port = listener.getsockname()[1]
     store = TCPStore(
@@ -21,5 +21,5 @@ def listen(host: str, world_size: int) -> tuple[TCPStore, tuple[str, int]]:
 
 
 def connect(address: tuple[str, int], world_size: int) -> TCPStore:
-    """The gang's store, on the other ranks. Raises ``torch.distributed.DistError`` where nobody listens."""
+    """The gang's store, for the other ranks. Raises ``torch.distributed.DistError`` if no store listens there."""
     return TCPStore(*address, world_size, False, timeout=TIMEOUT)

@@ -1,6 +1,7 @@
-"""One optimizer step, as every rank runs it and as the tracer replays it on fake tensors: keep it the only copy.
+"""One optimizer step. Ranks run this code, and the tracer runs it on fake tensors, so there must be no other copy.
 
-What goes before it (indices, learning rate, random state) and after it (reports) is in ``workloads.training.runtime``.
+``workloads.training.runtime`` does everything before the step (indices, learning rate, random state) and after it
+(reports).
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from workloads.protocol import Batch, Chain, Workload
 def train_step(
     workload: Workload, model: nn.Module, optimizer: torch.optim.Optimizer, micro_batches: Iterable[Batch], num: int
 ) -> Tensor:
-    """Forward and backward of ``num`` micro-batches, then the update; returns this rank's mean loss, a scalar.
+    """Run forward and backward of ``num`` micro-batches and update the model; returns this rank's mean loss, a scalar.
 
-    In a pipeline it is 0 on all stages but the last.
+    In a pipeline the loss is 0 on every stage except the last.
 
-    ``micro_batches`` should make each batch when it is asked for, so that one is alive at a time. Gradients are those
-    of the mean over micro-batches (and over ranks, which FSDP2 averages), whatever the split.
+    ``micro_batches`` should make each batch on demand, so that only one is alive at a time. The gradients are those of
+    the mean over micro-batches and over ranks (which FSDP2 averages), however the batch is divided.
     """
     if isinstance(model, Chain) and model.place is not None:
-        from workloads.parallel import pipeline  # which takes a second to import
+        from workloads.parallel import pipeline  # imported late, as it takes a second
 
         losses = pipeline.run_passes(workload, model, micro_batches, num)
     else:
@@ -34,14 +35,14 @@ def train_step(
             loss = workload.loss(model, batch) / num
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-            del batch, loss  # else they outlive the making of the next batch
+            del batch, loss  # otherwise they are still alive while the next batch is made
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return torch.stack(losses).sum() if losses else torch.zeros(())
 
 
 def evaluate(workload: Workload, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-    """The workload's metrics of every sample; in a pipeline on its last stage only."""
+    """The workload's metrics for every sample; in a pipeline on the last stage only, and empty on the others."""
     if isinstance(model, Chain) and model.place is not None:
         from workloads.parallel import pipeline
 
@@ -50,5 +51,5 @@ def evaluate(workload: Workload, model: nn.Module, batch: Batch) -> Mapping[str,
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its tensors on ``device``; the same tensors where they are there already."""
+    """The batch with its tensors on ``device``; tensors that are there already are not copied."""
     return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)

@@ -1,4 +1,4 @@
-"""Makes a process ready to train: what torch allocates once and keeps is there before a memory baseline is taken."""
+"""Prepares a process for training, so that memory which torch allocates once and keeps is part of the baseline."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from workloads.training.process_memory import configure_malloc
 
 
 def prepare_process() -> None:
-    """Choose the threads of a new rank, and warm it up for its first job."""
+    """Set the number of threads of a new rank's process, and warm it up for its first job."""
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # several ranks share the cores
     warm_up(torch.device("cuda" if torch.cuda.is_available() else "cpu"), None)
 
 
 def warm_up(device: torch.device, mesh: DeviceMesh | None) -> None:
-    """Make torch allocate what it keeps for good, before a baseline is taken: threads, lazy imports, caches.
+    """Make torch allocate what it keeps permanently (threads, lazy imports, caches) before a baseline is taken.
 
-    Cheap when repeated. With a process group it must come after it, whose threads and buffers then exist.
+    Repeating it is cheap. Call it after the process group is made, if there is one, so that the group's threads and
+    buffers exist.
     """
     if device.type == "cpu":
         configure_malloc()
@@ -53,6 +54,6 @@ def _warm_step(device: torch.device, mesh: DeviceMesh | None) -> None:
 
 @cache
 def _exempt_from_collection() -> None:
-    """What torch has imported stays: a full collection without it takes 10 ms in place of 200."""
+    """Exempt all present objects, mostly torch's modules, from garbage collection: it then takes 10 ms, not 200."""
     gc.collect()
     gc.freeze()

@@ -101,7 +101,7 @@ def test_slabs_are_parts_of_what_is_divided_and_all_of_the_rest() -> None:
     [
         (3, (torch.zeros(2, 1, 8), torch.zeros(2)), "8 cannot be divided into 3 slabs whose sizes are multiples of 2"),
         (8, (torch.zeros(2, 1, 8), torch.zeros(2)), "8 cannot be divided into 8 slabs"),
-        (2, (torch.zeros(2, 1, 8),), "a batch has 1 tensors, and `spatial` names dimensions of 2"),
+        (2, (torch.zeros(2, 1, 8),), "a batch has 1 tensors, but `spatial` names dimensions of 2"),
     ],
     ids=["uneven", "thin", "another batch"],
 )
