@@ -1,4 +1,4 @@
-"""What a replay of the allocator adds to the peak of tensors, and how long it takes: a GPT under several layouts."""
+"""Measures how much the caching allocator's replay adds to the peak of tensors, and how long it takes, for a GPT."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ _Result = TypeVar("_Result")
 
 
 def main() -> None:
+    """Print a line for each layout, then the figures as one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one layout of a small model")
     print(json.dumps(run(quick=parser.parse_args().quick)))
 
 
 def run(*, quick: bool) -> dict[str, float]:
-    """Prints a line for each layout; milliseconds of processor time."""
+    """Print a line for each layout and return the figures: milliseconds of processor time, and percent."""
     recipe = recipe_of(load_workload("stdlib_gpt", None)(SMALL if quick else LARGE))
     figures: dict[str, float] = {}
     for layout in LAYOUTS[:1] if quick else LAYOUTS:
@@ -62,7 +63,7 @@ def run(*, quick: bool) -> dict[str, float]:
 
 
 def _timed(function: Callable[[], _Result], times: int = 1) -> tuple[float, _Result]:
-    """The quickest of so many, in ms."""
+    """Processor milliseconds of the fastest of ``times`` runs, and the result."""
     taken = []
     for _ in range(times):
         began = time.process_time()

@@ -1,10 +1,11 @@
-"""How good the estimator is: every case, the bad ones too, and last the figures as one line of JSON.
+"""Measures how good the estimator is. Prints every case, good or bad, and last the figures as one line of JSON.
 
-Peaks against what real steps take from the C library, and what each rank of a gang takes; "it fits" against real steps
-under an enforced limit; the estimator's shortcuts against direct traces; seconds of a step against real ones on this
-CPU; how long it all takes, for one candidate and for a thousand.
+It compares predicted peaks with the memory that real steps allocate, for single ranks and for each rank of a gang;
+the answer "it fits" with real steps under an enforced limit; the estimator's shortcuts with direct traces; and
+predicted seconds of a step with real ones on this CPU. It also measures how long estimates take, for one candidate and
+for a thousand.
 
-All cases take an hour or so of one core. Run them in pieces: --cases, and --results, with which a later run goes on.
+All cases together take about an hour on one core. Use --cases to run a part of them, and --results to continue later.
 """
 
 from __future__ import annotations
@@ -34,21 +35,22 @@ PARTS: Mapping[str, ModuleType] = {
 
 
 def main() -> None:
+    """Run the chosen cases, print their figures as JSON and, with ``--write``, write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few small cases of each: does it work, not how well")
-    parser.add_argument("--seed", type=int, default=0, help="of the points that are drawn")
-    parser.add_argument("--only", choices=PARTS, help="one part alone")
-    parser.add_argument("--cases", default="", metavar="WORDS", help="only those that have these words in their name")
-    parser.add_argument("--seconds", type=float, default=600, help="by the clock, for what a case runs for real (600)")
-    parser.add_argument("--results", type=Path, metavar="FILE", help="keep them; what is in it is not run again")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="write all results as a page of Markdown")
+    parser.add_argument("--quick", action="store_true", help="only a few small cases, to check that everything runs")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the random cases (0)")
+    parser.add_argument("--only", choices=PARTS, help="run only this part")
+    parser.add_argument("--cases", default="", metavar="WORDS", help="run only cases with these words in their name")
+    parser.add_argument("--seconds", type=float, default=600, help="time limit for the real run of a case (600 s)")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="keep results here; cases in it are not run again")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write all results to this Markdown page")
     options = parser.parse_args()
     if options.quick and (options.results or options.write):
-        parser.error("--quick is not for keeping: leave it out, and choose by --only and --cases")
+        parser.error("results of --quick cannot be kept: leave out --quick, and choose cases by --only and --cases")
     if options.quick:
-        print("quick: small cases only, to see that all works; their figures do not say how good the estimator is")
+        print("quick: small cases, to check that everything runs; their figures do not say how good the estimator is")
         if options.only in (None, "pace"):
-            pace.calibration()  # on another core meanwhile
+            pace.calibration()  # starts in the background, on another core
     chosen = [options.only] if options.only else list(PARTS)
     results = Results(options.results)
     sections = {}
@@ -65,7 +67,7 @@ def main() -> None:
 
 
 def run(name: str, part: ModuleType, wanted: Sequence[Any], results: Results, seconds: float) -> None:
-    """Print each case as it ends; one that has failed before is tried again."""
+    """Run ``wanted`` and print each case as it ends; kept results are not run again, except failures."""
     widths = [max(len(word), 9) for word in part.HEADER[:-1]]
     print(_aligned(part.HEADER, widths))
     for case in wanted:
@@ -77,16 +79,18 @@ def run(name: str, part: ModuleType, wanted: Sequence[Any], results: Results, se
 
 
 def find(name: str, part: ModuleType, case: Any, seconds: float) -> Finding:
+    """The finding of one case, which says why if the case fails; ``seconds`` limits its real run."""
     began = time.monotonic()
     try:
         result = part.measure(case, seconds)
-    except Exception as error:  # of whatever kind: hours of other cases must not be lost by one
+    except Exception as error:  # any kind: one case must not end a run of many hours
         failure = f"{type(error).__name__}: {error}".splitlines()[0]
         return Finding(name, str(case), failure=failure, seconds=time.monotonic() - began)
     return Finding(name, str(case), result.row(), asdict(result), seconds=time.monotonic() - began)
 
 
 def figures(part: ModuleType, found: Sequence[Finding]) -> dict[str, float]:
+    """The part's figures over all findings that have a result; empty if none has."""
     done = [part.Result(**finding.values) for finding in found if not finding.failure]
     return part.figures(done) if done else {}
 

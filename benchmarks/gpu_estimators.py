@@ -1,12 +1,12 @@
-"""How good the estimator is on a GPU: what its allocator takes, which capacity is enough, and seconds of a step.
+"""Measures how good the estimator is on a GPU: the allocator's memory, the smallest capacity, and seconds of a step.
 
-    python -m benchmarks.gpu_estimators --write FILE.json     on a machine with a GPU: ten minutes at most, no Ray
-    python -m benchmarks.gpu_estimators FILE.json             the same table again, of the present estimator, anywhere
+    python -m benchmarks.gpu_estimators --write FILE.json     measure a GPU: takes at most ten minutes, needs no Ray
+    python -m benchmarks.gpu_estimators FILE.json             score such a record with the present estimator, anywhere
 
-Prints every case, the bad ones too, and last the figures as one line of JSON. ``active`` are tensors, ``reserved`` is
-what the allocator takes for them without a limit, ``least`` the smallest capacity that two steps run with: it is found
-by ``set_per_process_memory_fraction``, and what was foretold is tried with 3 % less and 3 % more. Times are those of
-models that were not calibrated with. One GPU says nothing of NCCL's memory, and of the times of gangs.
+Prints every case, good or bad, and last the figures as one line of JSON. ``active`` is memory in tensors. ``reserved``
+is the memory that the allocator takes for them without a limit. ``least`` is the smallest capacity that two steps run
+with; it is found with ``set_per_process_memory_fraction``, starting at 3 % below and 3 % above the predicted capacity.
+Times are of models that were not part of the calibration. One GPU cannot show NCCL's memory or the times of gangs.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ from scamp_service.cluster.gpus import known_kind
 from workloads.sandbox.recipe import recipe_of
 
 CASE_SECONDS = 120
-TRIED_PERCENT = (97, 103)  # of the capacity that was foretold
+TRIED_PERCENT = (97, 103)  # of the predicted capacity
 EXPANDABLE = "expandable_segments:True"
 HEADER = ("active MiB", "error", "reserved", "error", "least", "error", "97 %", "103 %", "step ms", "error", "case")
 
 
 @dataclass(frozen=True)
 class GpuCase:
+    """A case to run on a GPU, with or without the allocator's expandable segments."""
+
     case: Case
     expandable: bool = False
 
@@ -49,7 +51,7 @@ class GpuCase:
 
 
 def cases() -> Iterator[GpuCase]:
-    """Of 0.8 to 5 GiB, so that they also fit small devices."""
+    """All cases; each takes 0.8 to 5 GiB, so that it also fits a small device."""
     gpt = {"depth": 12, "width": 768, "context": 512}
     yield GpuCase(Case("gpt", 8, gpt))
     yield GpuCase(Case("gpt", 8, gpt), expandable=True)
@@ -72,8 +74,8 @@ def cases() -> Iterator[GpuCase]:
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
-    """Bytes of two steps, and seconds of one."""
+class Predicted:
+    """The estimator's figures for a case: bytes over two steps, and seconds of one step."""
 
     active_bytes: int
     reserved_bytes: int
@@ -81,7 +83,8 @@ class Foretold:
     step_seconds: float
 
 
-def foretell(wanted: GpuCase, kind: DeviceKind) -> Foretold:
+def predict(wanted: GpuCase, kind: DeviceKind) -> Predicted:
+    """The estimator's figures for ``wanted`` on ``kind``. Raises ``ValueError`` if there is no log to replay."""
     case = wanted.case
     traced = trace(recipe_of(case.workload(), on_cuda=True), case.layout, case.batch)
     if traced.log is None:
@@ -90,27 +93,33 @@ def foretell(wanted: GpuCase, kind: DeviceKind) -> Foretold:
     unlimited = replay(run, streams=streams, expandable=wanted.expandable)
     least = smallest_capacity(run, streams=streams, expandable=wanted.expandable)
     seconds = kind.seconds(traced.work.step(case.batch, 1))
-    return Foretold(unlimited.active_bytes, unlimited.reserved_bytes, least, seconds)
+    return Predicted(unlimited.active_bytes, unlimited.reserved_bytes, least, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    foretold: Foretold
+    """The estimator's figures for a case beside those of a real run."""
+
+    predicted: Predicted
     seen: Observation
 
     def error_pct(self, name: str) -> float:
-        told, seen = getattr(self.foretold, name), getattr(self.seen, name)
-        return float(100 * (told / seen - 1))
+        """Error of the figure ``name``, in percent of the measured value; negative: predicted too low."""
+        predicted, seen = getattr(self.predicted, name), getattr(self.seen, name)
+        return float(100 * (predicted / seen - 1))
 
     def ran_with(self, percent: int) -> bool | None:
-        """Whether steps ran with so much of what is foretold; None where no attempt tells, as the forecast is now
-        another."""
-        capacity = self.foretold.smallest_capacity_bytes * percent // 100
+        """Whether steps run with ``percent`` of the predicted capacity.
+
+        None if no recorded attempt shows it: the attempts were chosen by the estimator of that day.
+        """
+        capacity = self.predicted.smallest_capacity_bytes * percent // 100
         if any(ran and tried <= capacity for tried, ran in self.seen.attempts):
             return True
         return False if any(not ran and tried >= capacity for tried, ran in self.seen.attempts) else None
 
     def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
         cells = []
         for name in ("active_bytes", "reserved_bytes", "smallest_capacity_bytes"):
             cells += [f"{getattr(self.seen, name) / MIB:.0f}", f"{self.error_pct(name):+.2f} %"]
@@ -119,8 +128,11 @@ class Score:
 
 
 def figures(scores: Sequence[Score], memory: Memory | None) -> dict[str, float]:
-    """``gpu_oom_decisions`` are those at 97 and 103 % of what is foretold; missed are those that die at the latter.
-    ``memory`` is what is known of such a device without having one."""
+    """The figures over all scores: medians and 95th percentiles of absolute errors, and decisions about capacity.
+
+    ``gpu_oom_decisions`` counts runs at 97 and 103 % of the predicted capacity; ``gpu_oom_missed`` counts those that
+    died at 103 %. ``memory`` is the catalogue's entry for such a device; None: it has none.
+    """
     all_ends = [(percent, score.ran_with(percent)) for score in scores for percent in TRIED_PERCENT]
     ends = [(percent, ran) for percent, ran in all_ends if ran is not None]
     found = {
@@ -145,7 +157,7 @@ def figures(scores: Sequence[Score], memory: Memory | None) -> dict[str, float]:
 
 
 def record(quick: bool) -> dict[str, Any]:
-    """All that was seen on the first GPU of this machine: raw, to be scored by ``score``."""
+    """Raw measurements of all cases on the first GPU of this machine, for ``score``."""
     uuid, product, driver = first_gpu()
     alone = {"CUDA_VISIBLE_DEVICES": uuid}
     print("calibrating …", file=sys.stderr)
@@ -158,18 +170,18 @@ def record(quick: bool) -> dict[str, Any]:
         print(one, file=sys.stderr)
         begun: dict[str, Any] = {"case": json.loads(one.case.to_json()), "expandable": one.expandable}
         try:
-            least = foretell(one, DeviceKind.from_json(kind)).smallest_capacity_bytes
+            least = predict(one, DeviceKind.from_json(kind)).smallest_capacity_bytes
             order = Order(one.case.to_json(), uuid, [least * percent // 100 for percent in TRIED_PERCENT])
             variables = {**alone, "PYTORCH_CUDA_ALLOC_CONF": EXPANDABLE if one.expandable else ""}
             arguments = ("-m", "benchmarks.estimating.gpu", json.dumps(asdict(order)))
             seen.append(begun | {"seen": json.loads(last_line(*arguments, seconds=CASE_SECONDS, **variables))})
-        except Exception as error:  # of whatever kind: minutes of other cases must not be lost by one
+        except Exception as error:  # any kind: one case must not end a run of many minutes
             seen.append(begun | {"failure": f"{type(error).__name__}: {error}".splitlines()[0]})
     return {"date": str(date.today()), "product": product, "driver": driver, "kind": kind, "cases": seen}
 
 
 def first_gpu() -> tuple[str, str, str]:
-    """UUID, product and driver. Raises ``SystemExit`` where there is none."""
+    """UUID, product name and driver version of the first GPU. Raises ``SystemExit`` if there is none."""
     import pynvml
 
     try:
@@ -185,12 +197,12 @@ def first_gpu() -> tuple[str, str, str]:
             pynvml.nvmlSystemGetDriverVersion(),
         )
     except pynvml.NVMLError as error:
-        print(f"there is no GPU to measure here ({error}); a record of one can be scored: name its file")
+        print(f"there is no GPU to measure here ({error}); to score a record of another GPU, name its file")
         sys.exit(0)
 
 
 def score(data: Mapping[str, Any]) -> dict[str, float]:
-    """Prints a line for each case of a record, and returns the figures of the present estimator."""
+    """Print a line for each case of a record, and return the present estimator's figures for it."""
     kind, scores = DeviceKind.from_json(data["kind"]), []
     print(f"{data['product']}, driver {data['driver']}, {data['date']}: {kind.provenance}")
     print("  ".join(word.rjust(10) for word in HEADER))
@@ -199,17 +211,18 @@ def score(data: Mapping[str, Any]) -> dict[str, float]:
         if "seen" not in one:
             print(f"{wanted}: {one['failure']}")
             continue
-        scores.append(Score(foretell(wanted, kind), Observation.from_json(one["seen"])))
+        scores.append(Score(predict(wanted, kind), Observation.from_json(one["seen"])))
         print("  ".join([*(cell.rjust(10) for cell in scores[-1].row()), str(wanted)]), flush=True)
     known = known_kind(data["product"])
     return figures(scores, gpu(known).memory if known else None) if scores else {}
 
 
 def main() -> None:
+    """Measure this machine's GPU, or read a record, and print the table and the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("record", type=Path, nargs="?", help="score this one, and measure nothing")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="keep the record of what is measured")
-    parser.add_argument("--quick", action="store_true", help="one case: does it work, not how well")
+    parser.add_argument("record", type=Path, nargs="?", help="score this record, and measure nothing")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the record of the measurements to this file")
+    parser.add_argument("--quick", action="store_true", help="only one case, to check that everything runs")
     options = parser.parse_args()
     data = json.loads(options.record.read_text()) if options.record else record(options.quick)
     if options.write:

@@ -1,7 +1,7 @@
-"""What it costs to start a trial: from the decision to the first report of its ranks, cold and warm.
+"""Measures the time to start a trial, from the decision to the first report of its ranks, cold and warm.
 
-Runs a study of one-step trials. *Cold* attempts wait for rank processes that import torch; *warm* ones find them
-idle. ``turnaround`` is what a device slot loses between two trials: wall time of the warm part per trial.
+Runs a study of one-step trials. *Cold* attempts wait for rank processes that import torch; *warm* attempts find idle
+ones. ``turnaround`` is the wall time of the warm part per trial: the time that a device slot loses between two trials.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from scamp_service.study.parse import parse_study
 
 
 def main() -> None:
+    """Run the study, and print a table and a line of JSON; all times are in seconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer trials")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Predicted against measured peak memory of every trial of a real study, the bad cases first.
+"""Compares predicted with measured peak memory for every trial of a real study, the worst errors first.
 
-Runs the demo study's candidates for a few steps, or (``--study``) reads a study that a service has run. The error is
-signed: negative is an under-estimate. Trials with an injected fault are listed and not counted.
+Runs the demo study's candidates for a few steps or, with ``--study``, reads a study that a service has run. A negative
+error means that the prediction was too low. Trials with an injected fault are listed but not counted.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from scamp_service.store.summary import all_trials, prediction_errors_pct
 
 
 def main() -> None:
+    """Run or read a study, and print its table and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer trials")
-    parser.add_argument("--study", type=int, help="number of a study in the database of SCAMP_DATA_DIR")
+    parser.add_argument("--study", type=int, help="number of a study in the database in SCAMP_DATA_DIR")
     options = parser.parse_args()
     if options.study:
         store = Store(Settings().url)
@@ -36,6 +37,7 @@ def main() -> None:
 
 
 def run(num_trials: int, steps: int) -> list[Trial]:
+    """The trials of a new study with the demo's space, run in a temporary folder."""
     spec = study(num_trials, steps)
     with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
         settings = Settings(data_dir=Path(directory))
@@ -46,6 +48,7 @@ def run(num_trials: int, steps: int) -> list[Trial]:
 
 
 def report(trials: list[Trial]) -> None:
+    """Print a line for each trial, then the figures as one line of JSON; errors are in percent."""
     honest = [trial for trial in trials if not trial.params.get("spike_mib")]
     errors = prediction_errors_pct(honest)
     print(f"{'trial':>5} {'predicted':>10} {'measured':>10} {'error':>8}  plan")

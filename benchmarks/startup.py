@@ -1,7 +1,8 @@
-"""Seconds from ``make run`` to: the environment is ready, the API answers, the first trial trains; cold and warm.
+"""Measures the seconds from ``make run`` until the environment is ready, the API answers and the first trial trains.
 
-Cold clones the checkout into a temporary folder, makes its environment from nothing and waits for the demo study to
-end; warm starts again there. Each is ended by Ctrl-C, and whatever process is left then is counted: there must be none.
+The cold start clones the checkout into a temporary folder, makes its environment from nothing and waits for the demo
+study to end; the warm start starts it again there. Each start is ended by Ctrl-C. Then the benchmark counts the
+processes that are left; there must be none.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
+    """Start ScaMP twice, and print a table and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--quick", action="store_true", help="in this checkout; the first study is interrupted, and goes on"
+        "--quick", action="store_true", help="use this checkout; the warm start resumes the interrupted first study"
     )
     options = parser.parse_args()
     figures: dict[str, dict[str, float]] = {}
@@ -43,7 +45,11 @@ def main() -> None:
 
 
 def start(checkout: Path, data: Path, *, to_the_end: bool = False) -> dict[str, float]:
-    """``ready``: the environment is there; ``api``: it answers; ``trial``: one trains; seconds since ``make run``."""
+    """Run ``make run`` until a trial trains, and stop it; ``to_the_end`` waits for the study to finish first.
+
+    Returns seconds since ``make run``: ``ready`` (the environment exists), ``api`` (it answers) and ``trial`` (the
+    first trial trains); and ``left_behind``, the number of processes left after Ctrl-C.
+    """
     began, now = time.monotonic(), time.time()
     environment = {**os.environ, "SCAMP_DATA_DIR": str(data), "PYTHONUNBUFFERED": "1"}
     environment.pop("MAKEFLAGS", None)
@@ -69,7 +75,10 @@ def start(checkout: Path, data: Path, *, to_the_end: bool = False) -> dict[str, 
 
 
 def wait_for_trial(client: httpx.Client, now: float, patience_seconds: float = 300.0) -> float:
-    """The time at which the first rank since ``now`` has reported that it trains; seldom asked: it costs CPU time."""
+    """The time at which the first trial after ``now`` started to train; it polls seldom, as requests cost CPU time.
+
+    Raises ``TimeoutError`` after ``patience_seconds``.
+    """
     while time.time() - now < patience_seconds:
         studies = client.get("/studies", params={"limit": 100}).json()["items"]
         for path in (f"/studies/{study['id']}/trials" for study in studies):
@@ -78,11 +87,11 @@ def wait_for_trial(client: httpx.Client, now: float, patience_seconds: float = 3
                 if started := [a["started_at"] for a in attempts if a["started_at"] and a["started_at"] > now]:
                     return float(min(started))
         time.sleep(0.25)
-    raise TimeoutError(f"no trial ran within {patience_seconds:.0f} s")
+    raise TimeoutError(f"no trial started within {patience_seconds:.0f} s: look for the reason in the service's output")
 
 
 def count_processes(data: Path) -> int:
-    """Living processes that belong to this data directory, by their command line or environment."""
+    """Number of other processes that name this data directory in their command line or environment."""
     mark, left = str(data).encode(), 0
     for process in Path("/proc").glob("[0-9]*"):
         try:

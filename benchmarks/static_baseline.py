@@ -1,7 +1,7 @@
-"""Wall time of a study under ScaMP against the static baseline: every trial gets all devices, one trial after another.
+"""Compares the wall time of a study under ScaMP with a static baseline, in which each trial in turn gets all devices.
 
 Both run the demo study's space with the same candidates (random search, same seed) and the same stopping rule, one
-after the other on the same machine. The baseline is what a launch script with a fixed degree does.
+after the other on the same machine. A launch script with a fixed degree does the same as the baseline.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ DEMO = Path(__file__).resolve().parent.parent / "examples" / "digits.yaml"
 
 
 def main() -> None:
+    """Run both studies, and print a table and one line of JSON; all times are in seconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer trials and steps")
     options = parser.parse_args()
@@ -51,6 +52,7 @@ def main() -> None:
 
 
 def study(trials: int, steps: int) -> StudySpec:
+    """The demo study with random search, and with this many trials and steps."""
     demo = parse_study(DEMO.read_text()).to_json()
     demo["search"]["sampler"] = "random"
     demo["start_with"] = demo["start_with"][: trials // 2]
@@ -60,6 +62,7 @@ def study(trials: int, steps: int) -> StudySpec:
 
 
 def run(spec: StudySpec, planner: Planner) -> Summary:
+    """The summary of ``spec``, run with ``planner`` in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
         settings = Settings(data_dir=Path(directory))
         store, study_id = run_study(settings, spec, None, lambda store, study_id: None, planner=planner)
@@ -71,7 +74,7 @@ def run(spec: StudySpec, planner: Planner) -> Summary:
 def all_devices(
     profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0
 ) -> ChosenPlan | Untraced | NoPlan:
-    """The static rule: every device for every trial, without recompute if that fits, the largest micro-batch."""
+    """The static planner: all devices for every trial, no recompute if that fits, and the largest micro-batch."""
     degree = len(cluster.devices)
     capacity_mib = min(device.capacity_mib for device in cluster.devices)
     per_rank = batch // degree
@@ -83,7 +86,7 @@ def all_devices(
             cost = predict(profile, plan, extra_bytes)
             if cost.reserved_mib <= capacity_mib:
                 return ChosenPlan(plan, cost, f"static: all {degree} devices for every trial")
-    return NoPlan(f"needs {cost.reserved_mib} MiB on every one of {degree} devices")
+    return NoPlan(f"needs {cost.reserved_mib} MiB on each of {degree} devices")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How fast the study database takes what ranks report: rows per second, single and grouped, and the cost of one move.
+"""Measures how fast the study database stores reports: rows per second, single and grouped, and the cost of one move.
 
-SQLite in memory shows what the code costs, SQLite in a file what every commit's sync adds. ``--url`` measures another
-database, which should be an empty one.
+SQLite in memory shows the cost of the code; SQLite in a file shows what the sync of every commit adds. ``--url``
+measures another database, which should be empty.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from scamp_service.store.store import Store
 
 
 def main() -> None:
+    """Measure each database, and print a table and one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows")
     parser.add_argument("--url", default="", help="measure this database instead")
@@ -36,6 +37,7 @@ def main() -> None:
 
 
 def measure(url: str, num_rows: int) -> dict[str, float]:
+    """Rows per second, and milliseconds of one report and of one state change."""
     store = Store(url)
     try:
         single, grouped = (run_trial(store) for _ in range(2))
@@ -53,6 +55,7 @@ def measure(url: str, num_rows: int) -> dict[str, float]:
 
 
 def run_trial(store: Store) -> int:
+    """The id of a new trial with a running attempt."""
     study = store.create_study({"name": "benchmark"}, now=1.0)
     store.create_trials(study.id, [(0, {})], now=1.0)
     trial_id = store.trials(study.id)[0].id
@@ -63,6 +66,7 @@ def run_trial(store: Store) -> int:
 
 
 def flush(store: Store, trial_id: int, num_rows: int, rows_per_flush: int) -> None:
+    """Report ``num_rows`` metric rows, ``rows_per_flush`` in each transaction."""
     for first in range(0, num_rows, rows_per_flush):
         seqs = range(first, first + rows_per_flush)
         rows = [Metric(trial_id, 1, seq, seq, {"loss": 1.0 / (seq + 1), "accuracy": 0.5}, 1.0) for seq in seqs]
@@ -70,11 +74,13 @@ def flush(store: Store, trial_id: int, num_rows: int, rows_per_flush: int) -> No
 
 
 def move(store: Store, trial_id: int, times: int) -> None:
+    """Move the trial from RUNNING to RUNNING ``times`` times."""
     for step in range(times):
         assert store.move_trial(trial_id, TrialState.RUNNING, 1, TrialState.RUNNING, judged_step=step, now=1.0)
 
 
 def seconds(act: Callable[[], object]) -> float:
+    """Wall-clock seconds that ``act`` takes."""
     began = time.perf_counter()
     act()
     return time.perf_counter() - began

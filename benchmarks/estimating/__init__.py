@@ -1,1 +1,1 @@
-"""The parts of ``benchmarks.estimators``."""
+"""The parts of ``benchmarks.estimators``, one module each, and what they share."""

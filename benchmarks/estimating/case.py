@@ -1,4 +1,4 @@
-"""What ``benchmarks.estimators`` measures by: one model, how it is trained, and the samples of a micro-batch."""
+"""One case of ``benchmarks.estimators``: a model, how it is trained, and the number of samples in a micro-batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from workloads.protocol import Workload
 
 @dataclass(frozen=True)
 class Case:
-    """``model`` is one of ``zoo.MODELS``, or a built-in workload, which has its own optimizer and fp32."""
+    """A model and how it is trained. ``batch`` is the number of samples in one micro-batch.
+
+    ``model`` names one of ``zoo.MODELS`` or a built-in workload; a built-in one always has its own optimizer and fp32.
+    """
 
     model: str
     batch: int
@@ -27,10 +30,12 @@ class Case:
     selective: bool = False
 
     def to_json(self) -> str:
+        """The case as JSON, for another process."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str) -> Case:
+        """The case that ``to_json`` wrote."""
         return cls(**json.loads(text))
 
     def __str__(self) -> str:
@@ -42,9 +47,11 @@ class Case:
 
     @property
     def layout(self) -> Layout:
+        """The layout of its single rank."""
         return Layout(recompute=self.recompute, accumulate=self.num_micro_batches > 1, selective=self.selective)
 
     def workload(self) -> Workload:
+        """A new workload with the case's parameters."""
         if self.model in BUILT_INS:
             return load_workload(self.model, None)(self.params)
         chosen = {"model": self.model, "precision": self.precision, "optimizer": self.optimizer}

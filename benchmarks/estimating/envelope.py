@@ -1,8 +1,8 @@
-"""The estimator's shortcuts against direct traces: peaks of architectures that were never traced, at random.
+"""Compares the estimator's shortcuts with direct traces, for random architectures.
 
-Each point is a GPT or a ViT of random depth, width and sequence, under a random layout. A curve of its own comes from
-one batch, four of its blocks and the first step of the whole; formulas come from examples of other architectures
-alone. Both are asked for a batch that is then traced as it is.
+Each point is a GPT or a ViT of random depth, width and sequence length, under a random layout. The point's own curve
+comes from a trace at one batch, of four of its blocks and of the first step of the whole model. The formulas come only
+from examples of other architectures. Both predict the peak at another batch, which is then traced directly.
 """
 
 from __future__ import annotations
@@ -35,19 +35,25 @@ from workloads.sandbox.recipe import recipe_of
 TITLE = "Shortcuts"
 HEADER = ("direct MiB", "curve", "formula", "curve s", "direct s", "case")
 ABOUT = """\
-Peaks of random architectures, layouts and batches against direct traces of them, in bytes apart: those of a curve
-traced with another batch and few blocks, and those of formulas found from examples of other architectures, as
-`scamp screen` uses them; where these do not hold, whether an architecture falls back to a trace. Seconds are of one
-processor: for the whole curve, and for the one batch; the formulas take microseconds once they are found."""
+Peaks of random architectures, layouts and batches: predicted minus directly traced, in bytes. "Curve" is a curve that
+was traced with another batch and few blocks. "Formula" uses formulas that were found from examples of other
+architectures, as in `scamp screen`; "falls back" means that they do not cover this architecture, which would be traced.
+Seconds are processor time: for the whole curve, and for the direct trace of one batch. The formulas take microseconds
+once they are found."""
 
 EXAMPLES = 600
-"""Architectures that examples are chosen from."""
+"""Number of architectures from which the examples are chosen."""
 DEGREES = (1, 2, 4, 8)
-"""Ranks that formulas are found for."""
+"""Numbers of ranks for which formulas are found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
+    """An architecture and a layout; ``traced_batch`` gives the curve, and ``asked_batch`` is the batch to predict.
+
+    ``degrees`` are the numbers of ranks for which formulas are found.
+    """
+
     workload: str
     params: dict[str, Any]
     layout: Layout
@@ -62,20 +68,22 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Bytes apart are None where there is no curve on lines, or no formula."""
+    """Predicted minus traced bytes: None where the curve is not piecewise linear, or where no formula applies."""
 
     curve_apart: int | None
     formula_apart: int | None
     direct_bytes: int
     curve_seconds: float  # of processor time
-    direct_seconds: float  # the same, for the one batch
+    direct_seconds: float  # of processor time, for one batch
 
     def row(self) -> list[str]:
-        apart = ["falls back" if one is None else str(one) for one in (self.curve_apart, self.formula_apart)]
+        """The cells of the table under ``HEADER``, without the case."""
+        apart = ["falls back" if error is None else str(error) for error in (self.curve_apart, self.formula_apart)]
         return [f"{self.direct_bytes / MIB:.0f}", *apart, f"{self.curve_seconds:.2f}", f"{self.direct_seconds:.2f}"]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Point]:
+    """100 random points drawn with ``seed``, or two small ones."""
     source = random.Random(seed)
     every = [draw(source) for _ in range(100)]
     if quick:  # formulas for one rank of one workload take a fifth of the time
@@ -85,7 +93,8 @@ def cases(quick: bool, seed: int) -> Sequence[Point]:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    apart = [one for result in results for one in (result.curve_apart, result.formula_apart) if one is not None]
+    """The largest difference in bytes, the number of fallbacks, and the mean time of a curve."""
+    apart = [error for result in results for error in (result.curve_apart, result.formula_apart) if error is not None]
     return {
         "envelope_points": len(results),
         "envelope_max_bytes_apart": max(map(abs, apart), default=0),
@@ -96,6 +105,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def draw(source: random.Random) -> Point:
+    """A random point."""
     workload = source.choice(["stdlib_gpt", "vit_digits"])
     heads = source.choice([1, 2, 4])
     params: dict[str, Any] = {"depth": source.randint(1, 24), "width": heads * source.randint(4, 64), "heads": heads}
@@ -107,7 +117,7 @@ def draw(source: random.Random) -> Point:
 
 
 def measure(point: Point, seconds: float) -> Result:
-    """In this process, where nothing ends a trace: ``seconds`` are not looked at."""
+    """The result of one point; it runs in this process, where nothing stops a trace, so ``seconds`` is ignored."""
     torch.set_num_threads(1)
     recipe = recipe_of(load_workload(point.workload, None)(dict(point.params)))
     began = time.process_time()
@@ -117,10 +127,10 @@ def measure(point: Point, seconds: float) -> Result:
     ended = time.process_time()
     shortened = traced.equal_blocks or point.params["depth"] <= TRACED_BLOCKS
     curve = traced.curve.peak_bytes(point.asked_batch) if shortened and isinstance(traced.curve, Envelope) else None
-    told = by_formula(point)
+    formula = by_formula(point)
     return Result(
         None if curve is None else curve - direct,
-        None if told is None else told - direct,
+        None if formula is None else formula - direct,
         direct,
         between - began,
         ended - between,
@@ -128,7 +138,7 @@ def measure(point: Point, seconds: float) -> Result:
 
 
 def by_formula(point: Point) -> int | None:
-    """The peak; None where no blueprint has such an architecture."""
+    """Peak bytes by the formulas; None if no blueprint covers the architecture."""
     variables = {**point.params, RANKS: point.layout.dp_shard, SAMPLES: point.asked_batch}
     for group, blueprints in _blueprints(point.workload, point.degrees):
         if isinstance(blueprints, str) or any(point.params[name] != value for name, value in group.settings.items()):
@@ -142,7 +152,7 @@ def by_formula(point: Point) -> int | None:
 
 @cache
 def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[Group, dict[Layout, Blueprint] | str]]:
-    """Of architectures that have nothing to do with the points."""
+    """Blueprints from examples of other architectures, drawn with a different seed than the points."""
     source = random.Random("blueprints")
     drawn = [point for point in (draw(source) for _ in range(EXAMPLES)) if point.workload == workload]
     with tempfile.TemporaryDirectory() as folder, TracePool() as pool:

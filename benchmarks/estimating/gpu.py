@@ -1,7 +1,7 @@
-"""What training steps really take from a GPU: in a process of its own, on the first GPU that CUDA shows.
+"""Measures the memory and time that training steps really take on the first GPU that CUDA shows, in a separate process.
 
-``python -m benchmarks.estimating.gpu ORDER`` prints an ``Observation`` as one line of JSON. What was foretold is not in
-it, so that a later estimator can be held against it; only the capacities that were tried are chosen by it.
+``python -m benchmarks.estimating.gpu ORDER`` prints an ``Observation`` as one line of JSON. It has no predictions in
+it, so a later estimator can be compared with it; only the capacities that are tried come from the estimator.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from workloads.parallel.apply import apply_plan
 from workloads.training.step import to_device, train_step
 from workloads.training.warm_up import warm_up
 
-NUM_STEPS = 2  # the first makes the optimizer's states
-NUM_TIMED = 7  # more steps, of which the first two do not count
-FINEST = 0.002  # of a capacity: no more is asked of the search
+NUM_STEPS = 2  # the first creates the optimizer's states
+NUM_TIMED = 7  # further steps that are timed; the first two do not count
+FINEST = 0.002  # the search stops when the capacity is known to this share
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to observe: a case, and capacities to try, in bytes over what the process holds for good."""
+    """A case to observe, and capacities to try, in bytes over the memory that the process holds permanently."""
 
     case: str
     uuid: str
@@ -41,11 +41,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Bytes, and seconds of a step.
+    """Bytes, and seconds of one step.
 
-    ``active_bytes`` and ``reserved_bytes`` are peaks of two steps without a limit, over the ``kept_bytes`` that
-    PyTorch's allocator still has when the model is gone (cuBLAS). ``attempts`` are (capacity over ``kept_bytes``,
-    whether two steps ran with it); ``context_bytes`` what NVML counts beyond what the allocator reserves.
+    ``active_bytes`` and ``reserved_bytes`` are the peaks of two steps without a limit, over ``kept_bytes``: memory that
+    PyTorch's allocator still holds when the model is gone (cuBLAS). ``attempts`` has pairs of a capacity over
+    ``kept_bytes`` and whether two steps ran with it. ``context_bytes`` is the memory of the process that NVML counts
+    beyond the memory that the allocator reserves.
     """
 
     active_bytes: int
@@ -57,16 +58,20 @@ class Observation:
 
     @property
     def smallest_capacity_bytes(self) -> int:
-        """The least that was seen to do."""
+        """The smallest capacity with which two steps ran."""
         return min((capacity for capacity, ran in self.attempts if ran), default=self.reserved_bytes)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Observation:
+        """The observation in a record."""
         return cls(**data | {"attempts": [(int(capacity), bool(ran)) for capacity, ran in data["attempts"]]})
 
 
 def search(runs: Callable[[int], bool], first: Sequence[int], too_small: int, enough: int) -> list[tuple[int, bool]]:
-    """Try ``first``, then halve what is left between too small and enough, until that is fine enough."""
+    """Try the capacities in ``first``, then bisect between ``too_small`` and ``enough`` down to the share ``FINEST``.
+
+    Returns each capacity that was tried, and whether it ran.
+    """
     attempts: list[tuple[int, bool]] = []
 
     def attempt(capacity: int) -> None:
@@ -83,6 +88,7 @@ def search(runs: Callable[[int], bool], first: Sequence[int], too_small: int, en
 
 
 def observe(order: Order) -> Observation:
+    """Run the case on the GPU without a limit, time it, and search for the smallest capacity."""
     held_before = held_bytes(order.uuid)
     device, case = torch.device("cuda", 0), Case.from_json(order.case)
     warm_up(device, None)
@@ -90,7 +96,7 @@ def observe(order: Order) -> Observation:
     initial = workload.build_model()
 
     def steps(num: int) -> Callable[[], object]:
-        """Takes so many from a fresh start, and returns one more to be taken."""
+        """Takes ``num`` steps with a new model and optimizer, and returns a function that takes one more."""
         model = copy.deepcopy(initial).to(device)
         apply_plan(model, workload.blocks(model), case.layout, None)
         optimizer = workload.optimizer(model)
@@ -104,13 +110,13 @@ def observe(order: Order) -> Observation:
         return step
 
     def clear() -> int:
-        """Bytes that the allocator still has reserved."""
+        """Free what can be freed; returns the bytes that the allocator still has reserved."""
         gc.collect()
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
         return torch.cuda.memory_reserved(device)
 
-    steps(NUM_STEPS)  # what libraries keep from a first use on is there afterwards
+    steps(NUM_STEPS)  # afterwards libraries hold all that they keep after a first use
     kept_reserved, kept = clear(), torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     step = steps(NUM_STEPS)

@@ -1,4 +1,4 @@
-/* Counts the bytes that are allocated from the C library, and the most of them at once: LD_PRELOAD this. */
+/* Counts the bytes allocated from the C library, now and at the peak. Load it into a process with LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>

@@ -1,4 +1,7 @@
-"""Bytes that this process holds from the C library, counted by ``heap.c``, which must be loaded before it starts."""
+"""Bytes that this process has allocated from the C library, as counted by ``heap.c``.
+
+The library must be loaded when the process starts: see ``counting``.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ _SOURCE = Path(__file__).with_name("heap.c")
 
 @contextmanager
 def counting() -> Iterator[dict[str, str]]:
-    """What to add to the environment of a process, so that it counts. Raises ``OSError`` or ``CalledProcessError``
-    where there is no C compiler."""
+    """Compile the counter; yields the environment variables with which a new process loads it.
+
+    Raises ``OSError`` or ``CalledProcessError`` if there is no C compiler.
+    """
     with TemporaryDirectory() as folder:
         library = Path(folder, "heap.so")
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, _SOURCE], check=True)
@@ -23,15 +28,17 @@ def counting() -> Iterator[dict[str, str]]:
 
 
 def held() -> int:
+    """Bytes allocated now."""
     return _call("heap_held")
 
 
 def peak() -> int:
-    """The most at once since ``forget_peak``."""
+    """The most bytes allocated at once since ``forget_peak``."""
     return _call("heap_peak")
 
 
 def forget_peak() -> None:
+    """Set the peak back to the bytes allocated now."""
     _call("heap_reset")
 
 

@@ -1,8 +1,8 @@
-"""Whether a model fits: what the estimator says, against real steps under a limit that the operating system enforces.
+"""Compares the estimator's answer to "does it fit?" with real steps under a limit that the operating system enforces.
 
-A rank is warmed up as the service does it, and forked for every cap: as a new rank, and as one that was used before, by
-the same model. Two decisions are held against how it ends: by the traced peak alone, and by the peak with its margin,
-which the service reserves. It takes no gangs: these have more memory of their own (``GANG_MARGIN_BYTES``).
+A rank is warmed up as in the service, and forked for every cap: as a new rank, and as a used one that has run the same
+model before. How the run ends is compared with two decisions: by the traced peak alone, and by the peak plus margin,
+which is what the service reserves. Gangs are left out, as their ranks need extra memory (``GANG_MARGIN_BYTES``).
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ from workloads.training.step import train_step
 from workloads.training.warm_up import warm_up
 
 TITLE = "Does it fit?"
-CAPS_PERCENT = (90, 94, 97, 100, 103, 106, 110)  # of the traced peak; the last run is under what would be reserved
-BAND_PERCENT = 3  # nearer to the peak than this, memory beyond tensors decides
+CAPS_PERCENT = (90, 94, 97, 100, 103, 106, 110)  # of the traced peak; one more run has the reserved memory as its cap
+BAND_PERCENT = 3  # closer to the peak than this, memory outside tensors decides
 NUM_STEPS = 3
 CPU = torch.device("cpu")
 HEADER = ("peak MiB", "reserved MiB", *(f"{percent} %" for percent in CAPS_PERCENT), "as reserved", "case")
 ABOUT = f"""\
-{NUM_STEPS} real steps of one rank under `RLIMIT_DATA`: at caps of so many percent of the traced peak, and at what the
-service would reserve (the peak, 6 % and 4 MiB). "Fits" and "dies" are how the run ended. A used rank has run the same
-model before, and so has all that libraries keep for good; a new one gets it in its first step, as the ranks of the
-service do (docs/decisions/0009-settled-baseline.md).
+{NUM_STEPS} real steps of one rank under `RLIMIT_DATA`. The caps are percentages of the traced peak and, in the last
+column, the memory that the service would reserve (the peak plus 6 % and 4 MiB). "Fits" and "dies" say how the run
+ended. A used rank has run the same model before, so it already holds all memory that libraries keep permanently. A new
+rank gets that memory in its first step, like the ranks of the service (docs/decisions/0009-settled-baseline.md).
 
-By the peak alone the estimator says that a model fits where the peak is at most the cap; **bold** is where that was
-wrong. `oom_right_pct` is of decisions {BAND_PERCENT} % and more from the peak, `oom_missed` are those of them that said
-"fits" and died, `oom_inside_missed` those at the peak itself. By what is reserved, which is how the service decides,
-every run counts: `oom_reserved_missed` said "fits" and died, `oom_reserved_needless` said "does not fit" and lived.
-`new` and `used` in a name are those ranks alone."""
+By the peak alone, the estimator says that a model fits if its peak is at most the cap; **bold** cells show where that
+was wrong. `oom_right_pct` is the share of right decisions at caps {BAND_PERCENT} % or more from the peak. Of these,
+`oom_missed` counts those that said "fits" and died; `oom_inside_missed` counts the same at caps nearer to the peak. By
+the reserved memory, which is how the service decides, every run counts: `oom_reserved_missed` said "fits" and died,
+`oom_reserved_needless` said "does not fit" and lived. `new` or `used` in a name means only those ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
+    """A case on a new rank, or on one that has run the same model before."""
+
     case: Case
     used: bool
 
@@ -55,6 +57,7 @@ class Rank:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Rank]:
+    """All models on a new and on a used rank, or one small case; ``seed`` is not used."""
     if quick:
         return [Rank(Case("vit_digits", 64, {"depth": 4, "width": 96}), used=True)]
     return [Rank(case, used) for case in MODELS for used in (False, True)]
@@ -84,7 +87,7 @@ MODELS = [
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``ends`` are those of the runs under ``caps`` (bytes): "" where all steps were taken, else what ended them."""
+    """Runs under each of ``caps`` (bytes). ``ends`` has "" for a run that took all steps, else the error's name."""
 
     peak_bytes: int
     reserved_bytes: int
@@ -93,6 +96,7 @@ class Result:
     used: bool
 
     def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
         sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (self.peak_bytes, self.reserved_bytes)]
         needs = [self.peak_bytes] * len(CAPS_PERCENT) + [self.reserved_bytes]
         runs = zip(needs, self.caps, self.ends, strict=True)
@@ -104,7 +108,7 @@ def _word(end: str) -> str:
 
 
 def measure(rank: Rank, seconds: float) -> Result:
-    """``seconds`` are of all runs together."""
+    """The result of one rank; ``seconds`` limits all its real runs together."""
     case = rank.case
     traced = trace(recipe_of(case.workload()), case.layout, case.batch)
     profile = ModelProfile(traced.structure, traced.num_params, traced.state_bytes, {case.layout: traced.curve})
@@ -117,7 +121,7 @@ def measure(rank: Rank, seconds: float) -> Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Of all ranks, then of the new and of the used ones."""
+    """Counts of decisions for all ranks, then for the new and for the used ones."""
     groups = {
         "oom": results,
         "oom_new": [result for result in results if not result.used],
@@ -131,7 +135,7 @@ def _count(results: Sequence[Result]) -> dict[str, float]:
     for result in results:
         lived = [not end for end in result.ends]
         reserved += [(result.reserved_bytes <= cap, well) for cap, well in zip(result.caps, lived, strict=True)]
-        for percent, cap, well in zip(CAPS_PERCENT, result.caps, lived, strict=False):  # the last cap is easy for it
+        for percent, cap, well in zip(CAPS_PERCENT, result.caps, lived, strict=False):  # without the last, an easy cap
             (outside if abs(percent - 100) >= BAND_PERCENT else inside).append((result.peak_bytes <= cap, well))
     return {
         "cases": len(results),
@@ -147,19 +151,19 @@ def _count(results: Sequence[Result]) -> dict[str, float]:
 
 
 def _missed(decisions: Sequence[tuple[bool, bool]]) -> int:
-    """Of (said to fit, lived)."""
+    """Number of decisions, pairs of (said to fit, lived), that said "fits" and died."""
     return sum(says_fits and not lived for says_fits, lived in decisions)
 
 
 def run_under(case: Case, caps: Sequence[int], used: bool) -> list[str]:
-    """How a few steps end under each cap. Every run is a fork of this process, which without ``used`` has run none."""
+    """How a few steps end under each cap. Every run is a fork of this process, which runs steps first if ``used``."""
     torch.set_num_threads(1)
     workload = case.workload()
     warm_up(CPU, None)
     workload.build_model()
-    workload.train_batch(torch.arange(1))  # data sets are read now, as in workloads.training.runtime
+    workload.train_batch(torch.arange(1))  # reads the data set, as in workloads.training.runtime
     if used and (end := _end_of(case, None)):
-        raise RuntimeError(f"without a limit it ended by {end}")
+        raise RuntimeError(f"the steps failed without a limit, with {end}: fix the model first")
     return [_forked(case, cap) for cap in caps]
 
 

@@ -1,4 +1,4 @@
-"""Seconds of a step on this CPU: foretold from a fake trace, against real ones of models it was not measured on."""
+"""Compares predicted with measured seconds of a step on this CPU, for models that were not part of the calibration."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ from workloads.training.step import train_step
 
 CALIBRATION_SECONDS = 600
 NUM_STEPS = 5
-PROBE_EVERY = 3  # of the calibration's own steps
+PROBE_EVERY = 3  # every third of the calibration's own steps is measured again
 TITLE = "Seconds of a step"
 HEADER = ("predicted s", "drift", "measured s", "error", "scaled", "case")
 ABOUT = """\
-Processor seconds of a step of one rank with one thread, foretold after `scamp calibrate`, of models that it did not
-measure. "Drift" is what the machine has changed since, by the calibration's own steps, which are taken in turns with
-those of the case; "scaled" is the error with that taken out of each turn, as no user can."""
+Processor seconds of one step of a rank with one thread, predicted after `scamp calibrate`, for models that were not
+part of the calibration. "Drift" is how much slower the machine has become since then: the calibration's own steps are
+measured again, in turns with those of the case. "Scaled" is the error after drift is taken out of each turn, which a
+user cannot do."""
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
+    """All cases, or one small case; ``seed`` is not used."""
     every = [
         Case("gpt", 2, {"depth": 4, "width": 256, "context": 128}),
         Case("gpt", 8, {"depth": 2, "width": 128, "context": 256}),
@@ -67,8 +69,11 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Seconds. ``drift`` is how much longer than foretold a few of the calibration's own steps took just then: the
-    machine's change since, and what the fit misses of them. ``steady`` are measured seconds without it."""
+    """Predicted and measured seconds of one step.
+
+    ``drift`` is measured over predicted seconds for a few of the calibration's own steps, at the time of the case: the
+    change of the machine since the calibration, and the fit's own error. ``steady`` is measured seconds over drift.
+    """
 
     predicted: float
     measured: float
@@ -77,18 +82,22 @@ class Result:
 
     @property
     def error_pct(self) -> float:
+        """Error in percent of the measured seconds; negative: predicted too low."""
         return 100 * (self.predicted / self.measured - 1)
 
     @property
     def scaled_error_pct(self) -> float:
+        """Error in percent, with drift taken out."""
         return 100 * (self.predicted / self.steady - 1)
 
     def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
         seconds = [f"{self.predicted:.3f}", f"{self.drift:.2f}", f"{self.measured:.3f}"]
         return [*seconds, f"{self.error_pct:+.1f} %", f"{self.scaled_error_pct:+.1f} %"]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Median, 95th percentile and maximum of absolute errors, and the range of drift."""
     errors = sorted(abs(result.error_pct) for result in results)
     scaled = sorted(abs(result.scaled_error_pct) for result in results)
     return {
@@ -103,6 +112,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def measure(case: Case, seconds: float) -> Result:
+    """The result of one case; ``seconds`` limits its real run. The first call also waits for the calibration."""
     kind = calibration().result()
     real = json.loads(last_line("-m", "benchmarks.estimating.pace", case.to_json(), seconds=seconds))
     expected = kind.seconds(Work.from_json(real["probe_work"]))
@@ -113,7 +123,7 @@ def measure(case: Case, seconds: float) -> Result:
 
 @cache
 def calibration() -> Future[DeviceKind]:
-    """Of this machine's CPU, once; it runs in a process of its own from the first call on."""
+    """The calibration of this machine's CPU; the first call starts it in a separate process."""
 
     def calibrate() -> DeviceKind:
         return DeviceKind.from_json(
@@ -124,11 +134,12 @@ def calibration() -> Future[DeviceKind]:
 
 
 def predict(case: Case, kind: DeviceKind) -> float:
+    """Predicted seconds of one step."""
     return kind.seconds(trace(recipe_of(case.workload()), case.layout, case.batch).work.step(case.batch, 1))
 
 
 def run_for_real(case: Case) -> dict[str, Any]:
-    """Processor seconds of steps as a rank would take them, and of a few known steps in turns with them."""
+    """Processor seconds of steps under a rank's conditions, and of some calibration steps in turns with them."""
     prepare()
     clock = ProcessorTime()
     probes = [Probe(step, clock) for step in list(steps(CPU))[::PROBE_EVERY]]

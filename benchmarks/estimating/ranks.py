@@ -1,8 +1,8 @@
-"""What each rank of a real gang takes, against what a trace of a single process has foretold of it.
+"""Compares the memory of each rank of a real gang with the prediction from a trace in a single process.
 
-The ranks are processes that talk over gloo. Each takes a few steps as ``training.runtime`` does, and in the last of
-them ``heap.c`` counts every allocation. Torch's profiler would not do: it sees one thread, and what gloo's threads free
-of tensor-parallel ranks it takes to be there still (it counted up to 6 % too much of them).
+The ranks are processes that communicate over gloo. Each takes a few steps as ``training.runtime`` does, and ``heap.c``
+counts every allocation in the last step. torch's profiler cannot do this: it sees only one thread, so it misses memory
+that gloo's threads free in tensor-parallel ranks (it counted up to 6 % too much).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.estimating import heap
 from benchmarks.estimating.zoo import make
 from estimators.model import MIB, Plan
 
-NUM_STEPS = 3  # the last is measured: optimizer states and lazily made buffers exist by then
+NUM_STEPS = 3  # the last is measured, as optimizer states and lazily created buffers exist by then
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,12 @@ class Case:
     plan: Plan
 
     def to_json(self) -> str:
+        """The case as JSON, for another process."""
         return json.dumps({"workload": self.workload, "params": self.params, "plan": self.plan.to_json()})
 
     @classmethod
     def from_json(cls, text: str) -> Case:
+        """The case that ``to_json`` wrote."""
         data = json.loads(text)
         return cls(data["workload"], data["params"], Plan.from_json(data["plan"]))
 
@@ -51,15 +53,16 @@ GPT = {"depth": 4, "width": 512, "context": 64}
 VIT = {"depth": 4, "width": 512, "patch": 1}
 
 
-TITLE = "What each rank of a gang takes"
-HEADER = ("foretold MiB", "counted MiB", "error", "case")
+TITLE = "Peaks of the ranks of a gang"
+HEADER = ("predicted MiB", "counted MiB", "error", "case")
 ABOUT = """\
-Peaks of real ranks on gloo, of at least 50 MiB: every allocation from the C library is counted, but for what
-libraries keep when the model is gone. The rank with the largest error.
-With ZeRO-1, which divides whole parameters, the rank that has most: others may need far less."""
+Peaks of real ranks on gloo, all of at least 50 MiB. Every allocation from the C library is counted, less the memory
+that libraries keep when the model is gone. Each row has the rank with the largest error. With ZeRO-1, which divides
+whole parameters, it has the rank with the largest part: others may need far less."""
 
 
 def cases(quick: bool, seed: int) -> list[Case]:
+    """All cases, or the first one; ``seed`` is not used."""
     every = list(_cases())
     return every[:1] if quick else every
 
@@ -114,35 +117,40 @@ def _cases() -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Result:
-    """Bytes of each rank."""
+    """Peak bytes of each rank."""
 
     predicted: Sequence[int]
     measured: Sequence[int]
 
     @property
     def errors_pct(self) -> list[float]:
-        return [100 * (told / taken - 1) for told, taken in zip(self.predicted, self.measured, strict=True)]
+        """Error of each rank, in percent of the measured bytes; negative: predicted too low."""
+        pairs = zip(self.predicted, self.measured, strict=True)
+        return [100 * (predicted / measured - 1) for predicted, measured in pairs]
 
     def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
         worst = max(range(len(self.measured)), key=lambda rank: abs(self.errors_pct[rank]))
         sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (self.predicted[worst], self.measured[worst])]
         return [*sizes, f"{self.errors_pct[worst]:+.3f} %"]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Median and maximum of the absolute errors of all ranks."""
     errors = [abs(error) for result in results for error in result.errors_pct]
     return {"ranks_cases": len(results), "ranks_max_pct": max(errors), "ranks_median_pct": median(errors)}
 
 
 def measure(case: Case, seconds: float) -> Result:
-    foretold, counted = predict(case), _counted(case, seconds)
-    if case.plan.zero1:  # which divides whole parameters: what is foretold is the rank that has most
-        foretold, counted = foretold[:1], [max(counted)]
-    return Result(foretold, counted)
+    """The result of one case; ``seconds`` limits its real run."""
+    predicted, counted = predict(case), _counted(case, seconds)
+    if case.plan.zero1:  # it divides whole parameters, and the prediction is for the rank with the largest part
+        predicted, counted = predicted[:1], [max(counted)]
+    return Result(predicted, counted)
 
 
 def predict(case: Case) -> list[int]:
-    """Peak bytes of each rank."""
+    """Predicted peak bytes of each rank."""
     from estimators.tracing.tracer import trace
     from workloads.sandbox.recipe import recipe_of
 
@@ -152,7 +160,7 @@ def predict(case: Case) -> list[int]:
 
 
 def _counted(case: Case, seconds: float) -> list[int]:
-    """Peak bytes of each rank. Raises ``RuntimeError`` when one fails, ``TimeoutError`` after so many seconds."""
+    """Counted peak bytes of each rank. Raises ``RuntimeError`` if one fails, ``TimeoutError`` after ``seconds``."""
     with tempfile.TemporaryDirectory() as folder, heap.counting() as environment:
         command = [sys.executable, "-m", "benchmarks.estimating.ranks", case.to_json(), f"{folder}/store"]
         own = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
@@ -164,9 +172,9 @@ def _counted(case: Case, seconds: float) -> list[int]:
         try:
             while None in (codes := [rank.poll() for rank in ranks]) or any(codes):
                 if failed := [code for code in codes if code]:
-                    raise RuntimeError(f"a rank ended with {failed[0]}: its error is above")
+                    raise RuntimeError(f"a rank ended with exit code {failed[0]}: its error is above")
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"took more than {seconds:g} s: allow more with --seconds")
+                    raise TimeoutError(f"took more than {seconds:g} s: allow more time with --seconds")
                 time.sleep(0.05)
         finally:
             for rank in ranks:
@@ -176,7 +184,7 @@ def _counted(case: Case, seconds: float) -> list[int]:
 
 
 def run_for_real(case: Case, rank: int, store: str) -> int:
-    """The peak of this rank, in bytes; its peers run at the same time."""
+    """Peak bytes of this rank; its peers must run at the same time."""
     import torch
     from torch.distributed import FileStore
     from torch.distributed.device_mesh import DeviceMesh

@@ -1,7 +1,7 @@
-"""What a benchmark has found: kept in a file from which a later run goes on, and written as a page.
+"""Keeps the results of a benchmark in a file, so that a later run can continue, and writes them as a page.
 
-A file is of one machine and one set of versions; figures of another are not added to it. What the numbers mean is
-known to the parts of the benchmark alone.
+A file holds results of one machine and one set of versions; results of another are refused. Only the parts of the
+benchmark know what the numbers mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workloads.calibration.measure import cpu_name
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one case ended: ``values`` are the fields of its part's result, ``failure`` says why there are none."""
+    """How one case ended: ``values`` has the fields of its part's result; ``failure`` says why there is none."""
 
     part: str
     case: str
@@ -29,25 +29,26 @@ class Finding:
     values: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
     day: str = field(default_factory=lambda: str(date.today()))
-    seconds: float = 0.0  # by the clock
+    seconds: float = 0.0  # of wall-clock time
 
 
 class Results:
-    """All findings by part and case; with a file each is in it as soon as it is known."""
+    """All findings by part and case; if there is a file, each finding is written to it at once."""
 
     def __init__(self, file: Path | None) -> None:
-        """Raises ``ValueError`` for a file of another machine or other versions."""
+        """Reads ``file`` if it exists. Raises ``ValueError`` if it is of another machine or of other versions."""
         self._file = file
         self._findings: dict[tuple[str, str], Finding] = {}
         if file is None or not file.exists():
             return
         first, *others = map(json.loads, file.read_text().splitlines())
         if first != setting():
-            raise ValueError(f"{file} is of {first}, this is {setting()}: name another file")
+            raise ValueError(f"{file} has results of {first}, but this is {setting()}: name another file")
         for finding in others:
             self._put(Finding(**finding))
 
     def add(self, finding: Finding) -> None:
+        """Add a finding, in place of an earlier one of the same case, and append it to the file."""
         self._put(finding)
         if self._file is not None:
             lines = [] if self._file.exists() else [setting()]
@@ -58,11 +59,12 @@ class Results:
         self._findings[finding.part, finding.case] = finding
 
     def of(self, part: str, case: str) -> Finding | None:
+        """The finding of a case; None if it has not been run."""
         return self._findings.get((part, case))
 
 
 def setting() -> dict[str, str]:
-    """The machine and the versions that figures depend on."""
+    """The machine and the versions on which figures depend."""
     cores = len(os.sched_getaffinity(0))
     packages = {name: _version(name) for name in ("torch", "transformers")}
     return {"cpu": f"{cores} cores of {cpu_name()}", "python": platform.python_version(), **packages}
@@ -77,7 +79,7 @@ def _version(package: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part on the page. ``num_cases`` is how many there are, whether they have been run or not."""
+    """One part of the page. ``num_cases`` counts all cases, whether they have been run or not."""
 
     title: str
     about: str
@@ -88,9 +90,9 @@ class Section:
 
 
 def page(title: str, command: str, sections: Iterable[Section]) -> str:
-    """Markdown, with every finding, bad ones and failures too."""
+    """A page of Markdown with every finding, including bad ones and failures."""
     versions = ", ".join(value if name == "cpu" else f"{name} {value}" for name, value in setting().items())
-    lines = [f"# {title}", "", f"Measured by `{command}` on {versions}; this page is written by it."]
+    lines = [f"# {title}", "", f"Measured by `{command}` on {versions}. The command writes this page."]
     for section in sections:
         lines += ["", *_lines(section)]
     return "\n".join(lines) + "\n"

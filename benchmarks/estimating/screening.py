@@ -1,7 +1,6 @@
-"""How long it takes to screen a space: 1,000 GPTs of many shapes on up to 64 GPUs of one kind, without any GPU.
+"""Measures how long it takes to screen a space: 1,000 GPTs of many shapes on up to 64 GPUs of one kind, without a GPU.
 
-Cold is with nothing known but the installed packages, warm once more with what the first has kept. By the clock, on
-all cores.
+The cold run knows nothing; warm runs use the formulas that it has kept. Times are wall-clock seconds on all cores.
 """
 
 from __future__ import annotations
@@ -24,14 +23,17 @@ from scamp_service.sizing.screening import Screening, screen
 TITLE = "Screening a space"
 HEADER = ("cold s", "warm s", "examples", "checked", "traced alone", "case")
 ABOUT = """\
-Seconds by the clock for the plans of random candidates at every degree (1, 2, 4, … ranks, with and without recompute
-and accumulation): cold, with nothing known; warm, with the formulas that this has found, the median of three. Examples
-are traced with a few blocks, and some candidates are checked, traced whole; those without formulas are traced alone."""
+Wall-clock seconds to plan random candidates at every degree (1, 2, 4, … ranks, with and without recompute and
+accumulation). The cold run knows nothing; warm is the median of three runs with the formulas that the cold run found.
+"Examples" are traced with a few blocks, "checked" candidates are traced whole to check the formulas, and candidates
+without formulas are "traced alone"."""
 NUM_WARM = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
+    """A number of random candidates, and a cluster of ``count`` devices of one kind."""
+
     num_candidates: int
     device: str
     count: int
@@ -42,6 +44,8 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Result:
+    """Wall-clock seconds, numbers of traces, and the number of candidates by the ranks of their plan."""
+
     cold_seconds: float
     warm_seconds: float
     num_examples: int
@@ -50,21 +54,24 @@ class Result:
     by_ranks: dict[str, int]
 
     def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
         numbers = [self.num_examples, self.num_checked, self.num_alone]
         return [f"{self.cold_seconds:.1f}", f"{self.warm_seconds:.2f}", *map(str, numbers)]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Space]:
+    """The one case, or a small one; ``seed`` is not used."""
     return [Space(50, "V100-16", 1)] if quick else [Space(1000, "V100-16", 64)]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Cold and warm seconds of the one result."""
     (result,) = results
     return {"screen_cold_seconds": result.cold_seconds, "screen_warm_seconds": result.warm_seconds}
 
 
 def measure(case: Space, seconds: float) -> Result:
-    """On all cores, where nothing ends it: ``seconds`` are not looked at."""
+    """The result of one case, on all cores; nothing stops it, so ``seconds`` is ignored."""
     source = random.Random(0)
     candidates = [draw(source) for _ in range(case.num_candidates)]
     cluster, kind = target(Settings(), case.device, case.count, None)
@@ -81,7 +88,7 @@ def measure(case: Space, seconds: float) -> Result:
 
 
 def draw(source: random.Random) -> dict[str, Any]:
-    """From half a million to thirteen billion parameters."""
+    """Random parameters of a GPT with half a million to thirteen billion weights."""
     heads = source.choice([2, 4, 8, 16, 32])
     return {
         "depth": source.randint(2, 48),

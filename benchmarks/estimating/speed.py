@@ -1,7 +1,7 @@
-"""How long the estimator takes: for a structure that it knows, exactly, and for ones that it has never seen.
+"""Measures how long an estimate takes: for a known structure, for an exact replay, and for structures never seen.
 
-Seconds are of processor time. New structures are traced in forks of a process that has imported torch and traced a
-small model before, from the candidate's parameters on: as in the service's trace process.
+Seconds are processor time. A new structure is traced in a fork of a process that has imported torch and traced a small
+model, starting from the candidate's parameters, as in the service's trace process.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ class _NoCode:
 TITLE = "How long an estimate takes"
 HEADER = ("median s", "longest s", "case")
 ABOUT = """\
-Processor seconds: for peak, reservation and largest micro-batch of a plan whose layout was traced before; for what a
-GPU's caching allocator takes over two steps of such a plan, by replay; and for tracing structures that were never
-seen."""
+Processor seconds for the peak, the reservation and the largest micro-batch of a plan whose layout was traced before
+(known structure); for the replay of a GPU's caching allocator over two steps of such a plan; and for a trace of a
+structure that was never seen before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
+    """A case: ``figure`` is the key of its figure, ``words`` its name in the table."""
+
     figure: str
     words: str
     params: dict[str, Any]
@@ -65,14 +67,18 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Result:
+    """Processor seconds of each repetition."""
+
     figure: str
     seconds: list[float]
 
     def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
         return [f"{median(self.seconds):.3g}", f"{max(self.seconds):.3g}"]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Speed]:
+    """All cases, or all except the slowest; ``seed`` is not used."""
     every = [
         Speed("cached_ms", "known structure", {"depth": 2, "width": 64}, Layout()),
         Speed("replay_ms", "exact replay, GPT of 1.3B", GPT_1P3B, Layout()),
@@ -88,19 +94,20 @@ def cases(quick: bool, seed: int) -> Sequence[Speed]:
 
 
 def measure(case: Speed, seconds: float) -> Result:
-    """On this machine's processor, where nothing ends a trace: ``seconds`` are not looked at."""
+    """The result of one case; nothing stops a trace here, so ``seconds`` is ignored."""
     torch.set_num_threads(1)
     take = {"cached_ms": _cached, "replay_ms": _replayed}.get(case.figure, _new)
     return Result(case.figure, take(case))
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Medians by case, in seconds or, where the key says so, milliseconds."""
     scale = {"cached_ms": 1e3, "replay_ms": 1e3}
     return {result.figure: scale.get(result.figure, 1) * median(result.seconds) for result in results}
 
 
 def _new(case: Speed) -> list[float]:
-    """In a process that has traced nothing else: what it learns of operations, it uses in all traces that follow."""
+    """Seconds measured in a new process: one that has traced before would reuse what it knows about operations."""
     command = [sys.executable, "-m", "benchmarks.estimating.speed", case.figure]
     seconds: list[float] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return seconds
@@ -143,7 +150,7 @@ def _cached(case: Speed) -> list[float]:
 
 
 def _in_fork(work: Callable[[], object]) -> float:
-    """Processor seconds; what the work leaves behind in the process is gone with the fork."""
+    """Processor seconds of ``work`` in a fork, so that its side effects on the process are gone afterwards."""
     result, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,6 +1,6 @@
-"""The baseline that torch brings along: its ``MemTracker`` on the same steps, of fake tensors as well.
+"""Peaks by torch's own ``MemTracker``, on the same steps with fake tensors, for comparison.
 
-Single ranks only; of sharded models ``FSDPMemTracker`` counts tensors of the global shape that exist nowhere.
+Single ranks only: for sharded models ``FSDPMemTracker`` counts tensors of the global shape that never exist.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from benchmarks.estimating.case import Case
 from workloads.parallel.apply import apply_plan
 from workloads.training.step import train_step
 
-NUM_STEPS = 2  # the first makes the optimizer's states
+NUM_STEPS = 2  # the first creates the optimizer's states
 
 
 def tracked_peak_bytes(case: Case) -> int:
-    """Raises whatever the tracker does where it fails."""
+    """Peak bytes by ``MemTracker``. Raises any kind of error where the tracker fails."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         workload = case.workload()
         model = workload.build_model()
@@ -30,6 +30,6 @@ def tracked_peak_bytes(case: Case) -> int:
         tracker.track_external(model, optimizer, samples)
         with tracker:
             for _ in range(NUM_STEPS):
-                tracker.reset_mod_stats()  # else a module's second call is refused; the peak stays
+                tracker.reset_mod_stats()  # otherwise it refuses a module's second call; this keeps the peak
                 train_step(workload, model, optimizer, [samples] * case.num_micro_batches, case.num_micro_batches)
     return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])

@@ -1,7 +1,8 @@
-"""What training steps really take from the C library, against what a trace of them has foretold.
+"""Compares predicted peaks with the memory that training steps really allocate from the C library.
 
-The truth comes from a process of its own, in which ``heap.c`` counts every allocation; never from its resident size.
-That process has one thread: oneDNN's convolutions take scratch memory for each (1.2 MiB more of 53 in a U-Net with 2).
+The true value comes from a separate process in which ``heap.c`` counts every allocation, never from resident size. That
+process has one thread, because oneDNN's convolutions take scratch memory for each thread (a U-Net of 53 MiB took
+1.2 MiB more with two).
 """
 
 from __future__ import annotations
@@ -24,19 +25,22 @@ from workloads.parallel.apply import apply_plan
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.step import train_step
 
-NUM_STEPS = 2  # the first makes the optimizer's states
+NUM_STEPS = 2  # the first creates the optimizer's states
 TITLE = "Peaks"
 HEADER = ("predicted MiB", "counted MiB", "error", "ZeRO states", "weights × 4", "MemTracker", "case")
 ABOUT = """\
-Two real steps in a process whose every allocation from the C library is counted, but for what libraries keep when the
-model is gone. Beside the estimator's error those of
-three others: the states of ZeRO alone (parameters, gradients, optimizer), four times the weights, and torch's
-`MemTracker` on the same fake steps; where that fails, why."""
+Peaks of two real steps, in a process where every allocation from the C library is counted, less the memory that
+libraries keep when the model is gone. The last columns have the errors of three other estimates: the ZeRO states alone
+(parameters, gradients, optimizer), four times the weights, and torch's `MemTracker` on the same fake steps, or why it
+fails."""
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """Nearly all of at least 500 MiB, as in smaller ones whatever a process keeps for good weighs more; in bf16, where
-    a CPU without such units is slow, of few tokens."""
+    """All cases, or one small case; ``seed`` is not used.
+
+    Nearly all take at least 500 MiB: in smaller cases, memory that a process keeps permanently weighs more. Cases in
+    bf16 have few tokens, because a CPU without bf16 units is slow.
+    """
     if quick:
         return [Case("gpt", 4, {"depth": 4, "width": 256, "context": 256})]
     wide = {"width": 1024}
@@ -87,7 +91,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Bytes. ``tracker_bytes`` is 0 where the tracker failed for the reason in ``tracker_failure``."""
+    """Bytes. ``tracker_bytes`` is 0 where the tracker failed; ``tracker_failure`` then says why."""
 
     predicted: int
     measured: int
@@ -98,13 +102,15 @@ class Result:
 
     @property
     def naive_bytes(self) -> int:
-        """Weights, gradients and two states of an optimizer, all of the weights' size."""
+        """Bytes of weights, gradients and two optimizer states, all of the weights' size."""
         return 4 * self.weight_bytes
 
     def error_pct(self, predicted: int | None = None) -> float:
+        """Error of ``predicted`` (None: the estimator's) in percent of the measured bytes; negative: too low."""
         return 100 * ((self.predicted if predicted is None else predicted) / self.measured - 1)
 
     def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
         sizes = [f"{num_bytes / MIB:.0f}" for num_bytes in (self.predicted, self.measured)]
         others = [f"{self.error_pct(num_bytes):+.1f} %" for num_bytes in (self.state_bytes, self.naive_bytes)]
         tracker = self.tracker_failure or f"{self.error_pct(self.tracker_bytes):+.2f} %"
@@ -112,6 +118,7 @@ class Result:
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Median and 95th percentile of absolute errors, the lowest error, and medians of the other estimates."""
     errors = [result.error_pct() for result in results]
     sizes = sorted(map(abs, errors))
     tracked = [abs(result.error_pct(result.tracker_bytes)) for result in results if not result.tracker_failure]
@@ -128,11 +135,12 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def measure(case: Case, seconds: float) -> Result:
+    """The result of one case; ``seconds`` limits its real run."""
     traced = trace(recipe_of(case.workload()), case.layout, case.batch)
     tracker_bytes, tracker_failure = 0, ""
     try:
         tracker_bytes = tracked_peak_bytes(case)
-    except Exception as error:  # of whatever kind: it is a result
+    except Exception as error:  # any kind: a failure of the tracker is a result
         tracker_failure = f"fails: {type(error).__name__}"
     measured = _counted(case, seconds)
     weight_bytes = traced.num_params * (2 if case.precision == "bf16" else 4)
@@ -146,10 +154,11 @@ def _counted(case: Case, seconds: float) -> int:
 
 
 def run_for_real(case: Case) -> int:
-    """Bytes: the most that a few steps have held at once, over what the process holds when the model is gone.
+    """Peak bytes of a few steps, over the bytes that the process holds when the model is gone.
 
-    The difference to what it held before is what libraries keep for good, such as buffers of MKL and oneDNN that grow
-    with the largest product so far. It is no candidate's, and a rank's limit moves up by it (docs/decisions/0009).
+    Some of these were not held before the steps: libraries keep memory permanently, such as buffers of MKL and oneDNN
+    that grow with the largest product so far. It is not charged to the candidate: a rank's limit rises by it
+    (docs/decisions/0009).
     """
     torch.set_num_threads(1)
 
@@ -158,13 +167,13 @@ def run_for_real(case: Case) -> int:
         model = workload.build_model()
         apply_plan(model, workload.blocks(model), case.layout, None)
         optimizer = workload.optimizer(model)
-        heap.forget_peak()  # the weights are there; what initialising them took does not count
+        heap.forget_peak()  # the weights exist; memory that their initialisation took does not count
         for _ in range(NUM_STEPS):
             batch = workload.train_batch(torch.arange(case.batch) % workload.num_train)
             train_step(workload, model, optimizer, [batch], 1)
 
-    # What an operation takes when it is used for the first time should be over. A model of the default size will do, of
-    # no more tokens or pixels than the case: less work.
+    # Run all operations once, so that the memory of a first use is not measured. A model of the default size will do,
+    # with the case's number of tokens or pixels, because it is less work.
     few = {name: value for name, value in case.params.items() if name in ("context", "side")}
     steps(replace(case, batch=2, params=few))
     gc.collect()

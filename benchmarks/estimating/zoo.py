@@ -1,6 +1,7 @@
-"""Models to measure the estimator by: of many kinds, none of them written for ScaMP.
+"""Models of many kinds to measure the estimator with; none of them was designed for ScaMP.
 
-Each is a function as ``scamp estimate FILE.py:function`` takes it; see ``workloads.function``.
+Each is a function of the form that ``scamp estimate FILE.py:function`` takes: it returns the model, its inputs and
+often a loss (see ``workloads.function``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ Made = tuple[Any, ...]
 
 
 class Attention(nn.Module):
+    """Multi-head self-attention: [n, t, width] → [n, t, width]."""
+
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
@@ -32,6 +35,8 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
+    """Pre-norm transformer block: [n, t, width] → [n, t, width]."""
+
     def __init__(self, width: int, heads: int, causal: bool = False) -> None:
         super().__init__()
         self.first, self.attention = nn.LayerNorm(width), Attention(width, heads, causal)
@@ -44,6 +49,8 @@ class Block(nn.Module):
 
 
 def gpt(depth: int = 6, width: int = 512, heads: int = 8, context: int = 256, vocabulary: int = 8192) -> Made:
+    """A GPT with learned positions and a cross-entropy loss."""
+
     class Gpt(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -65,6 +72,8 @@ def gpt(depth: int = 6, width: int = 512, heads: int = 8, context: int = 256, vo
 
 
 def vit(depth: int = 12, width: int = 384, heads: int = 6, side: int = 224, patch: int = 16) -> Made:
+    """A vision transformer that classifies images of ``side`` × ``side`` pixels into 1000 classes."""
+
     class Vit(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -86,7 +95,7 @@ def vit(depth: int = 12, width: int = 384, heads: int = 6, side: int = 224, patc
 
 
 class WindowBlock(nn.Module):
-    """Attention within windows of 7×7 positions, shifted by half of one in every other block (Swin)."""
+    """Swin block: attention within windows of 7×7 positions, shifted by ``shift`` positions in every other block."""
 
     window = 7
 
@@ -106,6 +115,8 @@ class WindowBlock(nn.Module):
 
 
 class Merge(nn.Module):
+    """Swin's patch merging, which halves the side and doubles the width."""
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm, self.reduce = nn.LayerNorm(4 * width), nn.Linear(4 * width, 2 * width, bias=False)
@@ -117,6 +128,8 @@ class Merge(nn.Module):
 
 
 def swin(width: int = 96, depths: tuple[int, ...] = (2, 2, 6, 2), side: int = 224) -> Made:
+    """A Swin transformer with ``depths`` blocks in each stage."""
+
     class Swin(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -141,6 +154,8 @@ def swin(width: int = 96, depths: tuple[int, ...] = (2, 2, 6, 2), side: int = 22
 
 
 class Twice(nn.Sequential):
+    """Two 3×3 convolutions, each with batch normalisation and ReLU."""
+
     def __init__(self, before: int, after: int) -> None:
         layers: list[nn.Module] = []
         for channels in (before, after):
@@ -149,6 +164,8 @@ class Twice(nn.Sequential):
 
 
 def unet(width: int = 32, levels: int = 4, side: int = 128) -> Made:
+    """A 2D U-Net that segments images into 21 classes."""
+
     class UNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -175,6 +192,8 @@ def unet(width: int = 32, levels: int = 4, side: int = 128) -> Made:
 
 
 def dlrm(rows: int = 100_000, tables: int = 8, width: int = 64) -> Made:
+    """A DLRM: embedding tables, two MLPs and pairwise interactions."""
+
     class Dlrm(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -200,6 +219,7 @@ def dlrm(rows: int = 100_000, tables: int = 8, width: int = 64) -> Made:
 
 
 def hf_gpt2(depth: int = 6, width: int = 512, context: int = 256) -> Made:
+    """Hugging Face's GPT-2."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=depth, n_embd=width, n_head=width // 64, n_positions=context, vocab_size=8192)
@@ -207,6 +227,7 @@ def hf_gpt2(depth: int = 6, width: int = 512, context: int = 256) -> Made:
 
 
 def hf_bert(depth: int = 6, width: int = 512, context: int = 256) -> Made:
+    """Hugging Face's BERT, as a masked language model."""
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
@@ -217,6 +238,7 @@ def hf_bert(depth: int = 6, width: int = 512, context: int = 256) -> Made:
 
 
 def hf_llama(depth: int = 6, width: int = 512, context: int = 256) -> Made:
+    """Hugging Face's Llama, with grouped-query attention."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -227,6 +249,7 @@ def hf_llama(depth: int = 6, width: int = 512, context: int = 256) -> Made:
 
 
 def hf_t5(depth: int = 4, width: int = 512, context: int = 256) -> Made:
+    """Hugging Face's T5, an encoder and decoder."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     sizes = {"num_layers": depth, "d_model": width, "d_ff": 4 * width, "num_heads": width // 64, "vocab_size": 8192}
@@ -240,7 +263,10 @@ MODELS: dict[str, Callable[..., Made]] = {
 
 
 def make(model: str, precision: str = "fp32", optimizer: str = "adamw", **params: Any) -> Made:
-    """One of ``MODELS``. ``precision`` is fp32, bf16 (parameters and all) or amp (autocast to bf16)."""
+    """One of ``MODELS`` with its inputs, loss and optimizer.
+
+    ``precision`` is fp32, bf16 (parameters, too) or amp (autocast to bf16).
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16 if precision == "bf16" else torch.float32)
     try:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.estimating.case import Case
 from benchmarks.estimating.gpu import Observation, search
-from benchmarks.gpu_estimators import Foretold, GpuCase, cases, foretell, score
+from benchmarks.gpu_estimators import GpuCase, Predicted, cases, predict, score
 from estimators.devices.kind import DeviceKind, Rate
 from estimators.model import MIB
 
@@ -31,10 +31,10 @@ def record(*seen: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def seen_as(told: Foretold, times: float, attempts: list[tuple[int, bool]]) -> dict[str, Any]:
-    """Of a GPU that takes so many times what is foretold."""
-    sizes = (int(size * times) for size in (told.active_bytes, told.reserved_bytes))
-    return asdict(Observation(*sizes, 64 * MIB, 400 * MIB, attempts, told.step_seconds * times))
+def seen_as(predicted: Predicted, times: float, attempts: list[tuple[int, bool]]) -> dict[str, Any]:
+    """The observation of a GPU that takes ``times`` as much memory and time as predicted."""
+    sizes = (int(size * times) for size in (predicted.active_bytes, predicted.reserved_bytes))
+    return asdict(Observation(*sizes, 64 * MIB, 400 * MIB, attempts, predicted.step_seconds * times))
 
 
 def test_a_search_tries_what_is_asked_for_and_halves_the_rest() -> None:
@@ -45,11 +45,11 @@ def test_a_search_tries_what_is_asked_for_and_halves_the_rest() -> None:
 
 
 def test_a_record_is_scored_by_the_present_estimator(capsys: pytest.CaptureFixture[str]) -> None:
-    told = foretell(SMALL, KIND)
-    least = told.smallest_capacity_bytes
-    assert 0 < told.active_bytes <= least <= told.reserved_bytes and told.step_seconds > 0
-    right = seen_as(told, 1.0, [(least * 97 // 100, False), (least * 103 // 100, True), (least, True)])
-    missed = seen_as(told, 1.25, [(least * 97 // 100, False), (least * 103 // 100, False), (2 * least, True)])
+    predicted = predict(SMALL, KIND)
+    least = predicted.smallest_capacity_bytes
+    assert 0 < predicted.active_bytes <= least <= predicted.reserved_bytes and predicted.step_seconds > 0
+    right = seen_as(predicted, 1.0, [(least * 97 // 100, False), (least * 103 // 100, True), (least, True)])
+    missed = seen_as(predicted, 1.25, [(least * 97 // 100, False), (least * 103 // 100, False), (2 * least, True)])
     found = score(json.loads(json.dumps(record({"seen": right}, {"seen": missed}, {"failure": "TimeoutError: slow"}))))
     assert found["gpu_cases"] == 2 and found["gpu_oom_decisions"] == 4
     assert found["gpu_oom_right_pct"] == 75 and found["gpu_oom_missed"] == 1
