@@ -1,8 +1,8 @@
-# All that a checkout needs is Python 3.11 or newer, and make. `make` alone lists the targets.
+# A checkout needs only Python 3.11 or newer, and make. `make` alone lists the targets.
 #
 #   PYTHON=python3.12             the Python to make the environment with
-#   TORCH_INDEX_URL=https://…     where torch comes from (docs/deploy.md): https://download.pytorch.org/whl/cpu is small
-#   PIP_ARGS="--index-url …"      anything else for pip
+#   TORCH_INDEX_URL=https://…     the index for torch (docs/deploy.md); https://download.pytorch.org/whl/cpu has small builds
+#   PIP_ARGS="--index-url …"      further options for pip
 
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
@@ -10,13 +10,13 @@ export PIP_ARGS TORCH_INDEX_URL
 
 python := .venv/bin/python
 inputs := pyproject.toml constraints.txt deploy/environment.py
-# An environment whose Python is gone, or that was made in another place (a checkout that moved), counts as none
+# An environment is made again if its Python is gone, or if the checkout has moved since it was made
 broken := $(shell { [ -x $(python) ] && grep -qF -e "-m venv $$(pwd -P)/.venv" .venv/pyvenv.cfg; } || echo .venv/.absent)
 
-# The first Python on the PATH that is new enough; only asked for when there is something to set up
+# The first Python on the PATH that is new enough; looked for only when there is something to set up
 find_python = for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
 	if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$candidate"; exit; fi; done
-no_python = ScaMP needs Python 3.11 or newer, and $(or $(PYTHON),the PATH) has none. Install it (Debian, Ubuntu: \
+no_python = ScaMP needs Python 3.11 or newer, which $(or $(PYTHON),the PATH) does not offer. Install it (Debian, Ubuntu: \
 	apt-get install python3 python3-venv; macOS: brew install python@3.12) or name one: make PYTHON=/path/to/python3.12
 environment = @python=$$($(find_python)); \
 	if [ -z "$$python" ]; then echo "$(strip $(no_python))" >&2; exit 1; fi; "$$python" deploy/environment.py
@@ -26,15 +26,15 @@ environment = @python=$$($(find_python)); \
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 
-setup: .venv/.ready ## make .venv: everything that ScaMP runs with
+setup: .venv/.ready ## make .venv with everything that ScaMP needs to run
 	@echo ".venv is ready: make run, or .venv/bin/scamp --help"
 
 run: .venv/.ready ## set up, start ScaMP, run the demo study, serve the dashboard until Ctrl-C
 	@exec $(python) -m scamp_service demo
 
-test: check ## set up with the tools for development, then check
+test: check ## set up with the development tools, then run all checks
 
-check: lint types floors pytest ## what CI runs: all of the next four
+check: lint types floors pytest ## run the next four targets, as CI does
 
 lint: .venv/.ready-dev ## ruff: style and format
 	$(python) -m ruff check .
@@ -47,18 +47,18 @@ types: .venv/.ready-dev ## mypy, strict
 floors: .venv/.ready-dev ## import-linter: imports point down only
 	$(python) .venv/bin/lint-imports
 
-pytest: .venv/.ready-dev ## the tests
+pytest: .venv/.ready-dev ## run the tests
 	$(python) -m pytest --hypothesis-profile=ci -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5
 
-bench: .venv/.ready ## every benchmark, the quick way
+bench: .venv/.ready ## run every benchmark with --quick
 	@for file in $(filter-out benchmarks/__init__.py,$(wildcard benchmarks/*.py)); do \
 		name=$$(basename "$$file" .py); echo "benchmarks.$$name"; \
 		$(python) -m "benchmarks.$$name" --quick || exit 1; done
 
-lock: ## choose the newest versions that pyproject.toml allows, write constraints.txt
+lock: ## write constraints.txt with the newest versions that pyproject.toml allows
 	$(environment) lock
 
-clean: ## remove .venv and caches; studies (~/.scamp) stay
+clean: ## remove .venv and caches, but keep studies (~/.scamp)
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

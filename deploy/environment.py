@@ -1,7 +1,7 @@
-"""Makes ``.venv``, the environment of this checkout, and keeps it in step with pyproject.toml and constraints.txt.
+"""Makes ``.venv``, the environment of this checkout, and keeps it up to date with pyproject.toml and constraints.txt.
 
-It runs before anything is installed, so it uses the standard library alone: ``python deploy/environment.py setup``.
-ScaMP itself is not installed: it is an application that runs from its checkout; ``.venv/bin/scamp`` leads back here.
+It runs before anything is installed, so it uses only the standard library: ``python deploy/environment.py setup``.
+ScaMP itself is not installed: it is an application that runs from its checkout, and ``.venv/bin/scamp`` links to it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-FREE_BYTES = 4 << 30  # torch's CPU build and the rest take 2.1 GiB, and pip unpacks beside them
+FREE_BYTES = 4 << 30  # torch's CPU build and the rest take 2.1 GiB, and pip needs room to unpack
 
-# torch names these exactly, each build of it others: a pin of ours would tie every machine to one build
+# Each build of torch requires its own exact versions of these: a pin of ours would tie every machine to one build.
 TIED_TO_TORCH = re.compile(r"(nvidia|cuda|triton)\b(?!-ml-py)")
 
 LOCK_HEADER = """\
@@ -43,24 +43,27 @@ ADVICE = (
     (
         r"name resolution|nodename nor servname|NewConnectionError|Network is unreachable|Connection refused"
         r"|ConnectTimeout|ReadTimeout|Max retries exceeded|ProxyError|SSLError|CERTIFICATE_VERIFY_FAILED",
-        "The package index cannot be reached: check the network and the proxy (https_proxy), or name a mirror: "
+        "The package index cannot be reached: check the network and the proxy (https_proxy), or choose a mirror: "
         "make setup PIP_ARGS='--index-url https://…'.",
     ),
     (
         r"ResolutionImpossible|conflicting dependencies",
-        "pyproject.toml asks for what constraints.txt does not allow: run `make lock`, then `make setup`.",
+        "pyproject.toml requires versions that constraints.txt does not allow: run `make lock`, then `make setup`.",
     ),
     (
         r"No matching distribution found|Could not find a version",
-        "The index has no such package for this Python and machine: take Python 3.11, 3.12 or 3.13 "
+        "The index has no such package for this Python and machine: use Python 3.11, 3.12 or 3.13 "
         "(make clean; make setup PYTHON=python3.12), or another index (TORCH_INDEX_URL, PIP_ARGS).",
     ),
     (
         r"ensurepip is not available|No module named '?(ensurepip|venv)",
-        "This Python cannot make environments: install its venv package (Debian, Ubuntu: "
+        "This Python cannot create environments: install its venv package (Debian, Ubuntu: "
         f"apt-get install python3.{sys.version_info.minor}-venv).",
     ),
-    (r"Permission denied|Read-only file system", "The checkout cannot be written to: change its owner, or copy it."),
+    (
+        r"Permission denied|Read-only file system",
+        "The checkout cannot be written to: change its owner, or use a copy of your own.",
+    ),
 )
 
 
@@ -69,10 +72,11 @@ class SetupFailed(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit status: 1 after a failure, which is printed to stderr."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", choices=("setup", "lock"))
-    parser.add_argument("--dev", action="store_true", help="also what the tests need")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout")
+    parser.add_argument("--dev", action="store_true", help="also install the tools for the tests")
+    parser.add_argument("--root", type=Path, default=ROOT, help="folder of the checkout (default: this one)")
     options = parser.parse_args(arguments)
     try:
         if options.command == "lock":
@@ -86,7 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def setup(root: Path, *, dev: bool) -> None:
-    """Bring ``root/.venv`` in step. Safe to repeat, to interrupt and to run twice at once: one waits for the other."""
+    """Make or update ``root/.venv``; ``dev`` also installs the tools for the tests.
+
+    It is safe to repeat, to interrupt and to run twice at once: one waits for the other. Raises ``SetupFailed``.
+    """
     venv = root / ".venv"
     packages, tools = requirements(root)
     wanted = fingerprint(root, packages + tools if dev else packages)
@@ -101,7 +108,7 @@ def setup(root: Path, *, dev: bool) -> None:
         if torch is None:
             raise SetupFailed("constraints.txt does not pin torch: run `make lock` in a checkout that is set up.")
         index = os.environ.get("TORCH_INDEX_URL")
-        # torch comes first and alone: its index holds little else, and nothing later may choose another build of it
+        # torch comes first and alone: its index has few other packages, and no later step may choose another build.
         install(venv, root, torch, ["--no-deps", torch], [f"--index-url={index}"] if index else [])
         install(venv, root, f"{len(packages)} packages and what they need", packages)
         if dev:
@@ -112,7 +119,7 @@ def setup(root: Path, *, dev: bool) -> None:
 
 
 def lock(root: Path) -> None:
-    """Write constraints.txt: the newest versions that pyproject.toml allows today. Installs none of them."""
+    """Write constraints.txt with the newest versions that pyproject.toml allows today; installs none of them."""
     venv = root / ".venv"
     with locked(venv):
         if not usable(venv):
@@ -122,11 +129,12 @@ def lock(root: Path) -> None:
 
 
 def resolve(root: Path, venv: Path) -> list[str]:
+    """Lines of constraints.txt, chosen by pip. Raises ``SetupFailed`` unless the oldest supported Python runs it."""
     python = venv / "bin" / "python"
     oldest = tomllib.loads((root / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
     running = subprocess.check_output([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], text=True)
     if running.strip() != oldest:
-        raise SetupFailed(f"The lock is made on Python {oldest}: make clean; make lock PYTHON=python{oldest}")
+        raise SetupFailed(f"Run the lock on Python {oldest}: make clean; make lock PYTHON=python{oldest}")
     packages, tools = requirements(root)
     index = os.environ.get("TORCH_INDEX_URL")
     with tempfile.TemporaryDirectory() as scratch:
@@ -147,30 +155,31 @@ def pinned(report: dict[str, Any]) -> list[str]:
 
 
 def requirements(root: Path) -> tuple[list[str], list[str]]:
-    """What ScaMP runs with, and what its tests need besides."""
+    """Packages that ScaMP needs to run, and those that its tests need in addition."""
     project = tomllib.loads((root / "pyproject.toml").read_text())
     return project["project"]["dependencies"], project["dependency-groups"]["dev"]
 
 
 def pins(root: Path) -> list[str]:
+    """Lines of constraints.txt (``name==version``), without comments."""
     lines = (line.partition("#")[0].strip() for line in (root / "constraints.txt").read_text().splitlines())
     return [line for line in lines if line]
 
 
 def fingerprint(root: Path, wanted: Sequence[str]) -> str:
-    """Changes when the environment has to: not with a file's time, which a checkout of another branch changes."""
+    """A hash that changes when the environment must change; file times do not count, as another branch changes them."""
     inputs = [sys.version.split()[0], *sorted(wanted), *pins(root)]
     return hashlib.sha256("\n".join(inputs).encode()).hexdigest()
 
 
 @contextmanager
 def locked(venv: Path) -> Iterator[None]:
-    """Hold ``.venv/.lock``; where the file system knows no locks, go on without."""
+    """Hold ``.venv/.lock``; on a file system without locks, continue without it."""
     try:
         venv.mkdir(exist_ok=True)
         handle = (venv / ".lock").open("w")
     except OSError as error:
-        raise SetupFailed(failure(f"{venv} cannot be made", str(error))) from None
+        raise SetupFailed(failure(f"{venv} cannot be created", str(error))) from None
     with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,8 +192,11 @@ def locked(venv: Path) -> Iterator[None]:
 
 
 def usable(venv: Path) -> bool:
-    """A Python that is gone leaves an environment that cannot run, a checkout that moved one whose scripts cannot, and
-    an interrupt one without pip."""
+    """Whether ``venv`` works.
+
+    It does not if its Python is gone, if the checkout has moved (its scripts have absolute paths), or if an interrupt
+    left it without pip.
+    """
     python, made = venv / "bin" / "python", venv / "pyvenv.cfg"
     if not python.exists() or not made.exists() or f"-m venv {venv}\n" not in made.read_text():
         return False
@@ -192,9 +204,10 @@ def usable(venv: Path) -> bool:
 
 
 def create(venv: Path) -> None:
+    """Make an empty environment in place of the present one. Raises ``SetupFailed`` if the disk is too full."""
     free = shutil.disk_usage(venv).free
     if free < FREE_BYTES:
-        raise SetupFailed(failure(f"{free / 2**30:.1f} GiB are free for {venv}", "No space left on device"))
+        raise SetupFailed(failure(f"Only {free / 2**30:.1f} GiB are free for {venv}", "No space left on device"))
     for child in venv.iterdir():
         if child.name != ".lock":
             shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
@@ -202,17 +215,22 @@ def create(venv: Path) -> None:
 
 
 def install(venv: Path, root: Path, what: str, wanted: Sequence[str], options: Sequence[str] = ()) -> None:
+    """Install ``wanted`` in versions that constraints.txt allows; ``what`` describes it in the output."""
     pip(venv, what, ["--constraint", str(root / "constraints.txt"), *options, *wanted])
 
 
 def pip(venv: Path, what: str, arguments: Sequence[str]) -> None:
+    """Run ``pip install`` of ``venv``, with ``PIP_ARGS`` before ``arguments``."""
     quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar=off"]
     extra = shlex.split(os.environ.get("PIP_ARGS", ""))
     run(venv, what, [str(venv / "bin" / "python"), "-m", "pip", "install", *quiet, *extra, *arguments])
 
 
 def run(venv: Path, what: str, command: Sequence[str]) -> None:
-    """One line while it runs, its seconds when it is done; all that it says goes to ``.venv/setup.log``."""
+    """Run ``command``: prints ``what`` and then its seconds; all its output goes to ``.venv/setup.log``.
+
+    Raises ``SetupFailed`` with the last lines of the output and advice.
+    """
     print(f"  {what} … ", end="", flush=True)
     began = time.monotonic()
     log = venv / "setup.log"
@@ -225,18 +243,19 @@ def run(venv: Path, what: str, command: Sequence[str]) -> None:
         said = output.read()
     if code:
         print("failed", flush=True)
-        raise SetupFailed(failure(f"Setting up stopped at: {what}. Its last lines (all of it: {log}):", said))
+        raise SetupFailed(failure(f"Setup failed at this step: {what}. Its last lines (full output: {log}):", said))
     print(f"{time.monotonic() - began:.0f} s", flush=True)
 
 
 def failure(headline: str, said: str) -> str:
-    advice = next((text for pattern, text in ADVICE if re.search(pattern, said)), "Mend that and run it again.")
+    """A message: the headline, the last eight lines of ``said``, and advice that fits them."""
+    advice = next((text for pattern, text in ADVICE if re.search(pattern, said)), "Fix this error, then run it again.")
     lines = [line for line in said.splitlines() if line.strip() and not line.startswith("$ ")]
     return "\n".join([headline, *(f"    {line[:200]}" for line in lines[-8:]), advice])
 
 
 def link_command(root: Path) -> None:
-    """``.venv/bin/scamp`` leads to deploy/scamp of the checkout."""
+    """Make ``.venv/bin/scamp`` a link to deploy/scamp of the checkout."""
     command = root / ".venv" / "bin" / "scamp"
     command.unlink(missing_ok=True)
     command.symlink_to(Path("..") / ".." / "deploy" / "scamp")
