@@ -84,9 +84,12 @@ def _workload_class(module: ModuleType, class_name: str, name: str) -> type[Work
     if found is None:
         raise WorkloadError(f"workload {name!r}: the file has no class {class_name!r}; check the name after the colon")
     if not (isinstance(found, type) and issubclass(found, Workload)):
-        hint = " (a function can be estimated, but not trained)" if inspect.isfunction(found) else ""
+        if inspect.isfunction(found):
+            advice = "a function can be estimated, but not trained"
+        else:
+            advice = "derive it from that class, or name another"
         raise WorkloadError(
-            f"workload {name!r}: {class_name} is not a subclass of workloads.protocol.Workload; name one{hint}"
+            f"workload {name!r}: {class_name} is not a subclass of workloads.protocol.Workload; {advice}"
         )
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))

@@ -1,8 +1,7 @@
-"""Spreads a model over ranks: its stage of a pipeline, tensor parallelism and recompute of its blocks, FSDP2 sharding,
-and its optimizer after it.
+"""Applies a layout to a model and to its optimizer: pipeline stage, tensor and spatial parallelism, recompute, FSDP2.
 
-The tracer calls it as the ranks do. It holds no state and starts nothing: the process group and mesh are the caller's,
-real or fake.
+The tracer calls it just as the ranks do. It holds no state and starts nothing: the caller owns the process group and
+the mesh, which may be real or fake.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from workloads.protocol import Batch, Place
 
 
 def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, mesh: DeviceMesh | None) -> nn.Module:
-    """Change ``model`` in place, and return it. ``mesh`` has the dimensions of ``layout.mesh``.
+    """Change ``model`` in place and return it. ``mesh`` has the dimensions of ``layout.mesh``; None: a single rank.
 
-    Parameter names stay as they are. Call it on a model on the meta device (ranks) or of fake tensors (the tracer);
-    on a model that holds memory, FSDP2 copies each shard out of it. Raises ``ValueError`` for blocks that cannot be
-    divided so.
+    Parameter names do not change. Call it with a model on the meta device (ranks) or of fake tensors (the tracer); if
+    the model holds memory, FSDP2 copies each shard. Raises ``ValueError`` if the model cannot be divided by ``layout``.
     """
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
         raise ValueError(f"{layout} needs a mesh of {layout.world_size} ranks, got {mesh}")
@@ -43,13 +41,13 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         compute_in_parts(blocks, layout.co_shard)
     if layout.recompute:
         for block in blocks:
-            # Inside FSDP's hooks, not around them: the all-gather before backward serves the recomputation too.
+            # Recompute runs inside FSDP's hooks, so the all-gather before backward also serves the recomputation.
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
             block.forward = recomputed(block.forward, selective=layout.selective)
     if mesh is not None and layout.fsdp_mesh:
         shards = mesh[layout.fsdp_mesh]
         for module in (*blocks, model):
-            # By default all but the outermost give back after a forward pass what they have gathered for it.
+            # By default all modules except the outermost free their gathered parameters after a forward pass.
             fully_shard(module, mesh=shards, reshard_after_forward=None if layout.reshard else False)
     if mesh is not None and layout.sequence_parallel:
         split_sequences(blocks, mesh["tp"])
@@ -57,9 +55,9 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
 
 
 def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | None) -> Optimizer:
-    """The new ``optimizer`` of a model to which ``layout`` was applied, as its ranks use it."""
+    """The optimizer that ranks use under ``layout``, made from ``optimizer``, which must be new."""
     if mesh is not None and layout.zero1:
-        from workloads.parallel.zero1 import ZeroOptimizer  # which takes half a second to import
+        from workloads.parallel.zero1 import ZeroOptimizer  # imported late, as it takes half a second
 
         zero: Optimizer = ZeroOptimizer(optimizer, mesh.get_group("replicate"))
         return zero

@@ -1,4 +1,4 @@
-"""A gang's process group, and collectives of FSDP2 that on gloo take no memory but what a trace has foretold."""
+"""A gang's process group, and FSDP2's collectives on gloo, which take only the memory that a trace predicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from estimators.model import Plan
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
-RELEASE_SECONDS = 10.0  # gloo's threads need microseconds, but on a crowded machine must get a core first
+RELEASE_SECONDS = 10.0  # gloo's threads need only microseconds, but on a busy machine they wait for a core
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch
         raise ValueError(f"{plan.world_size} ranks need a rendezvous store")
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     if device.type == "cpu":
-        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")  # records of the collectives grow by 0.1 MiB with each step
+        os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "0")  # torch's records of collectives grow by 0.1 MiB per step
     with _gloo_interface(rendezvous):
         dist.init_process_group(
             backend, store=rendezvous, rank=rank, world_size=plan.world_size, timeout=COLLECTIVE_TIMEOUT
@@ -43,14 +43,14 @@ def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch
             mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         yield mesh
     finally:
-        # Else a later mesh that equals this one gets the process groups that end here.
+        # Otherwise a later mesh that equals this one would get the process groups that are destroyed here.
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         dist.destroy_process_group()
 
 
 @contextmanager
 def _gloo_interface(store: Store) -> Iterator[None]:
-    """Ranks whose store is on this machine listen on the loopback interface only; gloo would take any."""
+    """Make gloo listen only on the loopback interface if the store is on this machine; by default it takes any."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     remote = isinstance(store, TCPStore) and store.host not in ("127.0.0.1", "localhost", "::1")
@@ -67,10 +67,10 @@ def _gloo_interface(store: Store) -> Iterator[None]:
 
 
 class _Collective:
-    """FSDP2's collective on gloo, over only when gloo's threads have let go of the tensors as well.
+    """A collective for FSDP2 on gloo that returns only after gloo's threads have released the tensors.
 
-    They do so at leisure: memory of a step would depend on the scheduler, and the profiler, which knows this thread
-    alone, would miss whatever is freed on theirs.
+    Without the wait they release them at any time: the memory of a step would depend on the scheduler. The profiler,
+    which sees only this thread, would also miss memory that gloo's threads free.
     """
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -86,16 +86,17 @@ class _Collective:
 
 
 def _holders(tensor: Tensor) -> int:
-    """References to the tensor, from C++ and from Python, and to its memory: gloo's threads have some of each.
+    """Number of references to the tensor, from C++ and Python, and to its memory: gloo's threads hold some of each.
 
-    One from Python stands for all those from C++, and the thread that drops the last of these gives it back later.
+    All references from C++ together hold one Python reference; the thread that drops the last of them releases it
+    slightly later.
     """
     in_cpp = tensor._use_count() + torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
     return int(in_cpp + sys.getrefcount(tensor))
 
 
 class AllGather(_Collective):
-    """A broadcast from each rank; gloo's own gather needs memory for all it gathers a second time."""
+    """All-gather by a broadcast from each rank; gloo's own all-gather needs memory for a second copy of the result."""
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
@@ -108,7 +109,7 @@ class AllGather(_Collective):
 
 
 class ReduceScatter(_Collective):
-    """Reduces its input in place, which FSDP2 gives up with the call; gloo's own does the same on a copy of it."""
+    """Reduce-scatter in place, as FSDP2 does not use the input afterwards; gloo's own does the same on a copy."""
 
     def __call__(
         self,

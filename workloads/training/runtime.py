@@ -1,7 +1,7 @@
-"""Trains one rank of a candidate under a plan: every plan gives the same curve, step for step.
+"""Trains one rank of a candidate under a plan: every plan gives the same loss curve, step for step.
 
-The caller gives a rendezvous, a reporter and a warm process, and gets them back: the process group, the memory limit
-and the model are gone when ``train`` returns or raises. Which plan, where and when is decided elsewhere.
+The caller provides a rendezvous, a reporter and a warm process. The process group, the memory limit and the model are
+gone when ``train`` returns or raises. Other modules decide which plan runs, where and when.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ from workloads.training.peak import measure_peak
 from workloads.training.step import evaluate, to_device, train_step
 from workloads.training.warm_up import warm_up
 
-CHECKPOINT_SHARE = 0.1  # of the time since the last one may go into the next
-MEASURED_STEP = 2  # after the start: optimizer states and lazily made buffers exist by then
+CHECKPOINT_SHARE = 0.1  # the largest share of the time since the last checkpoint that the next one may take
+MEASURED_STEP = 2  # after the start, as optimizer states and lazily created buffers exist by then
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the ranks of an attempt must know. ``resume_step`` -1: start afresh; ``budget_bytes`` None: no limit."""
+    """The orders for all ranks of an attempt. ``resume_step`` -1: do not resume; ``budget_bytes`` None: no limit.
+
+    ``resume_step`` is the last step whose checkpoint may be used; ``report_every`` counts optimizer steps.
+    """
 
     candidate: Candidate
     code_dir: Path | None
@@ -54,21 +57,26 @@ class Job:
 
 
 class Reporter(Protocol):
-    """Where a rank's news goes. Only rank 0 reports; every rank is asked whether to stop, and one yes is enough."""
+    """Receives a rank's reports. Only rank 0 reports; every rank asks whether to stop, and one yes stops all."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """An evaluation after ``step`` optimizer steps: the workload's metrics and ``train_loss`` since the last."""
+        """Report an evaluation after ``step`` optimizer steps: the workload's metrics, and ``train_loss``.
+
+        ``train_loss`` is the mean over the steps since the last evaluation.
+        """
         ...
 
     def measured(self, peak_bytes: int) -> None:
-        """The true peak of one early step, of the rank that has the highest."""
+        """Report the measured peak of one early step: the highest of all ranks."""
         ...
 
     def checkpoint(self, step: int) -> None:
-        """A checkpoint after ``step`` optimizer steps is committed."""
+        """Report that a checkpoint after ``step`` optimizer steps is committed."""
         ...
 
-    def should_stop(self) -> bool: ...
+    def should_stop(self) -> bool:
+        """Whether training must end after the present step."""
+        ...
 
 
 class NonFiniteLoss(Exception):
@@ -76,20 +84,20 @@ class NonFiniteLoss(Exception):
 
 
 class PeerLost(Exception):
-    """A collective failed because another rank of the gang is gone: look for the cause there."""
+    """A collective failed because another rank of the gang is gone; that rank's error has the cause."""
 
 
 def lost_its_peers(error: BaseException) -> bool:
-    """Whether the error only says that another rank is gone: its own word is the cause then."""
+    """Whether the error only says that another rank is gone; the cause is then in that rank's error."""
     return isinstance(error, (PeerLost, dist.DistError))
 
 
 def train(
     job: Job, rank: int, world_size: int, rendezvous: Store | None, reporter: Reporter
 ) -> Literal["done", "stopped"]:
-    """Train to ``job.steps``, or until a rank is told to stop.
+    """Train until ``job.steps`` ("done"), or until a rank's reporter says to stop ("stopped").
 
-    Raises ``budget.OutOfMemory``, ``NonFiniteLoss``, ``PeerLost``, ``WorkloadError``, or what the workload raises.
+    Raises ``budget.OutOfMemory``, ``NonFiniteLoss``, ``PeerLost``, ``WorkloadError``, or any error of the workload.
     """
     if world_size != job.plan.world_size:
         raise ValueError(f"the plan ({job.plan}) needs {job.plan.world_size} ranks, got {world_size}")
@@ -100,11 +108,11 @@ def train(
         with process_group(job.plan, rank, rendezvous, device) as mesh:
             return _train(job, workload, device, mesh, rank, reporter)
     except budget.OutOfMemory as error:
-        overrun = error.with_traceback(None)  # whose frames hold the memory that the next job needs
+        overrun = error.with_traceback(None)  # the traceback's frames hold memory that the next job needs
         overrun.__cause__ = overrun.__context__ = None
     except RuntimeError as error:
         if world_size > 1 and re.search(_PEER_GONE, str(error)):
-            raise PeerLost(f"another rank of the gang is gone: {error}") from error
+            raise PeerLost(f"another rank of the gang is gone; look for the cause in its error ({error})") from error
         raise
     finally:
         gc.collect()
@@ -119,7 +127,7 @@ def _train(
 ) -> Literal["done", "stopped"]:
     warm_up(device, mesh)
     for make_batch in (workload.train_batch, workload.eval_batch):
-        make_batch(torch.arange(1))  # data sets are read now: they belong to the host, not to the budget
+        make_batch(torch.arange(1))  # reads the data sets now, because they do not count against the budget
     baseline = budget.baseline(device)
     model = build_model(workload, job.plan, job.seed, device, mesh)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
@@ -139,7 +147,7 @@ class _Run:
     held: budget.Budget
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    checkpoint_seconds: float = 0.0  # what the last one took, and
+    checkpoint_seconds: float = 0.0  # time that the last checkpoint took
     checkpoint_at: float = -math.inf  # when it was done, by the monotonic clock
 
     def train(self) -> Literal["done", "stopped"]:
@@ -161,7 +169,7 @@ class _Run:
         return "done"
 
     def _resume(self) -> int:
-        """Optimizer steps done already, the same on all ranks: 0 when there is no checkpoint to resume from."""
+        """Load the checkpoint to resume from, and return its step, equal on all ranks; 0 if there is none."""
         found = checkpoint.latest(self.job.checkpoint_dir, self.job.resume_step)
         step = int(self._sum(torch.tensor(float(found or 0) if self.rank == 0 else 0.0)))
         if step > 0:
@@ -171,7 +179,7 @@ class _Run:
 
     def _step(self, step: int, measured: bool) -> Tensor:
         self.workload.on_step(step, self.job.steps, self.optimizer)
-        # So that a resumed run draws the same numbers, and tensor-parallel ranks the same for the same samples.
+        # A resumed run draws the same random numbers, and so do tensor-parallel ranks, which have the same samples.
         torch.manual_seed(hash((self.job.seed, step, self.job.plan.data_rank(self.rank))))
         if not measured:
             with self.held.settling("step"):
@@ -203,24 +211,30 @@ class _Run:
         return to_device(rank_part(self.model, batch, self.job.plan, self.rank), self.device)
 
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
-        """The mean loss over the batch, and whether any of them was told to stop: equal on all, or some would hang."""
+        """The mean loss over the batch, and whether any rank must stop; equal on all ranks, or some would hang."""
         mine = torch.tensor([float(loss), float(self.reporter.should_stop())], dtype=torch.float64)
         total, stops = self._sum(mine).tolist()
         plan = self.job.plan
-        return total * plan.pp / plan.world_size, stops > 0  # in a pipeline the last stage alone has a loss
+        return total * plan.pp / plan.world_size, stops > 0  # in a pipeline only the last stage has a loss
 
     def _report(self, step: int, train_loss: float) -> None:
         with self.held.settling("evaluation"):
             values = {**self._evaluate(), "train_loss": train_loss}
         if self.job.metric not in values:
-            raise WorkloadError(f"the workload reports {', '.join(values)}, but the objective is {self.job.metric!r}")
+            raise WorkloadError(
+                f"the workload reports {', '.join(values)}, but the objective is {self.job.metric!r}: set the study's "
+                "objective to one of these, or return that metric from evaluate"
+            )
         if self.rank == 0:
             self.reporter.metrics(step, values)
         if step == self.job.steps or self._checkpoint_is_due():
             self._checkpoint(step)
 
     def _checkpoint_is_due(self) -> bool:
-        """At the first evaluation, then where it takes a small share of the time; rank 0's clock decides for all."""
+        """Whether to write a checkpoint: at the first evaluation, then if it takes only a small share of the time.
+
+        Rank 0's clock decides for all ranks.
+        """
         passed = time.monotonic() - self.checkpoint_at
         due = self.rank == 0 and self.checkpoint_seconds <= passed * CHECKPOINT_SHARE
         return bool(self._sum(torch.tensor(float(due))))
@@ -235,7 +249,7 @@ class _Run:
             self.reporter.checkpoint(step)
 
     def _evaluate(self) -> dict[str, float]:
-        """Metrics averaged over all held-out samples. Every rank runs as many forwards, of padding where need be."""
+        """Metrics averaged over all held-out samples. Padding gives every rank the same number of forward passes."""
         num, plan = self.workload.num_eval, self.job.plan
         sums: dict[str, Tensor] = {}
         self.model.eval()
@@ -248,23 +262,23 @@ class _Run:
                 for name, values in evaluate(self.workload, self.model, batch).items():
                     if values.shape != indices.shape:
                         raise WorkloadError(
-                            f"evaluate must give metric {name!r} one value per sample, shape [{len(indices)}],"
-                            f" got {list(values.shape)}"
+                            f"evaluate must return metric {name!r} with one value per sample, shape [{len(indices)}],"
+                            f" got {list(values.shape)}: do not average over the samples"
                         )
-                    # A padded sample may be anything, also not a number: it is left out, not multiplied by 0.
+                    # The value of a padded sample may be NaN, so it is left out and not multiplied by 0.
                     kept = torch.where(counts > 0, values.detach().to("cpu", torch.float64), 0.0)
                     sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + kept.sum()
         self.model.train()
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
-                module.reshard()  # the root keeps its parameters whole after a forward, for a backward that never comes
+                module.reshard()  # the root keeps gathered parameters after forward, for a backward that never runs
         names = self._of_last_rank(sorted(sums))
         same = plan.world_size // (plan.num_shares * plan.pp)  # ranks that report the same samples
         totals = self._sum(torch.stack([sums.get(name, torch.zeros((), dtype=torch.float64)) for name in names]))
         return {name: float(total) / (same * num) for name, total in zip(names, totals, strict=True)}
 
     def _of_last_rank(self, names: list[str]) -> list[str]:
-        """In a pipeline the last stage alone has metrics."""
+        """The last rank's ``names``, because in a pipeline only the last stage has metrics."""
         if self.job.plan.pp > 1:
             listed = [names]
             dist.broadcast_object_list(listed, src=self.job.plan.world_size - 1)
@@ -285,9 +299,10 @@ class _Run:
 
 
 def batch_indices(num_train: int, batch: int, step: int, seed: int) -> Tensor:
-    """Training samples of optimizer step ``step``, shape [batch]: the next ones of one shuffle per epoch, unbroken.
+    """Indices of the training samples of optimizer step ``step``, shape [batch].
 
-    It depends on nothing else, so that a trial goes on with the same samples under another plan.
+    Each epoch is one shuffle, and batches run across epochs without a gap. The indices depend only on the arguments, so
+    a trial continues with the same samples under another plan.
     """
     positions = torch.arange(step * batch, (step + 1) * batch)
     parts = []
@@ -299,15 +314,15 @@ def batch_indices(num_train: int, batch: int, step: int, seed: int) -> Tensor:
 
 
 def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
-    """The micro-batches of ``rank``: its contiguous share of the global batch ``indices``."""
+    """The micro-batches of ``rank``, cut from its contiguous share of the global batch ``indices``."""
     return indices.chunk(plan.num_shares)[plan.data_rank(rank)].chunk(plan.num_micro_batches)
 
 
 def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device, mesh: DeviceMesh | None) -> nn.Module:
-    """The model under the plan, its initial weights those that a single process draws from ``seed``.
+    """The model under the plan, with the initial weights that a single process draws from ``seed``.
 
-    A sharded model is never whole on a device: rank 0 draws it in host memory, one copy per gang, and sends it tensor
-    by tensor, of which every rank keeps its shard.
+    A sharded model is never whole on a device: rank 0 draws it in host memory, the only copy in the gang, and sends it
+    tensor by tensor; every rank keeps its shard of each.
     """
     torch.manual_seed(seed)
     if mesh is None:
@@ -325,7 +340,7 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
                 module.set_custom_all_gather(AllGather())  # type: ignore[arg-type]
                 module.set_custom_reduce_scatter(ReduceScatter())  # type: ignore[arg-type]
     model.to_empty(device=device)
-    for name, first in shared.items():  # to_empty gives each name a parameter of its own
+    for name, first in shared.items():  # to_empty gives each name its own parameter, so tie them again
         owner, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
     held = dict(_tensors(model))
@@ -335,7 +350,7 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
             whole = whole.detach().to(device)
             dist.broadcast(whole, src=0)
             tensor = held.get(name)
-            if tensor is None:  # another stage's
+            if tensor is None:  # it belongs to another stage
                 continue
             if isinstance(tensor, DTensor):
                 part = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
@@ -351,12 +366,12 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _shared_parameters(model: nn.Module) -> dict[str, str]:
-    """Further names of parameters that have several → the first name."""
+    """For parameters with several names: each further name → the first name."""
     first: dict[int, str] = {}
     names = model.named_parameters(remove_duplicate=False)
     return {name: seen for name, parameter in names if (seen := first.setdefault(id(parameter), name)) != name}
 
 
 def _round_up(num: int, together: int) -> int:
-    """Samples of an evaluation with padding, of which every rank has as many micro-batches."""
+    """``num`` rounded up to a multiple of ``together``, so that every rank has the same number of micro-batches."""
     return -(-num // together) * together
