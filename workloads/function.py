@@ -43,6 +43,7 @@ class FunctionWorkload(Workload):
         self._optimizer: Callable[..., Optimizer] | None = None
 
     def build_model(self) -> nn.Module:
+        """Call the function, keep its other results, and return its model. Raises ``TypeError`` for a wrong result."""
         made = self._make()
         if not (isinstance(made, tuple) and 2 <= len(made) <= 4 and isinstance(made[0], nn.Module)):
             raise TypeError(f"the function must return (model, inputs[, loss[, optimizer]]), not {_kinds(made)}")
@@ -55,7 +56,8 @@ class FunctionWorkload(Workload):
         return model
 
     def train_batch(self, indices: Tensor) -> Batch:
-        assert self._inputs is not None, "build_model comes first"
+        """Inputs for ``len(indices)`` samples; call ``build_model`` before."""
+        assert self._inputs is not None, "call build_model before train_batch"
         return self._inputs(len(indices))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -65,9 +67,11 @@ class FunctionWorkload(Workload):
         return self._optimizer(model.parameters()) if self._optimizer else super().optimizer(model)
 
     def eval_batch(self, indices: Tensor) -> NoReturn:
+        """Raises ``NotImplementedError``: an estimate evaluates nothing."""
         raise NotImplementedError("a function can be estimated but not trained: write a subclass of Workload to train")
 
     def evaluate(self, model: nn.Module, batch: Batch) -> NoReturn:
+        """Raises ``NotImplementedError``: an estimate evaluates nothing."""
         raise NotImplementedError("a function can be estimated but not trained: write a subclass of Workload to train")
 
 

@@ -54,9 +54,11 @@ class Unet3dBlobs(Workload):
         return Unet3d(self.levels, self.width)
 
     def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Volumes and blobs (0 or 1), both of shape [n, 1, side, side, side]."""
         return self._samples(indices + NUM_EVAL)
 
     def eval_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Held-out volumes and blobs, of the shapes of ``train_batch``."""
         return self._samples(indices)
 
     def _samples(self, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,6 +76,7 @@ class Unet3dBlobs(Workload):
         return {"accuracy": ((logits > 0) == (blobs > 0)).float().flatten(1).mean(1), "loss": losses.flatten(1).mean(1)}
 
     def blocks(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The levels on the way down, then those on the way up."""
         assert isinstance(model, Unet3d)
         return [*model.down, *model.up]
 

@@ -66,10 +66,12 @@ class VitDigits(Workload):
         return NUM_EVAL
 
     def train_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Images, shape [n, 8, 8], and labels, shape [n]."""
         images, labels = _digits()
         return images[NUM_EVAL:][indices], labels[NUM_EVAL:][indices]
 
     def eval_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Held-out images, shape [n, 8, 8], and labels, shape [n]."""
         images, labels = _digits()
         return images[:NUM_EVAL][indices], labels[:NUM_EVAL][indices]
 

@@ -24,7 +24,7 @@ RELEASE_SECONDS = 10.0  # gloo's threads need only microseconds, but on a busy m
 
 @contextmanager
 def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch.device) -> Iterator[DeviceMesh | None]:
-    """The gang's, with the mesh of the plan; None for a single rank."""
+    """Joins the gang's process group while the context lasts; yields the mesh of the plan, None for a single rank."""
     sizes = plan.mesh
     if not sizes:
         yield None

@@ -207,7 +207,7 @@ class _Run:
         return train_step(self.workload, self.model, self.optimizer, batches, plan.num_micro_batches)
 
     def _ready(self, batch: Batch) -> Batch:
-        """What this rank has of a batch, on its device."""
+        """This rank's part of a batch, on its device."""
         return to_device(rank_part(self.model, batch, self.job.plan, self.rank), self.device)
 
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
