@@ -1,7 +1,7 @@
 """The SDK: the REST API in Python, with retries that cannot submit twice and an event stream that reconnects by itself.
 
-Answers are the documented JSON of the API as dictionaries (see ``docs/api.md``). Refusals are raised as the error of
-``scamp_service.errors`` that the service answered; a service that cannot be reached is ``Unavailable``.
+Methods return the JSON of the API as dictionaries (see ``docs/api.md``). An error response raises the matching error of
+``scamp_service.errors``. A service that cannot be reached raises ``Unavailable``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8100"
 PAGE = 500
 RETRY_SECONDS = 0.3
 PATIENCE_SECONDS = 30.0
-"""How long a service that has answered before may be away: it is being restarted, or the network is."""
+"""How long requests are retried after the last response, while the service restarts or the network is down."""
 SILENCE_SECONDS = 40.0
-"""The service sends a comment every 15 s; a stream that is silent for longer is dead."""
+"""An event stream that is silent for this long is considered dead; the service sends a comment every 15 s."""
 
 Json = dict[str, Any]
 _BY_STATUS: Mapping[int, type[ScampError]] = {
@@ -45,13 +45,16 @@ _BY_STATUS: Mapping[int, type[ScampError]] = {
 
 
 class Client:
-    """Close it, or use it as a context manager. Trials are addressed by their number in the study."""
+    """A connection to one service. Close it, or use it as a context manager.
+
+    Trials are addressed by their number in the study. Raises ``InvalidInput`` for a malformed address.
+    """
 
     def __init__(self, address: str = DEFAULT_ADDRESS, token: str | None = None, *, timeout: float = 60.0) -> None:
         self.address = address.rstrip("/")
         parts = urlsplit(self.address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInput(f"the address {address!r} is not one of a service; it looks like {DEFAULT_ADDRESS}")
+            raise InvalidInput(f"{address!r} is not the address of a service; write it like {DEFAULT_ADDRESS}")
         headers = {"Accept": "application/json", "User-Agent": "scamp"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -61,8 +64,8 @@ class Client:
             base_url=self.address,
             headers=headers,
             timeout=timeout,
-            trust_env=not local,  # a proxy from the environment cannot reach this machine's own loopback
-            verify=parts.scheme == "https",  # without TLS there is nothing to verify, and its set-up takes 0.1 s
+            trust_env=not local,  # a proxy from the environment cannot reach this machine's loopback
+            verify=parts.scheme == "https",  # loading certificates takes 0.1 s, so only for TLS
         )
 
     def __enter__(self) -> Self:
@@ -74,6 +77,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close the connections to the service."""
         self._http.close()
 
     # --- studies -------------------------------------------------------------------------------------------------
@@ -86,10 +90,11 @@ class Client:
         working_dir: Path | None = None,
         idempotency_key: str | None = None,
     ) -> Json:
-        """Create a study from a mapping, or from a YAML file, whose own workload file is sent along.
+        """Create a study from a mapping or a YAML file, and return it.
 
-        ``code`` is a zip from ``bundle_code``. Repeated attempts at the same call create one study. Raises
-        ``InvalidInput``, ``Conflict`` for a key that was used for another study, ``Unavailable``.
+        With a YAML file, the workload file that it names is uploaded too. ``code`` is a zip from ``bundle_code``.
+        A repeated request creates only one study. Raises ``InvalidInput``, ``Unavailable``, and ``Conflict`` when
+        ``idempotency_key`` was used for another study.
         """
         if isinstance(spec, Path):
             study = parse_study(_read(spec))
@@ -103,23 +108,27 @@ class Client:
         try:
             content = json.dumps(body, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise InvalidInput(f"the study is not JSON: {error}") from None
+            raise InvalidInput(f"the study cannot be written as JSON: {error}") from None
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
         return self._request("POST", "/v1/studies", content=content, headers=headers)
 
     def study(self, study_id: int) -> Json:
+        """The study with its summary. Raises ``NotFound``."""
         return self._request("GET", f"/v1/studies/{study_id}")
 
     def studies(self, *, live: bool = False) -> Iterator[Json]:
-        """All studies, page by page, by ascending id."""
+        """All studies by ascending id, or only the live ones. Fetched page by page."""
         return self._pages("/v1/studies", {"live": "true"} if live else {})
 
     def stop(self, study_id: int) -> Json:
-        """Ask for the end of a study; no effect when it has ended."""
+        """Ask the service to stop a study, and return it; no effect when it has ended."""
         return self._request("POST", f"/v1/studies/{study_id}:stop")
 
     def wait(self, study_id: int, *, timeout: float | None = None, poll_seconds: float = 0.5) -> Json:
-        """The study once it has ended. Raises ``Unavailable`` when that takes longer than ``timeout`` seconds."""
+        """Wait until the study has ended, and return it.
+
+        Raises ``Unavailable`` when that takes longer than ``timeout`` seconds (None: wait without limit).
+        """
         began = time.monotonic()
         while (study := self.study(study_id))["finished_at"] is None:
             if timeout is not None and time.monotonic() - began > timeout:
@@ -130,40 +139,42 @@ class Client:
     # --- trials --------------------------------------------------------------------------------------------------
 
     def trials(self, study_id: int, *, states: tuple[str, ...] = ()) -> Iterator[Json]:
-        """The trials of a study, page by page, by number."""
+        """The trials of a study by number, fetched page by page; ``states`` keeps only trials in these states."""
         return self._pages(f"/v1/studies/{study_id}/trials", {"state": list(states)})
 
     def trial(self, study_id: int, number: int) -> Json:
-        """One trial with its attempts."""
+        """One trial with its attempts. Raises ``NotFound``."""
         return self._request("GET", f"/v1/studies/{study_id}/trials/{number}")
 
     def metrics(self, study_id: int, number: int, *, after: int = -1) -> Iterator[Json]:
-        """The learning curve from the step behind ``after`` on."""
+        """The evaluations of a trial at steps > ``after``, by step, fetched page by page."""
         return self._pages(f"/v1/studies/{study_id}/trials/{number}/metrics", {"after": after})
 
     def logs(self, study_id: int, number: int, *, after: int = 0, limit: int = 1000) -> list[Json]:
-        """At most ``limit`` lines behind line ``after``; with -1 the last ones."""
+        """At most ``limit`` log lines with id > ``after``; ``after=-1`` returns the last lines."""
         path = f"/v1/studies/{study_id}/trials/{number}/logs"
         return cast(list[Json], self._request("GET", path, params={"after": after, "limit": limit})["items"])
 
     def peaks(self, study_id: int) -> Iterator[Json]:
-        """Predicted against measured peak of every measured attempt, by trial, page by page."""
+        """Predicted and measured peak of every measured attempt, by trial, fetched page by page."""
         return self._pages(f"/v1/studies/{study_id}/peaks", {})
 
     def learned(self, study_id: int) -> list[Json]:
-        """What has been learned of the memory of the study's families."""
+        """The memory correction learned for each family of the study: bytes to add, and the trials that show it."""
         return cast(list[Json], self._request("GET", f"/v1/studies/{study_id}/learned"))
 
     # --- cluster and events --------------------------------------------------------------------------------------
 
     def cluster(self) -> Json:
+        """The devices of the cluster, the gangs on each, and the queue."""
         return self._request("GET", "/v1/cluster")
 
     def events(self, after: int | None = None, *, study_id: int | None = None) -> Iterator[Json]:
-        """Follow what happens, without end: every event once, in order, across restarts of the service.
+        """Follow the events of all studies or of one, without end.
 
-        ``after`` replays what came after that event; None begins now. Raises ``Unavailable`` when the service cannot
-        be reached at first, or is away for more than half a minute.
+        Each event comes once and in order, also when the service restarts. ``after`` replays the events after that id;
+        None begins with the next event. Raises ``Unavailable`` when the service cannot be
+        reached at first, or does not respond for more than half a minute.
         """
         params = {} if study_id is None else {"study_id": study_id}
         while True:
@@ -179,7 +190,7 @@ class Client:
                     for event in source.iter_sse():
                         self._heard_at = time.monotonic()
                         after = int(event.id) if event.id.isdecimal() else after
-                        if event.data:  # else it only moves the id, or says that the service lives
+                        if event.data:  # an event without data only moves the id, or is a keep-alive
                             yield json.loads(event.data)
             except (httpx.TransportError, Unavailable) as error:
                 if not self._may_come_back():
@@ -198,7 +209,10 @@ class Client:
             params["after"] = page["next"]
 
     def _request(self, method: str, path: str, **given: Any) -> Json:
-        """Every call is safe to repeat, and is while a service that has answered before is away for a moment."""
+        """Send a request, and repeat it for a while when a service that has answered before is briefly unreachable.
+
+        Every request of the API is safe to repeat.
+        """
         while True:
             try:
                 answer = self._http.request(method, path, **given)
@@ -226,7 +240,7 @@ class Client:
 
 
 def _error_of(answer: httpx.Response) -> ScampError:
-    """The problem that the service answered, as our error of the same kind."""
+    """The error of ``scamp_service.errors`` that matches an error response."""
     try:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):

@@ -1,8 +1,8 @@
-"""The states of studies, trials and attempts, and the only transitions that exist. One enum, one table each.
+"""The states of studies, trials and attempts, and the only transitions that exist. One enum and one table each.
 
-A trial is QUEUED once it has a plan. An attempt is one run of a trial; it holds its devices from STARTING until
-ENDED, and it ends only when its processes are known to be gone or idle: a trial may be COMPLETED while its last
-attempt is still STOPPING.
+A trial is QUEUED once it has a plan. An attempt is one run of a trial. It holds its devices from STARTING until ENDED.
+It ends only when its processes are known to be gone or idle, so a trial may be COMPLETED while its last attempt is
+still STOPPING.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from enum import StrEnum
 
 
 class StudyState(StrEnum):
+    """States of a study. STOPPING: asked to stop, while trials are still ending."""
+
     RUNNING = "RUNNING"
     STOPPING = "STOPPING"
     COMPLETED = "COMPLETED"
@@ -20,6 +22,8 @@ class StudyState(StrEnum):
 
 
 class TrialState(StrEnum):
+    """States of a trial. WAITING: it has no plan yet. QUEUED: it has a plan and waits for devices."""
+
     WAITING = "WAITING"
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -32,6 +36,8 @@ class TrialState(StrEnum):
 
 
 class AttemptState(StrEnum):
+    """States of an attempt. Its devices are free only after ENDED."""
+
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     STOPPING = "STOPPING"
@@ -39,7 +45,7 @@ class AttemptState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What the ranks of an attempt report of its end; LOST is the controller's word when they report nothing."""
+    """How an attempt ended, as its ranks reported it. LOST: they disappeared without a report."""
 
     DONE = "DONE"
     STOPPED = "STOPPED"
@@ -85,10 +91,10 @@ ENDED_WELL = frozenset({TrialState.COMPLETED, TrialState.PRUNED})
 
 
 def has_no_success(study: StudyState, trials: Mapping[TrialState, int]) -> bool:
-    """Whether the study has completed, but none of its trials has. ``trials`` are counts by state."""
+    """Whether the study has completed without a completed trial. ``trials`` are counts by state."""
     return study is StudyState.COMPLETED and not trials.get(TrialState.COMPLETED)
 
 
 def state_text(study: StudyState, trials: Mapping[TrialState, int]) -> str:
-    """State of a study in words."""
+    """The state of a study in words, for pages and the CLI. ``trials`` are counts by state."""
     return study.value.capitalize() + (", no trial succeeded" if has_no_success(study, trials) else "")

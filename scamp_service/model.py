@@ -1,6 +1,6 @@
-"""The rows of the study database as frozen values; what the store returns and the decisions read.
+"""The rows of the study database as frozen values. The store returns them, and the decisions read them.
 
-Times are seconds since the epoch (UTC). Identifiers are integers given by the database.
+Times are seconds since the epoch (UTC). Ids are integers that the database assigns.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Study:
+    """What a user asked for, and its state."""
+
     id: int
     name: str
     state: StudyState
     spec: Json  # a validated StudySpec, as JSON
-    code: str | None  # sha256 of the zip of user files sent along, in the store's blobs
+    code: str | None  # sha256 of the zip of the user's files, a blob in the store; None for a built-in workload
     reason: str  # why it failed or was stopped; empty otherwise
     created_at: float
     finished_at: float | None
@@ -29,10 +31,10 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """What sizing found for a candidate: its plan, the prediction for the rank that needs most, and why this plan.
+    """The result of sizing a candidate: its plan, the reason, and the prediction for the rank with the highest peak.
 
     ``structure`` identifies the traced structure. ``learned_bytes`` is what earlier trials of the family suggested to
-    add; it may be more than the ``extra_bytes`` of the prediction, when no plan fits with it.
+    add. It is larger than the ``extra_bytes`` of the prediction when no plan fits with that much added.
     """
 
     structure: str
@@ -44,11 +46,13 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate's life. ``attempt`` counts the attempts begun (0 = none yet).
+    """One candidate's life. ``attempt`` counts the attempts begun (0: none yet).
 
-    ``sized`` is the newest plan, None before the first one. ``structure`` is also known of candidates that fit nowhere.
-    Trials with the same ``family`` learn from each other's memory. ``judged_step`` is the last rung at which stopping
-    has decided. ``value`` is the objective at ``step``: the newest while the trial runs, the final one afterwards.
+    ``sized`` is the newest plan, None before the first one. ``structure`` is also set for candidates that fit nowhere.
+    Trials with the same ``family`` learn from each other's memory. ``measured_bytes`` is the largest measured peak (0:
+    none). ``num_lost`` and ``num_oom`` count the attempts that were lost or ran out of memory. ``judged_step`` is the
+    last rung at which the stopping rule has decided. ``value`` is the objective at ``step``: the newest while the trial
+    runs, the final one afterwards.
     """
 
     id: int
@@ -78,7 +82,7 @@ class Trial:
 
     @property
     def prediction(self) -> Prediction:
-        """The newest prediction; all zero before the first one."""
+        """The newest prediction; all zeros before the first plan."""
         return self.sized.prediction if self.sized else Prediction()
 
     @property
@@ -88,7 +92,7 @@ class Trial:
 
     @property
     def is_healed(self) -> bool:
-        """Whether it completed or was pruned after an out-of-memory."""
+        """Whether the trial ran out of memory at least once, and still completed or was pruned."""
         return self.num_oom > 0 and self.state in ENDED_WELL
 
 
@@ -96,8 +100,8 @@ class Trial:
 class Attempt:
     """One run of a trial. ``token`` fences it: a report with another token is refused.
 
-    After an out-of-memory ``measured_bytes`` is a lower bound. ``checkpoint_step`` is the step of its last committed
-    checkpoint (-1: none).
+    ``measured_bytes`` is the largest peak of tensors of one rank; when the attempt ran out of memory, it is a lower bound.
+    ``checkpoint_step`` is the step of the last committed checkpoint (-1: none). ``detail`` explains the outcome.
     """
 
     trial_id: int
@@ -119,7 +123,7 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        """Identifies the gang everywhere: ``trial/attempt``."""
+        """Id of the attempt's gang in the executor, the ledger and the API: ``trial/attempt``."""
         return f"{self.trial_id}/{self.attempt}"
 
     @property
@@ -129,13 +133,16 @@ class Attempt:
 
     @property
     def least_bytes(self) -> int:
-        """After an out-of-memory: a rank needs more than was reserved, and than it held and asked for."""
+        """Lower bound in bytes on what one rank needs, once the attempt has run out of memory.
+
+        It is the larger of the reservation and of what the rank held plus its failed request.
+        """
         return max(self.measured_bytes, self.mib_per_rank * MIB)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One evaluation, reported by rank 0. (trial, attempt, seq) is unique, so a repeated report counts once."""
+    """One evaluation, reported by rank 0. (trial, attempt, seq) is unique, so a repeated report is stored once."""
 
     trial_id: int
     attempt: int
@@ -147,6 +154,8 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
+    """One line that a rank printed. (trial, attempt, rank, seq) is unique, so a repeated report is stored once."""
+
     trial_id: int
     attempt: int
     rank: int
@@ -157,7 +166,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened; ``id`` grows in commit order and is the id of the server-sent event."""
+    """One change that clients are notified of. ``id`` grows in commit order and is the id of the server-sent event."""
 
     id: int
     time: float
@@ -169,7 +178,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counts over all studies; states that do not occur are left out."""
+    """Numbers of studies and trials by state, and of open attempts, over all studies. Absent states are left out."""
 
     studies: Mapping[StudyState, int]
     trials: Mapping[TrialState, int]

@@ -1,4 +1,4 @@
-"""Process options: environment variables ``SCAMP_*``. What belongs to one study is in ``StudySpec`` instead."""
+"""Options of the processes, read from environment variables ``SCAMP_*``. Options of one study are in ``StudySpec``."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The checkout: the folder that holds ScaMP's packages. Child processes import them from here."""
+"""The folder that holds ScaMP's packages (the checkout). Child processes import them from here."""
 
 
 class Settings(BaseSettings):
+    """Options of ``scamp serve`` and its processes. Each field is an environment variable, ``host`` is SCAMP_HOST."""
+
     model_config = SettingsConfigDict(env_prefix="SCAMP_", extra="ignore")
 
     data_dir: Path = Field(default=Path.home() / ".scamp", description="database, checkpoints, logs, tokens")
     database_url: str = Field(default="", description="SQLAlchemy URL; default: SQLite in the data directory")
     host: str = Field(default="127.0.0.1", description="address that the API listens on")
-    port: int = Field(default=8100, description="first port that the API tries", ge=1, le=65535)
+    port: int = Field(default=8100, description="first port to try for the API", ge=1, le=65535)
     api_token: str = Field(default="", description="bearer token; required when host is not a loopback address")
     ray_address: str = Field(default="", description="existing Ray cluster; default: start a local one")
     virtual_devices: int = Field(default=4, description="memory-budgeted devices per node without GPUs", ge=1)
     device_mib: int = Field(default=96, description="memory of one virtual device", ge=1)
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)
-    max_gangs_per_device: int = Field(default=4, ge=1)
-    lease_seconds: float = Field(default=10.0, description="a controller that is silent for longer is replaced", gt=0)
+    max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
+    lease_seconds: float = Field(default=10.0, description="a controller silent for longer may be replaced", gt=0)
 
     @property
     def url(self) -> str:
+        """SQLAlchemy URL of the study database."""
         return self.database_url or f"sqlite:///{self.data_dir / 'scamp.db'}"
