@@ -100,8 +100,9 @@ class Trial:
 class Attempt:
     """One run of a trial. ``token`` fences it: a report with another token is refused.
 
-    ``measured_bytes`` is the largest peak of tensors of one rank; when the attempt ran out of memory, it is a lower bound.
-    ``checkpoint_step`` is the step of the last committed checkpoint (-1: none). ``detail`` explains the outcome.
+    ``measured_bytes`` is the largest peak of tensors of one rank, or a lower bound when the attempt ran
+    out of memory. ``checkpoint_step`` is the step of the last committed checkpoint (-1: none). ``detail`` explains the
+    outcome.
     """
 
     trial_id: int

@@ -1,1 +1,1 @@
-"""Decides what happens next and applies it: the controller and its pure decisions."""
+"""The controller, which decides what happens next and applies it, and its pure decisions."""

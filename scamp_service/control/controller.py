@@ -1,7 +1,7 @@
-"""Find → decide → apply, over and over: the only process that starts and stops gangs. It keeps no state of its own
-that a restart would miss: the database is the only truth, and running gangs are found again through the executor.
+"""The loop that finds, decides and applies. The process that runs it is the only one that starts and stops gangs.
 
-A leader lease in the database lets several controllers stand by; the pure half of the loop is ``decide``.
+It loses nothing in a restart: the database is the only truth, and the executor finds running gangs again. Several
+controllers may stand by; a lease in the database makes one of them the leader. The pure half of the loop is ``decide``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,15 @@ log = logging.getLogger("scamp.controller")
 
 LEASE = "controller"
 BROKEN_AFTER = 3
-"""A study whose first trials all fail for a reason of the workload is stopped after this many."""
+"""A study is stopped after this many FAILED trials when no other trial has got further than WAITING."""
 
 
 class Controller:
+    """Runs one cycle per ``tick``.
+
+    ``clock`` returns seconds since the epoch. ``new_token`` returns a fencing token for an attempt.
+    """
+
     def __init__(
         self,
         store: Store,
@@ -54,10 +59,11 @@ class Controller:
         self._exhausted: set[int] = set()
 
     def resign(self) -> None:
+        """Release the leader lease, so that another controller can take it at once."""
         self._store.release_lease(LEASE, self.holder)
 
     def tick(self) -> None:
-        """One cycle. Without the lease it does nothing."""
+        """Run one cycle: find, decide, apply. No effect while another controller holds the lease."""
         if self._store.acquire_lease(LEASE, self.holder, self._lease_seconds, now=self._clock()):
             for effect in decide(self.find()):
                 self.apply(effect)
@@ -65,7 +71,8 @@ class Controller:
     # --- find ------------------------------------------------------------------------------------------------------
 
     def find(self) -> Snapshot:
-        gangs = self._executor.gangs()  # gangs, attempts, trials, in this order: see Snapshot
+        """Read the database, the executor and the sizer into one snapshot."""
+        gangs = self._executor.gangs()  # gangs, attempts, trials: Snapshot explains this order
         attempts = self._store.open_attempts()
         cluster = self._executor.cluster()
         studies = {study.id: self._rules(study) for study in self._live_studies()}
@@ -96,7 +103,7 @@ class Controller:
         return [study for study in live if self._readable(study)]
 
     def _readable(self, study: Study) -> bool:
-        """A stored study that this version cannot read fails alone, instead of stopping the controller for all."""
+        """Whether this version can read the stored spec. If not, the study becomes FAILED, and all others continue."""
         try:
             self._spec(study)
         except ValueError as error:
@@ -145,11 +152,12 @@ class Controller:
 
     def _why_broken(self, study: Study, failed: int) -> str:
         first = self._store.trials(study.id, limit=1, states=[TrialState.FAILED])[0]
-        return f"all of its first {failed} trials failed; trial {first.number}: {first.reason}"
+        return f"its first {failed} trials all failed; trial {first.number}: {first.reason}"
 
-    # --- apply: each is one transaction, then at most one act that is safe to repeat -----------------------------
+    # --- apply: one transaction per effect, then at most one act that is safe to repeat -----------------------------
 
     def apply(self, effect: e.Effect) -> None:
+        """Write one effect to the database, then act on it; a lost race changes nothing."""
         now = self._clock()
         match effect:
             case e.MoveTrial(trial, to, changes, sized):

@@ -1,6 +1,6 @@
-"""What the controller asks of whatever runs gangs: Ray in production, virtual time in the simulator.
+"""The interface between the controller and the code that runs gangs: Ray in production, virtual time in simulations.
 
-The contract is level-triggered: ``gangs`` tells what exists now, ``launch`` and ``stop`` return at once and may be
+The contract is level-triggered: ``gangs`` returns what exists now. ``launch`` and ``stop`` return at once and may be
 repeated. An attempt that ``gangs`` no longer lists holds no memory on any device.
 """
 
@@ -19,7 +19,7 @@ from scamp_service.model import Sized
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """All that the ranks of one attempt must know. ``resume_step`` is -1 to start afresh."""
+    """Everything that the ranks of one attempt need. ``resume_step`` is the checkpoint's step; -1 starts anew."""
 
     trial_id: int
     attempt: int
@@ -37,34 +37,41 @@ class Order:
 
     @property
     def key(self) -> str:
+        """Id of the gang: ``trial/attempt``."""
         return f"{self.trial_id}/{self.attempt}"
 
 
 class GangState(StrEnum):
-    ALIVE = "ALIVE"  # every rank lives, or is being started
-    BROKEN = "BROKEN"  # a rank is dead or could not be started, others may live: stop it
+    """State of a gang as a whole."""
+
+    ALIVE = "ALIVE"  # every rank is running or being started
+    BROKEN = "BROKEN"  # a rank is dead or could not be started; others may still run, so stop the gang
     STOPPING = "STOPPING"  # being torn down; memory may still be held
 
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
+    """State of a gang, and what went wrong when it is broken."""
+
     state: GangState
     detail: str = ""
 
 
 class Executor(Protocol):
+    """Runs gangs on a cluster."""
+
     def cluster(self) -> Cluster:
         """The devices that can be used now; empty while the cluster starts."""
         ...
 
     def gangs(self) -> Mapping[str, GangStatus]:
-        """Every attempt (``trial/attempt``) of which a rank may still hold memory."""
+        """Every attempt (``trial/attempt``) with a rank that may still hold memory."""
         ...
 
     def launch(self, order: Order) -> None:
-        """Begin the attempt on ``order.devices``, one rank on each, or put it off: repeat it until ``gangs`` lists it.
+        """Start the attempt on ``order.devices``, one rank on each.
 
-        No effect when it is already there.
+        The executor may postpone it, so repeat the call until ``gangs`` lists the attempt. Then it has no effect.
         """
         ...
 
@@ -77,8 +84,8 @@ class Executor(Protocol):
 class Demand:
     """A candidate to be sized.
 
-    ``extra_bytes`` is what its own out-of-memory failures ask to add to its traced peaks, ``learned`` what its family
-    does: the larger of the two is added.
+    ``extra_bytes`` is what its own out-of-memory errors require in addition to its traced peaks, ``learned`` is the
+    correction of its family. The larger of the two is added.
     """
 
     candidate: Candidate
@@ -88,7 +95,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Unsized:
-    """No plan: ``infeasible`` when the estimator says that none fits, else the workload itself failed."""
+    """Why a candidate has no plan: ``infeasible`` if none fits, otherwise the workload itself failed."""
 
     reason: str
     infeasible: bool
@@ -99,11 +106,13 @@ class Sizer(Protocol):
     """Traces and plans candidates away from the controller's thread."""
 
     def request(self, trial_id: int, demand: Demand, cluster: Cluster) -> None:
-        """Begin sizing; no effect while the same trial is being sized."""
+        """Start sizing; no effect while the same trial is being sized."""
         ...
 
     def results(self) -> Mapping[int, Sized | Unsized]:
-        """Finished since they were last taken by ``forget``."""
+        """Finished results by trial id, until ``forget`` removes them."""
         ...
 
-    def forget(self, trial_ids: Sequence[int]) -> None: ...
+    def forget(self, trial_ids: Sequence[int]) -> None:
+        """Remove the results of these trials."""
+        ...

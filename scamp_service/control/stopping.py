@@ -1,8 +1,8 @@
-"""Decides at a rung whether a trial goes on: asynchronous successive halving (Li et al. 2020, arXiv:1810.05934).
+"""Decides at a rung whether a trial continues: asynchronous successive halving (Li et al. 2020, arXiv:1810.05934).
 
-Pure: the values that trials of one study have reported at the rung go in, a verdict with its reason comes out. A trial
-is judged when it arrives and never waits for others, so no device idles; a trial that went on by luck of an early
-arrival is judged again at the next rung. Pausing and promoting later are left out: what stops, stops for good.
+Pure: it takes the values that trials of one study have reported at the rung, and returns a verdict with its reason. A
+trial is judged when it reaches the rung and never waits for others, so no device idles. A trial that continued only
+because it was early is judged again at the next rung. Trials are not paused and promoted later: a stop is final.
 """
 
 from __future__ import annotations
@@ -16,38 +16,42 @@ from scamp_service.study.spec import StudySpec
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the trial must stop now, and why, in words that a user reads."""
+    """Whether the trial must stop now, and the reason that a user reads."""
 
     stop: bool
     reason: str
 
 
 def judge(peers: Mapping[int, float], trial_id: int, rung: int, *, maximize: bool, reduction_factor: int) -> Verdict:
-    """``peers``: trial id → objective at step ``rung`` of every trial that has reported there, ``trial_id`` included.
+    """Judge the trial ``trial_id`` at the step ``rung``.
 
-    Of n values the best ⌈n / reduction_factor⌉ go on, and whatever equals the last of those. Until
-    ``reduction_factor`` trials have arrived nobody stops: of fewer, "the best 1/reduction_factor" is nobody, and
-    stopping the second for being behind the first (as Optuna and Ray do) would make the outcome a matter of who came
-    first. A value that is not finite stops at once: it is the worst there is, and training does not recover from it.
+    ``peers`` maps the id of every trial that has reported at this step, including this one, to its objective there.
+    Of n values the best ⌈n / reduction_factor⌉ continue, and so does any value equal to the last of these. No trial
+    stops until ``reduction_factor`` trials have reported. The best 1/reduction_factor of fewer trials is less than one
+    trial, and stopping the second because it is behind the first (as Optuna and Ray do) would let the order of arrival
+    decide. A trial whose value is not finite stops at once, because training does not recover from that.
     """
     value = peers[trial_id]
     if not math.isfinite(value):
-        return Verdict(True, f"step {rung}: the objective is {value}, which training does not recover from")
+        return Verdict(
+            True, f"stopped at step {rung}: the objective is {value}, and training does not recover from that"
+        )
     num_peers, num_keep = len(peers), math.ceil(len(peers) / reduction_factor)
     rank = 1 + sum(_better(other, value, maximize) for other in peers.values())
     if num_peers < reduction_factor:
-        return Verdict(
-            False,
-            f"step {rung}: {value:.4g}, number {rank} of {num_peers}; none stops before {reduction_factor} are here",
-        )
-    kept = f"the best {num_keep} go on" if num_keep > 1 else "the best one goes on"
-    return Verdict(rank > num_keep, f"step {rung}: {value:.4g} is number {rank} of {num_peers}, {kept}")
+        few = f"no trial stops until {reduction_factor} have reported"
+        return Verdict(False, f"continues after step {rung}: {value:.4g} is number {rank} of {num_peers}; {few}")
+    kept = f"the best {num_keep} continue" if num_keep > 1 else "only the best one continues"
+    place = f"{value:.4g} is number {rank} of {num_peers}, and {kept}"
+    if rank > num_keep:
+        return Verdict(True, f"stopped at step {rung}: {place}")
+    return Verdict(False, f"continues after step {rung}: {place}")
 
 
 def rungs(spec: StudySpec) -> tuple[int, ...]:
-    """Steps at which trials are judged: min_steps × reduction_factor^k, rounded up to a report, below the last step.
+    """Steps at which trials are judged: min_steps × reduction_factor^k below the last step, rounded up to a report.
 
-    Without ``min_steps`` the first rung is the first report. Empty when the study stops no trial early.
+    Without ``min_steps`` the first rung is the first report. Empty when the study has early stopping turned off.
     """
     if spec.stopping.rule == "none":
         return ()

@@ -1,7 +1,7 @@
-"""Opens the database, keeps its schema up to date, and gives transactions. What is stored is in ``store``.
+"""Opens the database, keeps its schema up to date, and provides transactions. ``store`` has the reads and writes.
 
-SQLite: write-ahead log, synced on every commit, one writer at a time (``BEGIN IMMEDIATE``, so that a transaction never
-fails half-way on a lock). PostgreSQL: read committed. Whatever the database cannot do now is raised as ``Unavailable``.
+SQLite: write-ahead log, synced on every commit, one writer at a time (``BEGIN IMMEDIATE``, so that no transaction fails
+half-way on a lock). PostgreSQL: read committed. A database that cannot be used now raises ``Unavailable``.
 """
 
 from __future__ import annotations
@@ -24,26 +24,32 @@ from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.store import schema
 
 BUSY_SECONDS = 30.0
-"""How long a transaction waits for another one's lock."""
+"""How long a transaction waits for the lock of another."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
-# Keys of PostgreSQL's advisory locks, any two numbers.
+# Keys of PostgreSQL's advisory locks: two arbitrary numbers.
 _SCHEMA_LOCK, _EVENTS_LOCK = 0x5CA301, 0x5CA302
 
 
 class Database:
+    """A study database on SQLite or PostgreSQL. Threads and processes may share it."""
+
     def __init__(self, url: str) -> None:
-        """Open, and create or upgrade the schema; raises ``InvalidInput`` for a URL of another kind."""
+        """Open the database, and create or upgrade its schema.
+
+        Raises ``InvalidInput`` for any other URL, and ``Unavailable`` when the database cannot be used or was written
+        by a newer version of ScaMP.
+        """
         self.url = _parse(url)
         self.sqlite = self.url.get_backend_name() == "sqlite"
         self.path = _file(self.url)
-        # Waiting for a mutex is fair and cheap, SQLite's own waiting (sleep and try again) is neither.
+        # Waiting for a mutex is fair and cheap. SQLite's own waiting (sleep and retry) is neither.
         self._write_mutex = threading.Lock() if self.sqlite else nullcontext()
         self._read_mutex = self._write_mutex if self.sqlite and not self.path else nullcontext()
         self.engine = self._open_sqlite() if self.sqlite else self._open_postgresql()
         self._reader = self.engine if self.sqlite else self.engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._kept: sa.Connection | None = None  # SQLite's writer: there is one at a time, so it keeps its connection
+        self._kept: sa.Connection | None = None  # SQLite has one writer at a time, which reuses this connection
         try:
             self._prepare_schema()
         except BaseException:
@@ -51,6 +57,7 @@ class Database:
             raise
 
     def close(self) -> None:
+        """Close all connections."""
         with self._write_mutex:
             if self._kept is not None:
                 self._kept.close()
@@ -59,21 +66,21 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """One transaction: everything in the block is committed at its end, or nothing."""
+        """One transaction: everything in the block is committed at its end, or nothing is."""
         with self._write_mutex, self._explained():
             if not self.sqlite:
                 with self.engine.begin() as connection:
                     yield connection
                 return
             with self._keep() as connection, connection.begin():
-                # Python's own transaction control is off (see _configure_sqlite), so it is for us to begin.
+                # Python's own transaction control is off (see _configure_sqlite), so BEGIN is up to us.
                 driver: Any = connection.connection.driver_connection
                 driver.execute("BEGIN IMMEDIATE")
                 yield connection
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Every statement in the block sees what is committed when it begins."""
+        """A connection to read from: each statement in the block sees what was committed when the statement began."""
         with self._read_mutex, self._explained():
             if self.sqlite and not self.path:
                 with self._keep() as connection, connection.begin():
@@ -95,9 +102,9 @@ class Database:
         return nullcontext(self._kept)
 
     def order_commits(self, connection: sa.Connection) -> None:
-        """From here to its commit, this transaction is alone among those that call this: row ids grow in commit order.
+        """Exclude other transactions that call this until this one commits, so that row ids grow in commit order.
 
-        To be called after the last update of a row, else two transactions could wait for each other.
+        Call it after the last update of a row; otherwise two transactions could wait for each other.
         """
         if not self.sqlite:
             connection.execute(_TAKE_LOCK, {"key": _EVENTS_LOCK})
@@ -126,7 +133,7 @@ class Database:
         return engine
 
     def _create_file(self, path: Path) -> None:
-        """The database holds users' code: it is for its owner alone. SQLite gives -wal and -shm the same mode."""
+        """Create the file for its owner alone, as it holds users' code. SQLite gives -wal and -shm the same mode."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -135,13 +142,13 @@ class Database:
                 return
             raise Unavailable(
                 f"the study database {path} cannot be created ({error.strerror}); make its directory writable for this "
-                "user, or name another one in SCAMP_DATA_DIR"
+                "user, or choose another one with SCAMP_DATA_DIR"
             ) from error
 
     # --- schema ----------------------------------------------------------------------------------------------------
 
     def _prepare_schema(self) -> None:
-        """Create or upgrade. Several processes may come here at once: one works, the others wait and find it done."""
+        """Create or upgrade the schema. When several processes do so at once, one works and the others wait for it."""
         if not self.path and self.sqlite:
             self._fill_memory()
             return
@@ -156,14 +163,18 @@ class Database:
                 return
             if not _migrate(connection, revision):
                 raise Unavailable(
-                    f"the study database {self._name} was written by a newer ScaMP (schema {revision}, this one knows "
-                    f"up to {schema.REVISION}); upgrade ScaMP, or name another database in SCAMP_DATABASE_URL"
+                    f"the study database {self._name} was written by a newer ScaMP (its schema is {revision}, and this "
+                    f"version supports up to {schema.REVISION}); upgrade ScaMP, or choose another database with "
+                    "SCAMP_DATABASE_URL"
                 )
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold a lock file: to change to the write-ahead log fails at once, whatever the busy timeout, when another
-        process does the same (measured: 3 of 200 files that 4 processes opened at once)."""
+        """Hold a lock file, and switch to the write-ahead log.
+
+        Without the lock, switching fails at once when another process does the same, whatever the busy timeout is
+        (measured: 3 of 200 files that 4 processes opened at once).
+        """
         if not self.path:
             yield
             return
@@ -185,29 +196,31 @@ class Database:
         return str(self.path) if self.path else self.url.render_as_string(hide_password=True)
 
     def _explain(self, error: Exception) -> Exception:
-        """What went wrong outside of us, with what to do; our own mistakes as they are."""
+        """``Unavailable`` with advice for a failure of the database; the error itself when our own SQL is wrong."""
         text = str(getattr(error, "orig", error) or error).strip()
         ours = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.ProgrammingError)
         if isinstance(error, ours) or "syntax error" in text or "no such column" in text:
             return error
         advice = next((advice for sign, advice in _ADVICE if sign in text.lower()), _ANY_ADVICE)
-        return Unavailable(f"the study database {self._name} cannot be used, nothing was changed: {advice} ({text})")
+        return Unavailable(
+            f"the study database {self._name} cannot be used, and nothing was changed: {advice} ({text})"
+        )
 
 
 _TAKE_LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")
 
 _ADVICE = (
-    ("full", "its disk is full, free some space"),
-    ("no space left", "its disk is full, free some space"),
-    ("readonly", "it is read-only, make file and directory writable for this user"),
-    ("read-only", "it is read-only, point SCAMP_DATABASE_URL at the primary server"),
-    ("lock", f"another process holds it for more than {BUSY_SECONDS:.0f} s, end that one"),
+    ("full", "its disk is full; free some space"),
+    ("no space left", "its disk is full; free some space"),
+    ("readonly", "it is read-only; make its file and directory writable for this user"),
+    ("read-only", "it is read-only; point SCAMP_DATABASE_URL at the primary server"),
+    ("lock", f"another process has locked it for more than {BUSY_SECONDS:.0f} s; end that process"),
     ("unable to open", "make its directory exist and be writable for this user"),
-    ("malformed", "it is damaged, restore a copy or move it away"),
-    ("not a database", "the file is something else, name another one in SCAMP_DATABASE_URL"),
-    ("queuepool", "too many requests at once, try again"),
+    ("malformed", "it is damaged; restore a copy or move it away"),
+    ("not a database", "the file is not a database; choose another one with SCAMP_DATABASE_URL"),
+    ("queuepool", "there are too many requests at once; try again"),
 )
-_ANY_ADVICE = "check that it runs and that SCAMP_DATABASE_URL is right"
+_ANY_ADVICE = "check that it is running and that SCAMP_DATABASE_URL is correct"
 
 
 def _parse(url: str) -> sa.URL:
@@ -218,18 +231,18 @@ def _parse(url: str) -> sa.URL:
     if parsed.drivername in ("postgres", "postgresql"):
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
-        raise InvalidInput(f"no study database in {parsed.drivername}; write sqlite:///PATH or postgresql://HOST/NAME")
+        raise InvalidInput(f"ScaMP cannot use {parsed.drivername}; write sqlite:///PATH or postgresql://HOST/NAME")
     return parsed
 
 
 def _file(url: sa.URL) -> Path | None:
-    """SQLite's file; None for SQLite in memory and for PostgreSQL."""
+    """The file of a SQLite database; None for SQLite in memory and for PostgreSQL."""
     named = url.database if url.get_backend_name() == "sqlite" else None
     return None if named in (None, "", ":memory:") else Path(named)
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    # Python's own transaction control would begin deferred transactions, and none before SELECT:
+    # Python's own transaction control begins deferred transactions, and none before SELECT:
     # https://docs.sqlalchemy.org/en/21/dialects/sqlite.html#pysqlite-serializable
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
@@ -250,8 +263,8 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _migrate(connection: sa.Connection, revision: str | None) -> bool:
-    """Bring the schema from ``revision`` (None: an empty database) to the newest; False when it is unknown here."""
-    from alembic import command  # takes 0.1 s to import, and most starts find nothing to migrate
+    """Upgrade the schema from ``revision`` (None: an empty database) to the newest; False if it is unknown."""
+    from alembic import command  # imported here: it takes 0.1 s, and most starts have nothing to migrate
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
@@ -267,7 +280,7 @@ def _migrate(connection: sa.Connection, revision: str | None) -> bool:
 
 @lru_cache(maxsize=1)
 def _memory_script() -> str:
-    """What the migrations create, as one script: a simulation opens hundreds of databases in memory."""
+    """One SQL script that creates what all migrations create. Simulations open hundreds of databases in memory."""
     engine = sa.create_engine("sqlite://", poolclass=StaticPool)
     event.listen(engine, "connect", _configure_sqlite)
     with engine.connect() as connection:

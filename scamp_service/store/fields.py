@@ -1,4 +1,4 @@
-"""Trials and attempts as the API and the command line show them: one level of plain fields."""
+"""Flattens trials and attempts to plain fields, as the API and the command line show them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scamp_service.model import Attempt, Trial
 
 
 def trial_fields(trial: Trial) -> dict[str, Any]:
-    """A trial as the API and the command line show it: its plan and prediction in flat fields."""
+    """The fields of a trial, with those of its plan and its prediction."""
     fields = {name: getattr(trial, name) for name in trial.__slots__ if name != "sized"}
     return fields | {
         **prediction_fields(trial.prediction),
@@ -22,7 +22,7 @@ def trial_fields(trial: Trial) -> dict[str, Any]:
 
 
 def attempt_fields(attempt: Attempt) -> dict[str, Any]:
-    """An attempt as the API shows it, without the fencing token, which is a secret of the ranks."""
+    """The fields of an attempt, without the fencing token, which is a secret of the ranks."""
     fields = {name: getattr(attempt, name) for name in attempt.__slots__ if name not in ("token", "prediction")}
     return fields | {
         **prediction_fields(attempt.prediction),
@@ -32,7 +32,7 @@ def attempt_fields(attempt: Attempt) -> dict[str, Any]:
 
 
 def plan_fields(plan: Plan | None) -> dict[str, Any]:
-    """A plan in words and numbers, which every client shows as they are; None, "" or 0 while there is no plan."""
+    """A plan in words and numbers, so that no client has to format it; None, "" or 0 while there is no plan."""
     return {
         "plan": plan.to_json() if plan else None,
         "plan_text": str(plan or ""),
@@ -43,7 +43,7 @@ def plan_fields(plan: Plan | None) -> dict[str, Any]:
 
 
 def prediction_fields(prediction: Prediction) -> dict[str, int]:
-    """Bytes of one rank. ``expected_bytes`` is the one to compare with a measured peak."""
+    """Predicted bytes of one rank. Compare ``expected_bytes`` with a measured peak."""
     return {
         "predicted_bytes": prediction.predicted_bytes,
         "extra_bytes": prediction.extra_bytes,

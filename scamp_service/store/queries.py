@@ -1,4 +1,4 @@
-"""The statements with which the store reads: built once, so that SQLAlchemy compiles each once. ``reads`` runs them."""
+"""The statements that ``reads`` runs. They are built once, so that SQLAlchemy compiles each only once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _trials, _attempts, _metrics = schema.trials, schema.attempts, schema.metrics
 
 
 def _select(table: sa.Table, kind: type[Any]) -> sa.Select[Any]:
-    """The columns in the order of the fields of ``kind``, so that ``kind(*row)`` is the value."""
+    """SELECT of the columns in the order of the fields of ``kind``, so that ``kind(*row)`` is the value."""
     return select(*(table.c[field.name] for field in fields(kind)))
 
 
 def _of_study(statement: sa.Select[Any]) -> sa.Select[Any]:
-    """Attempts of one study's trials."""
+    """``statement`` limited to the attempts of one study, by trial and attempt."""
     joined = statement.join(_trials, _trials.c.id == _attempts.c.trial_id)
     return joined.where(_trials.c.study_id == bindparam("study_id")).order_by(_attempts.c.trial_id, _attempts.c.attempt)
 
@@ -64,7 +64,7 @@ _newest_of_family = (
     .order_by(_trials.c.id.desc())
     .limit(bindparam("num_trials"))
 )
-# Only what is needed, in the order of the fields of Run: the controller asks ten times a second.
+# Only the fields of Run, in their order: the controller runs this query ten times a second.
 FAMILY_RUNS = (
     select(
         _attempts.c.trial_id,
@@ -138,6 +138,7 @@ LEASE = select(schema.leases.c.renewed_at).where(schema.leases.c.name == bindpar
 
 @cache
 def studies(live: bool, newest_first: bool, bounded: bool) -> sa.Select[Any]:
+    """A page of studies; ``bounded`` compares their ids with the parameter ``after``."""
     column = schema.studies.c.id
     statement = _select(schema.studies, Study).limit(bindparam("limit"))
     if live:
@@ -149,6 +150,7 @@ def studies(live: bool, newest_first: bool, bounded: bool) -> sa.Select[Any]:
 
 @cache
 def trials_page(by_state: bool) -> sa.Select[Any]:
+    """A page of a study's trials; ``by_state`` adds the parameter ``states``."""
     statement = select_trials().where(_trials.c.study_id == bindparam("study_id"))
     statement = statement.where(_trials.c.id > bindparam("after")).order_by(_trials.c.id).limit(bindparam("limit"))
     return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
@@ -156,12 +158,13 @@ def trials_page(by_state: bool) -> sa.Select[Any]:
 
 @cache
 def best_trial(direction: Literal["maximize", "minimize"]) -> sa.Select[Any]:
+    """The best trial of a study: see ``Reads.best_trial``."""
     value = _trials.c.value
     counted = (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED)
     return (
         select_trials()
         .where(_trials.c.study_id == bindparam("study_id"), one_of(_trials.c.state, *counted))
-        .where(value <= float("inf"))  # NaN is above infinity, see schema.Real
+        .where(value <= float("inf"))  # excludes NaN, which sorts above infinity: see schema.Real
         .order_by(
             sa.case((_trials.c.state == TrialState.COMPLETED, 0), else_=1),
             value.desc() if direction == "maximize" else value,
@@ -173,6 +176,7 @@ def best_trial(direction: Literal["maximize", "minimize"]) -> sa.Select[Any]:
 
 @cache
 def events(of_study: bool) -> sa.Select[Any]:
+    """A page of events; ``of_study`` keeps those of the parameter ``study_id``."""
     statement = _select(schema.events, Event).where(schema.events.c.id > bindparam("after"))
     if of_study:
         statement = statement.where(schema.events.c.study_id == bindparam("study_id"))

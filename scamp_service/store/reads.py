@@ -1,6 +1,6 @@
-"""What is read from the study database: by the decisions, the API and the dashboard. ``store.Store`` adds the writes.
+"""Reads from the study database for the decisions, the API and the dashboard. ``store.Store`` adds the writes.
 
-Lists come in pages by ascending id: pass the last id seen as ``after``.
+Lists come in pages by ascending id: pass the last id of a page as ``after``.
 """
 
 from __future__ import annotations
@@ -23,88 +23,94 @@ _ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_
 
 
 class Reads:
+    """The read-only methods of the store. They raise ``Unavailable`` when the database cannot be used."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
     # --- studies -----------------------------------------------------------------------------------------------
 
     def study(self, study_id: int) -> Study:
-        """Raises ``NotFound``."""
+        """The study with this id. Raises ``NotFound``."""
         rows = self._rows(sql.ONE_STUDY, id=study_id)
         if not rows:
-            raise NotFound(f"there is no study {study_id}; `scamp list` shows those that exist")
+            raise NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
         return Study(*rows[0])
 
     def studies(
         self, *, after: int = 0, limit: int = 100, live: bool = False, newest_first: bool = False
     ) -> list[Study]:
-        """By ascending id, those with id > ``after``; ``live`` keeps RUNNING and STOPPING.
+        """Studies with id > ``after``, by ascending id; with ``live`` only those RUNNING or STOPPING.
 
-        ``newest_first``: by descending id, those with id < ``after`` (0: from the newest).
+        With ``newest_first`` studies with id < ``after`` (0: from the newest), by descending id.
         """
         return [Study(*row) for row in self._rows(sql.studies(live, newest_first, after > 0), after=after, limit=limit)]
 
     def trial_counts(self, study_id: int) -> dict[TrialState, int]:
-        """Only the states that occur."""
+        """Number of trials by state; absent states are left out."""
         return dict(self._rows(sql.TRIAL_COUNTS, study_id=study_id))
 
     def study_totals(self) -> Totals:
-        """Over all studies."""
+        """Counts over all studies."""
         studies, trials = dict(self._rows(sql.STUDY_TOTALS)), dict(self._rows(sql.TRIAL_TOTALS))
         return Totals(studies, trials, open_attempts=self._rows(sql.ATTEMPT_TOTALS)[0][0])
 
     # --- trials ------------------------------------------------------------------------------------------------
 
     def trial(self, trial_id: int) -> Trial:
-        """Raises ``NotFound``."""
+        """The trial with this id, which is unique over all studies. Raises ``NotFound``."""
         rows = self._rows(sql.ONE_TRIAL, id=trial_id)
         if not rows:
-            raise NotFound(f"there is no trial {trial_id}; `scamp trials STUDY` shows those of a study")
+            raise NotFound(f"there is no trial {trial_id}; `scamp trials STUDY` shows the trials of a study")
         return trial_of(rows[0])
 
     def trial_by_number(self, study_id: int, number: int) -> Trial:
-        """Raises ``NotFound``."""
+        """The trial with this number in its study. Raises ``NotFound``."""
         rows = self._rows(sql.NUMBERED_TRIAL, study_id=study_id, number=number)
         if not rows:
-            raise NotFound(f"study {study_id} has no trial {number}; `scamp trials {study_id}` shows those it has")
+            raise NotFound(f"study {study_id} has no trial {number}; `scamp trials {study_id}` shows its trials")
         return trial_of(rows[0])
 
     def trials(
         self, study_id: int, *, after: int = 0, limit: int = 1000, states: Iterable[TrialState] | None = None
     ) -> list[Trial]:
-        """By ascending id (so also by number), those with id > ``after``."""
+        """Trials with id > ``after``, by ascending id and so also by number; ``states`` keeps only these states."""
         statement = sql.trials_page(states is not None)
         given: dict[str, Any] = {} if states is None else {"states": list(states)}
         return [trial_of(row) for row in self._rows(statement, study_id=study_id, after=after, limit=limit, **given)]
 
     def live_trials(self) -> list[Trial]:
-        """All trials of all studies in a non-terminal state, by id."""
+        """All trials in a non-terminal state, over all studies, by id."""
         return [trial_of(row) for row in self._rows(sql.ALL_LIVE_TRIALS)]
 
     def best_trial(self, study_id: int, direction: Literal["maximize", "minimize"]) -> Trial | None:
-        """The best COMPLETED trial, else the best that still runs; the lower number wins a tie, NaN never wins."""
+        """The best COMPLETED trial, or else the best that still runs; None if neither exists.
+
+        The lower number wins a tie, and NaN never wins.
+        """
         rows = self._rows(sql.best_trial(direction), study_id=study_id)
         return trial_of(rows[0]) if rows else None
 
     # --- attempts ----------------------------------------------------------------------------------------------
 
     def attempts(self, trial_id: int) -> list[Attempt]:
+        """The attempts of a trial, by number."""
         return [attempt_of(row) for row in self._rows(sql.TRIAL_ATTEMPTS, trial_id=trial_id)]
 
     def open_attempts(self) -> list[Attempt]:
-        """Those not ENDED, of all trials."""
+        """Every attempt that is not ENDED, by the time at which it began."""
         return [attempt_of(row) for row in self._rows(sql.ALL_OPEN_ATTEMPTS)]
 
     def study_attempts(self, study_id: int) -> list[Attempt]:
-        """All attempts of all trials, by trial and attempt."""
+        """All attempts of the study's trials, by trial and attempt."""
         return [attempt_of(row) for row in self._rows(sql.STUDY_ATTEMPTS, study_id=study_id)]
 
     def starts_from(self, trial_id: int) -> list[Start]:
-        """Every attempt ever begun of this trial and of all later ones, over all studies, by trial and attempt."""
+        """Every attempt ever begun by this trial or a later one, over all studies, by trial and attempt."""
         return [Start(*row) for row in self._rows(sql.STARTS, trial_id=trial_id)]
 
     def checkpoints(self, trial_ids: Sequence[int]) -> dict[int, int]:
-        """Trial id → step of its last committed checkpoint, for those that have one."""
+        """Step of the last committed checkpoint by trial id, for trials that have one."""
         found: dict[int, int] = {}
         for start in range(0, len(trial_ids), 1000):  # PostgreSQL takes 65,535 parameters, SQLite 32,766
             some = list(trial_ids[start : start + 1000])
@@ -112,36 +118,40 @@ class Reads:
         return found
 
     def device_seconds(self, study_id: int, *, now: float) -> float:
-        """Seconds × devices held by the study's attempts; those that are open count up to ``now``."""
+        """Seconds × devices that the study's attempts have held; open attempts count up to ``now``."""
         total = 0.0
         for devices, began, ended in self._rows(sql.HOLDS, study_id=study_id):
             total += len(devices) * ((now if ended is None else ended) - began)
         return total
 
     def family_runs(self, family: str, num_trials: int) -> list[Run]:
-        """Attempts that tell something of memory, of the newest ``num_trials`` trials of the family that were begun,
-        over all studies, by trial and attempt."""
+        """Attempts of a family that say something about its memory, by trial and attempt.
+
+        They come from the newest ``num_trials`` trials of the family that have begun, over all studies.
+        """
         rows = self._rows(sql.FAMILY_RUNS, family=family, num_trials=num_trials)
         return [_run(row) for row in rows]
 
     def families(self, study_id: int) -> list[str]:
-        """Of the study's trials that were planned; the one of most trials first."""
+        """Families of the study's trials that have been planned; the family with the most trials first."""
         return [row[0] for row in self._rows(sql.FAMILIES, study_id=study_id)]
 
     def measured_attempts(self, study_id: int, *, after: int = 0, num_trials: int = 1000) -> list[tuple[int, Attempt]]:
-        """(trial number, attempt) where a peak was measured or memory was out, of so many such trials with id >
-        ``after``, by trial and attempt."""
+        """(trial number, attempt) for attempts that measured a peak or ran out of memory, by trial and attempt.
+
+        They come from the first ``num_trials`` trials with such an attempt and id > ``after``.
+        """
         rows = self._rows(sql.MEASURED_ATTEMPTS, study_id=study_id, after=after, num_trials=num_trials)
         return [(row[0], attempt_of(row[1:])) for row in rows]
 
     # --- reports -----------------------------------------------------------------------------------------------
 
     def metrics(self, trial_id: int, *, after: int = -1, limit: int = 10_000) -> list[Metric]:
-        """By step, those with step > ``after``; where an attempt repeated a step, the newest attempt's row counts."""
+        """Evaluations at steps > ``after``, by step; if several attempts reported a step, the newest attempt's row."""
         return [Metric(*row) for row in self._rows(sql.CURVE, trial_id=trial_id, after=after, limit=limit)]
 
     def rungs(self, study_id: int, objective: str, steps: Sequence[int]) -> dict[int, dict[int, float]]:
-        """step → trial id → objective at that step, for every trial of the study that reported there."""
+        """Step → trial id → objective at that step, for every trial of the study that reported it there."""
         found: dict[int, dict[int, float]] = {step: {} for step in steps}
         for trial_id, step, values in self._rows(sql.RUNGS, study_id=study_id, steps=list(steps)):
             if objective in values:
@@ -149,7 +159,7 @@ class Reads:
         return found
 
     def logs(self, trial_id: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:
-        """(row id, line), row id > ``after``; with ``after=-1`` the last ``limit`` lines."""
+        """(row id, line) with row id > ``after``; ``after=-1`` returns the last ``limit`` lines."""
         if after < 0:
             rows = self._rows(sql.LAST_LOGS, trial_id=trial_id, limit=limit)[::-1]
         else:
@@ -159,28 +169,31 @@ class Reads:
     # --- the rest ----------------------------------------------------------------------------------------------
 
     def blob(self, sha256: str) -> bytes:
-        """Raises ``NotFound``."""
+        """The bytes that ``Store.put_blob`` stored. Raises ``NotFound``."""
         rows = self._rows(sql.BLOB, sha256=sha256)
         if not rows:
             raise NotFound(f"no file with sha256 {sha256} is stored; upload it again")
         return cast(bytes, rows[0][0])
 
     def events(self, *, after: int = 0, limit: int = 1000, study_id: int | None = None) -> list[Event]:
-        """In commit order: a reader that has seen event n never later finds an event < n."""
+        """Events with id > ``after``, in commit order: a reader of event n never later finds an event < n."""
         given = {} if study_id is None else {"study_id": study_id}
         return [Event(*row) for row in self._rows(sql.events(bool(given)), after=after, limit=limit, **given)]
 
     def last_event_id(self) -> int:
-        """0 while there is none."""
+        """Id of the newest event; 0 while there is none."""
         return cast(int, self._rows(sql.LAST_EVENT)[0][0] or 0)
 
     def cluster(self) -> tuple[Json, float] | None:
-        """The last recorded state and when the controller last confirmed it (to the second)."""
+        """The last recorded state of the cluster, and when the controller last confirmed it (to the second).
+
+        None before the first record.
+        """
         rows = self._rows(sql.CLUSTER)
         return (rows[0][0], rows[0][1]) if rows else None
 
     def lease_age(self, name: str, *, now: float) -> float | None:
-        """Seconds since the lease was last renewed; None when nobody holds it."""
+        """Seconds since the lease was last renewed; None when nobody has it."""
         rows = self._rows(sql.LEASE, name=name)
         return max(0.0, now - rows[0][0]) if rows else None
 
@@ -190,6 +203,6 @@ class Reads:
 
 
 def _run(row: Sequence[Any]) -> Run:
-    """A row of ``queries.FAMILY_RUNS``."""
+    """The run in a row of ``queries.FAMILY_RUNS``."""
     trial_id, kinds, traced, extra, reserved, measured, outcome, study_id = row
     return Run(trial_id, kinds, traced, extra, reserved, measured, _ENDINGS.get(outcome, Ending.OTHER), study_id)

@@ -1,7 +1,8 @@
 """Turns rows of ``trials`` and ``attempts`` into values, and values into columns.
 
-A ``Prediction`` is kept as four columns: predicted, extra and bias bytes, and the MiB reserved. The margin, and on GPUs
-the allocator's slack, are what is reserved beyond the predicted peak; the parts by category are not kept.
+A ``Prediction`` is stored in four columns: predicted, extra and bias bytes, and the reserved MiB. The margin, and on
+GPUs the allocator's slack, are the difference between the reservation and the predicted peak. The parts by category are
+not stored.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from scamp_service.store import schema
 
 
 def _names(kind: type[Any], nested: str, columns: Sequence[str]) -> tuple[list[str], int, int]:
-    """Columns in the order of the fields of ``kind``, where ``columns`` stand for the field ``nested``; and where these
-    begin and end."""
+    """Column names in the order of the fields of ``kind``, with ``columns`` in place of the field ``nested``.
+
+    Also returns the positions at which ``columns`` begin and end.
+    """
     names = [field.name for field in fields(kind)]
     start = names.index(nested)
     return [*names[:start], *columns, *names[start + 1 :]], start, start + len(columns)
@@ -34,16 +37,16 @@ _STRUCTURE = _TRIAL.index("structure")
 TRIAL_CHANGES = frozenset(_TRIAL) - frozenset(
     ["id", "study_id", "number", "state", "attempt", "params", "created_at", "started_at", "finished_at"]
 )
-"""Columns that a move of a trial may change."""
+"""Columns that ``Store.move_trial`` may change."""
 
 
 def select_trials() -> sa.Select[Any]:
-    """Columns for ``trial_of``."""
+    """SELECT of the columns that ``trial_of`` reads."""
     return sa.select(*(schema.trials.c[name] for name in _TRIAL))
 
 
 def select_attempts() -> sa.Select[Any]:
-    """Columns for ``attempt_of``."""
+    """SELECT of the columns that ``attempt_of`` reads."""
     return sa.select(*(schema.attempts.c[name] for name in _ATTEMPT))
 
 
@@ -63,14 +66,14 @@ def attempt_of(row: Sequence[Any]) -> Attempt:
 
 
 def sized_columns(sized: Sized) -> dict[str, Any]:
-    """Columns of ``trials`` for a new plan."""
+    """The columns of ``trials`` that a new plan changes, with their values."""
     predicted, extra, bias, reserved = _columns(sized.prediction)
     values = (sized.plan, predicted, extra, bias, reserved, sized.reason, sized.learned_bytes)
     return {"structure": sized.structure, **dict(zip(_SIZED, values, strict=True))}
 
 
 def attempt_columns(attempt: Attempt) -> dict[str, Any]:
-    """A new row of ``attempts``."""
+    """A new row of ``attempts``, as columns and values."""
     values: Mapping[str, Any] = {name: getattr(attempt, name) for name in _ATTEMPT if name not in _PREDICTION}
     return {**values, **dict(zip(_PREDICTION, _columns(attempt.prediction), strict=True))}
 

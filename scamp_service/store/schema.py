@@ -1,8 +1,8 @@
-"""The tables of the study database, in SQLAlchemy Core. Columns bear the names of the fields in ``model``.
+"""The tables of the study database, in SQLAlchemy Core. Columns have the names of the fields in ``model``.
 
-JSON is kept as compact text, enumerations as their value. Three types hold what databases disagree on: ``Real`` (SQLite
-turns NaN into NULL), ``Text`` (PostgreSQL refuses the NUL character, both refuse lone surrogates) and ``Key``
-(autoincrement). How tables come to be and change is in ``migrations``; a test compares the two.
+JSON is stored as compact text, and an enumeration as its value. Three types hide differences between the databases:
+``Real`` (SQLite turns NaN into NULL), ``Text`` (PostgreSQL refuses the NUL character, both refuse lone surrogates) and
+``Key`` (autoincrement). ``migrations`` creates and changes the tables; a test checks that they match this module.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
 REVISION = "0002"
-"""The newest migration: what ``alembic_version`` holds once the schema is as below."""
+"""The newest migration, which creates the tables below. ``alembic_version`` holds it in an up-to-date database."""
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
 
 
 class Real(sa.Double[float]):
-    """A double that keeps NaN. On SQLite NaN is the text 'nan', which like PostgreSQL's NaN sorts above all numbers."""
+    """A double that keeps NaN. SQLite stores NaN as the text 'nan', which sorts above all numbers as in PostgreSQL."""
 
     def bind_processor(self, dialect: sa.Dialect) -> Any:
         return _nan_to_text if dialect.name == "sqlite" else None
@@ -45,7 +45,7 @@ def _to_float(value: float | str | None) -> float | None:
 
 
 class Text(sa.types.TypeDecorator[str]):
-    """Text from anywhere, a rank's output say: characters that a database would refuse are replaced."""
+    """Text from any source, such as a rank's output. Characters that a database would refuse are replaced."""
 
     impl = sa.Text
     cache_ok = True
@@ -57,6 +57,8 @@ class Text(sa.types.TypeDecorator[str]):
 
 
 class JsonText(sa.types.TypeDecorator[Any]):
+    """Any JSON value, stored as compact text."""
+
     impl = sa.Text
     cache_ok = True
 
@@ -68,7 +70,7 @@ class JsonText(sa.types.TypeDecorator[Any]):
 
 
 class PlanText(JsonText):
-    """A ``Plan``. Equal texts are parsed once: a study has few different plans."""
+    """A ``Plan`` as JSON. Equal texts are parsed only once, because a study has few different plans."""
 
     cache_ok = True
 
@@ -85,7 +87,7 @@ def _plan(text: str) -> Plan:
 
 
 class Names(JsonText):
-    """A tuple of strings."""
+    """A tuple of strings, stored as a JSON array."""
 
     cache_ok = True
 
@@ -94,7 +96,7 @@ class Names(JsonText):
 
 
 class Floats(sa.types.TypeDecorator[Mapping[str, float]]):
-    """Names to numbers. JSON knows neither NaN nor infinity: they are kept as strings."""
+    """A mapping of names to floats. NaN and infinity are stored as strings, because JSON has neither."""
 
     impl = sa.Text
     cache_ok = True
@@ -109,7 +111,7 @@ class Floats(sa.types.TypeDecorator[Mapping[str, float]]):
 
 
 class Word(sa.types.TypeDecorator[Any]):
-    """A member of one enumeration."""
+    """A member of the enumeration ``words``, stored as its value."""
 
     impl = sa.String(20)
     cache_ok = True
@@ -134,7 +136,7 @@ def dump_json(value: Any) -> str:
 
 
 def one_of(column: sa.Column[Any], *words: StrEnum) -> sa.ColumnElement[bool]:
-    """IN for a fixed list, compiled once: SQLAlchemy expands the list of an IN anew at every execution."""
+    """``column IN words``, compiled once. SQLAlchemy would expand the list of an IN again at every execution."""
     return sa.or_(*(column == word for word in words))
 
 
@@ -217,7 +219,9 @@ attempts = Table(
     Column("created_at", Real, nullable=False),
     Column("started_at", Real),
     Column("ended_at", Real),
-    Column("objective_seq", sa.BigInteger, nullable=False, default=-1),  # seq of the row that trial.value comes from
+    Column(
+        "objective_seq", sa.BigInteger, nullable=False, default=-1
+    ),  # seq of the metrics row that trial.value comes from
     Index("ix_attempts_state", "state"),
 )
 

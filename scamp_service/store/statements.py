@@ -1,6 +1,6 @@
-"""The statements with which the store writes: built once, so that SQLAlchemy compiles each once.
+"""The statements with which the store writes. They are built once, so that SQLAlchemy compiles each only once.
 
-Values come as parameters; those of an UPDATE bear an underscore, as SQLAlchemy takes plain column names for its own.
+Values come as parameters. Those of an UPDATE begin with an underscore, as SQLAlchemy reserves the plain column names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _set(*names: str) -> dict[str, Any]:
 
 
 def _greatest(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    """The larger of what is stored and what is given."""
+    """The larger of the stored value and the parameter."""
     given = bindparam(f"_{column.name}", type_=column.type)
     return sa.case((column < given, given), else_=column)
 
@@ -36,8 +36,8 @@ _of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == b
 _by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
 _reporting = sa.and_(_by_token, one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING))
 
-_told_of_trial = (_T.c.study_id, _T.c.number, _T.c.state, _T.c.attempt, _T.c.step, _T.c.value, _T.c.reason)
-_told_of_attempt = (_A.c.state, _A.c.devices, _A.c.mib_per_rank, _A.c.outcome, _A.c.detail)
+_trial_event = (_T.c.study_id, _T.c.number, _T.c.state, _T.c.attempt, _T.c.step, _T.c.value, _T.c.reason)
+_attempt_event = (_A.c.state, _A.c.devices, _A.c.mib_per_rank, _A.c.outcome, _A.c.detail)
 
 HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))
 BY_KEY = select(schema.studies.c.id, schema.studies.c.body_sha256).where(
@@ -49,20 +49,20 @@ BEGIN_TRIAL = (
     .where(_of_trial, _T.c.state == TrialState.QUEUED, _T.c.attempt == bindparam("_before"))
     .values(state=TrialState.RUNNING, started_at=func.coalesce(_T.c.started_at, bindparam("_now", type_=schema.Real)))
     .values(_set("attempt", "reason"))
-    .returning(*_told_of_trial)
+    .returning(*_trial_event)
 )
 INSERT_ATTEMPT = sa.insert(_A)
 START = (
     sa.update(_A)
     .where(_by_token, _A.c.state == AttemptState.STARTING)
     .values(state=AttemptState.RUNNING, **_set("started_at"))
-    .returning(*_told_of_attempt)
+    .returning(*_attempt_event)
 )
 END = (
     sa.update(_A)
     .where(_by_token, one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)), _A.c.outcome.is_(None))
     .values(_set("outcome", "detail"))
-    .returning(*_told_of_attempt)
+    .returning(*_attempt_event)
 )
 KNOWN_OUTCOME = select(_A.c.state, _A.c.outcome).where(_by_token)
 IS_REPORTING = select(sa.literal(1)).where(_reporting)
@@ -93,6 +93,7 @@ RELEASE_LEASE = sa.delete(schema.leases).where(
 
 @cache
 def move_study(legal: tuple[StudyState, ...], finishes: bool) -> Any:
+    """UPDATE of a study's state if it is one of ``legal``; ``finishes`` also sets ``finished_at``."""
     names = ["state", "reason", *(["finished_at"] if finishes else [])]
     statement = sa.update(schema.studies).where(schema.studies.c.id == bindparam("_id"))
     statement = statement.where(one_of(schema.studies.c.state, *legal))
@@ -101,16 +102,18 @@ def move_study(legal: tuple[StudyState, ...], finishes: bool) -> Any:
 
 @cache
 def move_trial(names: tuple[str, ...]) -> Any:
+    """UPDATE of the columns ``names`` of a trial, if its state and attempt are as expected."""
     compared = (_of_trial, _T.c.state == bindparam("_expected"), _T.c.attempt == bindparam("_attempt"))
-    return sa.update(_T).where(*compared).values(_set(*names)).returning(*_told_of_trial)
+    return sa.update(_T).where(*compared).values(_set(*names)).returning(*_trial_event)
 
 
 @cache
 def move_attempt(legal: tuple[AttemptState, ...], names: tuple[str, ...]) -> Any:
+    """UPDATE of the columns ``names`` of an attempt, if its state is one of ``legal``. A stored outcome is kept."""
     values = _set(*names)
     for name in ATTEMPT_CHANGES & set(names):
         values[name] = sa.case((_A.c.outcome.is_(None), bindparam(f"_{name}", type_=_A.c[name].type)), else_=_A.c[name])
-    return sa.update(_A).where(_of_attempt, one_of(_A.c.state, *legal)).values(values).returning(*_told_of_attempt)
+    return sa.update(_A).where(_of_attempt, one_of(_A.c.state, *legal)).values(values).returning(*_attempt_event)
 
 
 def _insert(is_sqlite: bool, table: sa.Table) -> Any:
@@ -119,13 +122,14 @@ def _insert(is_sqlite: bool, table: sa.Table) -> Any:
 
 @cache
 def insert_new(is_sqlite: bool, table: sa.Table, unique: tuple[str, ...], returns: str) -> Any:
-    """Insert unless a row with the same ``unique`` columns exists."""
+    """INSERT that skips a row whose ``unique`` columns exist already; ``returns`` names a column of the new row."""
     statement = _insert(is_sqlite, table).on_conflict_do_nothing(index_elements=unique)
     return statement.returning(table.c[returns]) if returns else statement
 
 
 @cache
 def replace(is_sqlite: bool, table: sa.Table, key: str) -> Any:
+    """INSERT that overwrites the row with the same ``key``."""
     statement = _insert(is_sqlite, table)
     others = {column.name: statement.excluded[column.name] for column in table.c if column.name != key}
     return statement.on_conflict_do_update(index_elements=[key], set_=others)
@@ -133,7 +137,7 @@ def replace(is_sqlite: bool, table: sa.Table, key: str) -> Any:
 
 @cache
 def take_lease(is_sqlite: bool) -> Any:
-    """One statement, so that two who take it at once are ordered by the database."""
+    """INSERT or UPDATE that takes or renews a lease. One statement, so that the database decides between two takers."""
     held, statement = schema.leases.c, _insert(is_sqlite, schema.leases)
     wanted = statement.excluded
     seconds = wanted.expires_at - wanted.renewed_at

@@ -1,8 +1,8 @@
 """The study database: every acknowledged study, trial and metric, and the only truth about what runs.
 
-Moves are compare-and-set: a lost race is ``False``, not an exception, and then nothing has changed. Each method is
-one transaction, which also writes the events that tell of it. Safe for many processes and threads at once. What is
-only read is in ``reads``; a database that cannot be used now raises ``Unavailable``.
+Moves are compare-and-set: a lost race returns ``False``, raises nothing and changes nothing. Each method is one
+transaction, which also writes the events about its changes. Many processes and threads may use it at once. Methods
+that only read are in ``reads``. A database that cannot be used now raises ``Unavailable``.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ MAX_BLOB_BYTES = 64 * 2**20
 
 
 class Store(Reads):
-    def __init__(self, url: str) -> None:
-        """Open, and create or upgrade the schema (Alembic). ``sqlite:///path``, ``sqlite://`` (memory) or PostgreSQL.
+    """Reads and writes of the study database."""
 
-        Raises ``InvalidInput`` for another URL, ``Unavailable`` when it cannot be reached or is of a newer ScaMP.
+    def __init__(self, url: str) -> None:
+        """Open the database, and create or upgrade its schema (Alembic).
+
+        ``url`` is ``sqlite:///path``, ``sqlite://`` (in memory) or a PostgreSQL URL. Raises ``InvalidInput`` for any
+        other, and ``Unavailable`` when the database cannot be reached or was written by a newer version of ScaMP.
         """
         super().__init__(Database(url))
 
     def close(self) -> None:
+        """Close all connections to the database."""
         self._database.close()
 
     # --- studies -----------------------------------------------------------------------------------------------
@@ -54,9 +58,10 @@ class Store(Reads):
     def create_study(
         self, spec: Json, *, code: str | None = None, idempotency_key: str | None = None, now: float
     ) -> Study:
-        """Idempotent by key: the same key and body return the first study; another body raises ``Conflict``.
+        """Create a RUNNING study, and return it.
 
-        ``code`` is the sha256 that ``put_blob`` returned; ``InvalidInput`` when nothing is stored under it.
+        The same ``idempotency_key`` and body return the first study; another body raises ``Conflict``. ``code`` is the
+        sha256 that ``put_blob`` returned. Raises ``InvalidInput`` when nothing is stored under it.
         """
         row = {
             "name": spec["name"],
@@ -74,12 +79,12 @@ class Store(Reads):
                 self._insert_new(schema.studies, "idempotency_key", returns="id"), row
             ).scalar()
             if study_id is not None:
-                self._tell(connection, "study", {"id": study_id, **_picked(row, "name", "state")}, now, study_id)
+                self._emit(connection, "study", {"id": study_id, **_picked(row, "name", "state")}, now, study_id)
             else:
                 study_id, body_sha256 = connection.execute(sql.BY_KEY, {"key": idempotency_key}).one()
                 if body_sha256 != row["body_sha256"]:
                     raise Conflict(
-                        f"the idempotency key {idempotency_key!r} belongs to study {study_id}, which was another one; "
+                        f"the idempotency key {idempotency_key!r} belongs to study {study_id}, which is different; "
                         "take a new key"
                     )
         return self.study(study_id)
@@ -87,7 +92,7 @@ class Store(Reads):
     def move_study(
         self, study_id: int, expected: Iterable[StudyState], to: StudyState, *, reason: str = "", now: float
     ) -> bool:
-        """Compare-and-set on the state: one of ``expected`` from which ``to`` can be reached."""
+        """Move a study to ``to`` if its state is one of ``expected`` that may become ``to``; otherwise False."""
         legal = _legal(STUDY_MOVES, expected, to)
         changes: dict[str, Any] = {"_state": to, "_reason": reason}
         if to not in LIVE_STUDIES:
@@ -96,13 +101,13 @@ class Store(Reads):
             statement = sql.move_study(legal, to not in LIVE_STUDIES)
             moved = connection.execute(statement, {"_id": study_id, **changes}).first()
             if moved:
-                self._tell(connection, "study", {"id": study_id, "name": moved.name, "state": to}, now, study_id)
+                self._emit(connection, "study", {"id": study_id, "name": moved.name, "state": to}, now, study_id)
         return moved is not None
 
     # --- trials ------------------------------------------------------------------------------------------------
 
     def create_trials(self, study_id: int, candidates: Sequence[tuple[int, Json]], *, now: float) -> int:
-        """Insert (number, params) as WAITING; numbers that exist already are left alone. Returns how many are new."""
+        """Insert (number, params) as WAITING trials, and return how many are new. Existing numbers are not changed."""
         new: list[dict[str, Any]] = []
         insert = self._insert_new(schema.trials, "study_id", "number", returns="id")
         with self._database.write() as connection:
@@ -113,7 +118,7 @@ class Store(Reads):
                 if trial_id is not None:
                     new.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET})
             if new:
-                self._tell_all(connection, "trial", new, now, study_id)
+                self._emit_all(connection, "trial", new, now, study_id)
         return len(new)
 
     def move_trial(
@@ -127,13 +132,14 @@ class Store(Reads):
         sized: Sized | None = None,
         **changes: Any,
     ) -> bool:
-        """Compare-and-set on (id, state, attempt); ``sized`` is a new plan, ``changes`` are columns (reason, value, …).
+        """Move a trial to ``to`` if its state is ``expected`` and its attempt count is ``attempt``; otherwise False.
 
-        ``expected == to`` is allowed and only applies the changes. An illegal move is a bug: it asserts against
-        ``lifecycle.TRIAL_MOVES``. Terminal states get ``finished_at``.
+        ``sized`` is a new plan, ``changes`` are columns (reason, value, …). ``expected == to`` is allowed and only
+        applies the changes. A terminal state sets ``finished_at``. A move that ``lifecycle.TRIAL_MOVES`` does not
+        allow fails an assert.
         """
         assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
-        assert set(changes) <= TRIAL_CHANGES, f"not for a move to change: {sorted(set(changes) - TRIAL_CHANGES)}"
+        assert set(changes) <= TRIAL_CHANGES, f"a move cannot change {sorted(set(changes) - TRIAL_CHANGES)}"
         changes |= sized_columns(sized) if sized else {}
         changes["state"] = to
         if to is not expected and to not in LIVE_TRIALS:
@@ -142,15 +148,16 @@ class Store(Reads):
         with self._database.write() as connection:
             moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
             if moved:
-                self._tell_trial(connection, trial_id, moved, now)
+                self._emit_trial(connection, trial_id, moved, now)
         return moved is not None
 
     # --- attempts ----------------------------------------------------------------------------------------------
 
     def begin_attempt(self, attempt: Attempt) -> bool:
-        """QUEUED → RUNNING of the trial whose attempt count is one less, and the new attempt: at once.
+        """Insert the attempt and move its trial from QUEUED to RUNNING.
 
-        The trial's reason becomes that of the placement, the time is the attempt's ``created_at``.
+        False unless the trial is QUEUED and its attempt count is one less. The trial's reason becomes the reason
+        of the placement. ``created_at`` of the attempt is the time of the move.
         """
         trial_id, now, row = attempt.trial_id, attempt.created_at, attempt_columns(attempt)
         begin = {"_id": trial_id, "_attempt": attempt.attempt, "_before": attempt.attempt - 1, "_now": now}
@@ -158,9 +165,9 @@ class Store(Reads):
             begun = connection.execute(sql.BEGIN_TRIAL, {**begin, "_reason": attempt.placement_reason}).first()
             if begun:
                 connection.execute(sql.INSERT_ATTEMPT, row)
-                self._tell_trial(connection, trial_id, begun, now)
+                self._emit_trial(connection, trial_id, begun, now)
                 data = _picked(row, "attempt", "state", "devices", "mib_per_rank", "outcome", "detail")
-                self._tell(connection, "attempt", {"trial": trial_id, **data}, now, begun.study_id, trial_id)
+                self._emit(connection, "attempt", {"trial": trial_id, **data}, now, begun.study_id, trial_id)
         return begun is not None
 
     def move_attempt(
@@ -173,13 +180,14 @@ class Store(Reads):
         now: float,
         **changes: Any,
     ) -> bool:
-        """Compare-and-set of an attempt's state; ``changes`` are columns of ``Attempt`` (outcome, detail).
+        """Move an attempt to ``to`` if its state is one of ``expected`` that may become ``to``; otherwise False.
 
-        An outcome that the ranks have reported meanwhile stays, with its detail.
+        ``changes`` are columns of ``Attempt`` (outcome, detail). An outcome that the ranks have already reported is
+        kept, with its detail.
         """
         legal = _legal(ATTEMPT_MOVES, expected, to)
         unknown = sorted(set(changes) - sql.ATTEMPT_CHANGES)
-        assert not unknown, f"not for a move to change: {unknown}"
+        assert not unknown, f"a move cannot change {unknown}"
         changes["state"] = to
         if to not in OPEN_ATTEMPTS:
             changes["ended_at"] = now
@@ -187,18 +195,18 @@ class Store(Reads):
         with self._database.write() as connection:
             moved = connection.execute(sql.move_attempt(legal, tuple(sorted(changes))), given).first()
             if moved:
-                self._tell_attempt(connection, trial_id, attempt, moved, now)
+                self._emit_attempt(connection, trial_id, attempt, moved, now)
         return moved is not None
 
-    # --- reports from ranks (fenced by token: False when stale, and nothing is stored) -------------------------------
+    # --- reports from ranks, fenced by token: a stale report returns False and stores nothing ------------------------
 
     def report_started(self, trial_id: int, attempt: int, token: str, *, now: float) -> bool:
-        """STARTING → RUNNING; True as well when it is RUNNING already."""
+        """Move the attempt from STARTING to RUNNING. Also True when it is already RUNNING."""
         given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         with self._database.write() as connection:
             started = connection.execute(sql.START, {**given, "_started_at": now}).first()
             if started:
-                self._tell_attempt(connection, trial_id, attempt, started, now)
+                self._emit_attempt(connection, trial_id, attempt, started, now)
                 return True
             return connection.execute(sql.IS_REPORTING, given).first() is not None
 
@@ -215,25 +223,26 @@ class Store(Reads):
         checkpoint_step: int = -1,
         now: float,
     ) -> bool:
-        """One flush of a rank: metrics (repeats ignored), log lines, measured peak, last committed checkpoint.
+        """Store one flush of a rank: metrics (repeats ignored), log lines, measured peak, last committed checkpoint.
 
-        ``trial.step``/``value`` follow the newest metric row that carries ``objective``; ``measured_bytes`` is the
-        maximum of trial's and attempt's. Stale when the attempt is not STARTING or RUNNING or the token differs.
+        ``trial.step`` and ``trial.value`` come from the newest metric row that has ``objective``. ``measured_bytes`` of
+        trial and attempt can only grow. The report is stale when the attempt is not STARTING or RUNNING, or when the
+        token differs.
         """
         rows: list[Metric | LogLine] = [*metrics, *logs]
-        assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "a flush is of one attempt"
+        assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "a flush belongs to one attempt"
         valued = max((row for row in metrics if objective in row.values), key=lambda row: row.seq, default=None)
         given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
-        learned = {
+        progress = {
             "_measured_bytes": measured_bytes,
             "_checkpoint_step": checkpoint_step,
             "_objective_seq": valued.seq if valued else -1,
         }
         with self._database.write() as connection:
-            fenced = connection.execute(sql.REPORT, {**given, **learned}).scalar()
+            fenced = connection.execute(sql.REPORT, {**given, **progress}).scalar()
             if fenced is None:
                 return False
-            if valued and fenced == valued.seq:  # else a newer flush came first
+            if valued and fenced == valued.seq:  # otherwise a newer flush has already set the value
                 value = {"_step": valued.step, "_value": valued.values[objective], "_measured_bytes": measured_bytes}
                 connection.execute(sql.UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
             elif measured_bytes:
@@ -244,18 +253,21 @@ class Store(Reads):
             if is_new:
                 last = metrics[-1]
                 data = {"trial": trial_id, "step": last.step, "values": last.values}
-                self._tell(connection, "metrics", data, now, None, trial_id)
+                self._emit(connection, "metrics", data, now, None, trial_id)
         return True
 
     def report_outcome(
         self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, *, now: float
     ) -> bool:
-        """The first outcome of an open attempt stays; True when repeated with the same token."""
+        """Store the outcome of an open attempt, unless it has one already.
+
+        True for any report with the attempt's token while it is open, and for a repeated report of the same outcome.
+        """
         given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         with self._database.write() as connection:
             first = connection.execute(sql.END, {**given, "_outcome": outcome, "_detail": detail}).first()
             if first:
-                self._tell_attempt(connection, trial_id, attempt, first, now)
+                self._emit_attempt(connection, trial_id, attempt, first, now)
                 return True
             known = connection.execute(sql.KNOWN_OUTCOME, given).first()
         return known is not None and (known.state in OPEN_ATTEMPTS or known.outcome is outcome)
@@ -263,10 +275,10 @@ class Store(Reads):
     # --- the rest ----------------------------------------------------------------------------------------------
 
     def put_blob(self, data: bytes) -> str:
-        """Store bytes by content, return their sha256 in hex. Raises ``InvalidInput`` beyond 64 MiB."""
+        """Store bytes under their sha256, and return it in hex. Raises ``InvalidInput`` above 64 MiB."""
         if len(data) > MAX_BLOB_BYTES:
             raise InvalidInput(
-                f"{len(data) / 2**20:.1f} MiB of files exceed the {MAX_BLOB_BYTES // 2**20} MiB that may come along; "
+                f"{len(data) / 2**20:.1f} MiB of files are more than the {MAX_BLOB_BYTES // 2**20} MiB allowed; "
                 "leave out data, and read it from a path that all nodes share"
             )
         sha256 = hashlib.sha256(data).hexdigest()
@@ -278,9 +290,9 @@ class Store(Reads):
         return sha256
 
     def record_cluster(self, state: Json, *, now: float) -> None:
-        """What the controller sees of the cluster: {"status", "detail", "devices": […]}; an event when it changed.
+        """Store the state of the cluster: {"status", "detail", "devices": […]}, with an event if it has changed.
 
-        A state that is confirmed again within a second is not written, so that an idle controller spares the disk.
+        An unchanged state is written at most once a second, so that an idle controller spares the disk.
         """
         known = self.cluster()
         changed = known is None or schema.dump_json(known[0]) != schema.dump_json(state)
@@ -290,13 +302,14 @@ class Store(Reads):
             row = {"id": 1, "state": state, "confirmed_at": now}
             connection.execute(self._replace(schema.cluster, "id"), row)
             if changed:
-                self._tell(connection, "cluster", state, now)
+                self._emit(connection, "cluster", state, now)
 
     def acquire_lease(self, name: str, holder: str, seconds: float, *, now: float) -> bool:
-        """Take or renew; True when ``holder`` now has it, for 0.9 to 1 × ``seconds``.
+        """Take or renew a lease. True when ``holder`` now has it, for 0.9 to 1 × ``seconds``.
 
-        A renewal within a tenth of the lease is not written, so that an idle controller spares the disk. A lease that
-        was renewed in the future (a clock was set back) is free as one that has expired: a dead holder must not block.
+        A renewal within the first tenth of the lease is not written, so that an idle controller spares the disk. A
+        lease that was renewed more than ``seconds`` in the future (a clock was set back) is free, like an expired one.
+        Otherwise a dead holder would block the others.
         """
         given = {"name": name, "holder": holder, "renewed_at": now, "expires_at": now + seconds}
         with self._database.write() as connection:
@@ -306,14 +319,14 @@ class Store(Reads):
             return connection.execute(sql.LEASE_HOLDER, {"name": name}).scalar() == holder
 
     def release_lease(self, name: str, holder: str) -> None:
-        """No effect when another one has it."""
+        """Give up a lease; no effect when another holder has it."""
         with self._database.write() as connection:
             connection.execute(sql.RELEASE_LEASE, {"name": name, "holder": holder})
 
     # --- within a transaction --------------------------------------------------------------------------------------
 
     def _insert_metrics(self, connection: sa.Connection, rows: Sequence[Metric]) -> bool:
-        """Whether any of them is new."""
+        """Insert the rows that are new; True if any was."""
         insert = self._insert_new(schema.metrics, "trial_id", "attempt", "seq", returns="seq")
         return connection.execute(insert, [_fields_of(row) for row in rows]).first() is not None
 
@@ -328,15 +341,15 @@ class Store(Reads):
     def _replace(self, table: sa.Table, key: str) -> Any:
         return sql.replace(self._database.sqlite, table, key)
 
-    def _tell_trial(self, connection: sa.Connection, trial_id: int, moved: Any, now: float) -> None:
+    def _emit_trial(self, connection: sa.Connection, trial_id: int, moved: Any, now: float) -> None:
         data = {"id": trial_id, **_picked(moved._mapping, "number", "state", "attempt", "step", "value", "reason")}
-        self._tell(connection, "trial", data, now, moved.study_id, trial_id)
+        self._emit(connection, "trial", data, now, moved.study_id, trial_id)
 
-    def _tell_attempt(self, connection: sa.Connection, trial_id: int, attempt: int, moved: Any, now: float) -> None:
+    def _emit_attempt(self, connection: sa.Connection, trial_id: int, attempt: int, moved: Any, now: float) -> None:
         data = {"trial": trial_id, "attempt": attempt, **moved._mapping}
-        self._tell(connection, "attempt", data, now, None, trial_id)
+        self._emit(connection, "attempt", data, now, None, trial_id)
 
-    def _tell(
+    def _emit(
         self,
         connection: sa.Connection,
         kind: str,
@@ -345,9 +358,9 @@ class Store(Reads):
         study_id: int | None = None,
         trial_id: int | None = None,
     ) -> None:
-        """Write an event; always the last statement of its transaction, see ``Database.order_commits``.
+        """Write an event. It must be the last statement of its transaction: see ``Database.order_commits``.
 
-        With a trial and no study given, the study is that of the trial.
+        With ``trial_id`` alone, the study is that of the trial.
         """
         self._database.order_commits(connection)
         row = {"time": now, "kind": kind, "trial_id": trial_id, "data": _finite(data)}
@@ -356,11 +369,11 @@ class Store(Reads):
         else:
             connection.execute(sql.INSERT_EVENT, {**row, "study_id": study_id})
 
-    def _tell_all(self, connection: sa.Connection, kind: str, data: Iterable[Json], now: float, study_id: int) -> None:
+    def _emit_all(self, connection: sa.Connection, kind: str, data: Iterable[Json], now: float, study_id: int) -> None:
         self._database.order_commits(connection)
         rows = [
-            {"time": now, "kind": kind, "study_id": study_id, "trial_id": one["id"], "data": _finite(one)}
-            for one in data
+            {"time": now, "kind": kind, "study_id": study_id, "trial_id": item["id"], "data": _finite(item)}
+            for item in data
         ]
         connection.execute(sql.INSERT_EVENT, rows)
 
@@ -371,7 +384,7 @@ _State = TypeVar("_State", bound=StrEnum)
 
 
 def _legal(moves: Mapping[_State, frozenset[_State]], expected: Iterable[_State], to: _State) -> tuple[_State, ...]:
-    """Those of ``expected`` that may become ``to``. To ask for a move that never exists is a bug."""
+    """The states of ``expected`` that may become ``to``. An assert fails when there is none."""
     expected = sorted(expected)
     legal = tuple(state for state in expected if to in moves[state])
     assert legal, f"there is no move from {expected} to {to}"
@@ -386,14 +399,14 @@ def _body_sha256(spec: Json, code: str | None) -> str:
 
 
 def _sorted(value: Any) -> Any:
-    """The same body for any order of keys."""
+    """``value`` with the keys of all its mappings sorted, so that their order does not matter."""
     if isinstance(value, Mapping):
         return {key: _sorted(value[key]) for key in sorted(value)}
     return [_sorted(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null."""
+    """``value`` with None in place of NaN and infinity, which JSON does not have."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -406,7 +419,7 @@ def _picked(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _underscored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As parameters of an UPDATE, see ``statements``."""
+    """The names with a leading underscore, as parameters of an UPDATE: see ``statements``."""
     return {f"_{name}": value for name, value in values.items()}
 
 

@@ -1,8 +1,8 @@
-"""Decides what must be done next, from what is: find → **decide** → apply.
+"""Decides what must be done next from a snapshot of the present state: find → **decide** → apply.
 
-Pure. Every rule looks at the present state only, never at how it came about, so a decision may be lost, repeated or
-made by another controller after a crash: the next tick decides again from the database. Each of the six steps has a
-file of its own. Proposing values (``search``), sizing (``sizing``) and doing (``control.controller``) are elsewhere.
+Pure. Every rule looks only at the present state, never at how it came about. So a decision may be lost, repeated, or
+made by another controller after a crash: the next tick decides again from the database. Each of the six steps has its
+own file. Not here: proposing values (``search``), sizing (``sizing``) and applying effects (``control.controller``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     effects: list[Effect] = []
     effects += fence_unknown_gangs(snapshot)  # 1. gangs that the database does not know
     effects += follow_attempts(snapshot)  # 2. outcomes, losses, rungs, teardown
-    effects += size_waiting(snapshot, learned)  # 3. a plan for every candidate, or why there is none
+    effects += size_waiting(snapshot, learned)  # 3. a plan for every candidate, or the reason that it has none
     effects += place_queued(snapshot, learned)  # 4. gangs onto devices
     effects += propose(snapshot)  # 5. new candidates
     effects += finish_studies(snapshot)  # 6. studies that have ended

@@ -1,4 +1,4 @@
-"""What the decisions ask for. Each is one transaction of the store, then at most one act that is safe to repeat."""
+"""The effects that decisions return. Each is one transaction of the store, then at most one repeatable act."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MoveAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Commit the attempt, then launch it. The controller gives both their token."""
+    """Commit the attempt, then launch it. The controller puts the same new token into both."""
 
     attempt: Attempt
     order: Order
@@ -38,14 +38,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launch an attempt that is committed already: its gang was never seen."""
+    """Launch an attempt that is already committed, but whose gang has not been seen."""
 
     order: Order
 
 
 @dataclass(frozen=True, slots=True)
 class StopGang:
-    """End every rank of a gang."""
+    """End every rank of a gang. ``key`` is ``trial/attempt``."""
 
     key: str
     reason: str
@@ -53,7 +53,7 @@ class StopGang:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Begin to size a waiting trial."""
+    """Start sizing a waiting trial."""
 
     trial: Trial
     demand: Demand
@@ -70,7 +70,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class FinishStudy:
-    """Move a study towards its end."""
+    """Move a study to STOPPING or to a final state."""
 
     study_id: int
     to: StudyState

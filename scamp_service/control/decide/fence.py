@@ -1,4 +1,4 @@
-"""Step 1: stops gangs that the database does not know."""
+"""Step 1: stops gangs without an open attempt in the database."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from scamp_service.control.decide.snapshot import Snapshot
 
 
 def fence_unknown_gangs(s: Snapshot) -> Iterator[Effect]:
+    """Stop every gang that no open attempt has started."""
     known = {attempt.key for attempt in s.attempts}
     for key in s.gangs:
         if key not in known:

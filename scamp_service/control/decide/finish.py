@@ -1,4 +1,4 @@
-"""Step 6: ends studies that have nothing left to do, or that can never succeed."""
+"""Step 6: ends studies that have nothing left to do, and stops studies whose trials all fail."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from scamp_service.lifecycle import StudyState
 
 
 def finish_studies(s: Snapshot) -> Iterator[Effect]:
+    """End each study without live trials that wants no more; stop a broken one first, so that its trials end."""
     busy = {trial.study_id for trial in s.trials}
     for study in s.studies.values():
         if study.broken and study.state is StudyState.RUNNING:

@@ -1,4 +1,4 @@
-"""Step 2: follows attempts: outcomes, losses, out-of-memory, rungs, teardown."""
+"""Step 2: follows attempts: outcomes, lost gangs, out-of-memory errors, rungs and teardown."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialStat
 from scamp_service.model import Attempt, Trial
 
 LAUNCH_PATIENCE_SECONDS = 120.0
-"""A gang that has not reported after this long is lost; before, an absent one is launched again (same token)."""
+"""An absent gang that has not reported its start is launched again, with the same token, for this long."""
 
 
 def follow_attempts(s: Snapshot) -> Iterator[Effect]:
+    """Act on the outcome, gang and rungs of each open attempt, and tear down attempts that are no longer current."""
     trials = {trial.id: trial for trial in s.trials}
     for attempt in s.attempts:
         trial = trials.get(attempt.trial_id)
@@ -30,7 +31,7 @@ def follow_attempts(s: Snapshot) -> Iterator[Effect]:
 
 
 def _tear_down(s: Snapshot, attempt: Attempt) -> Iterator[Effect]:
-    """The trial no longer runs this attempt: hold its MiB until its ranks are gone, then end it."""
+    """Stop an attempt that its trial no longer runs. It ends, and frees its memory, once its ranks are gone."""
     if attempt.key in s.gangs:
         if attempt.state is not AttemptState.STOPPING:
             yield MoveAttempt(attempt, AttemptState.STOPPING, {})
@@ -44,7 +45,9 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
     gang = s.gangs.get(attempt.key)
     match attempt.outcome:
         case Outcome.DONE if trial.value is None:
-            reason = f"it ended without reporting the objective {study.metric!r}; name a metric that evaluate() returns"
+            reason = (
+                f"it ended without reporting the objective {study.metric!r}; choose a metric that evaluate() returns"
+            )
             yield MoveTrial(trial, TrialState.FAILED, {"reason": reason})
         case Outcome.DONE:
             yield MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} steps"})
@@ -63,35 +66,36 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case None if attempt.state is AttemptState.STARTING and s.now < attempt.created_at + LAUNCH_PATIENCE_SECONDS:
             yield Launch(order_for(s, trial, attempt))
         case None:
-            yield _retry(study, trial, "all its ranks were lost")
+            yield _retry(study, trial, "all its ranks disappeared")
 
 
 def _retry(study: StudyRules, trial: Trial, why: str) -> Effect:
     num_lost = trial.num_lost + 1
     if num_lost > study.max_lost:
-        reason = f"lost {num_lost} times, the last time because {why}; raise budget.max_lost to go on"
+        reason = f"lost {num_lost} attempts, the last because {why}; raise budget.max_lost to allow more"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_lost": num_lost})
-    reason = f"to be run again (loss {num_lost} of at most {study.max_lost}): {why}"
+    reason = f"will run again (lost attempt {num_lost} of at most {study.max_lost}): {why}"
     return MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": num_lost})
 
 
 def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
-    """Out of memory is a wrong prediction, not a failure: correct it by what was measured, and plan again.
+    """Send the trial back for a new plan that adds what the out-of-memory error shows to be missing.
 
-    The true peak is above what was reserved, and above what the rank held plus what it asked for.
+    Running out of memory means that the prediction was wrong, not that the trial failed. The true peak is above what
+    was reserved, and above what the rank held plus its failed request.
     """
     num_oom = trial.num_oom + 1
     prediction = attempt.prediction
     reserved_bytes = prediction.reserved_mib * MIB
     extra_bytes = need_after_out_of_memory(prediction.traced_bytes, reserved_bytes, attempt.measured_bytes)
     if num_oom > study.max_oom:
-        reason = f"out of memory {num_oom} times ({attempt.detail}); raise budget.max_oom or lower the batch"
+        reason = f"ran out of memory {num_oom} times ({attempt.detail}); raise budget.max_oom or lower the batch"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_oom": num_oom})
     reason = (
-        f"out of memory with {attempt.mib_per_rank} MiB; predictions for it are raised by "
-        f"{extra_bytes / MIB:.1f} MiB and it is planned again"
+        f"ran out of memory with {attempt.mib_per_rank} MiB per rank; "
+        f"its next plan adds {extra_bytes / MIB:.1f} MiB to the traced peak"
     )
-    assert trial.sized is not None, "a trial that runs has a plan"
+    assert trial.sized is not None, "a running trial has a plan"
     sized = replace(trial.sized, prediction=replace(prediction, extra_bytes=extra_bytes))
     return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom}, sized)
 

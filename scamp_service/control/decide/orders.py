@@ -1,4 +1,4 @@
-"""The order that the ranks of an attempt get."""
+"""Builds the order for the ranks of an attempt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scamp_service.model import Attempt, Trial
 
 
 def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
-    """All that the ranks of ``attempt`` must know; they resume from the trial's last committed checkpoint."""
+    """The order for the ranks of ``attempt``. They resume from the trial's last committed checkpoint."""
     study = s.studies[trial.study_id]
     return Order(
         trial_id=trial.id,

@@ -1,4 +1,4 @@
-"""Step 4: puts the gangs of queued trials onto devices, or says why they wait."""
+"""Step 4: places the gangs of queued trials on devices, or says why they wait."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ from scamp_service.model import Attempt, Sized, Trial
 
 
 def place_queued(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect]:
+    """Begin each queued trial whose gang fits, and record why the others wait.
+
+    Trials of stopped studies are cancelled. When a trial's family has since learned that it needs more memory, the
+    trial goes back to WAITING for a new plan. ``learned`` is keyed by family.
+    """
     queued: list[Trial] = []
-    winding_down = {attempt.trial_id for attempt in s.attempts}  # two attempts of one trial never share its checkpoints
+    # Two attempts of one trial must not use its checkpoints at the same time.
+    winding_down = {attempt.trial_id for attempt in s.attempts}
     for trial in s.trials:
         if trial.state is not TrialState.QUEUED:
             continue
         if s.studies[trial.study_id].state is not StudyState.RUNNING:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
-        elif s.cluster.devices and (lesson := _lesson(s, trial, learned)):
-            yield MoveTrial(trial, TrialState.WAITING, {"reason": f"to be planned again with {lesson}"})
+        elif s.cluster.devices and (newer := _learned_since(s, trial, learned)):
+            yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
         elif trial.id not in winding_down:
             queued.append(trial)
     if not queued or not s.cluster.devices:
@@ -59,12 +65,11 @@ def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:
     return Begin(attempt, order_for(s, trial, attempt))
 
 
-def _lesson(s: Snapshot, trial: Trial, learned: Mapping[str, Learned]) -> Learned | None:
-    """What its family has learned since it was planned, where that is worth a new plan."""
-    lesson = learned.get(s.studies[trial.study_id].family(trial), NOTHING)
-    return (
-        lesson if lesson.extra_bytes >= max(_sized(trial).learned_bytes, trial.prediction.extra_bytes) + MIB else None
-    )
+def _learned_since(s: Snapshot, trial: Trial, learned: Mapping[str, Learned]) -> Learned | None:
+    """The correction of the trial's family, if it is at least 1 MiB more than the trial was planned with."""
+    newer = learned.get(s.studies[trial.study_id].family(trial), NOTHING)
+    planned_with = max(_sized(trial).learned_bytes, trial.prediction.extra_bytes)
+    return newer if newer.extra_bytes >= planned_with + MIB else None
 
 
 def _explain(trial: Trial, wait: Wait) -> Iterator[Effect]:
@@ -73,7 +78,10 @@ def _explain(trial: Trial, wait: Wait) -> Iterator[Effect]:
 
 
 def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:
-    """Studies take turns, the one that runs least first; within a study the oldest trial first."""
+    """Queued trials in the order to place them: studies take turns, each with its oldest trial.
+
+    The study with the fewest running trials is first. No study gets more than its ``max_concurrent``.
+    """
     running: dict[int, int] = {}
     for trial in s.trials:
         if trial.state is TrialState.RUNNING:
@@ -89,7 +97,7 @@ def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:
 
 
 def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int) -> Ledger:
-    """What is reserved now: every attempt that has not ended, whatever its trial has become."""
+    """A ledger with the reservations of ``attempts``: all that have not ended, whatever the state of their trials."""
     ledger = Ledger(cluster, max_gangs_per_device)
     for attempt in attempts:
         ledger.restore(Gang(attempt.key, len(attempt.devices), attempt.mib_per_rank), attempt.devices)

@@ -10,7 +10,10 @@ from scamp_service.lifecycle import TrialState
 
 
 def propose(s: Snapshot) -> Iterator[Effect]:
-    """Keep a few candidates ready, not more: a sampler learns most when it is asked late."""
+    """Keep one candidate per device pending, and at least four.
+
+    More would be worse: a sampler that proposes later knows more results.
+    """
     for study in s.studies.values():
         if not study.wants_trials:
             continue

@@ -1,4 +1,4 @@
-"""Step 3: a plan for every waiting candidate, or why there is none."""
+"""Step 3: finds a plan for every waiting candidate, or the reason that it has none."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from scamp_service.model import Sized
 
 
 def size_waiting(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect]:
+    """Act on finished sizings, and start one for every other waiting trial.
+
+    A trial with a plan becomes QUEUED, one that fits nowhere INFEASIBLE, and one whose workload fails FAILED. Trials of
+    stopped studies are cancelled. ``learned`` is keyed by family.
+    """
     for trial in s.trials:
         if trial.state is not TrialState.WAITING:
             continue

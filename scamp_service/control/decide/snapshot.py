@@ -1,4 +1,4 @@
-"""What the decisions look at: the live studies, trials and attempts of the database, the gangs and the cluster."""
+"""The input of the decisions: live studies, trials and attempts of the database, gangs, and the cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scamp_service.model import Attempt, Sized, Trial
 
 @dataclass(frozen=True, slots=True)
 class StudyRules:
-    """A live study as the decisions need it. ``num_trials`` counts every trial ever created."""
+    """The part of a live study that decisions need. ``num_trials`` counts every trial ever created."""
 
     id: int
     state: StudyState
@@ -35,28 +35,30 @@ class StudyRules:
     max_lost: int
     max_oom: int
     num_trials: int
-    searched: frozenset[str] = frozenset()  # the names of its search space
+    searched: frozenset[str] = frozenset()  # names of the parameters in its search space
     exhausted: bool = False  # the sampler has nothing more to propose
-    broken: str = ""  # why no candidate of this study can ever run
+    broken: str = ""  # why its trials all fail; empty if they do not
 
     @property
     def wants_trials(self) -> bool:
+        """Whether new candidates may be proposed: it runs, and neither budget nor search space is used up."""
         return self.state is StudyState.RUNNING and not self.exhausted and self.num_trials < self.max_trials
 
     def candidate(self, trial: Trial) -> Candidate:
+        """The candidate of one of the study's trials."""
         return Candidate(self.workload, self.code, trial.params)
 
     def family(self, trial: Trial) -> str:
-        """The family of trials that ``trial`` learns from and teaches."""
+        """The family of ``trial``: trials of one family learn from each other's memory."""
         return family(self.candidate(trial), self.searched)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that is known at one moment, read in this order: ``gangs``, then ``attempts``, then ``trials``.
+    """Everything that ``decide`` knows, read in this order: ``gangs``, then ``attempts``, then ``trials``.
 
-    A rank commits its metrics, then its outcome, then disappears; so an absent gang without an outcome is truly lost,
-    and a trial whose attempt is done has its last value.
+    A rank commits its metrics, then its outcome, then disappears. Because of the order, an absent gang without an
+    outcome is really lost, and a trial whose attempt is done has its last value.
     """
 
     now: float
@@ -69,5 +71,5 @@ class Snapshot:
     rungs: Mapping[int, Mapping[int, Mapping[int, float]]] = field(default_factory=dict)  # study → step → trial → value
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
-    starts: Sequence[Start] = ()  # attempts ever begun by the oldest queued trial and by those after it
+    starts: Sequence[Start] = ()  # every attempt of the oldest queued trial and of later trials
     max_gangs_per_device: int = 4

@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that ``store.database`` hands over; that one owns transaction and lock."""
+"""Runs migrations on the connection that ``store.database`` passes in. The caller owns the transaction and the lock."""
 
 from alembic import context
 

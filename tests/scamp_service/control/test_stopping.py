@@ -65,10 +65,16 @@ def test_every_rung_is_a_report_no_earlier_than_asked_and_below_the_end(
 
 def test_the_best_third_goes_on_and_the_rest_stops() -> None:
     arrived = [0.5, 0.6, 0.7, 0.8, 0.9, 0.4]
-    assert verdict([*arrived, 0.95]) == Verdict(False, "step 30: 0.95 is number 1 of 7, the best 3 go on")
+    assert verdict([*arrived, 0.95]) == Verdict(
+        False, "continues after step 30: 0.95 is number 1 of 7, and the best 3 continue"
+    )
     assert not verdict([*arrived, 0.75]).stop
-    assert verdict([*arrived, 0.65]) == Verdict(True, "step 30: 0.65 is number 4 of 7, the best 3 go on")
-    assert verdict([0.5, 0.6, 0.55]) == Verdict(True, "step 30: 0.55 is number 2 of 3, the best one goes on")
+    assert verdict([*arrived, 0.65]) == Verdict(
+        True, "stopped at step 30: 0.65 is number 4 of 7, and the best 3 continue"
+    )
+    assert verdict([0.5, 0.6, 0.55]) == Verdict(
+        True, "stopped at step 30: 0.55 is number 2 of 3, and only the best one continues"
+    )
 
 
 def test_smaller_is_better_when_minimizing() -> None:
@@ -77,7 +83,9 @@ def test_smaller_is_better_when_minimizing() -> None:
 
 
 def test_nobody_stops_before_there_are_enough_to_compare_with() -> None:
-    assert verdict([0.1]) == Verdict(False, "step 30: 0.1, number 1 of 1; none stops before 3 are here")
+    assert verdict([0.1]) == Verdict(
+        False, "continues after step 30: 0.1 is number 1 of 1; no trial stops until 3 have reported"
+    )
     assert not verdict([0.9, 0.1]).stop
     assert verdict([0.9, 0.8, 0.1]).stop
     assert verdict([0.9, 0.1], eta=2).stop

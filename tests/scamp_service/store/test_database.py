@@ -90,7 +90,7 @@ def test_a_database_of_a_newer_version_is_left_alone(shared_url: str) -> None:
     with store._database.write() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     store.close()
-    with pytest.raises(Unavailable, match=r"newer ScaMP \(schema 9999.*upgrade ScaMP"):
+    with pytest.raises(Unavailable, match=r"newer ScaMP \(its schema is 9999.*upgrade ScaMP"):
         Store(shared_url)
 
 
@@ -180,7 +180,7 @@ def test_a_full_disk_is_said_so_and_no_half_transaction_stays(tmp_path: Path, mo
     monkeypatch.setattr(database, "_configure_sqlite", small)
     store = Store(url_of(tmp_path))
     study = store.create_study(SPEC, now=1.0)
-    with pytest.raises(Unavailable, match=r"nothing was changed: its disk is full, free some space"):
+    with pytest.raises(Unavailable, match=r"nothing was changed: its disk is full; free some space"):
         store.create_trials(study.id, [(number, {"text": "x" * 1000}) for number in range(1000)], now=2.0)
     assert store.trials(study.id) == [] and len(store.events()) == 1
     assert store.move_study(study.id, [StudyState.RUNNING], StudyState.STOPPING, now=3.0), "small things still fit"
@@ -197,7 +197,7 @@ def test_a_read_only_database_is_said_so(tmp_path: Path, monkeypatch: Any) -> No
 
     monkeypatch.setattr(database, "_configure_sqlite", read_only)
     store = Store(url_of(tmp_path))
-    with pytest.raises(Unavailable, match="read-only, make file and directory writable"):
+    with pytest.raises(Unavailable, match="read-only; make its file and directory writable"):
         store.create_study(SPEC, now=1.0)
     assert store.studies() == []
     store.close()
@@ -208,7 +208,7 @@ def test_a_database_that_another_one_holds_is_waited_for_and_then_said_so(tmp_pa
     store = Store(url_of(tmp_path))
     holder = sqlite3.connect(tmp_path / "data" / "scamp.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(Unavailable, match="another process holds it"):
+    with pytest.raises(Unavailable, match="another process has locked it"):
         store.create_study(SPEC, now=1.0)
     assert store.studies() == [], "readers do not wait"
     holder.execute("ROLLBACK")

@@ -1,6 +1,6 @@
-"""Studies, trials, attempts, metrics, logs, events, blobs, the cluster and leases.
+"""Creates the tables for studies, trials, attempts, metrics, logs, events, blobs, the cluster and leases.
 
-Types are spelled out here, not imported: what a released revision creates must never change.
+Types are written out, not imported, because the result of a released revision must never change.
 """
 
 import sqlalchemy as sa

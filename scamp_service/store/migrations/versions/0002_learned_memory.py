@@ -1,7 +1,8 @@
-"""What attempts teach of memory: the family of a trial, and what part of a prediction was learned.
+"""Adds the columns for learned memory: the family of a trial, and the learned part of a prediction.
 
-What was stored before has no family, and teaches nobody. What was added to a prediction after an out-of-memory is known
-of the newest attempt, unless that one ended so as well: then the trial says what is for the next.
+Trials that were stored before have no family, so nothing is learned from them. ``attempts.extra_bytes`` is copied from
+the trial to its newest attempt. An attempt that ran out of memory is left out: its trial already holds the value for
+the next attempt.
 """
 
 import sqlalchemy as sa
