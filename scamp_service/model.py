@@ -87,7 +87,7 @@ class Trial:
 
     @property
     def is_spared(self) -> bool:
-        """Whether it got memory that earlier trials had run out of, and did not run out of memory itself."""
+        """Whether the trial began with the extra memory learned from its family, and has never run out of memory."""
         return self.num_oom == 0 and self.prediction.extra_bytes > 0 and self.attempt > 0
 
     @property

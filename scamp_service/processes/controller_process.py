@@ -1,5 +1,6 @@
-"""The controller with everything around it: as the controller process of a service, or for one study in
-``scamp run``. It holds no policy.
+"""Runs the controller with its store, sizer and executor: as a process of ``scamp serve``, or within ``scamp run``.
+
+It makes no decisions.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ log = logging.getLogger("scamp.local")
 
 TICK_SECONDS = 0.1
 CLUSTER_SECONDS = 1.0
-"""How often the state of the cluster is written for the API to read."""
+"""How often the state of the cluster is written, for the API to read."""
 END_SECONDS = 8.0
-"""What a controller process may take to end: a Ray that has died before it would keep it for a minute."""
+"""How long a controller process may take to end. If its Ray has already died, a clean end would take a minute."""
 
 
 def serve_controller(settings: Settings) -> None:
-    """The controller process: ticks until SIGTERM or SIGINT, then ends every rank."""
+    """Run the controller until SIGTERM or SIGINT, then end every rank."""
     stop = threading.Event()
 
     def end() -> None:
@@ -46,7 +47,7 @@ def serve_controller(settings: Settings) -> None:
         last_resort.daemon = True
         last_resort.start()
 
-    _on_signal(sys.exit)  # until there is something to end
+    _on_signal(sys.exit)  # until there is something to clean up
     with ExitStack() as stack:
         store = Store(settings.url)
         stack.callback(store.close)
@@ -65,10 +66,11 @@ def run_study(
     planner: Planner = choose,
     redraw_seconds: float = 0.25,
 ) -> tuple[Store, int]:
-    """Run one study to its end in this process, on an existing Ray (``settings.ray_address``) or one of its own.
+    """Run one study to its end in this process.
 
-    ``watch(store, study_id)`` is called a few times a second. Returns the open store and the study's id. Raises
-    ``Conflict`` when a service or another run uses the data directory. Ctrl-C stops the study first; again, at once.
+    It uses the Ray cluster at ``settings.ray_address``, or else starts a local one. ``watch(store, study_id)`` is
+    called a few times a second. Ctrl-C stops the study. Returns the open store and the study's id. Raises ``Conflict``
+    when a service or another run uses the data directory.
     """
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
@@ -101,9 +103,12 @@ def run_study(
 
 @contextmanager
 def controlling(settings: Settings, store: Store, planner: Planner = choose) -> Iterator[Callable[[], None]]:
-    """Connect to Ray, once it is there, and yield the controller's tick. On leaving, ranks are ended."""
+    """Wait for Ray, connect to it, and yield the function that runs one tick. On exit every rank is ended.
+
+    Raises ``Unavailable`` when Ray does not start in time.
+    """
     with ExitStack() as stack:
-        # First: it warms up while Ray starts.
+        # Created first, so that it warms up while Ray starts.
         sizer = ProcessSizer(store, settings.data_dir / "profiles", planner=planner)
         stack.callback(sizer.close)
         if not settings.ray_address:
@@ -128,13 +133,13 @@ def controlling(settings: Settings, store: Store, planner: Planner = choose) -> 
                     recorded = time.monotonic()
                     store.record_cluster(executor.describe(), now=time.time())
             except Unavailable as error:
-                log.warning("%s; trying again", error)
+                log.warning("%s; will try again", error)
 
         yield tick
 
 
 def _wait_for_ray(data_dir: Path, seconds: float = 120.0) -> str:
-    """The address of the cluster that ``scamp serve`` starts beside this process."""
+    """Wait for the local cluster of this data directory to start, and return its address."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -142,11 +147,11 @@ def _wait_for_ray(data_dir: Path, seconds: float = 120.0) -> str:
                 return address
         except FileNotFoundError:
             time.sleep(0.1)
-    raise Unavailable(f"no local Ray came up in {seconds:.0f} s; see {data_dir / 'logs' / 'ray.log'}")
+    raise Unavailable(f"the local Ray did not start within {seconds:.0f} s; see {data_dir / 'logs' / 'ray.log'}")
 
 
 def ray_address_of_environment() -> str:
-    """The cluster that this process was started on by ``ray job submit``, or that the user names."""
+    """The value of RAY_ADDRESS, which ``ray job submit`` or the user sets; empty without one."""
     return os.environ.get("RAY_ADDRESS", "")
 
 

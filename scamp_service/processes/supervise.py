@@ -1,5 +1,6 @@
-"""``scamp serve``: starts the API, the controller and a local Ray as processes of its own, restarts what dies, and
-leaves nothing behind. It knows no study: any of its children, and it itself, may be killed at any instant.
+"""``scamp serve``: starts the API, the controller and a local Ray as child processes, and restarts what dies.
+
+It leaves no process behind. It knows nothing about studies: it or any of its children may be killed at any time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ STOP_SECONDS = 10.0
 
 
 class Service:
-    """Everything that ``scamp serve`` runs, as a context manager. ``url`` is where the API answers."""
+    """The processes of ``scamp serve``, as a context manager. ``url`` is the address of the API.
+
+    Entering raises ``Refused`` for a public address without a token, ``Conflict`` when the data directory is in use,
+    and ``Unavailable`` when the API does not start.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -63,7 +68,7 @@ class Service:
                 self._ray = LocalRay(settings, settings.data_dir)
                 self._start_ray()
             self._wait_healthy()
-            self._spawn("controller")  # it has to wait for Ray anyhow
+            self._spawn("controller")  # last, because it has to wait for Ray anyway
             write_server_file(settings.data_dir, self.url)
         except BaseException:
             self.stop()
@@ -76,19 +81,19 @@ class Service:
         self.stop()
 
     def watch(self) -> None:
-        """Restart whatever has died; call it about twice a second."""
+        """Restart the processes that have died. Call it about twice a second."""
         if self._ray is not None and not self._starting.is_alive() and not self._ray.alive():
-            log.warning("the local Ray has died; starting another")
+            log.warning("the local Ray has died; starting a new one")
             self._end("controller")
             self._start_ray()
             self._spawn("controller")
         for name, child in list(self._children.items()):
             if child.poll() is not None and time.monotonic() - self._started[name] > RESTART_SECONDS:
-                log.warning("the %s process ended with code %s; starting it again", name, child.returncode)
+                log.warning("the %s process ended with code %s; restarting it", name, child.returncode)
                 self._spawn(name)
 
     def stop(self) -> None:
-        """End every process that was started here, and only those."""
+        """End every process that this service has started, and no other."""
         server_file(self.settings.data_dir).unlink(missing_ok=True)
         for name in list(self._children):
             self._end(name)
@@ -101,7 +106,7 @@ class Service:
             self._lock.close()
 
     def _start_ray(self) -> None:
-        """In the background: the API answers before Ray does, and the controller warms up meanwhile."""
+        """Start Ray in the background, so that the API answers at once and the controller warms up meanwhile."""
         assert self._ray is not None
         ray_address_file(self.settings.data_dir).unlink(missing_ok=True)
         self._starting = threading.Thread(target=self._ray.start, daemon=True)
@@ -142,16 +147,16 @@ class Service:
                     return
             except httpx.TransportError:
                 time.sleep(0.05)
-        raise Unavailable(f"the API did not start; its log is {self.settings.data_dir / 'logs' / 'api.log'}")
+        raise Unavailable(f"the API did not start; see its log {self.settings.data_dir / 'logs' / 'api.log'}")
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
-    """The settings as the environment of a child process."""
+    """The settings as environment variables for a child process."""
     return {f"SCAMP_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
 
 
 def lock_data_dir(data_dir: Path) -> IO[str]:
-    """One service per data directory; the lock ends with the process. Raises ``Conflict`` when it is taken."""
+    """Lock the data directory until this process ends. Raises ``Conflict`` when another process has the lock."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = (data_dir / "service.lock").open("w")
     try:
@@ -159,13 +164,13 @@ def lock_data_dir(data_dir: Path) -> IO[str]:
     except BlockingIOError:
         handle.close()
         url = running_server(data_dir)
-        where = f"at {url}; use it with scamp submit" if url else "there"
-        raise Conflict(f"a ScaMP service is using {data_dir} already, {where}, or choose another --data-dir") from None
+        use = f"use it at {url} with scamp submit" if url else "stop it"
+        raise Conflict(f"another ScaMP process is using {data_dir}; {use}, or choose another --data-dir") from None
     return handle
 
 
 def free_port(host: str, first: int) -> int:
-    """The first port from ``first`` on that nobody listens on."""
+    """The first free port from ``first`` on. Raises ``Unavailable`` when there is none."""
     for port in range(first, min(first + PORTS_TRIED, 65536)):
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -180,20 +185,22 @@ def free_port(host: str, first: int) -> int:
 
 
 def server_file(data_dir: Path) -> Path:
+    """Path of the file with the URL and the process id of the running service."""
     return data_dir / "server.json"
 
 
 def ray_address_file(data_dir: Path) -> Path:
-    """Written by ``LocalRay`` once its cluster can be connected to."""
+    """Path of the file that ``LocalRay`` writes once its cluster accepts connections. It holds the address."""
     return data_dir / "ray-address"
 
 
 def write_server_file(data_dir: Path, url: str) -> None:
+    """Record the URL of this service, for ``running_server``."""
     server_file(data_dir).write_text(json.dumps({"url": url, "pid": os.getpid()}))
 
 
 def running_server(data_dir: Path) -> str | None:
-    """The URL of the service that uses this data directory, if one runs."""
+    """The URL of the service that uses this data directory; None if none is running."""
     try:
         server = json.loads(server_file(data_dir).read_text())
         os.kill(server["pid"], 0)
@@ -203,7 +210,10 @@ def running_server(data_dir: Path) -> str | None:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to end this child when its parent dies, however it dies (in fact: the thread that started it)."""
+    """Ask Linux to end this child when its parent dies, for any reason.
+
+    Linux looks at the thread that started the child, not at the process: see ``PR_SET_PDEATHSIG`` in prctl(2).
+    """
     pr_set_pdeathsig = 1
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

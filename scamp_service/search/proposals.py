@@ -1,7 +1,7 @@
-"""Proposes candidates: those of ``start_with`` first, then the study's sampler (Optuna's TPE or random, or a grid).
+"""Proposes candidates: first those of ``start_with``, then those of the sampler (Optuna's TPE or random, or a grid).
 
-Stateless from outside: a proposal depends on the spec, the trial's number and the history alone, so a controller that
-was killed is followed by one that goes on with the same candidates. Whether a candidate fits is not asked here.
+Stateless from outside: a proposal depends only on the spec, the trial's number and the history. So a controller that
+replaces a killed one proposes the same candidates. Whether a candidate fits is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import TrialState as Told
+from optuna.trial import TrialState as OptunaState
 from optuna.trial import create_trial
 
 from scamp_service.lifecycle import LIVE_TRIALS, TrialState
@@ -27,7 +27,7 @@ Params = dict[str, Scalar]
 
 
 class Past(Protocol):
-    """What a proposal may depend on of an earlier trial; ``scamp_service.model.Trial`` is one."""
+    """The part of an earlier trial that a proposal may depend on. ``scamp_service.model.Trial`` has it."""
 
     @property
     def number(self) -> int: ...
@@ -42,10 +42,10 @@ class Past(Protocol):
 
 
 class Search:
-    """The candidates of one study. Holds only what it could rebuild from the history: Optuna's view of it."""
+    """Proposes the candidates of one study. It keeps only Optuna's view of the history, which it can rebuild."""
 
     def __init__(self, spec: StudySpec) -> None:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # it tells of every study and trial otherwise
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # otherwise it logs every study and trial
         self._spec = spec
         self._axes = {name: _Axis(dimension) for name, dimension in spec.space.items()}
         self._distributions = {name: axis.distribution for name, axis in self._axes.items()}
@@ -55,7 +55,7 @@ class Search:
     def propose(self, history: Sequence[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of trials ``first_number``, ``first_number + 1``, …; fewer than ``count`` when the grid ends.
 
-        ``history`` are the trials so far, in any order; those from ``first_number`` on are ignored.
+        ``history`` holds the trials so far, in any order. Trials from ``first_number`` on are ignored.
         """
         numbers = range(first_number, first_number + count)
         starts = [self._started(number) for number in numbers if number < len(self._spec.start_with)]
@@ -77,7 +77,7 @@ class Search:
         return {**self._spec.fixed, **self._at_random(number), **start}
 
     def _at_random(self, number: int) -> Params:
-        """Independent of history, so no memory is needed."""
+        """Random parameters, which do not depend on the history."""
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=self._seed(number)))
         return self._decoded(study.ask(self._distributions).params)
 
@@ -87,13 +87,13 @@ class Search:
             self._memory.add_running(number, self._encoded(params))
         asked = []
         for number in rest:
-            # A sampler of its own for every number: the state of a random generator would not survive a crash.
+            # A new sampler for every number, because the state of a random generator would not survive a crash.
             sampler = optuna.samplers.TPESampler(seed=self._seed(number), constant_liar=True)
             asked.append({**self._spec.fixed, **self._decoded(self._memory.ask(number, sampler))})
         return asked
 
     def _grid_points(self) -> list[Params]:
-        """Every point once, but for those tried first; shuffled, as a budget may end before the grid does."""
+        """Every point of the grid once, except those of ``start_with``; shuffled, as the budget may end first."""
         if self._grid is None:
             axes = self._axes.values()
             points = [dict(zip(self._axes, values, strict=True)) for values in itertools.product(*map(_values, axes))]
@@ -115,7 +115,7 @@ class Search:
 
 
 class _Axis:
-    """One dimension as Optuna sees it. Stepped floats become the index of the step: so values are exact decimals."""
+    """One dimension as Optuna sees it. A stepped float becomes an index, so that values are exact decimals."""
 
     def __init__(self, dimension: Categorical | Range) -> None:
         self.dimension = dimension
@@ -129,7 +129,7 @@ class _Axis:
             return FloatDistribution(float(dimension.low), float(dimension.high), log=dimension.log)
         if self.indexed:
             return IntDistribution(0, dimension.num_values - 1)
-        last = int(dimension.value(dimension.num_values - 1))  # Optuna warns when high is not a multiple of step away
+        last = int(dimension.value(dimension.num_values - 1))  # Optuna warns unless high is low plus a multiple of step
         return IntDistribution(int(dimension.low), last, log=dimension.log, step=int(dimension.step or 1))
 
     def decode(self, sampled: Any) -> Scalar:
@@ -146,7 +146,7 @@ class _Axis:
         return value
 
     def exact(self, value: Scalar) -> Scalar:
-        """A user's value in the type that the sampler would give: 1 of a range of floats is 1.0."""
+        """A user's value in the type that the sampler would return: 1 becomes 1.0 in a range of floats."""
         if isinstance(self.dimension, Range) and not self.dimension.integer:
             return float(value)
         return value
@@ -161,12 +161,12 @@ def _values(axis: _Axis) -> Iterable[Scalar]:
 
 
 class _Memory:
-    """Optuna's in-memory study, kept in step with the history; begun anew when the history has taken another course.
+    """Optuna's in-memory study, kept in step with the history. It starts anew when the history no longer continues it.
 
-    A trial is told once it is over. What did not fit or diverged is told as pruned before its first report: TPE ranks
-    that behind all that worked, and so steers away without a value having to be invented. Where the objective pulls
-    towards models that do not fit, half of the later candidates fit; ignored, next to none do. A failure or a
-    cancellation says nothing of the parameters, and is ignored.
+    A trial is reported to Optuna once it has ended. A trial that did not fit or diverged is reported as pruned before
+    its first report. TPE ranks it behind all that worked, and so avoids it without an invented value. Where the
+    objective favours models that do not fit, half of the later candidates then fit; if such trials were ignored, almost
+    none would. A failure or a cancellation says nothing about the parameters, and is ignored.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class _Memory:
         self._last = -1
 
     def follow(self, history: Iterable[Past], encoded: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
-        """Bring the study to the state of ``history``, the same as if it had been read at once."""
+        """Update the study to ``history``. The result is the same as after reading the whole history at once."""
         pasts = sorted(history, key=lambda past: past.number)
         if not self._continues(pasts, encoded):
             self._begin()
@@ -191,21 +191,26 @@ class _Memory:
             if past.number > self._last:
                 self.add_running(past.number, encoded(past.params))
             if past.number in self._running and past.state not in LIVE_TRIALS:
-                self._tell(past)
+                self._finish(past)
 
     def _continues(self, pasts: Sequence[Past], encoded: Callable[[Mapping[str, Any]], dict[str, Any]]) -> bool:
-        """Whether what the study holds is the beginning of this history: nothing asked for in vain, nothing else."""
+        """Whether the study holds exactly the first trials of this history.
+
+        It does not when a proposal was never stored, or when a trial has other parameters.
+        """
         known = [past for past in pasts if past.number <= self._last]
         return {past.number for past in known} == self._over | self._running.keys() and all(
             self._running[past.number][1] == encoded(past.params) for past in known if past.number in self._running
         )
 
     def add_running(self, number: int, params: dict[str, Any]) -> None:
-        running = create_trial(state=Told.RUNNING, params=params, distributions=self._distributions)
+        """Add a running trial with these encoded parameters."""
+        running = create_trial(state=OptunaState.RUNNING, params=params, distributions=self._distributions)
         trial_id = self._storage.create_new_trial(self._study._study_id, template_trial=running)
         self._remember(number, trial_id, params)
 
     def ask(self, number: int, sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
+        """Let the sampler propose the encoded parameters of trial ``number``, which then counts as running."""
         self._study.sampler = sampler
         trial = self._study.ask(self._distributions)
         self._remember(number, trial._trial_id, trial.params)
@@ -216,23 +221,23 @@ class _Memory:
         self._running[number] = (trial_id, params)
         self._last = number
 
-    def _tell(self, past: Past) -> None:
+    def _finish(self, past: Past) -> None:
         trial_id, _ = self._running.pop(past.number)
         self._over.add(past.number)
-        state, value, reported = _told(past)
+        state, value, reported = _optuna_result(past)
         for step, intermediate in reported.items():
             self._storage.set_trial_intermediate_value(trial_id, step, intermediate)
         self._storage.set_trial_state_values(trial_id, state, value)
 
 
-def _told(past: Past) -> tuple[Told, list[float] | None, dict[int, float]]:
-    """A finished trial in Optuna's words: state, final value, intermediate values."""
+def _optuna_result(past: Past) -> tuple[OptunaState, list[float] | None, dict[int, float]]:
+    """Optuna's state, final value and intermediate values for a trial that has ended."""
     value = past.value if past.value is not None and math.isfinite(past.value) else None
     match past.state:
         case TrialState.COMPLETED if value is not None:
-            return Told.COMPLETE, [value], {}
+            return OptunaState.COMPLETE, [value], {}
         case TrialState.PRUNED if value is not None:
-            return Told.PRUNED, None, {past.step: value}
+            return OptunaState.PRUNED, None, {past.step: value}
         case TrialState.COMPLETED | TrialState.PRUNED | TrialState.INFEASIBLE:
-            return Told.PRUNED, None, {}
-    return Told.FAIL, None, {}
+            return OptunaState.PRUNED, None, {}
+    return OptunaState.FAIL, None, {}

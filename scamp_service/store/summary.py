@@ -1,6 +1,6 @@
-"""A study in a few numbers: what ``scamp run --json`` prints, the API shows and the benchmarks compare.
+"""Summarizes a study in a few numbers, which ``scamp run --json`` prints, the API shows and the benchmarks compare.
 
-Pure, but for ``study_summary``, ``learned_of`` and ``device_fill``, which read the database.
+Only ``study_summary``, ``learned_of``, ``all_trials`` and ``device_fill`` read the database; the rest is pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scamp_service.store.reads import Reads
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The leading trial: the best completed one, or else the best that still runs."""
+    """The leading trial: the best completed one, or else the best that still runs. ``plan`` is its plan in words."""
 
     trial: int
     value: float
@@ -30,18 +30,20 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``state_text``: the state in words; ``no_success``: the study has completed, but none of its trials has.
-    ``degrees``: ranks of a gang → trials that ran so. ``colocated``: most gangs at once on one device. ``healed``:
-    trials that completed or were pruned after an out-of-memory. ``spared``: trials that got the memory which earlier
-    trials of their family had needed beyond their trace, and did not run out of it. Seconds are wall clock.
+    """A study in numbers.
 
-    ``prediction_error_pct``: (predicted − measured) / measured peak of tensors of one rank, by absolute value, of the
-    last attempt of each trial whose measurement is exact. After an out-of-memory there is a lower bound only, which is
-    no measured error: ``out_of_memory`` tells how many ``attempts`` ended so, and by how much more than was predicted
-    the worst of them needed at least (``least_excess_pct``). ``learned``: what its families will be predicted with.
-
-    ``best_metrics``: the last evaluation of the best trial, None where it is not a finite number (JSON has no other
-    word for it).
+    - ``state_text``: the state in words. ``no_success``: the study has completed without a completed trial.
+    - ``trials``: number of trials by state. ``degrees``: number of trials by the ranks of their last gang.
+    - ``colocated``: the most gangs at once on one device. ``healed``: trials that ran out of memory and still completed
+      or were pruned.
+    - ``spared``: trials that began with the extra memory learned from their family, and did not run out of memory.
+    - ``prediction_error_pct``: median and maximum of |predicted − measured| / measured, in percent, for the peak of
+      tensors of one rank. It covers the last attempt of each trial with an exact measurement.
+    - ``out_of_memory``: ``attempts`` counts the attempts that ran out of memory. They give only a lower bound, so they
+      are not in the prediction error. ``least_excess_pct`` is how far the worst exceeded its prediction, at least.
+    - ``device_seconds``: seconds × devices held. ``wall_seconds``: from creation to the end, or until now.
+    - ``best_metrics``: the last evaluation of the best trial; None for NaN and infinity, which JSON does not have.
+    - ``learned``: the memory correction for each family of the study.
     """
 
     study: int
@@ -63,13 +65,15 @@ class Summary:
     learned: Sequence[Json] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """The fields as a dictionary of JSON values."""
         return asdict(self)
 
 
 def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt], *, now: float) -> Summary:
+    """The summary of a study, without ``best_metrics`` and ``learned``, which need the database."""
     attempts = list(attempts)
-    errors = prediction_errors_pct({one.trial_id: one for one in attempts if is_exact(one)}.values())
-    excesses = [least_excess_pct(one) for one in attempts if one.outcome is Outcome.OUT_OF_MEMORY]
+    errors = prediction_errors_pct({attempt.trial_id: attempt for attempt in attempts if is_exact(attempt)}.values())
+    excesses = [least_excess_pct(attempt) for attempt in attempts if attempt.outcome is Outcome.OUT_OF_MEMORY]
     counts = {state: sum(trial.state is state for trial in trials) for state in TrialState}
     ran = {attempt.trial_id: attempt.plan.world_size for attempt in attempts}
     return Summary(
@@ -95,6 +99,7 @@ def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt]
 
 
 def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
+    """The complete summary of a stored study. Raises ``NotFound``."""
     trials = all_trials(store, study_id)
     summary = summarize(store.study(study_id), trials, store.study_attempts(study_id), now=now)
     summary = replace(summary, learned=[lesson_json(*item) for item in learned_of(store, study_id).items()])
@@ -109,7 +114,7 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
 
 
 def learned_of(store: Reads, study_id: int) -> dict[str, Learned]:
-    """Family → what its next candidate is predicted with, on the kinds of device that it has run on."""
+    """The memory correction of each family of the study, for the device kinds that the family has run on."""
     found = {}
     for family in store.families(study_id):
         past = store.family_runs(family, WINDOW_TRIALS)
@@ -118,10 +123,12 @@ def learned_of(store: Reads, study_id: int) -> dict[str, Learned]:
 
 
 def lesson_json(family: str, learned: Learned) -> Json:
+    """The memory correction of one family as JSON."""
     return {"family": family, **asdict(learned)}
 
 
 def all_trials(store: Reads, study_id: int) -> list[Trial]:
+    """All trials of a study by number, read page by page."""
     trials: list[Trial] = []
     while page := store.trials(study_id, after=trials[-1].id if trials else 0):
         trials += page
@@ -129,7 +136,7 @@ def all_trials(store: Reads, study_id: int) -> list[Trial]:
 
 
 def device_fill(store: Reads) -> dict[str, Any]:
-    """The cluster as last recorded, each device with the gangs that hold it."""
+    """The last recorded state of the cluster, where each device lists the gangs that hold it."""
     recorded = store.cluster()
     cluster: dict[str, Any] = dict(recorded[0]) if recorded else {"status": "starting", "detail": "", "devices": []}
     numbers = {trial.id: trial.number for trial in store.live_trials()}
@@ -143,18 +150,18 @@ def device_fill(store: Reads) -> dict[str, Any]:
 
 
 def is_exact(attempt: Attempt) -> bool:
-    """Whether its measured peak is one, and not what was held when it failed."""
+    """Whether the attempt measured its peak, and not just what it held when it ran out of memory."""
     return attempt.measured_bytes > 0 and attempt.outcome is not Outcome.OUT_OF_MEMORY
 
 
 def least_excess_pct(failed: Attempt) -> float:
-    """By how much more than the predicted tensors an out-of-memory shows at least to be needed."""
+    """Lower bound, in percent, on how far the need of an attempt that ran out of memory was above its prediction."""
     expected_bytes = failed.prediction.expected_bytes
     return 100.0 * (failed.least_bytes - expected_bytes) / expected_bytes
 
 
 class Predicted(Protocol):
-    """A ``Trial`` or an ``Attempt``."""
+    """The prediction and the measured peak of a ``Trial`` or an ``Attempt``."""
 
     @property
     def prediction(self) -> Prediction: ...
@@ -163,16 +170,16 @@ class Predicted(Protocol):
 
 
 def prediction_errors_pct(measured: Iterable[Predicted]) -> list[float]:
-    """Signed error of each prediction that was measured: see ``Prediction.error_pct``."""
+    """Signed error in percent of each prediction that has a measured peak: see ``Prediction.error_pct``."""
     return [
-        one.prediction.error_pct(one.measured_bytes)
-        for one in measured
-        if one.measured_bytes and one.prediction.predicted_bytes
+        item.prediction.error_pct(item.measured_bytes)
+        for item in measured
+        if item.measured_bytes and item.prediction.predicted_bytes
     ]
 
 
 def most_at_once(attempts: Iterable[Attempt], now: float) -> int:
-    """The most gangs that held one device at the same time."""
+    """The largest number of gangs that held one device at the same time."""
     changes: dict[str, list[tuple[float, int]]] = {}
     for attempt in attempts:
         for device in attempt.devices:

@@ -1,1 +1,1 @@
-"""What a user submits: the study's specification and the user's own files."""
+"""The input of a user: the study's specification and the user's own files."""

@@ -1,4 +1,4 @@
-"""Says what is wrong with a study, in one line: each mistake with its field and with what is allowed there."""
+"""Explains in one line what is wrong with a study: each mistake with its field and the values allowed there."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PARTS: dict[str, type[BaseModel]] = {
 
 
 def complaints(error: ValidationError, most: int = 5) -> str:
-    """The first ``most`` mistakes of a ``StudySpec``, separated by semicolons, and how many more there are."""
+    """The first ``most`` mistakes in a ``StudySpec``, separated by semicolons, and the number of others."""
     details = error.errors(include_url=False)
-    said = list(dict.fromkeys(_complaint(detail) for detail in details))
-    more = f"; and {len(said) - most} more" if len(said) > most else ""
-    # What the user wrote is quoted, and may hold what no terminal or response can.
-    return ("; ".join(said[:most]) + more).encode(errors="backslashreplace").decode()
+    mistakes = list(dict.fromkeys(_complaint(detail) for detail in details))
+    more = f"; and {len(mistakes) - most} more" if len(mistakes) > most else ""
+    # The user's values are quoted, and may contain characters that no terminal or response can show.
+    return ("; ".join(mistakes[:most]) + more).encode(errors="backslashreplace").decode()
 
 
 def _complaint(detail: ErrorDetails) -> str:
@@ -59,6 +59,6 @@ def _unknown_key(path: Sequence[int | str], loc: Sequence[int | str]) -> str:
 
 
 def quoted(value: Any) -> str:
-    """The user's value as Python writes it, cut to 60 characters."""
+    """The user's value as Python prints it, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"

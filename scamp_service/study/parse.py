@@ -1,4 +1,4 @@
-"""Reads a study from YAML, JSON or a mapping, and raises one ``InvalidInput`` for everything that is wrong with it."""
+"""Reads a study from YAML, JSON or a mapping. One ``InvalidInput`` names everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse_study(source: str | bytes | Mapping[str, Any]) -> StudySpec:
     """A validated study from YAML (or JSON) text, or from its parsed form. Raises ``InvalidInput``."""
     data = source if isinstance(source, Mapping) else _load_yaml(source)
     if not isinstance(data, Mapping):
-        raise InvalidInput(f"a study is a mapping of {', '.join(StudySpec.model_fields)}; this is {quoted(data)}")
+        raise InvalidInput(f"a study is a mapping of {', '.join(StudySpec.model_fields)}; got {quoted(data)}")
     try:
         return StudySpec.model_validate(data)
     except ValidationError as error:
@@ -27,7 +27,7 @@ def parse_study(source: str | bytes | Mapping[str, Any]) -> StudySpec:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, and stricter: a repeated key is a mistake, and aliases can make a short text endless."""
+    """A safe loader that also refuses repeated keys, and aliases, which can expand a short text without end."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -48,11 +48,11 @@ class _Loader(yaml.SafeLoader):
 
 def _load_yaml(text: str | bytes) -> Any:
     if len(text) > MAX_TEXT_BYTES:
-        raise InvalidInput(f"the study is {len(text)} bytes long, at most {MAX_TEXT_BYTES} are read")
+        raise InvalidInput(f"the study is {len(text)} bytes long; at most {MAX_TEXT_BYTES} are allowed")
     try:
         return yaml.load(text, _Loader)
     except RecursionError:
-        raise InvalidInput("the study is nested too deeply to be one") from None
+        raise InvalidInput("the study is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or a number that does not exist
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -1,4 +1,4 @@
-"""The search space: which values each parameter may take. How they are sampled is decided in ``search.proposals``."""
+"""The search space: the values that each parameter may take. ``search.proposals`` samples them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ class Categorical(Strict):
 
     @property
     def num_values(self) -> int:
+        """Number of choices."""
         return len(self.choice)
 
     def why_not(self, value: Scalar) -> str:
-        """What is wrong with ``value`` as one of these; empty when nothing is."""
+        """Why ``value`` is not allowed here; empty when it is."""
         same = any(value == option and isinstance(value, bool) == isinstance(option, bool) for option in self.choice)
         return "" if same else f"{value!r} is not one of {_listed(self.choice)}"
 
 
 class Range(Strict):
-    """A number between ``low`` and ``high`` (both included); ``int`` when both are written as integers.
+    """A number from ``low`` to ``high`` (both included); an integer when both are written as integers.
 
-    With ``step`` the values are low, low + step, …, as far as they do not exceed ``high``.
+    With ``step`` the values are low, low + step, …, up to ``high``. With ``log`` they are sampled on a log scale.
     """
 
     low: Number
@@ -50,16 +51,17 @@ class Range(Strict):
 
     @property
     def integer(self) -> bool:
+        """Whether all values are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     @property
     def num_values(self) -> int | None:
-        """How many values it has; None when it is continuous."""
+        """Number of values; None when the range is continuous."""
         if self.low == self.high:
             return 1
         if not self.integer and self.step is None:
             return None
-        # In decimals, as written: 0.3 / 0.1 is 2.99… in floats.
+        # In decimals, as the user wrote them: 0.3 / 0.1 is 2.99… in floats.
         return int((Decimal(str(self.high)) - Decimal(str(self.low))) // Decimal(str(self.step or 1))) + 1
 
     def value(self, index: int) -> int | float:
@@ -68,7 +70,7 @@ class Range(Strict):
         return int(exact) if self.integer else float(exact)
 
     def why_not(self, value: Scalar) -> str:
-        """What is wrong with ``value`` as one of these; empty when nothing is."""
+        """Why ``value`` is not allowed here; empty when it is."""
         if isinstance(value, bool | str) or (self.integer and not isinstance(value, int)):
             return f"{value!r} is not {'an integer' if self.integer else 'a number'}"
         if not self.low <= value <= self.high:
@@ -92,7 +94,7 @@ class Range(Strict):
         if self.integer and self.step is not None and not isinstance(self.step, int):
             raise ValueError(f"the step of an integer range must be an integer, got {self.step}")
         if self.num_values is not None and self.num_values > LARGEST_INT:
-            raise ValueError(f"has {self.num_values} values; take a larger step")
+            raise ValueError(f"the range has {self.num_values} values, which is too many; take a larger step")
         return self
 
 

@@ -1,6 +1,6 @@
-"""The study as a user writes it, and what must hold between its fields.
+"""The study as a user writes it, and the rules that its fields must follow together.
 
-Nothing here reads text (``parse``), loads user files, asks the database or knows which workloads exist.
+Not here: reading text (``parse``), loading user files, the database, and the names of the built-in workloads.
 """
 
 from __future__ import annotations
@@ -20,19 +20,24 @@ MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
 
 
 class Objective(Strict):
+    """The metric to optimize: a key of what ``evaluate()`` returns."""
+
     metric: Title
     direction: Literal["maximize", "minimize"] = "maximize"
 
 
 class SearchOptions(Strict):
+    """How candidates are proposed. The same seed and history give the same candidates."""
+
     sampler: Literal["tpe", "random", "grid"] = "tpe"
     seed: Annotated[Integer, Field(ge=0, le=2**31)] = 0
 
 
 class Stopping(Strict):
-    """Asynchronous successive halving: at rungs ``min_steps × reduction_factor^k`` keep the best 1/reduction_factor.
+    """Early stopping by asynchronous successive halving.
 
-    ``min_steps`` defaults to the first report.
+    At the rungs ``min_steps × reduction_factor^k`` the best 1/reduction_factor of the trials continue. ``min_steps``
+    defaults to the first report.
     """
 
     rule: Literal["asha", "none"] = "asha"
@@ -41,7 +46,12 @@ class Stopping(Strict):
 
 
 class Budget(Strict):
-    """``steps`` are optimizer steps of one trial; an evaluation is reported every ``report_every`` of them."""
+    """Limits of a study.
+
+    ``steps`` are the optimizer steps of one trial, with an evaluation after every ``report_every`` of them.
+    ``max_concurrent`` limits the trials that run at once. A trial may be lost ``max_lost`` times and run out of memory
+    ``max_oom`` times before it fails.
+    """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20
     steps: Annotated[Integer, Field(ge=1, le=10**9)] = 100
@@ -54,19 +64,22 @@ class Budget(Strict):
     def _reported(self) -> Self:
         every = self.report_every
         if every is not None and every > self.steps:
-            raise ValueError(f"report_every ({every}) must not exceed steps ({self.steps}): nothing would be reported")
+            raise ValueError(
+                f"report_every ({every}) must not exceed steps ({self.steps}); otherwise nothing is reported"
+            )
         if every is not None and self.steps // every > MAX_REPORTS:
             raise ValueError(
-                f"{self.steps} steps reported every {every} are more than {MAX_REPORTS} reports a trial; "
+                f"{self.steps} steps with a report every {every} make more than {MAX_REPORTS} reports per trial; "
                 f"set report_every to {math.ceil(self.steps / MAX_REPORTS)} or more"
             )
         return self
 
 
 class StudySpec(Strict):
-    """What the user asks for. ``start_with`` are candidates to try first; ``fixed`` holds for all candidates.
+    """The specification of a study.
 
-    A candidate of ``start_with`` may leave parameters to the sampler, and overrides ``fixed``.
+    ``start_with`` lists candidates to try first; ``fixed`` holds parameters of all candidates. A candidate of
+    ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it leaves out.
     """
 
     name: Title
@@ -83,7 +96,7 @@ class StudySpec(Strict):
     @classmethod
     def _not_empty(cls, space: dict[str, Categorical | Range]) -> dict[str, Categorical | Range]:
         if not space:
-            raise ValueError("the search space is empty: name at least one parameter with choice, or low and high")
+            raise ValueError("the search space is empty; add at least one parameter with choice, or with low and high")
         return space
 
     @field_validator("workload")
@@ -103,16 +116,16 @@ class StudySpec(Strict):
         return self
 
     def _complaints(self) -> Iterator[str]:
-        """What is wrong between fields, the first worth saying."""
+        """Violated rules between fields; only the first is reported."""
         both = sorted(set(self.space) & set(self.fixed))
         if both:
-            yield f"{', '.join(both)}: both in space and in fixed; keep one"
+            yield f"{', '.join(both)}: in both space and fixed; keep one"
         if self.search.sampler == "grid":
             yield from self._grid_complaints()
         for position, start in enumerate(self.start_with):
             yield from self._start_complaints(f"start_with[{position}]", start)
         if len(self.start_with) > self.budget.trials:
-            yield f"start_with has {len(self.start_with)} candidates, the budget {self.budget.trials} trials"
+            yield f"start_with has {len(self.start_with)} candidates, but the budget allows {self.budget.trials} trials"
         min_steps = self.stopping.min_steps
         if self.stopping.rule == "asha" and min_steps is not None and min_steps >= self.budget.steps > 1:
             yield f"stopping.min_steps ({min_steps}) must be less than budget.steps ({self.budget.steps})"
@@ -122,23 +135,23 @@ class StudySpec(Strict):
         counts = {name: None if _is_log(d) else d.num_values for name, d in self.space.items()}
         open_ended = [name for name, count in counts.items() if count is None]
         if open_ended:
-            yield f"grid search needs choices or stepped ranges; {', '.join(open_ended)} is continuous or log"
+            yield f"grid search needs choices or stepped ranges; continuous or log: {', '.join(open_ended)}"
             return
         size = math.prod(count for count in counts.values() if count is not None)
         if size > MAX_TRIALS:
-            yield f"the grid has {size} points, at most {MAX_TRIALS} are allowed; take larger steps or fewer choices"
+            yield f"the grid has {size} points; at most {MAX_TRIALS} are allowed; take larger steps or fewer choices"
 
     def _start_complaints(self, where: str, start: Mapping[str, Scalar]) -> Iterator[str]:
         unknown = sorted(set(start) - set(self.space) - set(self.fixed))
         if unknown:
-            yield f"{where} names {', '.join(unknown)}, found neither in space nor fixed"
+            yield f"{where} has {', '.join(unknown)}, which neither space nor fixed defines"
         for name in start:
             wrong = self.space[name].why_not(start[name]) if name in self.space else ""
             if wrong:
                 yield f"{where}.{name}: {wrong}"
 
     def _batch_complaints(self) -> Iterator[str]:
-        """``batch`` is the one parameter that ScaMP itself reads."""
+        """Check ``batch``, the only parameter that ScaMP itself reads."""
         dimension = self.space.get("batch")
         values: list[Scalar] = [
             candidate["batch"] for candidate in (self.fixed, *self.start_with) if "batch" in candidate
@@ -153,9 +166,11 @@ class StudySpec(Strict):
 
     @property
     def report_every(self) -> int:
+        """Steps from one evaluation to the next; a tenth of all steps by default."""
         return self.budget.report_every or max(1, math.ceil(self.budget.steps / 10))
 
     def to_json(self) -> dict[str, Any]:
+        """The study as JSON, with all defaults filled in."""
         return self.model_dump(mode="json")
 
 

@@ -1,6 +1,7 @@
-"""The user's own files on their way from a study's folder into the database: packed by the client, checked by the API.
+"""Zips the user's own files for upload (in the client), and checks the zip (in the API).
 
-Nothing here imports or runs them. A zip of the same files is the same bytes, so that a repeated submission is known.
+Nothing here imports or runs them. The same files always give the same bytes, so that a repeated submission is
+recognized.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ SKIPPED = frozenset({"__pycache__", "node_modules", "venv"})
 
 
 def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None) -> bytes:
-    """A zip of the file that ``workload`` (``FILE.py:Class``) names, relative to the study's folder; with
-    ``working_dir``, of that whole folder, and ``FILE.py`` is relative to it.
+    """A zip of the workload's file (``FILE.py:Class``, relative to the study's folder), or of all of ``working_dir``.
 
-    Hidden files, ``__pycache__``, ``venv``, ``node_modules``, ``*.pyc`` and links to folders stay behind. Raises
-    ``InvalidInput`` when the file is missing, or for more than 64 MiB or 10,000 files.
+    With ``working_dir``, ``FILE.py`` is relative to it. Hidden files, ``__pycache__``, ``venv``, ``node_modules``,
+    ``*.pyc`` and links to folders are left out. Raises ``InvalidInput`` when the file is missing, or for more than
+    64 MiB or 10,000 files.
     """
     root = study_file.parent if working_dir is None else working_dir
     if not root.is_dir():
@@ -44,16 +45,18 @@ def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None
 
 
 def check_code(workload: str, data: bytes | None, *, functions: bool = False) -> None:
-    """Raises ``InvalidInput`` unless the workload is built in and takes no files, or a class in the zip; with
-    ``functions`` also a function, which can be estimated, not trained."""
+    """Check that the workload is built in and comes without files, or that it is a class in the zip ``data``.
+
+    With ``functions`` a function is accepted too; it can be estimated, but not trained. Raises ``InvalidInput``.
+    """
     check_built_in(workload)
     if not is_file(workload):
         if data is not None:
-            raise InvalidInput(f"{workload!r} is a built-in workload and takes no files: leave code_zip out")
+            raise InvalidInput(f"{workload!r} is a built-in workload and takes no files; leave code_zip out")
         return
     if data is None:
         raise InvalidInput(
-            f"the workload {workload!r} is a file of yours: send it along (`scamp submit` does; on HTTP, code_zip)"
+            f"the workload {workload!r} is your own file; upload it (`scamp submit` does so; over HTTP, use code_zip)"
         )
     _check_name(workload, _read_source(workload, data), functions)
 
@@ -80,7 +83,7 @@ def _zip(root: Path, files: list[str]) -> bytes:
             if left < 0:
                 raise InvalidInput(
                     f"the files in {root} are more than {MAX_CODE_BYTES >> 20} MiB; choose a smaller folder, and let "
-                    "the workload read its data from where the ranks can reach it"
+                    "the workload read its data from a path that all ranks can reach"
                 )
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, (stat.S_IFREG | 0o644) << 16
@@ -89,7 +92,7 @@ def _zip(root: Path, files: list[str]) -> bytes:
 
 
 def _read_source(workload: str, data: bytes) -> bytes:
-    """The named file's content; the whole archive is checked by its directory, unpacked is this one file only."""
+    """The content of the workload's file. The archive is checked by its directory, and only this file is unpacked."""
     name = _file_of(workload)
     if len(data) > MAX_CODE_BYTES:
         raise InvalidInput(f"the zip of your files is larger than {MAX_CODE_BYTES >> 20} MiB")
@@ -109,7 +112,7 @@ def _read_source(workload: str, data: bytes) -> bytes:
 def _check_name(workload: str, source: bytes, functions: bool) -> None:
     name, _, wanted = workload.rpartition(":")
     try:
-        with warnings.catch_warnings():  # an invalid escape in the user's text is no concern of ours
+        with warnings.catch_warnings():  # invalid escapes in the user's code are not our concern
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
     except SyntaxError as error:
@@ -120,13 +123,13 @@ def _check_name(workload: str, source: bytes, functions: bool) -> None:
     is_function = wanted in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     if wanted in names or "*" in names or (functions and is_function):
         return
-    hint = "; a function can be estimated (scamp estimate), not trained" if is_function else ""
+    hint = "; a function can be estimated (scamp estimate), but not trained" if is_function else ""
     what = "class or function" if functions else "class"
     raise InvalidInput(f"{name} defines no {what} {wanted}, which the workload {workload!r} names{hint}")
 
 
 def _top_level_names(body: list[ast.stmt]) -> Iterator[str]:
-    """What the module may define, by class, import or assignment, also under ``if``, ``try`` and ``with``."""
+    """Names that the module may define by class, import or assignment, also under ``if``, ``try`` and ``with``."""
     for statement in body:
         match statement:
             case ast.ClassDef(name=name):

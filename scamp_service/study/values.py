@@ -1,4 +1,4 @@
-"""The values that a study may hold, each checked as it is read: numbers, texts, names of parameters, titles."""
+"""Types of the values in a study, checked as they are read: numbers, texts, parameter names and titles."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 LARGEST_INT = 2**53
-"""Integers beyond it are not exact as a float, which samplers and JSON readers use."""
+"""Larger integers are not exact as floats, which samplers and JSON readers use."""
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 class Strict(BaseModel):
-    """Refuses unknown keys, and values of another type than declared."""
+    """A model that refuses unknown keys and values of the wrong type."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
 def _number(value: Any) -> Any:
-    """PyYAML follows YAML 1.1, where ``1e-4`` is text for want of a dot: nobody means that."""
+    """``value`` if it is a finite number. ``1e-4`` counts as one: in YAML 1.1, which PyYAML follows, it is text."""
     if isinstance(value, str) and _EXPONENT.fullmatch(value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -49,12 +49,12 @@ def _scalar(value: Any) -> Any:
         return value
     if isinstance(value, str) and not _EXPONENT.fullmatch(value):
         if len(value) > 1000:
-            raise ValueError("must not be longer than 1000 characters")
-        if "\0" in value or not _encodable(value):  # no database stores these
-            raise ValueError("must be text without NUL and lone surrogates")
+            raise ValueError("must be at most 1000 characters long")
+        if "\0" in value or not _encodable(value):  # no database can store these
+            raise ValueError("must be text without NUL characters and lone surrogates")
         return value
     if not isinstance(value, int | float | str):
-        raise ValueError("must be true, false, a number or a text")
+        raise ValueError("must be true, false, a number or text")
     return _number(value)
 
 

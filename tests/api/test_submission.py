@@ -158,7 +158,7 @@ def test_a_workload_of_the_users_is_stored_with_its_files(api: InProcess) -> Non
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (None, "send it along"),
+        (None, "upload it"),
         (5, "as a string"),
         ("no base64!", "not base64"),
         (base64.b64encode(b"no zip").decode(), "not a zip"),

@@ -63,7 +63,7 @@ def test_refusals_are_our_errors(service: tuple[Client, Store], tmp_path: Path) 
         client.submit({**SPEC, "name": float("nan")})
     with pytest.raises(InvalidInput, match="cannot read the study"):
         client.submit(tmp_path / "none.yaml")
-    with pytest.raises(InvalidInput, match="send it along"):
+    with pytest.raises(InvalidInput, match="upload it"):
         client.submit({**SPEC, "workload": "net.py:Mine"})
     for call in (client.study, client.stop, lambda study: list(client.trials(study)), lambda s: client.trial(s, 0)):
         with pytest.raises(NotFound, match=r"there is no study 7|study 7 has no trial"):
@@ -122,7 +122,7 @@ def test_a_service_that_is_not_there_is_told_with_what_to_do() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8100", "ftp://host", "", "http://"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(InvalidInput, match=r"it looks like http://127\.0\.0\.1:8100"):
+    with pytest.raises(InvalidInput, match=r"write it like http://127\.0\.0\.1:8100"):
         Client(address)
 
 

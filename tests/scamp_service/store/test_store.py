@@ -600,7 +600,7 @@ def test_events_are_replayed_from_any_id(store: Store) -> None:
 
 def test_a_reader_that_has_seen_an_event_never_finds_an_older_one(store: Store, monkeypatch: Any) -> None:
     """The first writer lingers between its event and its commit; the second must not get ahead of it."""
-    told, tell = threading.Event(), store._tell
+    told, tell = threading.Event(), store._emit
 
     def linger(connection: Any, kind: str, data: Any, *rest: Any) -> None:
         tell(connection, kind, data, *rest)
@@ -608,7 +608,7 @@ def test_a_reader_that_has_seen_an_event_never_finds_an_older_one(store: Store, 
             told.set()
             time.sleep(0.3)
 
-    monkeypatch.setattr(store, "_tell", linger)
+    monkeypatch.setattr(store, "_emit", linger)
     with ThreadPoolExecutor(2) as pool:
         pool.submit(store.create_study, {**SPEC, "name": "slow"}, now=1.0)
         assert told.wait(10)
@@ -661,7 +661,7 @@ def test_a_crash_within_a_transaction_leaves_no_half_of_it(store: Store, write: 
     queue(store, queued)
     before = contents(store)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_tell", break_at_event)
+        patch.setattr(store, "_emit", break_at_event)
         with pytest.raises(Broken):
             _WRITES[write](store, running, queued)
     assert contents(store) == before

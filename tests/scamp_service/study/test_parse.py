@@ -50,9 +50,9 @@ def test_numbers_are_read_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "this is None"),
-        ("[1, 2]", "this is [1, 2]"),
-        ("just words", "this is 'just words'"),
+        ("", "got None"),
+        ("[1, 2]", "got [1, 2]"),
+        ("just words", "got 'just words'"),
         ("name: [", "not valid YAML in line 1"),
         ("name: a\nspace: {}\nname: b", "line 3, column 1: the key 'name' is repeated"),
         ('{"space": {"x": {"low": 1, "low": 2}}}', "the key 'low' is repeated"),
