@@ -19,7 +19,7 @@ from scamp_service.model import Sized
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Everything that the ranks of one attempt need. ``resume_step`` is the checkpoint's step; -1 starts anew."""
+    """Everything that the ranks of one attempt need. ``resume_step`` is the checkpoint to load; -1: none."""
 
     trial_id: int
     attempt: int

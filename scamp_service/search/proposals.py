@@ -161,7 +161,7 @@ def _values(axis: _Axis) -> Iterable[Scalar]:
 
 
 class _Memory:
-    """Optuna's in-memory study, kept in step with the history. It starts anew when the history no longer continues it.
+    """Optuna's in-memory study, kept in step with the history. It starts over when the history no longer continues it.
 
     A trial is reported to Optuna once it has ended. A trial that did not fit or diverged is reported as pruned before
     its first report. TPE ranks it behind all that worked, and so avoids it without an invented value. Where the

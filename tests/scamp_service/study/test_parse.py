@@ -64,7 +64,7 @@ def test_numbers_are_read_as_they_are_written() -> None:
         ("a: \x00", "not valid YAML"),
         (b"\xff\xfe\xfa", "not valid YAML"),
         ("9" * 5000, "not valid YAML"),
-        ("x" * (2**20 + 1), "at most 1048576 are read"),
+        ("x" * (2**20 + 1), "at most 1048576 are allowed"),
         ({1: 2}, "Keys should be strings"),
         ({"name": object()}, "name: must be a valid string"),
     ],
