@@ -1,0 +1,179 @@
+"""Everything that README, changelog and docs name exists: files, functions, links, wings, commands, make targets."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README.md", "CHANGELOG.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
+FLOORS = ("api", "scamp_service", "workloads", "placement", "estimators")
+FOLDERS = (*FLOORS, "benchmarks", "deploy", "docs", "examples", "tests")
+
+ARCHITECTURE = "docs/architecture.md"
+ANSWERS = {
+    "Where does a new stopping rule go?": "scamp_service/control/stopping.py:judge",
+    "Where does a new parallel axis go?": "workloads/parallel/apply.py:apply_plan",
+    "Who writes the ledger?": "scamp_service/control/decide/place.py:ledger_of",
+    "What happens after `kill -9` of the controller?": "scamp_service/cluster/ray_executor.py:RayExecutor",
+    "Where is the peak predicted?": "estimators/memory.py:predict",
+}
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def code_of(page: str) -> list[str]:
+    """Every piece of inline code."""
+    prose = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", prose)
+
+
+def blocks_of(page: str) -> str:
+    """All fenced and indented code."""
+    fenced = re.findall(r"^```(?:sh)?\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+    return "\n".join([*fenced, *re.findall(r"^ {4}\S.*$", text_of(page), re.MULTILINE)])
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def names_in(file: Path) -> dict[str, frozenset[str]]:
+    """Top-level name of a module → names in it (methods and fields of a class)."""
+    if file.suffix == ".js":
+        return dict.fromkeys(re.findall(r"(?:function|class|const) (\w+)", file.read_text()), frozenset())
+    return {name: inside for node in ast.parse(file.read_text()).body for name, inside in defined(node)}
+
+
+def defined(node: ast.stmt) -> Iterator[tuple[str, frozenset[str]]]:
+    match node:
+        case ast.ClassDef(name=name, body=body):
+            yield name, frozenset(inner for part in body for inner, _ in defined(part))
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            yield name, frozenset()
+        case ast.Assign(targets=targets):
+            yield from ((target.id, frozenset()) for target in targets if isinstance(target, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            yield name, frozenset()
+
+
+def has(file: Path, name: str) -> bool:
+    outer, _, inner = name.partition(".")
+    return file.is_file() and outer in names_in(file) and (not inner or inner in names_in(file)[outer])
+
+
+def resolves(dotted: str) -> bool:
+    """``package.module`` or ``package.module.name``."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:length])
+        file = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
+        if file.is_file():
+            return length == len(parts) or has(file, ".".join(parts[length:]))
+    return False
+
+
+def missing_in(page: str) -> list[str]:
+    """Inline code that looks like a path, ``path:name`` or a dotted name of ours, and names nothing."""
+    missing = []
+    for code in code_of(page):
+        if found := re.fullmatch(rf"((?:{'|'.join(FOLDERS)})/[\w./-]*)(?::([\w.]+))?", code):
+            path, name = ROOT / found[1], found[2]
+            if not path.exists() or (name and not has(path, name)):
+                missing.append(code)
+        elif re.fullmatch(rf"(?:{'|'.join((*FLOORS, 'benchmarks'))})(?:\.\w+)+", code) and not resolves(code):
+            missing.append(code)
+    return missing
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_and_name_on_a_page_exists(page: str) -> None:
+    assert missing_in(page) == []
+
+
+def test_a_name_that_does_not_exist_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    gone = ["api/gone.py", "estimators/memory.py:foretell", "estimators.model.Plan.gone", "placement.gone"]
+    page.write_text(" ".join(f"`{name}`" for name in [*gone, "estimators/memory.py:predict", "estimators.model.Plan"]))
+    assert missing_in(str(page)) == gone
+
+
+def slug(heading: str) -> str:
+    """Anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_between_pages_leads_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in map(slug, re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)), target
+
+
+# --- the architecture page ----------------------------------------------------------------------------------------
+
+
+def test_the_architecture_page_has_every_wing_that_the_import_contracts_have() -> None:
+    contracts = tomllib.loads(text_of("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    wings = {contract["containers"][0]: contract["layers"] for contract in contracts if "containers" in contract}
+    page = text_of(ARCHITECTURE)
+    for floor in FLOORS:
+        (drawing,) = re.findall(rf"^{floor}/ .*?(?=^\S|\Z)", page, re.DOTALL | re.MULTILINE)
+        drawn = {name for line in re.findall(r"^  ([a-z_ ]+?)  ", drawing, re.MULTILINE) for name in line.split()}
+        in_contract = {name for layer in wings[floor] for name in layer.split(" | ")} - {"__main__"}
+        assert drawn - {"static", "templates"} == in_contract
+
+
+@pytest.mark.parametrize(("question", "answer"), ANSWERS.items())
+def test_the_architecture_page_answers_with_the_place_in_the_code(question: str, answer: str) -> None:
+    (row,) = [line for line in text_of(ARCHITECTURE).splitlines() if line.startswith(f"| {question} |")]
+    assert f"`{answer}`" in row
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+
+
+def commands_in(page: str, name: str) -> list[list[str]]:
+    """Arguments of every call of ``name`` in the page's code blocks."""
+    joined = blocks_of(page).replace("\\\n", " ")
+    calls = re.findall(rf"(?:^|\s|/){name} ([^#\n'|&]*)", joined, re.MULTILINE)
+    return [shlex.split(call) for call in calls]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_scamp_command_on_a_page_is_one_that_the_command_line_takes(page: str) -> None:
+    import typer
+
+    from scamp_service.cli.main import app
+
+    group = typer.main.get_command(app)
+    for arguments in [*commands_in(page, "bin/scamp"), *commands_in(page, "scamp"), *commands_in(page, "-m scamp_service")]:
+        if not arguments or arguments[0].startswith("-") or arguments[0] in ("HEAD", "."):
+            continue
+        command = group.commands[arguments[0]]  # type: ignore[attr-defined]
+        command.make_context(arguments[0], arguments[1:])
+        for argument in arguments[1:]:
+            assert not argument.startswith("examples/") or (ROOT / argument).is_file(), argument
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_make_target_and_benchmark_on_a_page_exists(page: str) -> None:
+    targets = set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE))
+    named = re.findall(r"(?:^ {4}|`)make ([a-z]+)\b", text_of(page), re.MULTILINE)
+    assert set(named) <= targets
+    for module in re.findall(r"-m (benchmarks\.\w+)", text_of(page)):
+        assert resolves(module), module
