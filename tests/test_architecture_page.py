@@ -177,3 +177,23 @@ def test_every_make_target_and_benchmark_on_a_page_exists(page: str) -> None:
     assert set(named) <= targets
     for module in re.findall(r"-m (benchmarks\.\w+)", text_of(page)):
         assert resolves(module), module
+
+
+# --- the glossary -------------------------------------------------------------------------------------------------
+
+
+def glossary() -> list[tuple[str, str]]:
+    rows = re.findall(r"^\| ([^|]+) \| (.+) \|$", text_of("docs/glossary.md"), re.MULTILINE)
+    return [(word, meaning) for word, meaning in rows if word != "word"]
+
+
+def test_the_glossary_is_alphabetical() -> None:
+    words = [word for word, _ in glossary()]
+    assert words == sorted(words)
+
+
+def test_every_class_in_the_glossary_is_in_the_file_that_is_linked_after_it() -> None:
+    for word, meaning in glossary():
+        for name, rest in re.findall(r"`([A-Z]\w+)`(.*?)(?=`[A-Z]|$)", meaning):
+            link = re.search(r"\]\(\.\./([\w/.]+)\)", rest) or re.search(r"\]\(\.\./([\w/.]+)\)", meaning)
+            assert link is not None and has(ROOT / link[1], name), f"{word}: {name}"
