@@ -161,8 +161,8 @@ def test_every_scamp_command_on_a_page_is_one_that_the_command_line_takes(page: 
     from scamp_service.cli.main import app
 
     group = typer.main.get_command(app)
-    for arguments in [*commands_in(page, "bin/scamp"), *commands_in(page, "scamp"), *commands_in(page, "-m scamp_service")]:
-        if not arguments or arguments[0].startswith("-") or arguments[0] in ("HEAD", "."):
+    for arguments in [*commands_in(page, "scamp"), *commands_in(page, "-m scamp_service")]:
+        if arguments[0] in ("--help", "."):  # the last: `docker build -t scamp .`
             continue
         command = group.commands[arguments[0]]  # type: ignore[attr-defined]
         command.make_context(arguments[0], arguments[1:])
@@ -197,3 +197,16 @@ def test_every_class_in_the_glossary_is_in_the_file_that_is_linked_after_it() ->
         for name, rest in re.findall(r"`([A-Z]\w+)`(.*?)(?=`[A-Z]|$)", meaning):
             link = re.search(r"\]\(\.\./([\w/.]+)\)", rest) or re.search(r"\]\(\.\./([\w/.]+)\)", meaning)
             assert link is not None and has(ROOT / link[1], name), f"{word}: {name}"
+
+
+# --- studies ------------------------------------------------------------------------------------------------------
+
+
+def test_every_study_on_a_page_and_every_example_is_valid() -> None:
+    from scamp_service.study.parse import parse_study
+
+    blocks = [block for page in PAGES for block in re.findall(r"^```yaml\n(.*?)^```", text_of(page), re.DOTALL | re.M)]
+    studies = [block for block in blocks if "space:" in block]
+    assert studies
+    for study in [*studies, *(file.read_text() for file in sorted(ROOT.glob("examples/*.yaml")))]:
+        parse_study(study)
