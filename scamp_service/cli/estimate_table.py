@@ -1,4 +1,4 @@
-"""An estimate as a table for a terminal, with a footnote for what nobody has verified."""
+"""Prints an estimate as a table in a terminal, with footnotes on the figures that are unverified."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ COLUMNS = {
     "temp": ("scratch", "workspace"),
     "other": ("buffers", "batch", "slack"),
 }
-_SHORT = ["param", "grad", "optim", "activ", "gath", "temp", "other"]  # of COLUMNS, so that all fits 80 characters
+_SHORT = ["param", "grad", "optim", "activ", "gath", "temp", "other"]  # COLUMNS, short enough for 80 characters
 
 
 def headline(estimate: Estimate) -> str:
+    """One line on the candidate: its parameters, the size of its states, its FLOPs per sample, its batch."""
     profile = estimate.profile
     states = f"{profile.num_params:,} parameters, {profile.state_bytes / MIB:.1f} MiB of states"
     flops = f"{profile.work[Layout()].per_sample.flops / 1e9:.3g} GFLOPs a sample"
@@ -31,12 +32,12 @@ def headline(estimate: Estimate) -> str:
 
 
 def as_table(estimate: Estimate) -> Table:
-    """Memory of one rank by category; one plan in a row, the one to be taken in bold. ``rc`` is recompute."""
+    """Memory of one rank by category, one row for each plan, the chosen one in bold. ``rc`` is recompute."""
     return _gpu_table(estimate) if estimate.on_gpu else _virtual_table(estimate)
 
 
 def units_table(estimate: Estimate) -> Table:
-    """One unit of a model in a row; ``parts`` is the most that its layers can be divided into."""
+    """One row for each unit of a model; ``parts`` is the largest number of ranks that can divide its layers."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column("unit", overflow="fold")
     for heading in ["params", "GFLOPs", "MiB moved", "MiB kept", "MiB out", "parts"]:
@@ -50,22 +51,22 @@ def units_table(estimate: Estimate) -> Table:
 
 
 def footnotes(estimate: Estimate) -> Iterator[str]:
-    """What is unverified, and why, one line each; none for virtual devices."""
+    """One line for each figure that is unverified, and why; none for virtual devices."""
     if not estimate.on_gpu or estimate.kind is None:
         return
     kind, percent = estimate.kind, estimate.margin.percent
     if kind.verified:
-        yield f"of ranks that work alone, out and step are as `scamp calibrate` has them of a {kind.name}:"
+        yield f"on one rank, out and step come from `scamp calibrate` on a {kind.name}:"
         yield f"  {kind.provenance}"
-        yield "unverified is the rest; --json has the source of each figure"
+        yield "all else is unverified; --json has the source of each figure"
     else:
         yield f"unverified: ScaMP has not measured any {kind.name}; --json has the source of each figure"
-    yield "  out        CUDA context, cuBLAS workspaces and, in gangs, NCCL: what others found"
-    yield "  least, max by a replay of PyTorch's allocator, two steps; max and the chosen plan"
-    yield f"             leave {percent} % for what operations take by themselves"
+    yield "  out        CUDA context, cuBLAS workspaces and, on several ranks, NCCL: literature"
+    yield "  least, max replay of PyTorch's allocator over two steps; max and the chosen plan"
+    yield f"             leave {percent} % for memory that operations take beyond their tensors"
     if not kind.verified:
         yield f"  step, comm {UNVERIFIED};"
-    yield "  comm       collectives as NCCL models its rings, hidden behind computation where there is enough"
+    yield "  comm       NCCL's model of ring collectives, hidden behind computation where there is enough"
 
 
 def _virtual_table(estimate: Estimate) -> Table:
@@ -85,14 +86,14 @@ def _gpu_table(estimate: Estimate) -> Table:
     in_gib = max(option.prediction.reserved_mib for option in estimate.options) >= 10_000
 
     def size(num_bytes: int) -> str:
-        """Of four characters."""
+        """Size in the table's unit, at most four characters."""
         mib = num_bytes / MIB
         return f"{mib / 1024:.{1 if mib < 100 * 1024 else 0}f}" if in_gib else f"{mib:.0f}"
 
     table = _empty([*_SHORT, "out", "least", "max", "step", "comm"])
     unit = "GiB" if in_gib else "MiB"
     verified = estimate.kind is not None and estimate.kind.verified
-    unverified = "least, max; of gangs all" if verified else "out, least, max, step, comm"
+    unverified = "least, max; on several ranks, all" if verified else "out, least, max, step, comm"
     table.title = f"{unit} of one rank; unverified: {unverified}"
     table.title_justify, table.title_style = "left", "dim"
     for option in estimate.options:

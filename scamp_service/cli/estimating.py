@@ -1,4 +1,4 @@
-"""The commands that tell what something would cost, without a service and without Ray."""
+"""The commands that predict and measure costs without a service or Ray: estimate, screen, calibrate and devices."""
 
 from __future__ import annotations
 
@@ -25,30 +25,45 @@ def estimate(
     what: Annotated[
         str, typer.Argument(help="a study, a built-in workload, FILE.py:Class, or MODULE:FUNC", metavar="WHAT")
     ],
-    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, instead of the study's own; repeatable")] = None,
-    candidates: Annotated[int, typer.Option(help="how many of the study's first candidates", min=1, max=1000)] = 1,
+    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, overrides the study's; repeatable")] = None,
+    candidates: Annotated[
+        int, typer.Option(help="number of candidates to estimate, from the study's first on", min=1, max=1000)
+    ] = 1,
     device: Annotated[
-        str | None, typer.Option(help="a kind of GPU, such as H100; default: virtual devices", metavar="KIND")
+        str | None, typer.Option(help="kind of GPU, such as H100; default: virtual devices", metavar="KIND")
     ] = None,
     count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
-    mib: Annotated[int | None, typer.Option(help="memory of one device, if not all that it has", min=1)] = None,
+    mib: Annotated[int | None, typer.Option(help="MiB to use of one device; default: all", min=1)] = None,
     expandable: Annotated[
-        bool, typer.Option("--expandable-segments", help="as in PYTORCH_CUDA_ALLOC_CONF; with --device")
+        bool, typer.Option("--expandable-segments", help="with PyTorch's expandable_segments; needs --device")
     ] = False,
-    plan: Annotated[str | None, typer.Option(help="price this one alone, such as micro_batch=8,tp=2")] = None,
-    units: Annotated[bool, typer.Option("--units", help="also what each block costs, and what is around them")] = False,
+    plan: Annotated[str | None, typer.Option(help="estimate only this plan, such as micro_batch=8,tp=2")] = None,
+    units: Annotated[
+        bool, typer.Option("--units", help="also show the cost of each block, and of the layers around the blocks")
+    ] = False,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """What each plan of a candidate would need, by category, without running it: no service, no Ray, no device.
+    """Predict the memory and step time of each plan of a candidate, without running it.
 
-    Memory of one rank at its peak; `rc` is recompute, `gather` are sharded parameters made whole, `reserve` adds the
-    margin for what no trace sees, and `max` is the largest micro-batch with which such a plan fits a device. A function
-    returns (model, inputs[, loss[, optimizer]]) and needs no data: docs/estimate.md. After `scamp calibrate`, `sec` are
-    those of an optimizer step on one virtual device that has a core of this machine for itself. With `--device`, `out`
-    is memory outside of PyTorch's allocator, `least` the smallest device that would do, and `comm` the share of a step
-    in which ranks wait for each other.
+    No service, Ray or GPU is needed. FUNC returns (model, inputs[, loss[,
+    optimizer]]) and needs no data; see docs/estimate.md. Memory columns are
+    those of one rank at its peak, by category:
+
+    rc       activations are recomputed in the backward pass
+    gather   sharded parameters while they are gathered to full size
+    reserve  peak plus a margin for memory that a trace does not see
+    max      largest micro-batch with which the plan fits a device
+    sec      seconds of an optimizer step on a virtual device with a core to
+             itself; only after `scamp calibrate`
+
+    With --device also:
+
+    out      memory outside of PyTorch's allocator
+    least    memory of the smallest device on which the plan fits
+    step     time of an optimizer step
+    comm     share of the step in which ranks wait for each other
     """
     from scamp_service.cli.estimate_table import as_table, footnotes, headline, units_table
     from scamp_service.cli.named_plan import plan_of
@@ -56,7 +71,7 @@ def estimate(
 
     settings = settings_of(data_dir=data_dir)
     if expandable and device is None:
-        raise InvalidInput("--expandable-segments is about the allocator of GPUs: name one with --device")
+        raise InvalidInput("--expandable-segments applies to the allocator of GPUs: name a GPU with --device")
     cluster, kind = target(settings, device, count, mib)
     given = plan_of(plan) if plan is not None else None
     wanted = candidates_of(what, _params(param or []), candidates, working_dir)
@@ -84,22 +99,28 @@ def estimate(
 @app.command()
 def screen(
     what: StudyFile,
-    candidates: Annotated[int, typer.Option(help="how many to draw from the study's space", min=1, max=10_000)] = 1000,
+    candidates: Annotated[
+        int, typer.Option(help="number of candidates to draw from the study's space", min=1, max=10_000)
+    ] = 1000,
     device: Annotated[
-        str | None, typer.Option(help="a kind of GPU, such as H100; default: virtual devices", metavar="KIND")
+        str | None, typer.Option(help="kind of GPU, such as H100; default: virtual devices", metavar="KIND")
     ] = None,
     count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
-    mib: Annotated[int | None, typer.Option(help="memory of one device, if not all that it has", min=1)] = None,
-    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, instead of the study's own; repeatable")] = None,
+    mib: Annotated[int | None, typer.Option(help="MiB to use of one device; default: all", min=1)] = None,
+    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, overrides the study's; repeatable")] = None,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which part of a study's space fits, and on how many ranks: a thousand candidates drawn from it, in a minute.
+    """Predict how much of a study's search space fits, and on how many ranks.
 
-    A few candidates are traced, and formulas found from these give the peaks of all others to the byte. Each row counts
-    the candidates of which a study would choose so many ranks; `recompute` and `accumulate` say how many of them need
-    it, and the last two columns are medians. `--json` has every candidate with its plan at every degree.
+    A few candidates are traced. Formulas fitted to their traces give the
+    peaks of all others to the byte: a thousand candidates take a minute.
+
+    Each row counts the candidates for which a study would choose that number
+    of ranks, and how many of them need recompute or gradient accumulation.
+    The last two columns are medians. --json has every candidate with its
+    plan at every degree.
     """
     from scamp_service.cli.screen_table import as_table, footnotes
     from scamp_service.sizing.estimate import target
@@ -108,7 +129,7 @@ def screen(
     settings = settings_of(data_dir=data_dir)
     cluster, kind = target(settings, device, count, mib)
     if what.suffix not in STUDY_SUFFIXES:
-        raise InvalidInput(f"{what} has no space to screen: name a study in YAML, or ask `scamp estimate {what}`")
+        raise InvalidInput(f"{what} has no space to screen: name a study in YAML, or run `scamp estimate {what}`")
     wanted = candidates_of(str(what), _params(param or []), candidates, working_dir, at_random=True)
     cache_dir = settings.data_dir / "profiles"
     with err.status("tracing …"):
@@ -149,10 +170,12 @@ def _estimate_plan(
 
 @app.command()
 def calibrate(data_dir: DataDir = None) -> None:
-    """Measure how fast this machine's CPU and GPUs train, for the times that `scamp estimate` tells.
+    """Measure this machine's CPU and GPUs, for the step times that `scamp estimate` predicts.
 
-    Takes about 30 seconds for the CPU and a minute for each model of GPU, of which one that nobody uses should be left.
-    What it finds of a GPU, memory outside of PyTorch's allocator included, replaces what `--device` knew of its kind.
+    It takes about 30 seconds for the CPU and a minute for each model of GPU.
+    Leave one GPU of each model idle meanwhile. The measured speed and memory
+    outside of PyTorch's allocator then replace the literature's figures for
+    `scamp estimate --device`.
     """
     from scamp_service.cluster.gpus import inventory
     from scamp_service.sizing.calibration import calibrate_cpu, calibrate_gpu, one_of_each
@@ -162,25 +185,28 @@ def calibrate(data_dir: DataDir = None) -> None:
         _print_kind(calibrate_cpu(settings.data_dir))
     for gpu in one_of_each(inventory()):
         if gpu.strangers_mib:
-            err.print(f"others hold {gpu.strangers_mib} MiB of {gpu.name}: what is measured beside them may be off")
+            err.print(
+                f"other processes hold {gpu.strangers_mib} MiB of {gpu.name}: measurements beside them may be wrong"
+            )
         with err.status(f"measuring {gpu.name} …"):
             _print_kind(calibrate_gpu(settings.data_dir, gpu))
 
 
 def _print_kind(kind: DeviceKind) -> None:
     out.print(f"{kind.name}: {kind.provenance}", highlight=False, soft_wrap=True)
-    if per_flop := kind.rates["matmul"].per_flop:  # a fit may leave it at zero
+    if per_flop := kind.rates["matmul"].per_flop:  # a fit may give zero
         out.print(f"{1e-9 / per_flop:.3g} GFLOP/s in matrix products", highlight=False)
     if kind.memory is not None:
         outside = kind.memory.outside_bytes(1) / MIB
-        out.print(f"{outside:.0f} MiB of a process are outside of PyTorch's tensors", highlight=False)
+        out.print(f"{outside:.0f} MiB of a process's memory are outside of PyTorch's tensors", highlight=False)
 
 
 @app.command()
 def devices(as_json: AsJson = False) -> None:
-    """This machine's GPUs: their memory, what others hold of it, links, and the name for `scamp estimate --device`.
+    """List this machine's GPUs: memory, links, and the name for `scamp estimate --device`.
 
-    `others` are processes that are not ScaMP's, `free` is what they and the driver leave, with what ScaMP's ranks hold.
+    others   MiB held by processes that are not ScaMP's
+    free     MiB left by those and the driver; includes what ScaMP's ranks hold
     """
     from scamp_service.cli.gpus_table import as_table, without_gpus
     from scamp_service.cluster.gpus import inventory

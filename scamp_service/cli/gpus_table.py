@@ -1,4 +1,4 @@
-"""This machine's GPUs as a table for a terminal; without any, what studies run on instead."""
+"""Prints this machine's GPUs as a table in a terminal; without a GPU, the virtual devices that studies run on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scamp_service.settings import Settings
 
 
 def as_table(gpus: tuple[Gpu, ...]) -> Table:
-    """``others`` is the memory that processes hold which are not ScaMP's."""
+    """One row for each GPU. ``others`` is the memory held by processes that are not ScaMP's."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ["GPU", "name", "MiB", "others", "free", "links", "--device"]:
         numeric = heading in ("GPU", "MiB", "others", "free")
@@ -22,8 +22,9 @@ def as_table(gpus: tuple[Gpu, ...]) -> Table:
 
 
 def without_gpus(settings: Settings) -> str:
+    """One line for a machine on which NVML finds no GPU: the number and size of its virtual devices."""
     count = settings.virtual_devices * settings.virtual_nodes
-    return f"no GPU here that NVML knows: studies run on virtual devices, {count} × {settings.device_mib} MiB"
+    return f"NVML finds no GPU on this machine: studies run on virtual devices, {count} × {settings.device_mib} MiB"
 
 
 def _words(links: GpuLinks) -> str:

@@ -1,6 +1,6 @@
-"""The command line: serve, run one study locally, and everything that one does with a running service.
+"""The command line: start a service, run one study locally, and use a running service.
 
-Every mistake ends as one line on stderr and exit code 2; a study that fails, as exit code 1.
+A user's mistake prints one line on stderr and exits with code 2; a study that fails exits with code 1.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ app = typer.Typer(help="ScaMP tunes models that may not fit on one GPU.", no_arg
 
 StudyId = Annotated[int, typer.Argument(help="the study's number")]
 Address = Annotated[
-    str, typer.Option(help="URL of the service; default: the one that runs here", envvar="SCAMP_ADDRESS")
+    str, typer.Option(help="URL of the service; default: the one on this machine", envvar="SCAMP_ADDRESS")
 ]
 Token = Annotated[str, typer.Option(help="API token", envvar="SCAMP_API_TOKEN", show_envvar=True)]
 
 
 def main() -> None:
+    """Run the command line and exit: 0 success, 1 a failed study, 2 a user's mistake, 130 interrupted."""
     try:
-        sys.exit(app(standalone_mode=False))  # what a command has ended with by typer.Exit; None: success
+        sys.exit(app(standalone_mode=False))  # the code of a command's typer.Exit; None means success
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except ScampError as error:
@@ -63,7 +64,7 @@ def serve(
     data_dir: DataDir = None,
     ray_address: Annotated[str | None, typer.Option(help="an existing Ray cluster; default: start a local one")] = None,
 ) -> None:
-    """Start the API, the dashboard, the controller and a local Ray; runs until Ctrl-C."""
+    """Start the API, the dashboard, the controller and a local Ray cluster, and run until Ctrl-C."""
     with _service(settings_of(host=host, port=port, data_dir=data_dir, ray_address=ray_address)) as service:
         while True:
             time.sleep(0.5)
@@ -71,15 +72,15 @@ def serve(
 
 
 @app.command()
-def demo(study: Annotated[Path, typer.Argument()] = ROOT / "examples" / "digits.yaml") -> None:
-    """What `make run` does: serve, run the demo study, show its leaderboard, keep serving."""
+def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = ROOT / "examples" / "digits.yaml") -> None:
+    """Start a service, run the demo study, print its leaderboard and keep serving, as `make run` does."""
     spec = parse_study(read_study(study))
     with _service(settings_of()) as service:
         client = Client(service.url, token=service.settings.api_token or None)
         created = client.submit(spec.to_json())
         out.print(f"study {created['id']} ({spec.name}): {service.url}/studies/{created['id']}")
         _tail(client, created["id"], spec, between=service.watch)
-        out.print(f"\nstill serving {service.url}  (Ctrl-C ends it)")
+        out.print(f"\nstill serving at {service.url}  (Ctrl-C to stop)")
         while True:
             time.sleep(0.5)
             service.watch()
@@ -87,7 +88,7 @@ def demo(study: Annotated[Path, typer.Argument()] = ROOT / "examples" / "digits.
 
 @app.command(hidden=True)
 def controller() -> None:
-    """The controller process of a service; `serve` starts it."""
+    """Run the controller process of a service; `serve` starts it."""
     import logging
 
     from scamp_service.processes.controller_process import serve_controller
@@ -101,7 +102,7 @@ def controller() -> None:
 def _service(settings: Settings) -> Iterator[Service]:
     import signal
 
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background jobs begin with it ignored
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background jobs start with it ignored
         signal.signal(number, signal.default_int_handler)
     began = time.monotonic()
     with Service(settings) as service:
@@ -125,7 +126,10 @@ def run(
     data_dir: DataDir = None,
     ray_address: Annotated[str | None, typer.Option(help="an existing Ray cluster; default: start a local one")] = None,
 ) -> None:
-    """Run one study to its end, without a server. Exit code 0 when it completes, 1 when it fails."""
+    """Run one study to its end, without a server. Exits with 0 when it succeeds, 1 when it fails.
+
+    A study that completes without a completed trial counts as failed.
+    """
     from scamp_service.processes.controller_process import ray_address_of_environment, run_study
     from scamp_service.sizing.import_check import check_import
     from scamp_service.store.fields import trial_fields
@@ -153,6 +157,7 @@ def run(
 def _conclude(
     summary: dict[str, Any], trials: list[dict[str, Any]], spec: StudySpec, as_json: bool, reason: str
 ) -> bool:
+    """Print the result of a study; returns whether it succeeded."""
     if not as_json:
         out.print(leaderboard(trials, spec.to_json()))
         out.print(closing_line(summary), soft_wrap=True)
@@ -178,7 +183,7 @@ def submit(
     working_dir: WorkingDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a study to a service, and follow it."""
+    """Submit a study to a service, and follow it to its end."""
     spec = parse_study(read_study(study))
     client = _client(address, token)
     created = client.submit(spec.to_json(), code=code_of(study, spec, working_dir))
@@ -192,7 +197,7 @@ def submit(
 
 @app.command(name="list")
 def list_studies(address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
-    """All studies of a service."""
+    """List the studies of a service."""
     studies = list(_client(address, token).studies())
     if as_json:
         print(json.dumps(studies))
@@ -205,7 +210,7 @@ def list_studies(address: Address = "", token: Token = "", as_json: AsJson = Fal
 
 @app.command()
 def status(study: StudyId, address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
-    """One study in a few lines."""
+    """Show the progress of one study in a few lines."""
     client = _client(address, token)
     view = client.study(study)
     if as_json:
@@ -217,7 +222,7 @@ def status(study: StudyId, address: Address = "", token: Token = "", as_json: As
 
 @app.command()
 def trials(study: StudyId, address: Address = "", token: Token = "", as_json: AsJson = False) -> None:
-    """The trials of a study, the best first."""
+    """List the trials of a study, the best first."""
     client = _client(address, token)
     spec = client.study(study)["spec"]
     rows = list(client.trials(study))
@@ -231,11 +236,13 @@ def trials(study: StudyId, address: Address = "", token: Token = "", as_json: As
 def logs(
     study: StudyId,
     trial: Annotated[int, typer.Argument(help="the trial's number")],
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="go on as lines come")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="keep printing new lines until the trial ends")
+    ] = False,
     address: Address = "",
     token: Token = "",
 ) -> None:
-    """What a trial has printed."""
+    """Print the log of a trial."""
     client = _client(address, token)
     after = 0
     while True:
@@ -252,7 +259,7 @@ def logs(
 
 @app.command()
 def stop(study: StudyId, address: Address = "", token: Token = "") -> None:
-    """Stop a study: running trials are cancelled, what they reported stays."""
+    """Stop a study: trials that have not ended are cancelled, what they reported is kept."""
     view = _client(address, token).stop(study)
     out.print(f"study {study} is {view['state'].lower()}")
 
@@ -263,7 +270,7 @@ def stop(study: StudyId, address: Address = "", token: Token = "") -> None:
 def _tail(
     client: Client, study_id: int, spec: StudySpec, *, as_json: bool = False, between: Callable[[], None] = lambda: None
 ) -> bool:
-    """Follow a study to its end and print its leaderboard; whether it went well."""
+    """Follow a study to its end and print its leaderboard; returns whether the study succeeded."""
     with _live(quiet=as_json or not out.is_terminal) as update:
         while True:
             view = client.study(study_id)
@@ -277,7 +284,7 @@ def _tail(
 
 @contextmanager
 def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], str, dict[str, Any]], None]]:
-    """A block that is redrawn in a terminal; elsewhere one line whenever the trials' states have changed."""
+    """Show progress: a block redrawn in place on a terminal, otherwise a line each time a trial's state changes."""
     if not quiet:
         with Live(console=out, auto_refresh=False, transient=True) as live:
             yield lambda summary, metric, cluster: live.update(live_view(summary, metric, cluster), refresh=True)

@@ -1,4 +1,4 @@
-"""One plan that a user names, and what a rank of each of its stages needs: text in, a table or JSON out."""
+"""A plan given on the command line: parses its text, and shows the memory of each of its stages as a table or JSON."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ from scamp_service.errors import InvalidInput
 
 
 def plan_of(text: str) -> Plan:
-    """Of ``tp=2,micro_batch=8``: the fields of a plan. Raises ``InvalidInput`` where that is none."""
+    """Plan from a text such as ``tp=2,micro_batch=8``. Raises ``InvalidInput`` when it is not a valid plan."""
     try:
         given = dict(part.split("=", 1) for part in text.replace(" ", "").split(","))
         return Plan.from_json({name: _value(name, value) for name, value in given.items()})
     except (TypeError, ValueError, KeyError) as error:
         known = ", ".join(_TYPES)
-        raise InvalidInput(f"no plan: {text!r} ({error}); write micro_batch=8,tp=2 or others of {known}") from None
+        raise InvalidInput(
+            f"{text!r} is not a plan ({error}); write for example micro_batch=8,tp=2; the fields are {known}"
+        ) from None
 
 
 def stages_json(
     params: dict[str, Any], plan: Plan, stages: Sequence[Prediction], kind: DeviceKind | None
 ) -> dict[str, Any]:
-    """``parts`` are bytes of the peak by category; ``device`` is a GPU, and whether ScaMP has measured one."""
+    """JSON of a plan's memory, one entry for each stage.
+
+    ``parts`` are the bytes of the peak by category. ``device`` is the GPU and whether ScaMP has measured one, None for
+    virtual devices.
+    """
     costs = [
         {"peak_bytes": cost.peak_bytes, "reserved_mib": cost.reserved_mib, "parts": dict(cost.parts)} for cost in stages
     ]
@@ -36,7 +42,7 @@ def stages_json(
 
 
 def stages_table(stages: Sequence[Prediction]) -> Table:
-    """MiB of one rank of each stage by category."""
+    """Table of the MiB of one rank by category, one row for each stage."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
     for heading in ["stage", *COLUMNS, "peak", "reserve"]:
         table.add_column(heading, justify="right")
@@ -47,13 +53,13 @@ def stages_table(stages: Sequence[Prediction]) -> Table:
 
 
 def caveat(kind: DeviceKind | None) -> str:
-    """What to say beside such a price; empty on virtual devices."""
+    """Footnote on what is unverified in a plan's memory; empty for virtual devices."""
     if kind is None:
         return ""
-    found = "`scamp calibrate` and others found" if kind.verified else "others found"
+    source = "`scamp calibrate` and the literature" if kind.verified else "the literature"
     return (
-        f"unverified: ScaMP has not held such peaks against a {kind.name}. They are a replay of PyTorch's allocator; "
-        f"the reservation adds what {found} CUDA and NCCL to take."
+        f"unverified: ScaMP has not compared these peaks with measurements on a {kind.name}. They come from a replay "
+        f"of PyTorch's allocator; the reservation adds the memory of CUDA and NCCL, with figures from {source}."
     )
 
 
@@ -62,7 +68,7 @@ _TYPES: dict[str, type] = {item.name: get_type_hints(Plan)[item.name] for item i
 
 def _value(name: str, text: str) -> Any:
     if name not in _TYPES:
-        raise ValueError(f"there is no {name!r}")
+        raise ValueError(f"a plan has no field {name!r}")
     if _TYPES[name] is bool:
         return {"true": True, "false": False}[text.lower()]
     return _TYPES[name](text)

@@ -1,6 +1,6 @@
-"""How a study looks in a terminal: trials by state, best so far, device fill while it runs; a leaderboard at its end.
+"""Prints a study in a terminal: while it runs, its trials by state, best value and device fill; then a leaderboard.
 
-Works on the JSON of the API and of ``summary``, so that ``scamp run`` and ``scamp submit`` show the same.
+It works on the JSON of the API and of ``summary``, so ``scamp run`` and ``scamp submit`` show the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BAR = 24
 
 
 def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any]) -> RenderableType:
-    """One block that is redrawn: states, best, one bar of MiB for each device."""
+    """The block that is redrawn while a study runs: states, best value, and a bar of reserved MiB for each device."""
     counts = summary["trials"]
     style = WARNING if summary["no_success"] else "dim"
     line = Text.assemble((f"{summary['name']} ", "bold"), (f"{summary['state_text'].lower()} ", style))
@@ -46,7 +46,7 @@ def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any
 
 
 def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], rows: int = 12) -> Table:
-    """The best trials first, then whatever else needs a word: failed and infeasible ones.
+    """Table of the best ``rows`` trials, then all trials without a value, such as failed and infeasible ones.
 
     A parameter is shown where it differs from the study's ``fixed`` value.
     """
@@ -71,12 +71,13 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
 
 
 def closing_line(summary: Mapping[str, Any]) -> str:
+    """A study's summary in one line: states, ranks, sharing of devices, prediction errors, best trial."""
     error = summary["prediction_error_pct"]
     degrees = ", ".join(f"{count} on {degree}" for degree, count in summary["degrees"].items())
     states = ", ".join(f"{count} {state.lower()}" for state, count in summary["trials"].items())
     words = [summary["state_text"]] if summary["no_success"] else []
     words += [f"{states} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
-    words.append(f"up to {summary['colocated']} gangs on one device; {summary['healed']} healed after out-of-memory")
+    words.append(f"up to {summary['colocated']} gangs on one device; {summary['healed']} healed after out of memory")
     if summary["spared"]:
         words.append(f"{_plural(summary['spared'], 'trial')} spared an out-of-memory by what was learned earlier")
     if error["median"] is not None:
@@ -86,8 +87,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
         words.append(
             f"{_plural(failed, 'attempt')} out of memory, the worst needed at least {least:.0f} % more than predicted"
         )
-    if learned := [lesson for lesson in summary["learned"] if lesson["extra_bytes"]]:
-        words.append(f"learned: {', '.join(map(_lesson, learned))}")
+    if corrections := [family for family in summary["learned"] if family["extra_bytes"]]:
+        words.append(f"learned: {', '.join(map(_correction, corrections))}")
     if best := summary["best"]:
         values = ", ".join(
             f"{name} {value:.4g}" for name, value in summary["best_metrics"].items() if value is not None
@@ -96,9 +97,9 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     return "; ".join(words)
 
 
-def _lesson(lesson: Mapping[str, Any]) -> str:
-    where = f" (study {', '.join(map(str, lesson['studies']))})" if lesson["studies"] else ""
-    return f"+{lesson['extra_bytes'] / MIB:.1f} MiB from {_plural(lesson['num_trials'], 'trial')} of a family{where}"
+def _correction(family: Mapping[str, Any]) -> str:
+    where = f" (study {', '.join(map(str, family['studies']))})" if family["studies"] else ""
+    return f"+{family['extra_bytes'] / MIB:.1f} MiB from {_plural(family['num_trials'], 'trial')} of a family{where}"
 
 
 def _plural(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""A screening as a table for a terminal: how many candidates fit from which number of ranks on."""
+"""Prints a screening as a table in a terminal: how many candidates fit on how many ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scamp_service.sizing.screening import Screened, Screening
 
 
 def as_table(screening: Screening) -> Table:
-    """One row for each number of ranks that a study would choose, with medians of those candidates."""
+    """One row for each number of ranks that a study would choose, with the medians of the candidates in it."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ["ranks", "candidates", "recompute", "accumulate", "micro-batch", "reserve MiB"]:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -38,22 +38,22 @@ def _cells(choices: Sequence[ChosenPlan]) -> list[str]:
 
 
 def footnotes(screening: Screening, kind: DeviceKind | None) -> Iterator[str]:
-    """How it was found, what was left out, and what is unverified; one line each."""
+    """One line each on how peaks were predicted, which candidates were refused, and what is unverified."""
     num_alone = len(screening.alone)
     by_formula = sum(not one.refused for one in screening.candidates) - num_alone
     if by_formula:
         examples = f"{screening.num_examples} traced examples" if screening.num_examples else "examples traced earlier"
-        checked = f"; {screening.num_checked} traced whole agree to the byte" if screening.num_checked else ""
-        yield f"{by_formula} candidates by formulas from {examples}{checked}"
+        checked = f"; {screening.num_checked} full traces agree to the byte" if screening.num_checked else ""
+        yield f"{by_formula} candidates predicted by formulas fitted to {examples}{checked}"
     for why in sorted(set(screening.alone.values())):
         yield f"{sum(one == why for one in screening.alone.values())} traced one by one: {why}"
     refused = [one for one in screening.candidates if one.refused]
     if refused:
-        yield f"{len(refused)} refused by the workload, the first: {_first_line(refused[0])}"
+        yield f"{len(refused)} refused by the workload, the first with: {_first_line(refused[0])}"
     if kind is not None and kind.memory is not None:
         yield (
-            f"unverified: ScaMP has not held them against a {kind.name}. Peaks are those of tensors; what PyTorch's "
-            "allocator needs beyond them is left to the margin, and `scamp estimate` replays it"
+            f"unverified: ScaMP has not compared these peaks with measurements on a {kind.name}. They count tensors; "
+            "the margin covers what PyTorch's allocator needs beyond them, and `scamp estimate` replays it"
         )
 
 

@@ -52,7 +52,7 @@ def test_a_plan_that_divides_nothing_evenly_is_refused(estimator: Estimator) -> 
 def test_a_price_on_a_gpu_says_that_nobody_has_verified_it(folder: Path, scamp: Scamp) -> None:
     command = ("estimate", "vit_digits", "--plan", "micro_batch=4,tp=2", "--device", "H100")
     done = scamp(folder, *command)
-    assert "unverified: ScaMP has not held such peaks against a H100" in done.stdout
+    assert "unverified: ScaMP has not compared these peaks with measurements on a H100" in done.stdout
     (priced,) = json.loads(scamp(folder, *command, "--json").stdout)
     assert priced["device"] == {"name": "H100", "verified": False}
 

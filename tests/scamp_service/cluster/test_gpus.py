@@ -517,5 +517,5 @@ def test_devices_without_gpus_says_what_studies_run_on(machine: Install, monkeyp
     monkeypatch.setenv("SCAMP_VIRTUAL_NODES", "2")
     monkeypatch.setenv("SCAMP_DEVICE_MIB", "88")
     (line,) = devices().splitlines()
-    assert line == "no GPU here that NVML knows: studies run on virtual devices, 6 × 88 MiB"
+    assert line == "NVML finds no GPU on this machine: studies run on virtual devices, 6 × 88 MiB"
     assert json.loads(devices("--json")) == {"gpus": [], "virtual_devices": {"count": 6, "mib": 88}}

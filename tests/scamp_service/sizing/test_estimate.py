@@ -160,7 +160,7 @@ def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
         alone = option["plan"]["dp_shard"] == 1
         assert option["outside_bytes"] == (500 + 64 + (0 if alone else 544)) * MIB
         assert option["unverified"] == (["smallest_capacity_bytes"] if alone else list(UNVERIFIED))
-    assert "measured today" in shown(estimate) and "unverified: least, max; of gangs all" in shown(estimate)
+    assert "measured today" in shown(estimate) and "unverified: least, max; on several ranks, all" in shown(estimate)
     (tmp_path / "device_kinds" / "cpu.json").write_text(json.dumps(DeviceKind("a CPU", {}, "made up").to_json()))
     with pytest.raises(InvalidInput, match="'cpu' is no GPU"):
         target(Settings(data_dir=tmp_path), "cpu", 1, None)
