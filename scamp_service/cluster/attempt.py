@@ -1,4 +1,4 @@
-"""One attempt on one rank, from its order to its outcome in the database."""
+"""Runs one attempt on one rank, from its order to its outcome in the database."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from scamp_service.lifecycle import Outcome
 
 MAX_DETAIL = 8000
 WITNESS_SECONDS = 3.0
-"""How long a rank that has only lost its peers stays silent, so that the peer with the true cause is heard first."""
+"""Seconds that a rank that only lost its peers stays silent, so that the rank with the true cause reports first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an attempt ended on this rank; ``outcome`` is None when it had nothing to tell. Unless ``reusable`` the
-    process is about to end."""
+    """How an attempt ended on this rank. ``outcome`` is None when this rank does not know the cause.
+
+    The process is about to end unless it is ``reusable``.
+    """
 
     outcome: Outcome | None
     detail: str
@@ -31,10 +33,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a rank needs for one attempt. ``train`` is ``workloads.training.runtime.train``.
+    """Everything that a rank needs for one attempt. ``train`` is ``workloads.training.runtime.train``.
 
     ``rendezvous`` is the address of the gang's store, None for a single rank; ``served`` is that store on rank 0.
-    ``is_last``: the process must not train another attempt.
+    ``is_last`` means that the process must not train another attempt.
     """
 
     train: Callable[..., str]
@@ -48,22 +50,23 @@ class Training:
     is_last: bool
 
     def run(self) -> Ended:
+        """Train, send every report, and store the outcome. Raises ``TimeoutError`` when the sink is gone for good."""
         reports, order = self.reports, self.reports.order
         identity = (order.trial_id, order.attempt, order.token)
         if not self.sink.ask("started", *identity, give_up=self.give_up):
             reports.close()
-            return Ended(None, "the attempt is over", True)
-        outcome, detail, heard = self._result()
+            return Ended(None, "the attempt has already ended", True)
+        outcome, detail, any_rank_reports = self._result()
         accepted = reports.close()  # every metric is stored before the outcome
         if outcome is None:
             reports.wait_for_stop(WITNESS_SECONDS)
-        elif accepted and (heard or reports.rank == 0):
+        elif accepted and (any_rank_reports or reports.rank == 0):
             accepted = self.sink.ask("outcome", *identity, outcome, detail, give_up=self.give_up)
         healthy = outcome in (Outcome.DONE, Outcome.STOPPED) and order.candidate.code is None
         return Ended(outcome, detail, healthy and not self.is_last)
 
     def _result(self) -> tuple[Outcome | None, str, bool]:
-        """(outcome, detail, whether every rank tells it): the end of a success is told by rank 0 alone."""
+        """(outcome, detail, whether any rank reports it). Only rank 0 reports success."""
         from workloads.training.budget import OutOfMemory
         from workloads.training.runtime import lost_its_peers
 
@@ -76,7 +79,7 @@ class Training:
         except OutOfMemory as error:
             reports.measured(error.measured_bytes)
             return Outcome.OUT_OF_MEMORY, f"rank {reports.rank}: {error}"[:MAX_DETAIL], True
-        except BaseException as error:  # also SystemExit: user code must not decide over this process
+        except BaseException as error:  # also SystemExit: user code must not end this process
             if reports.order.plan.world_size > 1 and lost_its_peers(error):
                 return None, f"rank {reports.rank} lost its peers: {error}"[:MAX_DETAIL], False
             return Outcome.ERROR, _describe(error), True

@@ -1,4 +1,4 @@
-"""Connects this process to a Ray cluster, the private one of ``local_ray`` or any other. Only with a token."""
+"""Connects this process to a Ray cluster: the private one of ``local_ray`` or any other that requires a token."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ log = logging.getLogger("scamp.ray")
 
 NAMESPACE = "scamp"
 NOT_SENT = [".venv", ".git", "tests", "docs", "data", "*.db", "node_modules", "__pycache__"]
-"""What of the repository is not copied to the workers of another cluster."""
+"""Paths of the repository that are not copied to the workers of another cluster."""
 
 
 def connect(address: str, data_dir: Path) -> None:
-    """Attach this process to a cluster as a driver; raises ``Unavailable`` or ``Refused``.
+    """Attach this process to a cluster as a driver. Raises ``Unavailable`` or ``Refused``.
 
-    The cluster of ``LocalRay(…, data_dir)`` is recognised by its address. Any other must be given with Ray's own
-    variables for its token. There, the repository travels to the workers as ``working_dir``; in a Ray job it has
-    travelled already.
+    The cluster of ``LocalRay(…, data_dir)`` is recognised by its address. For any other cluster, Ray's own variables
+    must name the token. Its workers receive the repository as ``working_dir``, except in a Ray job, where they already
+    have it.
     """
     ours = _is_ours(address, data_dir)
     mode = os.environ.get("RAY_AUTH_MODE", "token")
@@ -56,7 +56,7 @@ def connect(address: str, data_dir: Path) -> None:
 
 
 def _to_our_log() -> None:
-    """Ray prints an alarm into the driver's standard output for each process that ends; ranks are ended on purpose."""
+    """Send Ray's messages to our log: it prints one for each process that ends, and ranks are ended on purpose."""
     from ray._private import worker
 
     worker.print_to_stdstream = lambda data, ignore_prefix: log.info("Ray: %s", "\n".join(data["lines"]))
@@ -70,7 +70,7 @@ def _is_ours(address: str, data_dir: Path) -> bool:
 
 
 def _refresh(ray: Any, ours: bool) -> None:
-    """Make a Ray that was imported before see the environment of now."""
+    """Make Ray read the environment again, in case it was imported earlier."""
     import ray._private.ray_constants as constants
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 

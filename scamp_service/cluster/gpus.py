@@ -1,7 +1,7 @@
-"""What NVML tells of this machine's GPUs: which there are, what strangers hold of their memory, how they are linked.
+"""Reads this machine's GPUs from NVML: which there are, how much of their memory other processes hold, their links.
 
-A GPU, a container or an old driver may refuse any query; what it would have told is then unknown, and nothing fails.
-How many MiB a node offers, and to whom, is decided elsewhere.
+A GPU, a container or an old driver may refuse any query. The value is then unknown, and nothing fails. ``gpu_nodes``
+decides how many MiB a node offers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from estimators.model import MIB
 
 RANK_TITLE = re.compile(rb"ray::Rank\b")
-"""What Ray makes of a rank's command line: ``ray::Rank``, or ``ray::Rank.run`` in a method."""
+"""Command line that Ray gives a rank process: ``ray::Rank``, or ``ray::Rank.run`` inside a method."""
 
 PRODUCTS = {
     "P100": r"P100-(SXM2|PCIE)-16GB",
@@ -30,14 +30,17 @@ PRODUCTS = {
     "H200": r"H200",
     "RTX4090": r"RTX 4090",
 }
-"""Names of products in NVML, by the kind of ``estimators.devices.catalogue`` that has their chip and as much memory."""
+"""Product names in NVML, by the kind of ``estimators.devices.catalogue`` that has the same chip and memory size."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLinks:
-    """``num_nvlinks`` are up: some lead to ``peers``, (index of the other GPU, number of links), ``num_switched`` to
-    NVSwitches, the others to what NVML does not tell. Of PCIe the best that GPU and slot can do together, as an idle
-    GPU slows down; None: unknown."""
+    """Links of one GPU.
+
+    ``num_nvlinks`` counts the NVLinks that are up. ``peers`` are (index of the other GPU, number of links), and
+    ``num_switched`` links lead to NVSwitches. NVML does not say where the remaining links lead. PCIe generation and
+    width are the best that GPU and slot support together, because an idle GPU slows down; None means unknown.
+    """
 
     num_nvlinks: int = 0
     peers: tuple[tuple[int, int], ...] = ()
@@ -48,12 +51,14 @@ class GpuLinks:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """``total_mib`` is what ``nvidia-smi`` calls so, 0 when unknown. The driver keeps ``reserved_mib`` of it; a driver
-    that does not tell (None) has them in ``strangers_mib``.
+    """One GPU and its memory.
 
-    Strangers are all who hold memory and are not known to be ranks of ScaMP. So a process counts as one also when it
-    cannot be looked up (containers have numbers of their own for processes), or when NVML does not tell what it holds:
-    to offer less is the safe side. Ranks of another ScaMP on this machine cannot be told from ours.
+    ``total_mib`` is the total that ``nvidia-smi`` shows, 0 when unknown. The driver keeps ``reserved_mib`` of it; when
+    the driver does not report that (None), ``strangers_mib`` includes it.
+
+    ``strangers_mib`` is the memory that is not known to belong to ranks of ScaMP. It includes processes that cannot be
+    looked up (containers number processes differently) and processes whose memory NVML does not report, because it is
+    safer to offer less. Ranks of another ScaMP on this machine cannot be distinguished from ours.
     """
 
     index: int
@@ -67,21 +72,24 @@ class Gpu:
 
     @property
     def free_mib(self) -> int:
-        """What is left to ScaMP, with what its ranks hold now. Nothing in MIG mode: CUDA then shows one instance of the
-        GPU, whose size is not asked for here."""
+        """MiB available to ScaMP, including what its ranks hold now.
+
+        It is 0 in MIG mode: CUDA then shows one instance of the GPU, whose size is not read here.
+        """
         return 0 if self.mig else max(0, self.total_mib - (self.reserved_mib or 0) - self.strangers_mib)
 
     @property
     def kind(self) -> str | None:
-        """By which ``scamp estimate --device`` knows it."""
+        """Name for ``scamp estimate --device``; None when there is none."""
         return None if self.mig else known_kind(self.name)
 
     def to_json(self) -> dict[str, Any]:
+        """All fields, ``free_mib`` and ``kind``."""
         return asdict(self) | {"free_mib": self.free_mib, "kind": self.kind}
 
 
 def inventory() -> tuple[Gpu, ...]:
-    """All GPUs that NVML knows, by index; none where there is no NVIDIA driver."""
+    """All GPUs that NVML finds, by index; empty without an NVIDIA driver."""
     import pynvml
 
     try:
@@ -90,21 +98,21 @@ def inventory() -> tuple[Gpu, ...]:
         return ()
     try:
         handles = [
-            _told(pynvml, pynvml.nvmlDeviceGetHandleByIndex, index)
-            for index in range(_told(pynvml, pynvml.nvmlDeviceGetCount) or 0)
+            _query(pynvml, pynvml.nvmlDeviceGetHandleByIndex, index)
+            for index in range(_query(pynvml, pynvml.nvmlDeviceGetCount) or 0)
         ]
         devices = [_Device(pynvml, handle) for handle in handles]
-        buses = [device.told(pynvml.nvmlDeviceGetPciInfo) for device in devices]
+        buses = [device.query(pynvml.nvmlDeviceGetPciInfo) for device in devices]
         places = {bus.busId.lower(): index for index, bus in enumerate(buses) if bus is not None}
         return tuple(_gpu(index, device, places) for index, device in enumerate(devices))
     finally:
-        _told(pynvml, pynvml.nvmlShutdown)
+        _query(pynvml, pynvml.nvmlShutdown)
 
 
 def visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
-    """Those of ``gpus`` that ``CUDA_VISIBLE_DEVICES`` chooses by index or UUID, in its order; None chooses all.
+    """GPUs that the value of ``CUDA_VISIBLE_DEVICES`` chooses by index or UUID, in its order; None chooses all.
 
-    As in CUDA, what follows a name that nothing has is not seen.
+    As in CUDA, everything after a name that matches no GPU is ignored.
     """
     if chosen is None:
         return gpus
@@ -118,17 +126,16 @@ def visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
 
 
 def known_kind(name: str) -> str | None:
-    """The kind for ``scamp estimate --device``; None for a product whose memory or speed is not that of any kind.
+    """Kind for ``scamp estimate --device``; None for a product that matches no kind in memory and speed.
 
-    Cards in PCIe slots are named by the kind of their chip where speed and memory agree within a sixth, so its NVLinks
-    may be missing.
+    A PCIe card gets the kind of its chip when speed and memory agree within a sixth; it may lack that kind's NVLinks.
     """
     product = re.sub(r"^(NVIDIA |TESLA |GEFORCE )+", "", name.strip().upper())
     return next((kind for kind, pattern in PRODUCTS.items() if re.fullmatch(pattern, product)), None)
 
 
 def is_rank(pid: int) -> bool:
-    """Whether the process is known to be a rank of ScaMP; as ``_kill_process`` of the executor, by its title."""
+    """Whether the title of the process shows that it is a rank of ScaMP; False when it cannot be read."""
     try:
         return RANK_TITLE.search(Path(f"/proc/{pid}/cmdline").read_bytes()) is not None
     except OSError:
@@ -138,45 +145,45 @@ def is_rank(pid: int) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Device:
     nvml: Any
-    handle: Any  # None: NVML counts this GPU, and cannot reach it
+    handle: Any  # None: NVML counts this GPU, but cannot reach it
 
-    def told(self, query: Any, *arguments: Any) -> Any:
-        return None if self.handle is None else _told(self.nvml, query, self.handle, *arguments)
+    def query(self, function: Any, *arguments: Any) -> Any:
+        return None if self.handle is None else _query(self.nvml, function, self.handle, *arguments)
 
 
-def _told(nvml: Any, query: Any, *arguments: Any) -> Any:
-    """None where NVML cannot or may not tell."""
+def _query(nvml: Any, function: Any, *arguments: Any) -> Any:
+    """Answer of an NVML function; None when NVML cannot or may not answer."""
     try:
-        return query(*arguments)
+        return function(*arguments)
     except (nvml.NVMLError, nvml.NVMLLibraryMismatchError):
         return None
 
 
 def _gpu(index: int, device: _Device, places: Mapping[str, int]) -> Gpu:
     nvml = device.nvml
-    total, reserved, strangers = _memory(device)
-    mig = device.told(nvml.nvmlDeviceGetMigMode)  # [now, after the next reset]
+    total, reserved, others = _memory(device)
+    mig = device.query(nvml.nvmlDeviceGetMigMode)  # [now, after the next reset]
     return Gpu(
         index=index,
-        uuid=device.told(nvml.nvmlDeviceGetUUID) or "",
-        name=device.told(nvml.nvmlDeviceGetName) or "unknown",
+        uuid=device.query(nvml.nvmlDeviceGetUUID) or "",
+        name=device.query(nvml.nvmlDeviceGetName) or "unknown",
         total_mib=total // MIB,
         reserved_mib=None if reserved is None else -(-reserved // MIB),
-        strangers_mib=-(-strangers // MIB),
+        strangers_mib=-(-others // MIB),
         mig=mig is not None and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
         links=_links(device, places),
     )
 
 
 def _memory(device: _Device) -> tuple[int, int | None, int]:
-    """In bytes: the total, what the driver reserves, what strangers hold.
+    """(total, reserved by the driver, held by processes that are not our ranks), in bytes.
 
-    From ``free``: NVIDIA's pages do not agree on whether ``used`` of version 2 has ``reserved`` in it.
+    Computed from ``free``: NVIDIA's pages disagree on whether ``used`` of version 2 includes ``reserved``.
     """
-    query = device.nvml.nvmlDeviceGetMemoryInfo
-    found = device.told(query, device.nvml.nvmlMemory_v2)
+    memory_info = device.nvml.nvmlDeviceGetMemoryInfo
+    found = device.query(memory_info, device.nvml.nvmlMemory_v2)
     reserved = None if found is None else int(found.reserved)
-    found = found or device.told(query)
+    found = found or device.query(memory_info)
     if found is None:
         return 0, None, 0
     held = found.total - found.free - (reserved or 0)
@@ -184,27 +191,27 @@ def _memory(device: _Device) -> tuple[int, int | None, int]:
 
 
 def _held_by_ranks(device: _Device) -> int:
-    processes = device.told(device.nvml.nvmlDeviceGetComputeRunningProcesses) or []
+    processes = device.query(device.nvml.nvmlDeviceGetComputeRunningProcesses) or []
     return sum(int(process.usedGpuMemory or 0) for process in processes if is_rank(process.pid))
 
 
 def _links(device: _Device, places: Mapping[str, int]) -> GpuLinks:
-    """``places`` are the indices of GPUs by their PCI bus ids."""
+    """``places`` maps PCI bus ids to GPU indices."""
     nvml = device.nvml
     up = [
         link
         for link in range(nvml.NVML_NVLINK_MAX_LINKS)
-        if device.told(nvml.nvmlDeviceGetNvLinkState, link) == nvml.NVML_FEATURE_ENABLED
+        if device.query(nvml.nvmlDeviceGetNvLinkState, link) == nvml.NVML_FEATURE_ENABLED
     ]
-    ends = [device.told(nvml.nvmlDeviceGetNvLinkRemotePciInfo, link) for link in up]
+    ends = [device.query(nvml.nvmlDeviceGetNvLinkRemotePciInfo, link) for link in up]
     peers = Counter(places[end.busId.lower()] for end in ends if end is not None and end.busId.lower() in places)
-    types = [device.told(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, link) for link in up]
+    types = [device.query(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, link) for link in up]
     return GpuLinks(
         num_nvlinks=len(up),
         peers=tuple(sorted(peers.items())),
         num_switched=types.count(nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH),
-        pcie_generation=device.told(nvml.nvmlDeviceGetMaxPcieLinkGeneration),
-        pcie_width=device.told(nvml.nvmlDeviceGetMaxPcieLinkWidth),
+        pcie_generation=device.query(nvml.nvmlDeviceGetMaxPcieLinkGeneration),
+        pcie_width=device.query(nvml.nvmlDeviceGetMaxPcieLinkWidth),
     )
 
 

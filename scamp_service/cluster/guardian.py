@@ -1,7 +1,7 @@
 """The guardian of a private Ray cluster, ``python -m scamp_service.cluster.guardian``: the process that starts it.
 
-It adopts every process of its cluster and ends them all on SIGTERM or when its standard input closes, so also when its
-parent was killed.
+It adopts every process of its cluster. It ends them all on SIGTERM, or when its standard input closes, which also
+happens when its parent is killed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ TERM_SECONDS = 1.0
 
 
 def guard(nodes: list[dict[str, Any]]) -> None:
-    """Start the cluster, print its address, and when standard input closes or SIGTERM comes end all descendants."""
+    """Start the cluster and print its address. End all descendants on SIGTERM or when standard input closes."""
     signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops the guardian in its time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops the guardian later
     if sys.platform == "linux":
         pr_set_child_subreaper = 36
         ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
@@ -55,7 +55,7 @@ def _leave(number: int, frame: Any) -> None:
 
 
 def _end_descendants() -> None:
-    """TERM, then KILL, until this process has no child; as the subreaper it inherits every orphan."""
+    """Send TERM, then KILL, until this process has no child. As the subreaper it inherits every orphan."""
     started = time.monotonic()
     while children := _descendants(os.getpid()):
         overdue = time.monotonic() - started > TERM_SECONDS
@@ -77,7 +77,7 @@ def _reap() -> bool:
 
 
 def _descendants(root: int) -> list[int]:
-    """Every process below ``root``, from one pass over /proc."""
+    """Process ids of all descendants of ``root``, from one pass over /proc."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,6 +1,6 @@
-"""A private Ray cluster on this host, with token authentication. It runs under a guardian, see ``guardian``.
+"""Starts and stops a private Ray cluster on this host, with token authentication, under a ``guardian`` process.
 
-It knows no ranks and no gangs; ``ray_executor`` does. ``connection`` connects to it.
+It knows nothing of ranks and gangs, which are the subject of ``ray_executor``. ``connection`` connects to the cluster.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from scamp_service.cluster.gpus import inventory, visible
 from scamp_service.errors import Unavailable
 from scamp_service.settings import ROOT, Settings
 
-VIRTUAL_DEVICE = "virtual_device"  # Ray's resource: one for each on a node
+VIRTUAL_DEVICE = "virtual_device"  # Ray's resource; a node has one unit for each of its virtual devices
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
-OBJECT_STORE_BYTES = 100 * 10**6  # metrics and orders travel in messages; nothing large is ever shared
+OBJECT_STORE_BYTES = 100 * 10**6  # metrics and orders travel in messages; nothing large is shared
 
 
 class LocalRay:
-    """``start`` returns when the cluster can be connected to; ``stop`` when no process of it is left."""
+    """A private Ray cluster. ``start`` returns once it accepts connections, ``stop`` once its processes are gone."""
 
     def __init__(self, settings: Settings, data_dir: Path) -> None:
+        """``data_dir`` keeps the cluster's token, address and log. Nothing starts yet."""
         self._settings, self._data_dir = settings, data_dir
         self._guardian: subprocess.Popen[bytes] | None = None
         self._address = ""
@@ -39,10 +40,11 @@ class LocalRay:
 
     @property
     def token_path(self) -> Path:
+        """File of the secret that clients need."""
         return self._data_dir / "ray-token"
 
     def start(self) -> None:
-        """Raises ``Unavailable`` when Ray does not come up; its log is then ``logs/ray.log`` of the data directory."""
+        """Start the cluster. Raises ``Unavailable`` when Ray does not start; see ``logs/ray.log`` in ``data_dir``."""
         assert not self.alive(), "already started"
         self.stop()
         logs = self._data_dir / "logs"
@@ -53,7 +55,7 @@ class LocalRay:
                 [sys.executable, "-m", "scamp_service.cluster.guardian", json.dumps(_nodes(self._settings))],
                 cwd=ROOT,
                 env=_environment(self.token_path),
-                stdin=subprocess.PIPE,  # it closes with this process, and so the guardian learns of its end
+                stdin=subprocess.PIPE,  # closes when this process ends, which the guardian notices
                 stdout=subprocess.PIPE,
                 stderr=output,
                 start_new_session=True,
@@ -61,16 +63,17 @@ class LocalRay:
         self._address = self._read_address()
         if not self._address:
             self.stop()
-            raise Unavailable(f"the local Ray did not start; see {logs / 'ray.log'}")
+            raise Unavailable(f"the local Ray cluster did not start; see {logs / 'ray.log'}")
         written = self._data_dir / "ray-address.new"
         written.write_text(self._address)
-        written.replace(self._data_dir / "ray-address")  # at once: the controller waits for it to appear
+        written.replace(self._data_dir / "ray-address")  # atomic: the controller waits for the file to appear
 
     def alive(self) -> bool:
+        """Whether the guardian runs."""
         return self._guardian is not None and self._guardian.poll() is None
 
     def stop(self) -> None:
-        """End exactly the processes of this cluster; no effect when there are none."""
+        """End the processes of this cluster and no others. No effect when it does not run."""
         guardian, self._guardian, self._address = self._guardian, None, ""
         if guardian is None:
             return
@@ -93,7 +96,7 @@ class LocalRay:
 
 
 def write_token(path: Path) -> None:
-    """Create the secret once, readable by its owner alone from the first moment on."""
+    """Create the secret unless it exists. Only its owner can read it, from the moment of its creation."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -105,11 +108,11 @@ def write_token(path: Path) -> None:
 
 
 def _nodes(settings: Settings) -> list[dict[str, Any]]:
-    """The arguments of each Ray node. GPUs are all on the first: further nodes of one host are for trials of ScaMP."""
-    gpus = len(visible(inventory(), os.environ.get("CUDA_VISIBLE_DEVICES")))  # Ray refuses to be told of more
+    """Arguments of each Ray node. The first has all GPUs: more nodes on one host only serve to try ScaMP out."""
+    gpus = len(visible(inventory(), os.environ.get("CUDA_VISIBLE_DEVICES")))  # Ray refuses a larger number
     devices = {} if gpus else {VIRTUAL_DEVICE: settings.virtual_devices}
     common = {"object_store_memory": OBJECT_STORE_BYTES, "include_log_monitor": False, "resources": devices}
-    # Ranks ask for no CPU; Ray keeps as many processes ready as there are CPUs, for the first ranks to start in.
+    # Ranks request no CPU. Ray keeps one idle process ready per CPU, in which the first ranks start.
     head = {**common, "num_cpus": min(4, os.cpu_count() or 1), "num_gpus": gpus}
     head |= {"include_dashboard": False, "no_monitor": True, "dashboard_agent_listen_port": 0}
     return [head] + [{**common, "num_cpus": 1, "num_gpus": 0} for _ in range(1, settings.virtual_nodes)]
@@ -123,9 +126,9 @@ def _environment(token_path: Path) -> dict[str, str]:
         | {
             "RAY_AUTH_MODE": "token",
             "RAY_USAGE_STATS_ENABLED": "0",
-            # Ray starts a dashboard process also when it is told not to, and waits for it; 0 means not to wait (−3 s).
+            # Ray starts a dashboard process even with include_dashboard=False; 0: do not wait for it (saves 3 s).
             "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "0",
-            # How our code reaches the workers: they inherit it. As fast as a plain import, unlike a working_dir.
+            # Workers inherit this, so they import our code as fast as any other, unlike from a working_dir.
             "PYTHONPATH": str(ROOT),
             "PYTHONWARNINGS": "ignore",
         }
@@ -133,6 +136,9 @@ def _environment(token_path: Path) -> dict[str, str]:
 
 
 def loopback(token_path: Path) -> dict[str, str]:
-    """Ray replaces 127.0.0.1 by the host's address, and listens there, unless it is told that clusters of several
-    hosts are not wanted; then all of it listens on the loopback interface only. Clients must agree."""
+    """Environment variables that keep a Ray cluster, and its clients, on the loopback interface.
+
+    By default Ray replaces 127.0.0.1 by the host's address and listens there. With clusters of several hosts disabled,
+    all of Ray listens on the loopback interface only. Clients need the same setting.
+    """
     return {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_TOKEN_PATH": str(token_path)}

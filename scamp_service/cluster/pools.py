@@ -1,7 +1,7 @@
 """The devices of a Ray cluster: a pool of bundles on each node, or why a node offers none.
 
-One detached placement group per node holds one bundle per device, for good; how many MiB of a device are free is
-not Ray's business but the ledger's. What a node's GPUs offer is measured there, in a task.
+One detached placement group per node holds one bundle per device permanently. Ray does not track how many MiB of a
+device are free; the ledger in ``placement`` does. A Ray task on each node measures what its GPUs offer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scamp_service.settings import Settings
 
 log = logging.getLogger("scamp.ray")
 
-MEASURE_AGAIN_SECONDS = 60.0  # after which a node whose GPUs others had filled is asked again
+MEASURE_AGAIN_SECONDS = 60.0  # after which a node whose GPUs were full is measured again
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class Pool:
 
 
 class Pools:
-    """Those of all nodes. Its owner keeps threads apart."""
+    """Pools of all nodes. Not thread-safe: its owner holds a lock."""
 
     def __init__(self, settings: Settings) -> None:
         self._offers = Offers(settings)
@@ -48,11 +48,12 @@ class Pools:
         self._saw_nodes = False
 
     def __iter__(self) -> Iterator[Pool]:
-        """Those whose devices can be used, in the order of their nodes."""
+        """Iterate over the pools whose devices can be used, ordered by node."""
         return (pool for _, pool in sorted(self._pools.items()) if pool.ready)
 
     @property
     def cluster(self) -> Cluster:
+        """The devices that can be used now."""
         return Cluster(tuple(device for pool in self for device in pool.devices))
 
     @property
@@ -67,8 +68,10 @@ class Pools:
         return f"no devices: start nodes with GPUs, or with --resources='{{\"{VIRTUAL_DEVICE}\": 4}}'"
 
     def follow(self, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Pool]:
-        """A pool for each of the living ``nodes`` that is new and offers devices; returns those of nodes that have
-        left, by node."""
+        """Create a pool for each new one of the living ``nodes`` that offers devices.
+
+        Returns the pools of nodes that have left the cluster, by node id, after removing their placement groups.
+        """
         gone = {node_id: self._pools.pop(node_id) for node_id in set(self._pools) - set(nodes)}
         for pool in gone.values():
             remove_placement_group(pool.group)
@@ -83,7 +86,7 @@ class Pools:
         return gone
 
     def options(self, device_id: str, share: float) -> dict[str, Any]:
-        """For an actor that takes so much of a device."""
+        """Ray options of an actor that takes ``share`` of a device's bundle."""
         group, number, device = next(
             (pool.group, number, device)
             for pool in self
@@ -95,22 +98,23 @@ class Pools:
         return {"scheduling_strategy": strategy, **taken}
 
     def remove(self) -> None:
+        """Remove all placement groups."""
         for pool in self._pools.values():
             remove_placement_group(pool.group)
 
 
 class Offers:
-    """What nodes have to offer. ``refused`` says of nodes with GPUs why they offer none."""
+    """Devices that nodes offer. ``refused`` holds, by node id, why a node with GPUs offers none."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.refused: dict[str, str] = {}
         self._measured: dict[str, tuple[str, Gpu | None]] = {}
         self._asked: dict[str, float] = {}
-        self._answers: dict[str, Any] = {}  # that are waited for
+        self._answers: dict[str, Any] = {}  # pending
 
     def hear(self, nodes: Mapping[str, Any]) -> None:
-        """Take what nodes have answered meanwhile, and forget those that have left."""
+        """Collect the measurements that have arrived, and forget nodes that have left."""
         for known in (self.refused, self._measured, self._asked, self._answers):
             for node_id in set(known) - set(nodes):
                 del known[node_id]
@@ -118,10 +122,11 @@ class Offers:
             answered, _ = ray.wait([answer], timeout=0)
             if answered:
                 del self._answers[node_id]
-                with contextlib.suppress(ray.exceptions.RayError):  # it is asked again
+                with contextlib.suppress(ray.exceptions.RayError):  # it is measured again
                     self._measured[node_id] = ray.get(answer)
 
     def devices(self, node_id: str, resources: Mapping[str, float]) -> tuple[Device, ...]:
+        """Devices of a node with these Ray resources; empty until its GPUs are measured, and when it offers none."""
         node = node_id[:8]
         if num_gpus := int(resources.get("GPU", 0)):
             return self._gpus(node_id, num_gpus)
@@ -129,7 +134,7 @@ class Offers:
         return tuple(Device(f"{node}/{i}", node, i, VIRTUAL_KIND, self._settings.device_mib) for i in range(count))
 
     def _gpus(self, node_id: str, num_gpus: int) -> tuple[Device, ...]:
-        """None as long as the node has not answered, and while it has nothing to offer."""
+        """Empty until the node has answered, and while it has nothing to offer."""
         if node_id not in self._measured:
             self._ask(node_id, num_gpus)
             return ()
@@ -168,7 +173,7 @@ def _group(node_id: str, devices: tuple[Device, ...]) -> PlacementGroup:
             lifetime="detached",
             bundle_label_selector=[{"ray.io/node-id": node_id} for _ in devices],
         )
-        group.wait(1)  # milliseconds, as a rule
+        group.wait(1)  # usually takes milliseconds
     return group
 
 
@@ -177,6 +182,6 @@ def _is_virtual(device: Device) -> bool:
 
 
 def _is_created(group: PlacementGroup) -> bool:
-    """``PlacementGroup.wait`` rounds its seconds down to whole ones, and at 0 answers by chance."""
+    """Read from Ray's table: ``PlacementGroup.wait`` rounds down to whole seconds, and with 0 its answer is random."""
     table: dict[str, Any] = placement_group_table(group)
     return table.get("state") == "CREATED"

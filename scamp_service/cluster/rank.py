@@ -1,7 +1,7 @@
-"""One warm rank process: trains one rank of an attempt at a time, and reports to the sink until it is acknowledged.
+"""One warm rank process: trains one rank of an attempt at a time, and repeats its reports until the sink accepts them.
 
-It places nothing and retries nothing: it obeys the executor, and it ends itself when no controller has been alive
-for a while. Its outcome is in the database before anybody can see it idle.
+It decides neither placement nor retries; it follows the executor. It ends itself when no controller has been alive for
+a while. Its outcome is in the database before its status says that it is idle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAST_WORDS_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """``key`` is the attempt that runs here, empty when idle. (``host``, ``pid``) identify the process."""
+    """State of a rank process, which ``host`` and ``pid`` identify. ``key`` is its attempt, empty when it is idle."""
 
     host: str
     pid: int
@@ -35,10 +35,13 @@ class RankStatus:
 
 
 class Rank:
-    """Runs as a detached Ray actor with threads: ``run`` and ``hold`` wait in them."""
+    """A rank process, as a detached Ray actor with several threads, because ``run``, ``join`` and ``hold`` block."""
 
     def __init__(self, folder: str, checkpoint_root: str, lease_seconds: float, max_attempts: int) -> None:
-        """``folder`` keeps unpacked code; ``max_attempts`` of one process, against leaks of what is not ours."""
+        """Load torch and wait for the sink.
+
+        ``folder`` keeps unpacked user code. The process ends after ``max_attempts``, against leaks in libraries.
+        """
         from workloads.training.runtime import train
         from workloads.training.warm_up import prepare_process
 
@@ -53,22 +56,23 @@ class Rank:
         self._reusable = True
         self._answered = time.monotonic()
         self._sink = SinkClient()
-        self._sink.ask("ping", give_up=self._forsaken)
+        self._sink.ask("ping", give_up=self._is_orphaned)
         prepare_process()
         threading.Thread(target=self._watch_lease, daemon=True).start()
 
     def status(self) -> RankStatus:
+        """What this process does now."""
         with self._changed:
             now = self._current
             key, rank, world = (now.order.key, now.rank, now.order.plan.world_size) if now else ("", 0, 0)
             return RankStatus(host_id(), os.getpid(), key, rank, world, self._reusable)
 
     def hold(self, seconds: float) -> None:
-        """Wait; whoever waits for the answer learns at once that this process has died."""
+        """Wait for ``seconds``. Ray reports the death of this process at once to a caller that waits for the answer."""
         time.sleep(seconds)
 
     def rendezvous(self, key: str, world: int, host: str) -> tuple[str, int]:
-        """On rank 0: the address of the gang's store, which listens already, so no port can be taken meanwhile."""
+        """(host, port) of the gang's store, asked of rank 0. The store already listens, so the port cannot be taken."""
         from workloads.training.rendezvous import listen
 
         with self._changed:
@@ -77,24 +81,24 @@ class Rank:
             return self._server[2]
 
     def run(self, order: Order, rank: int, rendezvous: tuple[str, int] | None) -> Ended:
-        """Train, and return when it is over. Repeats of a call join the first one."""
+        """Train, and return when the attempt has ended on this rank. A repeated call waits for the first one."""
         with self._changed:
             if self._current is None and order.key not in self._ended:
                 assert self._reusable, "this rank is about to end"
-                self._current = Reports(order, rank, self._sink, self._forsaken)
+                self._current = Reports(order, rank, self._sink, self._is_orphaned)
                 if order.key in self._stopped:
                     self._current.stop()
                 threading.Thread(target=self._attempt, args=(self._current, rendezvous), daemon=True).start()
         return self.join(order.key)
 
     def join(self, key: str) -> Ended:
-        """Return when the attempt is over on this rank, at once when it is not here."""
+        """Return when the attempt has ended on this rank, at once when it does not run here."""
         with self._changed:
             self._changed.wait_for(lambda: self._current is None or self._current.order.key != key)
-            return self._ended.get(key, Ended(None, "it never began here", self._reusable))
+            return self._ended.get(key, Ended(None, "the attempt never began on this rank", self._reusable))
 
     def stop(self, key: str) -> None:
-        """Ask the attempt to stop after the step that it is in."""
+        """Ask the attempt to stop after its current step."""
         with self._changed:
             self._stopped.add(key)
             if self._current is not None and self._current.order.key == key:
@@ -122,7 +126,7 @@ class Rank:
             rendezvous,
             served,
             self._sink,
-            self._forsaken,
+            self._is_orphaned,
             self._folder,
             self._checkpoint_root,
             is_last=len(self._ended) + 1 >= self._max_attempts,
@@ -131,8 +135,10 @@ class Rank:
     # --- the controller's lease --------------------------------------------------------------------------------------
 
     def _watch_lease(self) -> None:
-        """End this process when the lease has lapsed, or could not be asked for, twice in a row: a clock that jumps
-        makes a lease look old only until it is renewed."""
+        """End this process when the lease has lapsed, or could not be read, twice in a row.
+
+        Once is not enough: after a jump of the clock a lease looks old until it is renewed.
+        """
         lapsed = 0
         while lapsed < 2:
             time.sleep(self._lease_seconds / 10)
@@ -141,14 +147,14 @@ class Rank:
                 self._answered = time.monotonic()
                 lapsed = lapsed + 1 if age is None or age > self._lease_seconds else 0
             except Exception:
-                lapsed = lapsed + 1 if self._forsaken() else 0
+                lapsed = lapsed + 1 if self._is_orphaned() else 0
         os._exit(3)
 
-    def _forsaken(self) -> bool:
+    def _is_orphaned(self) -> bool:
         return time.monotonic() - self._answered > self._lease_seconds
 
 
 def host_id() -> str:
-    """Names the kernel and the process namespace: processes with the same can signal each other by pid."""
+    """Name of this kernel and process namespace. Processes with the same name can signal each other by pid."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{boot.read_text().strip()}/{os.readlink('/proc/self/ns/pid')}" if boot.exists() else socket.gethostname()

@@ -1,7 +1,7 @@
-"""Gangs on Ray: warm ranks in the bundles of ``pools``, and what exists of every attempt now.
+"""Runs gangs on Ray: keeps warm ranks in the bundles of ``pools``, and knows which gangs exist now.
 
-A rank is a detached actor, so it outlives this process, and another executor finds it again by its name. Nothing here
-decides what to run.
+A rank is a detached actor. It outlives this process, and the next executor finds it by its name. Nothing here decides
+what to run.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from scamp_service.settings import Settings
 
 log = logging.getLogger("scamp.ray")
 
-SHARE = 0.01  # of a bundle, for one rank: at most 100 ranks on a device
+SHARE = 0.01  # share of a bundle that one rank takes: at most 100 ranks on a device
 HOLD_SECONDS = 60.0
 STOP_GRACE_SECONDS = 5.0
 PROBE_SECONDS = 5.0
-GONE_SECONDS = 15.0  # after Ray's word that a process of another host is dead (it may be only out of reach)
+GONE_SECONDS = 15.0  # after Ray reports the death of a process on another host, which may only be unreachable
 REFRESH_SECONDS = 1.0
 SPARE_RANKS = 2
 SPARE_SECONDS = 20.0
@@ -46,6 +46,8 @@ MAX_ATTEMPTS = 200
 
 
 class Phase(StrEnum):
+    """Life of a rank process, as the executor sees it."""
+
     STARTING = "STARTING"
     READY = "READY"
     ENDING = "ENDING"  # killed or dead; its process may still hold memory
@@ -53,7 +55,7 @@ class Phase(StrEnum):
 
 @dataclass(eq=False)
 class RankHandle:
-    """A rank process as seen from here. ``key`` is the attempt that it is given to, empty when it is idle."""
+    """A rank process as the executor sees it. ``key`` is the attempt that it works for, empty when it is idle."""
 
     name: str
     device: str
@@ -61,25 +63,28 @@ class RankHandle:
     phase: Phase = Phase.STARTING
     status: RankStatus | None = None
     key: str = ""
-    since: float = field(default_factory=time.monotonic)  # it is idle; ENDING: it was killed, or known to be dead
-    dead: bool = False  # Ray's word
+    since: float = field(default_factory=time.monotonic)  # idle since; ENDING: since it was killed or found dead
+    dead: bool = False  # according to Ray
 
 
 @dataclass(eq=False)
 class GangRecord:
-    """What is not in the ranks themselves; a gang exists as long as ranks are given to it."""
+    """State of a gang that its ranks do not hold. A gang exists as long as a rank has its key.
+
+    ``broken`` says why the gang must be stopped; empty while every rank lives.
+    """
 
     broken: str = ""
     stopping_since: float | None = None
 
 
 class RayExecutor:
-    """Implements ``executor.Executor``; one background thread hears of ends and deaths, no method waits for a rank."""
+    """Implements ``executor.Executor``. One background thread handles ends and deaths; no method waits for a rank."""
 
     def __init__(
         self, settings: Settings, store_url: str, checkpoint_root: Path, *, lease_seconds: float = 60.0
     ) -> None:
-        """Connect to ``settings.ray_address`` and find the living ranks. Raises ``Unavailable`` or ``Refused``."""
+        """Connect to ``settings.ray_address`` and take over the living ranks. Raises ``Unavailable`` or ``Refused``."""
         self._settings, self._store_url, self._lease_seconds = settings, store_url, lease_seconds
         self._checkpoint_root = checkpoint_root.absolute()
         self._lock = threading.RLock()
@@ -103,6 +108,7 @@ class RayExecutor:
     # --- what exists now --------------------------------------------------------------------------------------------
 
     def cluster(self) -> Cluster:
+        """The devices that can be used now; empty while the cluster starts."""
         with self._lock:
             return self._pools.cluster
 
@@ -113,11 +119,12 @@ class RayExecutor:
             return self._pools.status
 
     def describe(self) -> dict[str, Any]:
-        """For ``Store.record_cluster``."""
+        """The cluster's status and devices, as JSON for ``Store.record_cluster``."""
         status, _, detail = self.status.partition(": ")
         return {"status": status, "detail": detail, "devices": [asdict(device) for device in self.cluster().devices]}
 
     def gangs(self) -> Mapping[str, GangStatus]:
+        """Status of every attempt (``trial/attempt``) that has a rank."""
         with self._lock:
             return {key: self._gang_status(key) for key in sorted({r.key for r in self._ranks.values() if r.key})}
 
@@ -130,6 +137,7 @@ class RayExecutor:
     # --- what is asked for -------------------------------------------------------------------------------------------
 
     def launch(self, order: Order) -> None:
+        """Start an attempt. No effect when it exists or a device has left; put off while a node starts other ranks."""
         with self._lock:
             if any(rank.key == order.key for rank in self._ranks.values()):
                 return
@@ -153,19 +161,20 @@ class RayExecutor:
                 self._expect("run", rank, rank.actor.run.remote(order, number, rendezvous))
 
     def stop(self, key: str) -> None:
+        """Ask the ranks of an attempt to stop; they are killed if the gang is broken or they take too long."""
         with self._lock:
             gang = self._gangs[key]
             if gang.stopping_since is not None:
                 return
             gang.stopping_since = time.monotonic()
             for rank in self._members(key):
-                if gang.broken:  # the others hang in a collective
+                if gang.broken:  # the remaining ranks hang in a collective
                     self._end(rank)
                 else:
                     rank.actor.stop.remote(key)
 
     def close(self) -> None:
-        """Disconnect; ranks and gangs live on."""
+        """Disconnect from Ray. Ranks and gangs keep running."""
         self._closed.set()
         self._thread.join()
         ray.shutdown()
@@ -173,7 +182,7 @@ class RayExecutor:
     def shutdown(self, seconds: float = 20.0) -> None:
         """End every rank, the sink and the pools, then disconnect.
 
-        Ranks of this host are gone then; those that have not told where they are, or are elsewhere, Ray ends.
+        Waits up to ``seconds`` for the ranks on this host to end. Ray ends the others, and ranks whose host is unknown.
         """
         self._closed.set()
         self._thread.join()
@@ -194,12 +203,12 @@ class RayExecutor:
         return [rank for rank in self._ranks.values() if rank.key == key]
 
     def _free(self, device: str) -> list[RankHandle]:
-        """Ranks of the device that no attempt has, those that are ready first."""
+        """Idle ranks of the device, ready ones first."""
         free = [r for r in self._ranks.values() if r.device == device and not r.key and r.phase is not Phase.ENDING]
         return sorted(free, key=lambda rank: rank.phase is not Phase.READY)
 
     def _may_start(self, pool: Pool) -> bool:
-        """A rank starts on one core; more at once would all be late, and half of the cores are for what runs."""
+        """Whether another rank may start on the node: a start takes a core, and half of the cores are for training."""
         devices = {device.id for device in pool.devices}
         starting = sum(r.phase is Phase.STARTING and r.device in devices for r in self._ranks.values())
         return starting < max(1, pool.num_cpus // 2)
@@ -230,9 +239,9 @@ class RayExecutor:
             rank.phase, rank.since = Phase.ENDING, time.monotonic()
         ray.kill(rank.actor, no_restart=True)
         if rank.status is not None and rank.status.host == host_id():
-            _kill_process(rank.status.pid)  # Ray asks the process to end, which a stuck one does not
+            _kill_process(rank.status.pid)  # Ray only asks the process to end, and a stuck one does not
 
-    def _bury(self) -> None:
+    def _forget_gone(self) -> None:
         """Forget the ranks whose processes are known to be gone."""
         for rank in [rank for rank in self._ranks.values() if rank.phase is Phase.ENDING]:
             if rank.status is not None and rank.status.host == host_id():
@@ -263,19 +272,19 @@ class RayExecutor:
                     self._closed.wait(0.05)
                 with self._lock:
                     for ref in ready:
-                        self._hear(ref, *self._pending.pop(ref))
-                    self._tend()
+                        self._receive(ref, *self._pending.pop(ref))
+                    self._maintain()
                 if time.monotonic() - self._refreshed > REFRESH_SECONDS:
                     self._refreshed = time.monotonic()
                     self._refresh()
             except Exception:
-                log.exception("the Ray executor goes on after an error")
+                log.exception("error in the Ray executor; it continues")
                 self._closed.wait(0.5)
 
-    def _hear(self, ref: Any, kind: str, rank: RankHandle | None) -> None:
+    def _receive(self, ref: Any, kind: str, rank: RankHandle | None) -> None:
         try:
             answer = ray.get(ref)
-        except ray.exceptions.ActorUnavailableError:  # out of reach for now, not known to be dead
+        except ray.exceptions.ActorUnavailableError:  # unreachable for now, not known to be dead
             self._ask_again(kind, rank)
         except ray.exceptions.RayError as error:
             if rank is None:
@@ -283,14 +292,14 @@ class RayExecutor:
             elif rank.name in self._ranks:
                 self._break(rank.key, f"a rank on {rank.device} died: {_first_line(error)}")
                 self._end(rank)
-                if kind != "run" and not rank.dead:  # the error of a run may be that of the rank it was to meet
+                if kind != "run" and not rank.dead:  # the error of a run may be caused by the rank that it waits for
                     rank.dead, rank.since = True, time.monotonic()
         else:
-            self._understand(kind, rank, answer)
+            self._handle_answer(kind, rank, answer)
 
-    def _understand(self, kind: str, rank: RankHandle | None, answer: Any) -> None:
+    def _handle_answer(self, kind: str, rank: RankHandle | None, answer: Any) -> None:
         if rank is None:
-            return  # the sink lives
+            return  # the sink is alive
         if kind == "run":
             if rank.phase is not Phase.ENDING:
                 self._attempt_ended(rank, answer)
@@ -318,20 +327,20 @@ class RayExecutor:
         else:
             self._expect("status", rank, rank.actor.status.remote())
 
-    def _tend(self) -> None:
+    def _maintain(self) -> None:
         now = time.monotonic()
         for key, gang in list(self._gangs.items()):
             if gang.stopping_since is not None and (gang.broken or now - gang.stopping_since > STOP_GRACE_SECONDS):
                 for rank in self._members(key):
                     if rank.phase is not Phase.ENDING:
                         self._end(rank)
-        self._bury()
+        self._forget_gone()
         self._keep_warm(now)
 
     def _keep_warm(self, now: float) -> None:
-        """One idle rank ready on each device that has room for a further gang, and no more than a few.
+        """Keep one idle rank ready on each device that has room for another gang, and end surplus idle ones.
 
-        An order that was put off comes first.
+        A launch that was put off has priority: no spare rank starts shortly after it.
         """
         for pool in self._pools:
             for device in pool.devices:
@@ -347,7 +356,7 @@ class RayExecutor:
     # --- finding ranks and devices -------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        """Take over the ranks of an earlier controller; those that do not answer are ended before anything else."""
+        """Take over the ranks of an earlier controller. Ranks that do not answer are ended first."""
         probes: dict[Any, RankHandle] = {}
         for name in ray.util.list_named_actors():
             if name.startswith("rank/"):
@@ -376,7 +385,10 @@ class RayExecutor:
             self._end_silent([probes[ref] for ref in silent])
 
     def _end_silent(self, ranks: list[RankHandle]) -> None:
-        """Nobody knows which attempts these belong to, so their memory must be free before any is reported missing."""
+        """End ranks that do not answer, and wait until they are gone.
+
+        Their attempts are unknown, so their memory must be free before an attempt is reported as missing.
+        """
         import ray._private.state as state
 
         nodes = _nodes()
@@ -390,7 +402,7 @@ class RayExecutor:
             self._end(rank)
         while any(rank.name in self._ranks for rank in ranks):
             time.sleep(0.05)
-            self._bury()
+            self._forget_gone()
 
     def _refresh(self) -> None:
         with self._lock:
@@ -422,7 +434,7 @@ def _lives_here(rank: RankHandle) -> bool:
 
 
 def _process_exists(pid: int) -> bool:
-    """A zombie does not count: it holds no memory, and its parent may take long to collect it."""
+    """Whether the process runs. A zombie does not count: it holds no memory, and its parent may collect it late."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except (FileNotFoundError, ProcessLookupError):
@@ -430,7 +442,7 @@ def _process_exists(pid: int) -> bool:
 
 
 def _kill_process(pid: int) -> None:
-    """SIGKILL, if the process is still one of Ray's: its number may have been given to another."""
+    """Send SIGKILL if the process is still one of Ray's: its pid may have been reused."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What one rank reports while it trains, on its way to the sink: metrics, log lines, peaks and checkpoints."""
+"""Sends what one rank reports while it trains to the sink: metrics, log lines, peaks and checkpoints."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from scamp_service.model import LogLine, Metric
 
 ROWS_PER_FLUSH = 64
 FLUSH_SECONDS = 0.1
-MAX_WAITING_ROWS = 4096  # beyond it, training waits for the sink
+MAX_WAITING_ROWS = 4096  # beyond this, training waits for the sink
 MAX_LINE = 2000
 
 
 class Reports:
-    """What the training of one rank says, on its way to the sink; implements ``workloads.training.runtime.Reporter``.
+    """Queue from the training of one rank to the sink; implements ``workloads.training.runtime.Reporter``.
 
-    Rows leave in the order in which they came, at most ``ROWS_PER_FLUSH`` at a time or every ``FLUSH_SECONDS``, and
-    are sent again until they are acknowledged. When they are refused the attempt is stale: ``should_stop`` turns True.
+    Rows are sent in order, once there are ``ROWS_PER_FLUSH`` or every ``FLUSH_SECONDS``, and again until they are
+    acknowledged. A refusal means that the attempt is stale, and ``should_stop`` becomes True.
     """
 
     def __init__(self, order: Order, rank: int, sink: SinkClient, give_up: Any) -> None:
+        """Start the sender thread. It gives up on a silent sink once ``give_up()`` is True."""
         self.order, self.rank = order, rank
         self._sink, self._give_up = sink, give_up
         self._changed = threading.Condition()
@@ -35,9 +36,10 @@ class Reports:
         self._num_metrics = self._num_logs = 0
         self._closed = self._refused = self._stop = False
         self._sender = threading.Thread(target=self._send, daemon=True)
-        self._sender.start()  # now: under a memory budget a thread may not start any more
+        self._sender.start()  # now, because under a memory budget a thread may fail to start
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Queue an evaluation; no effect except on rank 0. Blocks while ``MAX_WAITING_ROWS`` are queued."""
         if self.rank != 0:
             return
         with self._changed:
@@ -49,6 +51,7 @@ class Reports:
             self._changed.notify_all()
 
     def log(self, text: str) -> None:
+        """Queue a log line, cut to ``MAX_LINE`` characters. Blocks while ``MAX_WAITING_ROWS`` are queued."""
         with self._changed:
             self._wait_for_room()
             self._num_logs += 1
@@ -58,28 +61,33 @@ class Reports:
             self._changed.notify_all()
 
     def measured(self, peak_bytes: int) -> None:
+        """Report a measured peak; the highest counts."""
         with self._changed:
             self._news |= peak_bytes > self._measured_bytes
             self._measured_bytes = max(self._measured_bytes, peak_bytes)
 
     def checkpoint(self, step: int) -> None:
+        """Report that the checkpoint of ``step`` is committed."""
         with self._changed:
             self._checkpoint_step, self._news = step, True
 
     def should_stop(self) -> bool:
+        """Whether the attempt was asked to stop, or its reports were refused."""
         return self._stop
 
     def stop(self) -> None:
+        """Ask the attempt to stop after its current step."""
         with self._changed:
             self._stop = True
             self._changed.notify_all()
 
     def wait_for_stop(self, seconds: float) -> None:
+        """Return once the attempt is asked to stop, after ``seconds`` at the latest."""
         with self._changed:
             self._changed.wait_for(lambda: self._stop, seconds)
 
     def close(self) -> bool:
-        """Send what is left; False when the sink refused anything."""
+        """Send the remaining rows, and end the sender. Returns False when the sink refused or never answered."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -132,7 +140,7 @@ class Reports:
 
 
 class LineWriter(io.TextIOBase):
-    """A text stream whose lines become log lines of the trial."""
+    """Text stream whose non-empty lines become log lines of the trial."""
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
@@ -140,9 +148,11 @@ class LineWriter(io.TextIOBase):
         self._lock = threading.Lock()
 
     def writable(self) -> bool:
+        """Always True."""
         return True
 
     def write(self, text: str) -> int:
+        """Log the complete lines of ``text`` and keep the rest; a carriage return also ends a line."""
         with self._lock:
             *lines, self._rest = (self._rest + text.replace("\r", "\n")).split("\n")
             if len(self._rest) > MAX_LINE:
@@ -154,6 +164,7 @@ class LineWriter(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
+        """Log the incomplete last line."""
         with self._lock:
             rest, self._rest = self._rest, ""
         if rest.strip():

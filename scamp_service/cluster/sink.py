@@ -1,7 +1,7 @@
-"""The one actor that writes what ranks report into the study database, and answers what they ask of it.
+"""The one actor that writes the reports of all ranks into the study database, and answers their questions about it.
 
-It decides nothing: the store accepts or refuses by the attempt's token. It may die at any time; a rank sends again
-until it is answered, and what arrives twice counts once.
+It decides nothing: the store accepts or refuses a report by the attempt's token. The sink may die at any time. A rank
+repeats a report until it is acknowledged, and a report that arrives twice counts once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One flush of a rank; -1 and 0 mean nothing new."""
+    """Rows that a rank sends at once. A ``measured_bytes`` of 0 or a ``checkpoint_step`` of -1 means nothing new."""
 
     trial_id: int
     attempt: int
@@ -40,18 +40,20 @@ class Report:
 
 
 class Sink:
-    """Runs as a detached Ray actor on the node of the database; its calls are served one after another."""
+    """Writes reports into the study database: a detached Ray actor on the database's node, with one call at a time."""
 
     def __init__(self, url: str) -> None:
-        from scamp_service.store.store import Store  # ranks, which have no database, load this module for its client
+        """Open the study database at ``url``. Raises ``Unavailable`` when that fails."""
+        from scamp_service.store.store import Store  # not for ranks: they import this module only for its client
 
         self._store = Store(url)
 
     def started(self, trial_id: int, attempt: int, token: str) -> bool:
-        """Whether the attempt may begin; asked by each rank before it trains."""
+        """Record the start of an attempt; returns whether it may begin. Each rank asks before it trains."""
         return self._store.report_started(trial_id, attempt, token, now=time.time())
 
     def flush(self, report: Report) -> bool:
+        """Store a report; False when the attempt is stale."""
         return self._store.report(
             report.trial_id,
             report.attempt,
@@ -65,9 +67,11 @@ class Sink:
         )
 
     def outcome(self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str) -> bool:
+        """Store how an attempt ended; False when the attempt is stale."""
         return self._store.report_outcome(trial_id, attempt, token, outcome, detail, now=time.time())
 
     def blob(self, sha256: str) -> bytes:
+        """Zip of a study's own code, by its SHA-256. Raises ``NotFound``."""
         return self._store.blob(sha256)
 
     def lease_age(self) -> float | None:
@@ -75,17 +79,17 @@ class Sink:
         return self._store.lease_age(CONTROLLER_LEASE, now=time.time())
 
     def ping(self) -> None:
-        """Answered once the store is open."""
+        """Return once the store is open."""
 
 
 class SinkClient:
-    """A rank's line to the sink: finds it by name, and asks again until it answers or ``give_up`` says so."""
+    """A rank's connection to the sink, which it finds by name. Calls are repeated until the sink answers."""
 
     def __init__(self) -> None:
         self._actor: Any = None
 
     def ask(self, method: str, *args: Any, give_up: Callable[[], bool] = lambda: False) -> Any:
-        """Raises ``TimeoutError`` once ``give_up()`` is True and the sink has still not answered."""
+        """Answer of the sink's ``method``. Raises ``TimeoutError`` when there is none and ``give_up()`` is True."""
         while True:
             try:
                 return self.try_once(method, *args)
@@ -96,13 +100,14 @@ class SinkClient:
                 time.sleep(RETRY_SECONDS)
 
     def try_once(self, method: str, *args: Any) -> Any:
+        """Answer of the sink's ``method`` within ``ANSWER_SECONDS``. Raises ``RayError`` or ``ValueError``: no sink."""
         if self._actor is None:
             self._actor = ray.get_actor(NAME, NAMESPACE)  # ValueError when there is none
         return ray.get(getattr(self._actor, method).remote(*args), timeout=ANSWER_SECONDS)
 
 
 def ensure_sink(url: str, node_id: str) -> Any:
-    """The living sink, made if there is none; it stays on ``node_id``, where the database file is."""
+    """Actor handle of the sink, which is created if it does not run. It stays on ``node_id``, next to the database."""
     return (
         ray.remote(Sink)
         .options(

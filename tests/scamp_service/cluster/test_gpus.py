@@ -366,7 +366,7 @@ def test_a_node_that_offers_something_needs_no_reason(machine: Install) -> None:
     [
         (None, ["none of its Ray's GPUs", "driver", "--num-gpus=0"]),
         (Card(mig=True), ["MIG mode", "nvidia-smi -i 0 -mig 0"]),
-        (Card(total=0, reserved=0, free=0), ["does not tell how much memory"]),
+        (Card(total=0, reserved=0, free=0), ["does not say how much memory"]),
         (Card(free=4 * GPU_CONTEXT_MIB), ["hold 78952 of 81559 MiB", H100, "end those processes", "2048 MiB"]),
     ],
 )
