@@ -1,1 +1,1 @@
-"""HTTP, server-sent events and the dashboard. Reads and writes the study database; knows no Ray."""
+"""HTTP API, server-sent events and dashboard. They read and write the study database, and know nothing of Ray."""

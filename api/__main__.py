@@ -1,4 +1,4 @@
-"""``python -m api``: serves the API and the dashboard. Its settings are ``SCAMP_*``; it starts nothing else."""
+"""``python -m api``: serves the API and the dashboard, and starts nothing else. ``SCAMP_*`` variables configure it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ SHUTDOWN_SECONDS = 3
 
 
 def main() -> int:
+    """Serve until a signal; returns the exit code: 0, or 2 for a mistake in the settings."""
     parser = argparse.ArgumentParser(prog="python -m api", description="Serve the ScaMP API and dashboard.")
-    parser.add_argument("--host", help="address to listen on (SCAMP_HOST, 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on (SCAMP_PORT, 8100)")
+    parser.add_argument("--host", help="address to listen on; default: SCAMP_HOST or 127.0.0.1")
+    parser.add_argument("--port", type=int, help="port to listen on; default: SCAMP_PORT or 8100")
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -34,8 +35,10 @@ def main() -> int:
 
 
 def server_for(settings: Settings) -> uvicorn.Server:
-    """The port is taken from now on, and answers once ``run`` is called. Raises what ``create_app`` raises, and
-    ``Unavailable`` for a port that cannot be had."""
+    """Server that already holds its port, and answers once ``run`` is called.
+
+    Raises what ``create_app`` raises, and ``Unavailable`` when it cannot listen on the port.
+    """
     if not settings.database_url:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     listener = _bind(settings.host, settings.port)
@@ -59,7 +62,7 @@ def _bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # the system forgets a peer that takes nothing; connections inherit it
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # drops a peer that acknowledges nothing; connections inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * sse.STALLED_SECONDS))
         listener.bind((host, port))
     except OSError as error:
@@ -71,7 +74,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends the event streams when it is told to stop: uvicorn would wait for them as for any other answer."""
+    """Ends the event streams at shutdown. Otherwise uvicorn would wait for them as for any other answer."""
 
     def __init__(self, config: uvicorn.Config, hub: sse.EventHub, listener: socket.socket) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Puts the API together: the store, the routes, the dashboard, and what stands before them all. It decides nothing."""
+"""Assembles the API: the store, the routes, the dashboard and the middleware. It decides nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ REFERENCE = "#/components/schemas/{model}"
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Raises ``Refused`` for unsafe settings and ``Unavailable`` when the database cannot be opened."""
+    """The application, with its database open.
+
+    Raises ``Refused`` for unsafe settings and ``Unavailable`` when the database cannot be opened.
+    """
     check_settings(settings)
     store = Store(settings.url)
     hub = EventHub(store)
@@ -50,7 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(_dashboard())
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     problems.install(app)
-    # The last added stands first.
+    # The middleware added last runs first.
     app.add_middleware(problems.Unexpected)
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Measure, metrics=metrics)
@@ -64,7 +67,7 @@ def _dashboard() -> Any:
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """The framework's, with the models that it cannot see: the body that is parsed by hand, events and problems."""
+    """FastAPI's schema, plus the models that it cannot find: the body that we parse ourselves, events and problems."""
     if app.openapi_schema is None:
         schema = get_openapi(
             title="ScaMP",
@@ -75,7 +78,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         components = schema["components"]["schemas"]
         for operation in (operation for path in schema["paths"].values() for operation in path.values()):
             if "application/json" in operation["responses"].get("422", {}).get("content", {}):
-                del operation["responses"]["422"]  # the framework's for a wrong path, which here is a 404
+                del operation["responses"]["422"]  # FastAPI's answer to an invalid path, for which ours is 404
         for name in ("HTTPValidationError", "ValidationError"):
             components.pop(name, None)
         for model in (NewStudy, EventView, Problem):

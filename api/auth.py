@@ -1,7 +1,7 @@
-"""Who may talk to the API: anyone on this machine without a token, else whoever shows it as a bearer or a cookie.
+"""Access to the API: without a token, anyone on this machine; with a token, whoever sends it as a bearer or a cookie.
 
-Browsers are kept from lending their reach to other sites: unknown ``Host`` names are refused (DNS rebinding), so are
-writes that come from another origin. There are no users or roles here.
+Other sites cannot use a visitor's browser to reach the API: unknown ``Host`` names (DNS rebinding) and writes from
+another origin are refused. There are no users or roles here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SECURITY_HEADERS = (
 
 
 def check_settings(settings: Settings) -> None:
-    """Raises ``Refused`` for an address that other machines reach without a token, and for a token easily guessed."""
+    """Raise ``Refused`` for an address that other machines can reach without a token, and for a token easy to guess."""
     token = settings.api_token
     if settings.host not in LOOPBACK and not token:
         raise Refused(
@@ -55,7 +55,10 @@ def check_settings(settings: Settings) -> None:
 
 
 class Guard:
-    """Refuses before anything is read: wrong ``Host``, a cross-origin write, a missing token. Adds security headers."""
+    """Middleware that refuses a wrong ``Host``, a cross-origin write or a missing token, and adds security headers.
+
+    It refuses before the body is read.
+    """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -83,14 +86,14 @@ class Guard:
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         host = headers.get("host", "")
         if self._hosts is not None and _host_name(host) not in self._hosts:
-            return problem(421, f"the host {host[:100]!r} is not served here; use 127.0.0.1 or localhost")
+            return problem(421, f"this server does not answer for host {host[:100]!r}; use 127.0.0.1 or localhost")
         if scope["method"] not in SAFE_METHODS and _from_elsewhere(headers, host):
-            return problem(403, "a page of another origin may not write here; use the dashboard, the CLI or the SDK")
+            return problem(403, "pages of another origin may not write; use the dashboard, the CLI or the SDK")
         if self._token is None or _is_open(scope["path"]) or self._knows(headers):
             return None
         if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
             return RedirectResponse(f"/login?next={quote(scope['path'])}", 303)
-        detail = "an API token is needed: send it as `Authorization: Bearer TOKEN` (scamp: SCAMP_API_TOKEN)"
+        detail = "an API token is needed: send it as `Authorization: Bearer TOKEN`, or set SCAMP_API_TOKEN for `scamp`"
         return problem(401, detail, {"WWW-Authenticate": "Bearer"})
 
     def _knows(self, headers: Headers) -> bool:
@@ -105,11 +108,12 @@ class Guard:
 
 
 def session_of(token: str) -> str:
-    """What the cookie holds: derived from the token, so that the token itself is not kept by the browser."""
+    """Value of the session cookie, derived from the token, so that the browser does not store the token itself."""
     return hmac.new(token.encode(), b"scamp session", hashlib.sha256).hexdigest()
 
 
 def login_router(settings: Settings) -> APIRouter:
+    """Routes of the login page, which exchanges the token for a session cookie."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/login")
@@ -122,7 +126,7 @@ def login_router(settings: Settings) -> APIRouter:
         target = _local(form.get("next", ["/"])[0])
         given = form.get("token", [""])[0].strip()
         if not settings.api_token or not hmac.compare_digest(_digest(given), _digest(settings.api_token)):
-            return _login_page(target, "This is not the token. It is what SCAMP_API_TOKEN was when ScaMP was started.")
+            return _login_page(target, "This is not the token. ScaMP was started with another SCAMP_API_TOKEN.")
         answer = RedirectResponse(target, 303)
         secure = request.url.scheme == "https"
         answer.set_cookie(COOKIE, session_of(given), httponly=True, samesite="strict", secure=secure, path="/")
@@ -156,7 +160,7 @@ def _is_open(path: str) -> bool:
 
 
 def _host_name(host: str) -> str:
-    """Without the port, and without the brackets of an IPv6 address."""
+    """Host name without the port and without the brackets of an IPv6 address; empty when it cannot be parsed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -164,7 +168,7 @@ def _host_name(host: str) -> str:
 
 
 def _from_elsewhere(headers: Headers, host: str) -> bool:
-    """Whether a browser says that the request comes from a page of another origin; programs say nothing."""
+    """Whether a browser says that the request comes from a page of another origin. Other clients say nothing."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = headers.get("origin")
@@ -172,5 +176,5 @@ def _from_elsewhere(headers: Headers, host: str) -> bool:
 
 
 def _local(target: str) -> str:
-    """A path of ours to go on to, never another site."""
+    """Path to redirect to after login: ``target``, or ``/`` when it would lead to another site."""
     return target if target.startswith("/") and not target.startswith(("//", "/\\")) else "/"

@@ -1,8 +1,7 @@
-"""The dashboard's shells and static files: thin pages whose modules fetch ``/v1`` and follow ``/v1/events``.
+"""Serves the dashboard's pages and static files. The pages are empty; their modules fetch ``/v1`` and ``/v1/events``.
 
-Nothing of a study is rendered here, so a page can be cached by nobody and leaks nothing; names, parameters and logs
-reach the browser as JSON and become text there. No page has an inline script or style, or asks another host for
-anything: the security headers that ``api.auth`` adds to every answer forbid it.
+No data of a study is rendered here: names, parameters and logs reach the browser as JSON and become text there. No
+page has an inline script or style or loads anything from another host; the security headers of ``api.auth`` forbid it.
 """
 
 from __future__ import annotations
@@ -27,36 +26,40 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 @router.get("/")
 def studies() -> HTMLResponse:
+    """Page with all studies."""
     return _page("studies")
 
 
 @router.get("/studies/{study_id}")
 def study(study_id: int) -> HTMLResponse:
+    """Page of one study, also for an id that does not exist: the page then says so."""
     return _page("study", study_id=study_id)
 
 
 @router.get("/studies/{study_id}/trials/{number}")
 def trial(study_id: int, number: int) -> HTMLResponse:
+    """Page of one trial."""
     return _page("trial", study_id=study_id, number=number)
 
 
 @router.get("/cluster")
 def cluster() -> HTMLResponse:
+    """Page of the cluster."""
     return _page("cluster")
 
 
 @router.get("/static/{version}/{path:path}")
 def static(version: str, path: str) -> Response:
-    """A file of the front end. Its address carries the version of all files, so the current one may be kept forever."""
+    """A file of the front end. Its address contains the version of all files, so browsers may cache it forever."""
     if path not in _files():
-        raise NotFound(f"There is no file {path!r} in the dashboard. Reload the page to get the current version.")
+        raise NotFound(f"the dashboard has no file {path!r}; reload the page to get the current version")
     kept = "public, max-age=31536000, immutable" if version == static_version() else "no-cache"
     return FileResponse(STATIC / path, media_type=_media_type(path), headers={"Cache-Control": kept})
 
 
 @cache
 def static_version() -> str:
-    """Twelve hex digits over the names and contents of all static files."""
+    """Version of the static files: 12 hex digits of a SHA-256 over their names and contents."""
     digest = hashlib.sha256()
     for name in sorted(_files()):
         digest.update(name.encode() + b"\0" + (STATIC / name).read_bytes())
@@ -69,7 +72,7 @@ def _files() -> frozenset[str]:
 
 
 def _media_type(path: str) -> str:
-    """Not left to the host's registry of types: a module with another type than JavaScript is refused by browsers."""
+    """MIME type of a file. It does not rely on the host's registry: browsers refuse a module that is not JavaScript."""
     known = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
     return known.get(Path(path).suffix) or mimetypes.guess_type(path)[0] or "text/plain"
 

@@ -1,4 +1,4 @@
-"""Prometheus: what the database says at the moment of the scrape, and the requests of this process."""
+"""Prometheus metrics: counts read from the study database at each scrape, and the requests of this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CONTENT_TYPE_LATEST", "Measure", "Metrics"]
 
 
 class Metrics:
-    """One registry for each app, so that two apps in a process do not count together."""
+    """The metrics of one app. Each app has its own registry, so two apps in a process do not share counts."""
 
     def __init__(self, store: Store) -> None:
         self.registry = CollectorRegistry()
@@ -32,11 +32,15 @@ class Metrics:
         self.event_clients = Gauge("scamp_api_event_clients", "Clients that follow events", registry=self.registry)
 
     def text(self) -> bytes:
+        """The answer to a scrape, in Prometheus's text format."""
         return generate_latest(self.registry)
 
 
 class Measure:
-    """Counts requests by the route's template, never by the address: labels must not grow with what is asked for."""
+    """Middleware that counts and times requests by the route's template.
+
+    It never uses the address itself: the number of labels must not grow with the requests.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics

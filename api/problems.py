@@ -1,5 +1,6 @@
-"""Every error as RFC 9457 ``application/problem+json``: ours, the framework's, and the unexpected, which tells nothing
-of our insides. Also how a request's body is read within a bound.
+"""Answers every error as RFC 9457 ``application/problem+json``: our errors, FastAPI's, and unexpected ones.
+
+The answer to an unexpected error reveals no internals. Also reads a request's body up to a size limit.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ log = logging.getLogger("scamp.api")
 
 MEDIA_TYPE = "application/problem+json"
 _DETAILS = {
-    404: "there is nothing at this address; GET /openapi.json lists what there is",
-    405: "this address does not answer that method; GET /openapi.json lists what it answers",
+    404: "there is nothing at this address; GET /openapi.json lists all addresses",
+    405: "this address does not support that method; GET /openapi.json lists the methods of each address",
 }
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
+    """A problem as an answer; ``more`` are further members of its body."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}
     return Response(json.dumps(body), status, dict(headers or {}), MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
-    """Answer every exception that reaches the framework with a problem."""
+    """Make the app answer every ``ScampError``, invalid parameter and ``HTTPException`` with a problem."""
     app.add_exception_handler(ScampError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid_parameter)
     app.add_exception_handler(HTTPException, _http)
@@ -61,7 +63,7 @@ def _invalid_parameter(request: Request, error: Exception) -> Response:
 
 
 class Unexpected:
-    """Answers 500 for what no handler knows; the log has the traceback, the client gets none of it."""
+    """Middleware that answers 500 to an exception without a handler. The traceback goes to the log, not the client."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -80,12 +82,12 @@ class Unexpected:
             if scope["type"] != "http" or started:
                 raise
             log.exception("%s %s failed", scope["method"], scope["path"])
-            answer = problem(500, "ScaMP failed on this request; the reason is in the log of the API")
+            answer = problem(500, "ScaMP failed on this request; see the log of the API for the reason")
             await answer(scope, receive, send)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body; 413 as soon as it is known to be larger than ``limit`` bytes."""
+    """The whole body. Raises ``HTTPException`` 413 as soon as it is known to be larger than ``limit`` bytes."""
     declared = request.headers.get("content-length", "0")
     body = bytearray()
     if declared.isdecimal() and int(declared) > limit:
@@ -98,4 +100,4 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def _too_large(limit: int) -> HTTPException:
-    return HTTPException(413, f"the body is larger than {limit} bytes, which is the most that is accepted here")
+    return HTTPException(413, f"the body is larger than {limit} bytes, the limit at this address")

@@ -1,7 +1,7 @@
-"""Server-sent events: one poller of the database for all clients, each event encoded once, ten rounds a second.
+"""Server-sent events: one poller reads the database ten times a second for all clients, and encodes each event once.
 
-A client is a position in the sequence of events. It is served from the events kept in memory, or, further behind, from
-the database page by page; nothing is buffered for it, and one that does not take what it asked for is dropped.
+A client is a position in the sequence of events. It reads the events kept in memory, or the database page by page when
+it is further behind. Nothing is buffered per client, and a client that stops reading is dropped.
 """
 
 from __future__ import annotations
@@ -35,16 +35,20 @@ RETRY_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
+    """An event as the bytes of the stream."""
+
     id: int
     study_id: int | None
     data: bytes
 
 
 class EventHub:
+    """Feeds all event streams of a process. Its poller runs only while there are clients."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._kept: list[Encoded] = []
-        self._kept_from = 0  # every event after this one, up to head, is in _kept
+        self._kept_from = 0  # _kept has every event after this one, up to _head
         self._head = 0
         self._news = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
@@ -52,7 +56,7 @@ class EventHub:
         self.num_clients = 0
 
     async def follow(self, after: int | None, study_id: int | None) -> AsyncGenerator[bytes]:
-        """Chunks of the stream from event ``after`` on (None: from now), until the hub closes."""
+        """Yield chunks of the stream with the events after ``after`` (None: from now on), until the hub closes."""
         self.num_clients += 1
         try:
             if self._poller is None:
@@ -60,26 +64,26 @@ class EventHub:
             position = self._head if after is None else await self._existing(after)
             # An id without data moves the browser's Last-Event-ID, so that a reconnect loses nothing.
             yield format_sse_event(id=str(position), retry=RETRY_MS, comment="ScaMP")
-            said = time.monotonic()
+            sent = time.monotonic()
             while self._poller is not None:
                 news = self._news
                 chunk, position = await self._read(position, study_id)
                 if chunk:
                     yield chunk
-                elif time.monotonic() - said >= KEEPALIVE_SECONDS:
+                elif time.monotonic() - sent >= KEEPALIVE_SECONDS:
                     yield format_sse_event(id=str(position), comment="keepalive")
                 else:
                     if position >= self._head:
-                        await _wait(news, KEEPALIVE_SECONDS - (time.monotonic() - said))
+                        await _wait(news, KEEPALIVE_SECONDS - (time.monotonic() - sent))
                     continue
-                said = time.monotonic()
+                sent = time.monotonic()
         finally:
             self.num_clients -= 1
             if not self.num_clients:
                 self._stop()
 
     def close(self) -> None:
-        """End every stream; clients reconnect to whoever serves next."""
+        """End every stream. Clients reconnect to the next process that serves."""
         self._closed = True
         self._stop()
         self._tell()
@@ -92,14 +96,14 @@ class EventHub:
             self._poller.add_done_callback(self._poller_ended)
 
     def _poller_ended(self, poller: asyncio.Task[None]) -> None:
-        """A bug has ended it: end the streams, so that the clients come again, and say it loudly."""
+        """Log a crash of the poller and end the streams, so that the clients reconnect."""
         if not poller.cancelled() and self._poller is poller:
-            log.error("the poller of events failed", exc_info=poller.exception())
+            log.error("the event poller failed", exc_info=poller.exception())
             self._poller = None
             self._tell()
 
     async def _existing(self, after: int) -> int:
-        """A client that has seen more than there is comes from another database: it goes on from the end of this."""
+        """Position to start from. A client ahead of the last event comes from another database, so at the end."""
         if after <= self._head:
             return after
         return min(after, await run_in_threadpool(self._store.last_event_id))
@@ -132,7 +136,7 @@ class EventHub:
         self._news = asyncio.Event()
 
     async def _read(self, position: int, study_id: int | None) -> tuple[bytes, int]:
-        """The next chunk after ``position`` and the position behind it; an empty chunk when there is none."""
+        """(next chunk after ``position``, position after that chunk); the chunk is empty when there are no events."""
         if position >= self._kept_from:
             start = bisect_right(self._kept, position, key=lambda event: event.id)
             found = _within_a_chunk(self._kept[start : start + PAGE])
@@ -147,13 +151,15 @@ class EventHub:
 
 
 class EventStream(EventSourceResponse):
-    """Ends a client that has not taken a chunk for ``STALLED_SECONDS``."""
+    """A stream that drops a client that has not read a chunk for ``STALLED_SECONDS``."""
 
     def __init__(self, chunks: AsyncGenerator[bytes]) -> None:
         super().__init__(chunks, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._chunks = chunks
 
     async def stream_response(self, send: Send) -> None:
+        """Send all chunks, then close their source."""
+
         async def in_time(message: Message) -> None:
             async with asyncio.timeout(STALLED_SECONDS):
                 await send(message)
@@ -161,18 +167,19 @@ class EventStream(EventSourceResponse):
         try:
             await super().stream_response(in_time)
         except TimeoutError:
-            log.warning("a client of the events took nothing for %g s and was dropped", STALLED_SECONDS)
+            log.warning("a client of the event stream read nothing for %g s and was dropped", STALLED_SECONDS)
         finally:
             await self._chunks.aclose()
 
 
 def encode(event: Event) -> Encoded:
+    """The event in the format of server-sent events, with its row id as id and its kind as event name."""
     data = json.dumps(asdict(event), separators=(",", ":"), allow_nan=False)
     return Encoded(event.id, event.study_id, format_sse_event(data_str=data, event=event.kind, id=str(event.id)))
 
 
 def _within_a_chunk(events: list[Encoded]) -> list[Encoded]:
-    """As many as ``CHUNK_BYTES`` allow, at least one: what is handed over at once is in memory until it is taken."""
+    """First events that fit into ``CHUNK_BYTES``, at least one: a chunk stays in memory until the client reads it."""
     left = CHUNK_BYTES
     for count, event in enumerate(events):
         left -= len(event.data)

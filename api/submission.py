@@ -1,6 +1,6 @@
-"""From the bytes of a request to a study that can be stored, or one ``InvalidInput`` that says what is wrong.
+"""Turns the bytes of a request into a study that can be stored, or raises one ``InvalidInput`` that says what is wrong.
 
-JSON is read here and not by the framework, so that a bomb of nesting, a NaN or half a character ends in a clear answer.
+JSON is parsed here and not by FastAPI, so that extreme nesting, a NaN or a lone surrogate gets a clear answer.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from workloads.archive import MAX_CODE_BYTES
 MAX_SPEC_BYTES = 2**20
 MAX_BODY_BYTES = MAX_SPEC_BYTES + 4 * -(-MAX_CODE_BYTES // 3)
 MAX_DEPTH = 32
-SHAPE = '{"spec": {…}} or, with files of yours, {"spec": {…}, "code_zip": "<base64>"}'
+SHAPE = '{"spec": {…}} or, with your own files, {"spec": {…}, "code_zip": "<base64>"}'
 _CODE = re.compile(rb'"code_zip"\s*:\s*"[A-Za-z0-9+/=]*"')
 
 
 def parse_submission(body: bytes) -> tuple[StudySpec, bytes | None]:
-    """The study and the zip of the user's files."""
+    """(study, zip of the user's own files or None). Raises ``InvalidInput``, or ``HTTPException`` 413."""
     data = _parse_json(body)
     if not isinstance(data, dict) or not isinstance(data.get("spec"), dict):
         raise InvalidInput(f"the body must be an object {SHAPE}")
@@ -47,19 +47,22 @@ def _parse_json(body: bytes) -> Any:
     try:
         data = json.loads(body.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_unique)
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"the body is not UTF-8: byte {error.start} begins no character") from None
+        raise InvalidInput(f"the body is not UTF-8: byte {error.start} does not begin a character") from None
     except RecursionError:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
         raise InvalidInput(f"the body is not JSON: line {error.lineno}, column {error.colno}: {error.msg}") from None
     except ValueError as error:  # a number of more than 4,300 digits, or one of our own refusals
-        raise InvalidInput(f"the body is not JSON that can be read: {error}") from None
+        raise InvalidInput(f"the body is not JSON that ScaMP accepts: {error}") from None
     _check_values(data)
     return data
 
 
 def _check_size_without_code(body: bytes) -> None:
-    """Parsed JSON takes up to thirty times its bytes, a string only one: the 64 MiB are for code alone."""
+    """Raise 413 when the body without ``code_zip`` is too large.
+
+    Parsed JSON takes up to thirty times its bytes, a string only one, so the limit of 64 MiB is for code alone.
+    """
     code = max((found.end() - found.start() for found in _CODE.finditer(body)), default=0)
     if len(body) - code > MAX_SPEC_BYTES:
         raise HTTPException(413, f"the body without code_zip is larger than {MAX_SPEC_BYTES} bytes")
@@ -88,7 +91,7 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise InvalidInput(
-            "the body has half a character: an escape \\ud800 to \\udfff without its other half"
+            "the body has half a character: a surrogate escape (\\ud800 to \\udfff) without its other half"
         ) from None
 
 
@@ -97,17 +100,17 @@ def _no_constant(name: str) -> float:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A key that is written twice means one thing to one reader and another to the next."""
+    """Refuse a key that is written twice, because parsers disagree on which value counts."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} is there twice")
+        raise ValueError(f"the key {twice!r} appears twice")
     return found
 
 
 def _too_deep() -> InvalidInput:
-    return InvalidInput(f"the body is nested more than {MAX_DEPTH} levels deep, which no study is")
+    return InvalidInput(f"the body is nested more than {MAX_DEPTH} levels deep; no study needs that")
 
 
 def _decode(code_zip: Any) -> bytes | None:
@@ -122,12 +125,15 @@ def _decode(code_zip: Any) -> bytes | None:
 
 
 def check_idempotency_key(key: str | None) -> str | None:
+    """The key, if it is valid. Raises ``InvalidInput``."""
     if key is not None and not (1 <= len(key) <= 255 and key.isascii() and key.isprintable()):
-        raise InvalidInput("Idempotency-Key must have 1 to 255 printable ASCII characters; a UUID is a good one")
+        raise InvalidInput("Idempotency-Key must have 1 to 255 printable ASCII characters; use for example a UUID")
     return key
 
 
 def check_content_type(headers: Mapping[str, str]) -> None:
+    """Raise ``HTTPException`` 415 unless the body is declared as JSON."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise HTTPException(415, f"send the study as Content-Type: application/json, not {kind[:100] or 'without one'}")
+        found = f"the request has {kind[:100]}" if kind else "the request has none"
+        raise HTTPException(415, f"send the study as Content-Type: application/json; {found}")

@@ -1,6 +1,7 @@
-"""``/v1``: studies, trials, their metrics and logs, the cluster and the events, a module for each resource; beside it,
-whether the process is well. Each answer is read from the study database, and the only writes are a new study and the
-wish to stop one; the controller does the rest.
+"""The routes of ``/v1``, one module for each resource: studies, trials, cluster and events; and the health checks.
+
+Each answer is read from the study database. The only writes are a new study and the request to stop one; the
+controller does the rest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Common to the answers of all resources: the problems that are documented, and pages that link to the next one."""
+"""Shared by the routes of all resources: the documented problems, and pages that link to the next page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from api.views.view import Page
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI responses for these statuses and 503, which every route can answer."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     words = {
         404: "No such study or trial",
@@ -24,7 +25,11 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def page_of(request: Request, response: Response, found: list[Any], limit: int, cursor: Any, view: Any) -> Page[Any]:
-    """``found`` has one item more than asked for when there is a next page."""
+    """One page of a list, with a ``Link`` header to the next one.
+
+    ``found`` has up to ``limit`` + 1 items; the extra one only shows that there is a next page. ``cursor`` gives the
+    ``after`` of an item, ``view`` its answer.
+    """
     items = found[:limit]
     following = cursor(items[-1]) if len(found) > limit else None
     if following is not None:

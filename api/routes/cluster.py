@@ -1,4 +1,4 @@
-"""The cluster as it was last recorded, with the gangs and waiting trials of now."""
+"""The cluster as the controller last recorded it, with the current gangs and waiting trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAITING_STATES = frozenset({TrialState.WAITING, TrialState.QUEUED, TrialState.PA
 
 @router.get("/cluster", responses=problems())
 def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
-    """The devices with the gangs that hold them, in MiB, and the trials that wait for devices."""
+    """Devices with the gangs that hold them and their memory in MiB, and the trials that wait for devices."""
     now = time.time()
     event_id = store.last_event_id()
     recorded = store.cluster()
@@ -48,13 +48,16 @@ def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
 
 
 def controller_silent_seconds(store: Store, confirmed: float | None, now: float) -> float | None:
-    """Since the controller last renewed its lease; without a holder, since it last described the cluster."""
+    """Seconds since the controller last renewed its lease; None when no controller has ever reported.
+
+    When nobody holds the lease, they count from ``confirmed``, when the cluster was last recorded.
+    """
     age = store.lease_age(CONTROLLER_LEASE, now=now)
     return age if age is not None or confirmed is None else max(0.0, now - confirmed)
 
 
 def _why_silent(silent: float | None) -> str:
-    return "no controller has reported yet" if silent is None else f"the controller is silent for {silent:.0f} s"
+    return "no controller has reported yet" if silent is None else f"the controller has been silent for {silent:.0f} s"
 
 
 def _live(store: Store) -> Iterable[Study]:

@@ -25,12 +25,14 @@ router = APIRouter(prefix="/v1", tags=["events"])
 )
 def follow_events(
     hub: TheHub,
-    after: Annotated[int | None, Query(ge=0, le=LARGEST_ID, description="replay what came after this event")] = None,
-    study_id: Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="only of this study")] = None,
-    last_event_id: Annotated[str | None, Header(description="as `after`, and stronger: set on a reconnect")] = None,
+    after: Annotated[int | None, Query(ge=0, le=LARGEST_ID, description="replay the events after this id")] = None,
+    study_id: Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="only events of this study")] = None,
+    last_event_id: Annotated[
+        str | None, Header(description="overrides `after`; set by browsers on a reconnect")
+    ] = None,
 ) -> EventSourceResponse:
-    """Follow what happens, as server-sent events. `id` is the event's id: reconnect with `Last-Event-ID`, and nothing
-    is missed or told twice. Without `after`, only what happens from now on is told."""
+    """Follow the events of all studies as server-sent events. After a reconnect with `Last-Event-ID`, no event is
+    missed or repeated. Without `after`, the stream begins with the next event."""
     seen = after
     if last_event_id:
         if not (last_event_id.isascii() and last_event_id.isdecimal() and int(last_event_id) <= LARGEST_ID):

@@ -1,4 +1,4 @@
-"""Parameters that several routes take: ids and cursors from the address, and the parts of the app from its state."""
+"""Parameters that several routes take: ids and cursors from the address; the app's store, settings and event hub."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ CONTROLLER_LEASE = "controller"
 
 StudyId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="the study's id")]
 Number = Annotated[int, Path(ge=0, le=2**31 - 1, description="the trial's number in its study, from 0")]
-After = Annotated[int, Query(ge=0, le=LARGEST_ID, description="`next` of the page before; 0: from the first")]
+After = Annotated[int, Query(ge=0, le=LARGEST_ID, description="`next` of the previous page; 0: the first page")]
 
 
 def store_of(request: Request) -> Store:
+    """The app's study database."""
     found: Store = request.app.state.store
     return found
 
 
 def settings_of(request: Request) -> Settings:
+    """The app's settings."""
     found: Settings = request.app.state.settings
     return found
 
 
 def hub_of(request: Request) -> EventHub:
+    """The app's event hub."""
     found: EventHub = request.app.state.hub
     return found
 

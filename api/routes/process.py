@@ -1,4 +1,4 @@
-"""Whether the process answers, and whether a study would be worked on."""
+"""Health checks: whether the process answers, and whether a study that is submitted now would run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ router = APIRouter(tags=["process"])
 
 @router.get("/healthz")
 def is_alive() -> Health:
-    """The process answers."""
+    """Liveness: answers 200 whenever the process runs."""
     return Health(status="ok")
 
 
@@ -24,7 +24,7 @@ def is_alive() -> Health:
     responses={503: {"description": "Not ready; `database` and `controller` say which", "model": Readiness}},
 )
 def is_ready(response: Response, store: TheStore, settings: TheSettings) -> Readiness:
-    """The database can be reached, and a controller is at work."""
+    """Readiness: the database can be reached, and a controller is running."""
     try:
         age = store.lease_age(CONTROLLER_LEASE, now=time.time())
     except Unavailable as error:

@@ -39,10 +39,10 @@ async def create_study(
     response: Response,
     store: TheStore,
     idempotency_key: Annotated[
-        str | None, Header(description="any text of your own; the same key and body give the same study, once")
+        str | None, Header(description="any unique text; a repeated request with the same key returns the same study")
     ] = None,
 ) -> StudyDetail:
-    """Submit a study. It begins by itself; its address is in `Location`."""
+    """Submit a study. It starts by itself. `Location` has its address."""
     check_content_type(request.headers)
     key = check_idempotency_key(idempotency_key)
     body = await read_body(request, MAX_BODY_BYTES)
@@ -65,10 +65,10 @@ def list_studies(
     store: TheStore,
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    live: Annotated[bool, Query(description="only those RUNNING or STOPPING")] = False,
-    newest_first: Annotated[bool, Query(description="by descending id")] = False,
+    live: Annotated[bool, Query(description="only studies that are RUNNING or STOPPING")] = False,
+    newest_first: Annotated[bool, Query(description="order by descending id")] = False,
 ) -> Page[StudyView]:
-    """All studies, by ascending id."""
+    """List all studies, by ascending id."""
     found = store.studies(after=after, limit=limit + 1, live=live, newest_first=newest_first)
     now = time.time()
     return page_of(request, response, found, limit, lambda study: study.id, lambda study: _view(store, study, now))
@@ -76,13 +76,13 @@ def list_studies(
 
 @router.get("/studies/{study_id}", responses=problems(404))
 def get_study(study_id: StudyId, store: TheStore) -> StudyDetail:
-    """One study: its spec, state, trials by state, best trial, and a summary."""
+    """Get one study: its spec, state, trials by state, best trial, and a summary."""
     return _detail(store, store.study(study_id))
 
 
 @router.post("/studies/{study_id}:stop", responses=problems(404))
 def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
-    """Stop a study: trials that have not ended are cancelled, what was reported stays. No effect once it has ended."""
+    """Stop a study: trials that have not ended are cancelled, what they reported is kept. No effect after its end."""
     store.study(study_id)
     store.move_study(study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="stopped by the user", now=time.time())
     return _detail(store, store.study(study_id))
@@ -90,7 +90,7 @@ def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
 
 @router.get("/studies/{study_id}/learned", responses=problems(404))
 def list_learned(study_id: StudyId, store: TheStore) -> list[LessonView]:
-    """What has been learned of the memory of the study's families, that of most trials first."""
+    """List what was learned about the memory of the study's families, the family with the most trials first."""
     store.study(study_id)
     return [LessonView(**lesson_json(*item)) for item in learned_of(store, study_id).items()]
 
@@ -101,5 +101,5 @@ def _view(store: Store, study: Study, now: float) -> StudyView:
 
 
 def _detail(store: Store, study: Study) -> StudyDetail:
-    event_id = store.last_event_id()  # first: what happens while the rest is read is told once more, not missed
+    event_id = store.last_event_id()  # read first: events that arrive while the rest is read are repeated, not missed
     return study_detail(study, study_summary(store, study.id, now=time.time()), event_id)

@@ -1,4 +1,4 @@
-"""The trials of a study, with their peaks of memory, metrics and logs."""
+"""Trials of a study, with their memory peaks, metrics and logs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def list_trials(
     store: TheStore,
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    state: Annotated[list[TrialState] | None, Query(description="only these; may be given several times")] = None,
+    state: Annotated[list[TrialState] | None, Query(description="only trials in this state; repeatable")] = None,
 ) -> Page[TrialView]:
-    """The trials of a study, by number."""
+    """List the trials of a study, by number."""
     store.study(study_id)
     found = store.trials(study_id, after=after, limit=limit + 1, states=state)
     return page_of(request, response, found, limit, lambda trial: trial.id, trial_view)
@@ -53,7 +53,7 @@ def list_peaks(
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Page[PeaksView]:
-    """Predicted against measured peak memory of every attempt, by trial; only trials that have been measured."""
+    """List the predicted and the measured peak memory of every attempt, by trial; only trials that were measured."""
     store.study(study_id)
     rows = store.measured_attempts(study_id, after=after, num_trials=limit + 1)
     found = [list(group) for _, group in groupby(rows, key=lambda row: row[1].trial_id)]
@@ -66,7 +66,7 @@ def _peaks(group: list[tuple[int, Attempt]]) -> PeaksView:
 
 @router.get("/studies/{study_id}/trials/{number}", responses=problems(404))
 def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail:
-    """One trial with all its attempts."""
+    """Get one trial with all its attempts."""
     event_id = store.last_event_id()
     trial = store.trial_by_number(study_id, number)
     return trial_detail(trial, store.attempts(trial.id), event_id)
@@ -79,10 +79,10 @@ def list_metrics(
     request: Request,
     response: Response,
     store: TheStore,
-    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="steps after this one; -1: from the first")] = -1,
+    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="only later steps; -1: all")] = -1,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Page[MetricView]:
-    """The learning curve, by step. Where an attempt resumed and repeated a step, the newest attempt counts."""
+    """List the metrics of a trial, by step. If a resumed attempt repeats a step, the newest attempt counts."""
     trial = store.trial_by_number(study_id, number)
     found = store.metrics(trial.id, after=after, limit=limit + 1)
     return page_of(request, response, found, limit, lambda metric: metric.step, metric_view)
@@ -95,10 +95,10 @@ def list_logs(
     request: Request,
     response: Response,
     store: TheStore,
-    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="lines after this id; -1: the last `limit`")] = 0,
+    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="only later lines; -1: the last `limit` lines")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Page[LogLineView]:
-    """What the ranks have printed, in the order in which it arrived."""
+    """List the lines that the ranks of a trial printed, in the order of their arrival."""
     trial = store.trial_by_number(study_id, number)
     if after == -1:
         return Page(items=[log_view(row) for row in store.logs(trial.id, after=-1, limit=limit)])

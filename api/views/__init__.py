@@ -1,4 +1,4 @@
-"""The documented shape of every answer, a module for each resource, built from the rows of the study database.
+"""The documented schema of every answer, one module for each resource, built from rows of the study database.
 
-Times are seconds since the epoch (UTC). JSON has no NaN and no infinity: such a number is null.
+Times are seconds since the epoch (UTC). JSON has no NaN or infinity, so such a number is null.
 """

@@ -1,4 +1,4 @@
-"""The cluster: its devices, the gangs that hold them, and the trials that wait for devices."""
+"""Views of the cluster: its devices, the gangs that hold them, and the trials that wait for devices."""
 
 from __future__ import annotations
 
@@ -13,61 +13,68 @@ from scamp_service.model import Attempt, Json, Trial
 
 
 class GangView(View):
-    """An attempt that holds devices."""
+    """An attempt that holds devices, one rank on each."""
 
     key: Annotated[str, Field(description="trial id/attempt", examples=["17/1"])]
     study_id: int
     study_name: str
     trial_id: int
-    number: Annotated[int, Field(description="of the trial in its study")]
+    number: Annotated[int, Field(description="number of the trial in its study")]
     attempt: int
     state: AttemptState
-    plan_text: str
-    devices: list[str]
-    mib_per_rank: int
-    placement_reason: str
+    plan_text: Annotated[str, Field(description="the plan in words")]
+    devices: Annotated[list[str], Field(description="device of each rank, in rank order")]
+    mib_per_rank: Annotated[int, Field(description="MiB reserved on each device for one rank")]
+    placement_reason: Annotated[str, Field(description="why it was placed on these devices")]
     created_at: Time
 
 
 class DeviceView(View):
+    """A device, and the memory that gangs have reserved on it."""
+
     id: str
     node: str
-    index: int
-    kind: str
-    capacity_mib: int
+    index: Annotated[int, Field(description="index of the device on its node, from 0")]
+    kind: Annotated[str, Field(description="product name of the GPU, or `virtual`")]
+    capacity_mib: Annotated[int, Field(description="MiB that it offers to all ranks together")]
     reserved_mib: int
-    free_mib: int
+    free_mib: Annotated[int, Field(description="capacity_mib − reserved_mib")]
     gangs: list[GangView]
 
 
 class WaitingView(View):
-    """A trial that has yet to get devices, and why."""
+    """A trial that waits for devices, and why."""
 
     study_id: int
     study_name: str
     trial_id: int
-    number: int
+    number: Annotated[int, Field(description="number of the trial in its study")]
     state: TrialState
-    plan: dict[str, Any] | None
-    plan_text: str
+    plan: Annotated[dict[str, Any] | None, Field(description="null while there is no plan")]
+    plan_text: Annotated[str, Field(description="the plan in words; empty while there is none")]
     num_ranks: NumRanks
-    reserved_mib: int
-    reason: str
+    reserved_mib: Annotated[int, Field(description="MiB to reserve for one rank; 0 while there is no plan")]
+    reason: Annotated[str, Field(description="why it waits")]
 
 
 class ClusterView(View):
+    """The cluster as the controller last recorded it, with the current gangs and waiting trials."""
+
     status: Annotated[str, Field(description="`starting` until a live controller has reported", examples=["ready"])]
-    detail: str
-    controller_alive: bool
-    controller_silent_seconds: Annotated[float | None, Field(description="since it was last heard of; null: never")]
+    detail: Annotated[str, Field(description="why the cluster is not ready; empty otherwise")]
+    controller_alive: Annotated[bool, Field(description="whether the controller has renewed its lease in time")]
+    controller_silent_seconds: Annotated[
+        float | None, Field(description="seconds since the controller last reported; null: it never has")
+    ]
     devices: list[DeviceView]
     gangs: list[GangView]
-    waiting: Annotated[list[WaitingView], Field(description="the first 200")]
-    num_waiting: int
+    waiting: Annotated[list[WaitingView], Field(description="the first 200 waiting trials")]
+    num_waiting: Annotated[int, Field(description="number of all waiting trials")]
     last_event_id: LastEvent
 
 
 def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
+    """View of an attempt that holds devices."""
     return GangView(
         key=attempt.key,
         study_id=trial.study_id,
@@ -85,6 +92,7 @@ def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
 
 
 def device_view(device: Json, gangs: Sequence[GangView]) -> DeviceView:
+    """View of a recorded device, with those of ``gangs`` that hold it."""
     here = [gang for gang in gangs if device["id"] in gang.devices]
     reserved = sum(gang.mib_per_rank for gang in here)
     return DeviceView(
@@ -100,6 +108,7 @@ def device_view(device: Json, gangs: Sequence[GangView]) -> DeviceView:
 
 
 def waiting_view(trial: Trial, study_name: str) -> WaitingView:
+    """View of a trial that waits for devices."""
     return WaitingView(
         study_id=trial.study_id,
         study_name=study_name,

@@ -1,4 +1,4 @@
-"""Whether the process answers, and can do its work."""
+"""Answers of the health checks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from api.views.view import View
 
 
 class Health(View):
+    """The process answers."""
+
     status: Annotated[str, Field(examples=["ok"])]
 
 
 class Readiness(View):
-    status: Annotated[str, Field(examples=["ready"])]
-    database: Annotated[str, Field(examples=["ok"])]
-    controller: Annotated[str, Field(examples=["ok"])]
+    """Whether a study that is submitted now would run."""
+
+    status: Annotated[str, Field(description="`ready` or `not ready`", examples=["ready"])]
+    database: Annotated[str, Field(description="`ok`, or why it cannot be reached", examples=["ok"])]
+    controller: Annotated[str, Field(description="`ok`, or why no controller is at work", examples=["ok"])]

@@ -1,4 +1,4 @@
-"""A study: as it is submitted, listed, and shown with its summary."""
+"""Views of a study: as it is submitted, listed, and shown with its summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scamp_service.study.spec import StudySpec
 
 
 class NewStudy(View):
-    """A study to run. ``code_zip`` holds the user's own files, when ``workload`` is ``FILE.py:Class``."""
+    """A study to run. `code_zip` holds your own files when `workload` is `FILE.py:Class`."""
 
     spec: StudySpec
     code_zip: Annotated[str | None, Field(description="a zip in base64, at most 64 MiB before and after unpacking")] = (
@@ -24,57 +24,62 @@ class NewStudy(View):
 
 
 StateText = Annotated[str, Field(description="the state in words", examples=["Completed, no trial succeeded"])]
-NoSuccess = Annotated[bool, Field(description="the study has completed, but none of its trials has")]
+NoSuccess = Annotated[bool, Field(description="the study has completed, but none of its trials did")]
 
 
 class BestView(View):
-    """The leading trial: the best completed one, or else the best that still runs."""
+    """The best completed trial; while there is none, the best running trial."""
 
-    trial: Annotated[int, Field(description="its number in the study")]
-    value: float | None
+    trial: Annotated[int, Field(description="number of the trial in the study")]
+    value: Annotated[float | None, Field(description="its objective")]
     params: dict[str, Any]
     plan: Annotated[str, Field(description="the plan in words", examples=["FSDP over 2 ranks, micro-batch 2 × 16"])]
 
 
 class StudyView(View):
+    """A study as it is listed."""
+
     id: int
     name: str
     state: StudyState
     state_text: StateText
     no_success: NoSuccess
-    reason: Annotated[str, Field(description="why it failed or was stopped; empty otherwise")]
+    reason: Annotated[str, Field(description="why the study failed or was stopped; empty otherwise")]
     spec: Annotated[dict[str, Any], Field(description="the StudySpec with all defaults filled in")]
     trials: Annotated[
-        dict[TrialState, Count], Field(description="trials by state, without zeros", examples=[{"COMPLETED": 12}])
+        dict[TrialState, Count],
+        Field(description="number of trials in each state that has any", examples=[{"COMPLETED": 12}]),
     ]
     best: BestView | None
-    device_seconds: Annotated[float, Field(description="seconds × devices held by its attempts so far")]
+    device_seconds: Annotated[float, Field(description="seconds × devices that its attempts have held so far")]
     created_at: Time
     finished_at: Time | None
 
 
 class LessonView(View):
-    """What the newest trials of a family teach of its memory: bytes that its next candidate is predicted with, beyond
-    its trace and the constant margin. A family is a workload with its code and all parameters but the numbers that a
-    study searches."""
+    """Memory correction learned from the newest trials of a family: bytes that are added to the prediction of its next
+    candidate, beyond its trace and the constant margin. A family is a workload with its code and all parameters except
+    the numbers that a study searches."""
 
     family: str
-    extra_bytes: Annotated[int, Field(description="reserved beyond trace and margin")]
-    bias_bytes: Annotated[int, Field(description="of these, tensors that the median trial has and its trace does not")]
-    num_trials: Annotated[int, Field(description="trials that are evidence")]
-    num_out_of_memory: Annotated[int, Field(description="those of them that went out of memory")]
+    extra_bytes: Annotated[int, Field(description="bytes reserved beyond trace and margin")]
+    bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses, by the median")]
+    num_trials: Annotated[int, Field(description="trials that the correction was learned from")]
+    num_out_of_memory: Annotated[int, Field(description="number of them that ran out of memory")]
     studies: Annotated[list[int], Field(description="studies whose trials needed more than their trace")]
 
 
 class OutOfMemoryView(View):
-    attempts: Annotated[int, Field(description="how many ended so")]
+    """Attempts that ran out of memory, whose true peak is unknown."""
+
+    attempts: Annotated[int, Field(description="number of attempts that ran out of memory")]
     least_excess_pct: Annotated[
-        float | None, Field(description="the worst needed so much more than predicted, or beyond")
+        float | None, Field(description="the worst attempt needed at least this many percent more than predicted")
     ]
 
 
 class SummaryView(View):
-    """The study in a few numbers, the same as `scamp run --json` prints."""
+    """The study in a few numbers, as `scamp run --json` prints them."""
 
     study: int
     name: str
@@ -83,29 +88,32 @@ class SummaryView(View):
     no_success: NoSuccess
     trials: dict[TrialState, Count]
     best: BestView | None
-    degrees: Annotated[dict[str, Count], Field(description="ranks of a gang → trials that ran so")]
-    colocated: Annotated[int, Field(description="most gangs of the study at once on one device")]
-    healed: Annotated[int, Field(description="trials that ended well after an out-of-memory")]
+    degrees: Annotated[dict[str, Count], Field(description="number of trials by the number of ranks they ran on")]
+    colocated: Annotated[int, Field(description="largest number of gangs of the study on one device at once")]
+    healed: Annotated[int, Field(description="trials that completed or were pruned after running out of memory")]
     spared: Annotated[
-        int, Field(description="trials that ran with memory learned from earlier trials, and did not run out of it")
+        int, Field(description="trials that ran with memory learned from earlier trials and did not run out of memory")
     ]
     prediction_error_pct: Annotated[
         dict[str, float | None],
-        Field(description="predicted against measured peak, where that is exact: median and max, absolute"),
+        Field(description="`median` and `max` absolute error of predicted peaks, over exactly measured trials"),
     ]
     out_of_memory: OutOfMemoryView
     device_seconds: float
     wall_seconds: float
-    best_metrics: Annotated[dict[str, float | None], Field(description="the last evaluation of the best trial")]
+    best_metrics: Annotated[dict[str, float | None], Field(description="metrics of the best trial's last evaluation")]
     learned: list[LessonView]
 
 
 class StudyDetail(StudyView):
+    """A study with its summary."""
+
     summary: SummaryView
     last_event_id: LastEvent
 
 
 def study_view(study: Study, counts: Mapping[TrialState, int], best: Trial | None, device_seconds: float) -> StudyView:
+    """View of a study as it is listed. ``counts`` are its trials by state."""
     leading = None
     if best is not None:
         leading = BestView(trial=best.number, value=best.value, params=dict(best.params), plan=str(best.plan or ""))
@@ -120,15 +128,16 @@ def study_view(study: Study, counts: Mapping[TrialState, int], best: Trial | Non
 
 
 def study_detail(study: Study, summary: Summary, last_event_id: int) -> StudyDetail:
-    told = SummaryView.model_validate(summary.to_json())
+    """View of a study with its summary."""
+    view = SummaryView.model_validate(summary.to_json())
     return StudyDetail(
         **_study_fields(study),
-        state_text=told.state_text,
-        no_success=told.no_success,
-        trials=told.trials,
-        best=told.best,
-        device_seconds=told.device_seconds,
-        summary=told,
+        state_text=view.state_text,
+        no_success=view.no_success,
+        trials=view.trials,
+        best=view.best,
+        device_seconds=view.device_seconds,
+        summary=view,
         last_event_id=last_event_id,
     )
 

@@ -1,4 +1,4 @@
-"""A trial with its attempts, their peaks of memory, its metrics and its log."""
+"""Views of a trial: its attempts, their memory peaks, its metrics and its log."""
 
 from __future__ import annotations
 
@@ -14,54 +14,70 @@ from scamp_service.store.fields import attempt_fields, trial_fields
 
 
 class TrialView(View):
+    """A trial as it is listed."""
+
     id: int
     study_id: int
-    number: Annotated[int, Field(description="counts from 0 in the study; addresses it in this API")]
+    number: Annotated[int, Field(description="number in the study, from 0; part of its address in this API")]
     state: TrialState
-    attempt: Annotated[int, Field(description="attempts begun")]
+    attempt: Annotated[int, Field(description="number of attempts so far")]
     params: dict[str, Any]
-    reason: Annotated[str, Field(description="of its state: why it waits, was placed there, failed, is infeasible")]
-    plan: dict[str, Any] | None
+    reason: Annotated[
+        str, Field(description="reason of its state: why it waits, was placed there, failed or is infeasible")
+    ]
+    plan: Annotated[dict[str, Any] | None, Field(description="null while there is no plan")]
     plan_text: Annotated[str, Field(description="the plan in words; empty while there is none")]
     plan_short: PlanShort
-    plan_reason: Annotated[str, Field(description="why this plan, and no more preferred one")]
+    plan_reason: Annotated[str, Field(description="why this plan was chosen")]
     num_ranks: NumRanks
     batch: Annotated[int, Field(description="samples per optimizer step over all ranks; 0 while there is no plan")]
-    predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, with extra_bytes")]
-    extra_bytes: Annotated[int, Field(description="of these, what past trials and its own failures have taught")]
-    bias_bytes: Annotated[int, Field(description="of the extra_bytes, tensors that the trace does not show")]
-    expected_bytes: Annotated[int, Field(description="predicted tensors: compare it with measured_bytes")]
-    learned_bytes: Annotated[int, Field(description="what its family had taught when it was planned, taken or not")]
-    family: Annotated[str, Field(description="trials that learn of each other; empty until it is planned")]
-    reserved_mib: Annotated[int, Field(description="reserved on a device for one rank")]
-    measured_bytes: Annotated[int, Field(description="measured peak of one rank; 0 while unknown")]
-    num_oom: int
-    healed: Annotated[bool, Field(description="it completed or was pruned after an out-of-memory")]
-    num_lost: int
-    step: int
-    value: Annotated[float | None, Field(description="the objective at `step`; null while unknown or not finite")]
+    predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, including extra_bytes")]
+    extra_bytes: Annotated[
+        int, Field(description="bytes added because earlier trials of its family, or itself, needed more than traced")
+    ]
+    bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses")]
+    expected_bytes: Annotated[int, Field(description="predicted peak of tensors, to compare with measured_bytes")]
+    learned_bytes: Annotated[
+        int, Field(description="extra bytes learned for its family when it was planned, whether used or not")
+    ]
+    family: Annotated[
+        str, Field(description="trials of one family share memory corrections; empty until it is planned")
+    ]
+    reserved_mib: Annotated[int, Field(description="MiB reserved on a device for one rank")]
+    measured_bytes: Annotated[
+        int, Field(description="measured peak of tensors of one rank, a lower bound if it ran out of memory; 0: none")
+    ]
+    num_oom: Annotated[int, Field(description="attempts that ran out of memory")]
+    healed: Annotated[bool, Field(description="whether it completed or was pruned after running out of memory")]
+    num_lost: Annotated[int, Field(description="attempts that were lost, for example with their node")]
+    step: Annotated[int, Field(description="optimizer step of its last evaluation")]
+    value: Annotated[float | None, Field(description="objective at `step`; null while unknown or not finite")]
     created_at: Time
     started_at: Time | None
     finished_at: Time | None
 
 
 class AttemptView(View):
-    attempt: int
+    """One run of a trial on devices."""
+
+    attempt: Annotated[int, Field(description="number of the attempt in its trial, from 1")]
     state: AttemptState
     outcome: Outcome | None
-    detail: Annotated[str, Field(description="of its end, such as a traceback")]
+    detail: Annotated[str, Field(description="details of its end, such as a traceback")]
     plan: dict[str, Any]
     plan_text: str
     plan_short: PlanShort
     num_ranks: NumRanks
-    devices: Annotated[list[str], Field(description="one device per rank, in rank order")]
-    placement_reason: str
-    mib_per_rank: int
-    predicted_bytes: int
-    extra_bytes: int
-    bias_bytes: int
-    expected_bytes: Annotated[int, Field(description="predicted tensors: compare it with measured_bytes")]
-    measured_bytes: Annotated[int, Field(description="after an out-of-memory: what was held and asked for")]
+    devices: Annotated[list[str], Field(description="device of each rank, in rank order")]
+    placement_reason: Annotated[str, Field(description="why it was placed on these devices")]
+    mib_per_rank: Annotated[int, Field(description="MiB reserved on a device for one rank")]
+    predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, including extra_bytes")]
+    extra_bytes: Annotated[int, Field(description="bytes added to the traced peak")]
+    bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses")]
+    expected_bytes: Annotated[int, Field(description="predicted peak of tensors, to compare with measured_bytes")]
+    measured_bytes: Annotated[
+        int, Field(description="measured peak; after running out of memory, the bytes that were held and requested")
+    ]
     checkpoint_step: Annotated[int, Field(description="step of its last committed checkpoint; -1: none")]
     created_at: Time
     started_at: Time | None
@@ -69,28 +85,34 @@ class AttemptView(View):
 
 
 class TrialDetail(TrialView):
+    """A trial with all its attempts."""
+
     attempts: list[AttemptView]
     last_event_id: LastEvent
 
 
 class PeakView(View):
-    """Tensors of one rank at its peak, as predicted before the attempt began and as measured in it."""
+    """Tensors of one rank at its peak, as predicted before the attempt and as measured during it."""
 
     attempt: int
     outcome: Outcome | None
-    predicted_bytes: Annotated[int, Field(description="by the trace, and the tensors that its family is known to miss")]
-    measured_bytes: Annotated[int, Field(description="exact; with lower_bound: it needs more than this")]
-    lower_bound: Annotated[bool, Field(description="it went out of memory")]
-    reserved_mib: int
+    predicted_bytes: Annotated[int, Field(description="traced tensors, and those that the trace is known to miss")]
+    measured_bytes: Annotated[int, Field(description="exact peak, or a lower bound of it if `lower_bound`")]
+    lower_bound: Annotated[bool, Field(description="whether the attempt ran out of memory")]
+    reserved_mib: Annotated[int, Field(description="MiB reserved on a device for one rank")]
 
 
 class PeaksView(View):
+    """Memory peaks of all measured attempts of a trial."""
+
     trial_id: int
     number: int
     attempts: list[PeakView]
 
 
 class MetricView(View):
+    """One evaluation of a trial."""
+
     step: int
     attempt: int
     values: Annotated[dict[str, float | None], Field(examples=[{"accuracy": 0.953, "loss": 0.21}])]
@@ -98,7 +120,9 @@ class MetricView(View):
 
 
 class LogLineView(View):
-    id: Annotated[int, Field(description="grows; pass the last one as `after`")]
+    """One line that a rank printed."""
+
+    id: Annotated[int, Field(description="ascending; pass the last one as `after` for later lines")]
     attempt: int
     rank: int
     time: Time
@@ -106,21 +130,24 @@ class LogLineView(View):
 
 
 def trial_view(trial: Trial) -> TrialView:
+    """View of a trial as it is listed."""
     return TrialView(**trial_fields(trial))
 
 
 def trial_detail(trial: Trial, attempts: Iterable[Attempt], last_event_id: int) -> TrialDetail:
+    """View of a trial with its attempts."""
     return TrialDetail(
         **trial_fields(trial), attempts=[attempt_view(attempt) for attempt in attempts], last_event_id=last_event_id
     )
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:
-    """Without the fencing token, which is a secret of the ranks."""
+    """View of an attempt, without the fencing token, which is a secret of the ranks."""
     return AttemptView(**attempt_fields(attempt))
 
 
 def peaks_view(number: int, attempts: Sequence[Attempt]) -> PeaksView:
+    """View of the memory peaks of trial ``number``; ``attempts`` are at least one, all measured."""
     peaks = [_peak(attempt) for attempt in attempts]
     return PeaksView(trial_id=attempts[0].trial_id, number=number, attempts=peaks)
 
@@ -138,9 +165,11 @@ def _peak(attempt: Attempt) -> PeakView:
 
 
 def metric_view(metric: Metric) -> MetricView:
+    """View of one evaluation."""
     return MetricView(step=metric.step, attempt=metric.attempt, values=dict(metric.values), time=metric.time)
 
 
 def log_view(row: tuple[int, LogLine]) -> LogLineView:
+    """View of a (line id, line) from the study database."""
     line_id, line = row
     return LogLineView(id=line_id, attempt=line.attempt, rank=line.rank, time=line.time, text=line.text)

@@ -1,4 +1,4 @@
-"""Shared by all answers: their base, pages of a list, and an error."""
+"""Shared by all answers: their base class, pages of a list, common fields, and errors."""
 
 from __future__ import annotations
 
@@ -9,26 +9,32 @@ from pydantic import BaseModel, ConfigDict, Field
 Item = TypeVar("Item")
 Count = Annotated[int, Field(ge=0)]
 Time = Annotated[float, Field(description="seconds since the epoch, UTC", examples=[1_790_000_000.0])]
-PlanShort = Annotated[str, Field(description="degrees of the plan; empty while there is none", examples=["FSDP ×2"])]
-NumRanks = Annotated[int, Field(description="devices that the plan spreads it over; 0 while there is no plan")]
+PlanShort = Annotated[
+    str, Field(description="parallel degrees of the plan; empty while there is none", examples=["FSDP ×2"])
+]
+NumRanks = Annotated[int, Field(description="ranks of the plan, one on each device; 0 while there is no plan")]
 LastEvent = Annotated[
-    int, Field(description="this answer is at least as new as this event: follow /v1/events?after= from here")
+    int, Field(description="id of an event that this answer includes: pass it to /v1/events?after= to follow on")
 ]
 
 
 class View(BaseModel):
+    """Base of all answers. A number that is not finite becomes null."""
+
     model_config = ConfigDict(ser_json_inf_nan="null", protected_namespaces=())
 
 
 class Page(View, Generic[Item]):
+    """One page of a list."""
+
     items: list[Item]
     next: Annotated[
-        int | None, Field(description="pass it as `after` for the next page; null: this is the last (see also Link)")
+        int | None, Field(description="`after` of the next page, which `Link` also has; null on the last page")
     ] = None
 
 
 class Problem(View):
-    """An error by RFC 9457; ``detail`` says what is wrong and what to do."""
+    """An error as in RFC 9457. `detail` says what is wrong and what to do."""
 
     type: str = "about:blank"
     title: Annotated[str, Field(examples=["Unprocessable Content"])]

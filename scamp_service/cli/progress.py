@@ -79,7 +79,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     words += [f"{states} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
     words.append(f"up to {summary['colocated']} gangs on one device; {summary['healed']} healed after out of memory")
     if summary["spared"]:
-        words.append(f"{_plural(summary['spared'], 'trial')} spared an out-of-memory by what was learned earlier")
+        spared = _plural(summary["spared"], "trial")
+        words.append(f"{spared} ran with memory learned from earlier trials and did not run out of memory")
     if error["median"] is not None:
         words.append(f"peak memory predicted within {error['median']:.1f} % (median), {error['max']:.1f} % (worst)")
     if failed := summary["out_of_memory"]["attempts"]:

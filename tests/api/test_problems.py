@@ -22,7 +22,7 @@ def test_an_error_of_ours_tells_nothing_of_our_insides(
         "type": "about:blank",
         "title": "Internal Server Error",
         "status": 500,
-        "detail": "ScaMP failed on this request; the reason is in the log of the API",
+        "detail": "ScaMP failed on this request; see the log of the API for the reason",
     }
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "a secret at /home/somebody" in caplog.text and "hidden-from-logs" not in caplog.text

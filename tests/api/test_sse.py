@@ -250,7 +250,7 @@ def test_a_chunk_that_is_not_taken_in_time_ends_the_stream(
         assert hub.num_clients == 0
 
     asyncio.run(run())
-    assert "took nothing for 0.1 s and was dropped" in caplog.text
+    assert "read nothing for 0.1 s and was dropped" in caplog.text
 
 
 # --- the hub alone -----------------------------------------------------------------------------------------------

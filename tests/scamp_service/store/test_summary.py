@@ -115,7 +115,8 @@ def test_a_trial_is_spared_when_it_ran_with_what_was_learned_and_did_not_run_out
     assert [row.is_spared for row in rows] == [True, False, False, False]
     summary = summarize(STUDY, rows, [], now=9.0)
     assert summary.spared == 1
-    assert "1 trial spared an out-of-memory by what was learned earlier" in closing_line(summary.to_json())
+    words = "1 trial ran with memory learned from earlier trials and did not run out of memory"
+    assert words in closing_line(summary.to_json())
 
 
 def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store) -> None:
