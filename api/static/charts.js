@@ -1,12 +1,12 @@
-// Charts on uPlot: what all of them share, a study's optimisation history, and learning curves. `memory.js` has another.
-// A chart is rebuilt when the theme or its set of lines changes and otherwise only given new data.
+// Charts on uPlot: their base classes, a study's optimisation history, and learning curves. `memory.js` has one more.
+// A chart is rebuilt when the theme or its set of lines changes. Otherwise it only gets new data.
 
 import { h, icon } from "./dom.js";
 import { count, metric, num } from "./format.js";
 import { label, shape } from "./states.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
-const REACH = 18; // how near, in CSS pixels, the pointer must come to a point or line to mean it
+const REACH = 18; // CSS pixels within which the pointer selects a point or line
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export function colour(name) {
@@ -24,7 +24,7 @@ function path(state) {
   return paths.get(state);
 }
 
-/** Fill a shape of a box from -1 to 1 around a place on the canvas. */
+/** Fill a shape, given in a box from -1 to 1, around a place on the canvas. */
 export function stamp(context, path, fill, x, y, radius, alpha = 1) {
   context.save();
   context.translate(x, y);
@@ -35,7 +35,7 @@ export function stamp(context, path, fill, x, y, radius, alpha = 1) {
   context.restore();
 }
 
-/** Holds one uPlot: its size follows the box, its colours the theme. `plan()` gives {opts, data} or null for "nothing yet". */
+/** One uPlot, sized by its box and coloured by the theme. `plan()` returns {opts, data}, or null without data. */
 class Chart {
   constructor(box, blank) {
     this.box = box;
@@ -108,7 +108,7 @@ function range(low, high, share = 0.06) {
   return [low - pad, high + pad];
 }
 
-/** Points of trials on two linear axes; the nearest one to the pointer is described, and opened by a click. */
+/** Trials as points on two linear axes. The point nearest to the pointer gets a tooltip; a click opens its trial. */
 export class Points extends Chart {
   constructor(box, blank, open) {
     super(box, blank);
@@ -122,12 +122,12 @@ export class Points extends Chart {
     box.addEventListener("click", () => this.lit && this.open(this.lit));
   }
 
-  /** Where a trial stands, in canvas pixels; overridden. */
+  /** Position of a trial in canvas pixels, or null; overridden. */
   place() {
     return null;
   }
 
-  /** How a trial is drawn: its shape and colour. */
+  /** [shape, colour] of a trial. */
   mark(trial) {
     return [path(trial.state), stateColour(trial.state)];
   }
@@ -178,10 +178,10 @@ export class Points extends Chart {
   }
 }
 
-/** Value by trial number; trials that ended without one stand on a rail at the bottom. */
+/** Objective by trial number. Trials that ended without a value are drawn along the bottom. */
 export class History extends Points {
   constructor(box, open) {
-    super(box, "The first value appears here as soon as a trial reports.", open);
+    super(box, "Values appear here as soon as a trial reports.", open);
   }
 
   update(trials, objective) {
@@ -242,14 +242,14 @@ export class History extends Points {
   }
 }
 
-/** A line counts at the step nearest to the pointer when it has a value there, or about there: not where it has ended. */
+/** Distance, for uPlot, from the pointer to a line's nearest value, so that a line is not selected beyond its end. */
 function nearStep(plot, _line, row) {
   return Math.abs(plot.cursor.left - plot.valToPos(plot.data[0][row], "x")) + REACH;
 }
 
 /** One line per trial over steps. `update` takes [{trial, points: [[step, value], …]}], ordered so that the best is last. */
 export class Curves extends Chart {
-  constructor(box, { open = null, onHover = null, blank = "Curves are drawn here as the trials report." } = {}) {
+  constructor(box, { open = null, onHover = null, blank = "Curves appear here as the trials report." } = {}) {
     super(box, blank);
     this.opens = open !== null;
     this.onHover = onHover;
@@ -257,7 +257,7 @@ export class Curves extends Chart {
     this.lit = null;
     this.bestId = null;
     this.signature = "";
-    this.pointer = null; // where it is in the box, so that a chart rebuilt under it names the same line again
+    this.pointer = null; // last mouse event, so that a chart that is rebuilt under the pointer selects the same line
     box.addEventListener("click", () => this.lit !== null && open?.(this.lines[this.lit].trial));
     box.addEventListener("mousemove", (event) => (this.pointer = event));
     box.addEventListener("mouseleave", () => {
@@ -268,7 +268,7 @@ export class Curves extends Chart {
 
   rebuild() {
     super.rebuild();
-    // uPlot fits its scales after this task; before that, a cursor would look in the wrong place.
+    // uPlot fits its scales after this task; before that, the cursor would be in the wrong place.
     if (this.pointer) requestAnimationFrame(() => this.restoreCursor());
   }
 
@@ -293,7 +293,7 @@ export class Curves extends Chart {
     }
   }
 
-  /** Highlight the line of a trial from outside (a hovered table row), or none. */
+  /** Highlight the line of a trial, such as the one of a hovered table row, or none. */
   highlight(trialId) {
     const index = this.lines.findIndex((line) => line.trial.id === trialId);
     if (this.plot) this.plot.setSeries(index < 0 ? null : index + 1, { focus: true });
@@ -341,7 +341,7 @@ export class Curves extends Chart {
     return { opts, data };
   }
 
-  /** A dashed upright where a later attempt resumed. */
+  /** Draw a dashed vertical line where a later attempt resumed. */
   drawMarks(plot) {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -365,7 +365,7 @@ export class Curves extends Chart {
   }
 
   describe() {
-    const row = this.lit === null ? null : this.plot?.cursor.idxs?.[this.lit + 1]; // where this line itself has a value
+    const row = this.lit === null ? null : this.plot?.cursor.idxs?.[this.lit + 1]; // the row in which this line has a value
     const value = row === null || row === undefined ? undefined : this.plot.data[this.lit + 1][row];
     if (value === undefined || value === null) return this.point(null);
     const step = this.plot.data[0][row];

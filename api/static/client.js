@@ -1,4 +1,4 @@
-// The REST API as the pages use it. Every failure becomes an Error whose message says what to do.
+// Calls of the REST API. Every failure becomes an Error whose message says what to do.
 
 import { toMib } from "./format.js";
 
@@ -32,12 +32,12 @@ async function problem(response) {
     if (typeof body.detail === "string" && body.detail) return body.detail;
     if (typeof body.title === "string" && body.title) return body.title;
   } catch {
-    // Not a problem document: say what is known.
+    // The body is no problem document.
   }
-  return `ScaMP answered ${response.status} ${response.statusText}. Look at the log of “scamp serve”, then reload this page.`;
+  return `ScaMP answered ${response.status} ${response.statusText}. Check the log of “scamp serve”, then reload this page.`;
 }
 
-/** All pages of a list from `after` on; `take(items)` after each, so that one can be drawn before the last has come. */
+/** Fetch all pages of a list from `after` on. `take(items)` is called for each, so the first is drawn at once. */
 async function everyPage(path, take, after = 0) {
   for (let next = after; next !== null; ) {
     const page = await request(`${path}?after=${next}&limit=${PAGE}`);
@@ -46,7 +46,7 @@ async function everyPage(path, take, after = 0) {
   }
 }
 
-// --- the resources, in the shape that the pages draw ------------------------------------------------------------------
+// --- resources, as the pages draw them --------------------------------------------------------------------------------
 
 export function cluster() {
   return request("/v1/cluster");
@@ -57,7 +57,7 @@ export function studies(before = 0) {
   return request(`/v1/studies?newest_first=true&limit=${STUDIES}&after=${before}`);
 }
 
-/** One study as it is listed; much cheaper than with its summary. */
+/** One study as it is listed, in an array; much cheaper than with its summary. */
 export async function listedStudy(studyId) {
   return (await request(`/v1/studies?limit=1&after=${studyId - 1}`)).items;
 }
@@ -79,17 +79,17 @@ export function peaks(studyId, take) {
   return everyPage(`/v1/studies/${studyId}/peaks`, take);
 }
 
-/** Those of one trial; of the next one that has any, if it has none. */
+/** Measured attempts of one trial, in an array; of the next trial that has any, if this one has none. */
 export async function peaksOf(studyId, trialId) {
   return (await request(`/v1/studies/${studyId}/peaks?limit=1&after=${trialId - 1}`)).items;
 }
 
-/** What has been learned of the memory of the study's families. */
+/** Memory corrections learned for the study's families. */
 export function learned(studyId) {
   return request(`/v1/studies/${studyId}/learned`);
 }
 
-/** With its attempts. */
+/** One trial with its attempts. */
 export async function trial(studyId, number) {
   return asTrial(await request(`/v1/studies/${studyId}/trials/${number}`));
 }
@@ -99,12 +99,12 @@ export function metrics(studyId, number, after, take) {
   return everyPage(`/v1/studies/${studyId}/trials/${number}/metrics`, take, after);
 }
 
-/** Log lines with id > `after`; with -1 the last ones. */
+/** Log lines with id > `after`; with -1, the last 1000. */
 export async function logs(studyId, number, after) {
   return (await request(`/v1/studies/${studyId}/trials/${number}/logs?after=${after}&limit=1000`)).items;
 }
 
-/** Memory in MiB. */
+/** A trial from the API with its memory in MiB as well. */
 export function asTrial(trial) {
   return {
     ...trial,
@@ -114,12 +114,12 @@ export function asTrial(trial) {
   };
 }
 
-/** JSON has no NaN: a diverged value arrives as null or as text, and is drawn as no value. */
+/** The value, or null when it is not finite: JSON has no NaN, so a diverged value arrives as null or text. */
 function finite(value) {
   return typeof value === "number" && Number.isFinite(value) ? value : null;
 }
 
-/** The best completed trial, or the best that still runs. */
+/** The best completed trial; while there is none, the best running trial; or null. */
 export function bestOf(trials, direction) {
   const sign = direction === "minimize" ? -1 : 1;
   const best = (state) =>

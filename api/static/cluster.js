@@ -1,4 +1,5 @@
-// The cluster as a map: every device a bar of its MiB, filled by the gangs that hold it; below, who runs and who waits.
+// The cluster as a map: each device is a bar of its MiB, filled by the gangs that hold it. Tables of gangs and of
+// waiting trials follow below.
 
 import * as api from "./client.js";
 import { byId, coalesced, h, keyed, setText } from "./dom.js";
@@ -29,7 +30,7 @@ function byNode(devices) {
 }
 
 function summary(nodes) {
-  if (!cluster.devices.length) return cluster.status === "ready" ? "The cluster has no device. Add a node with a GPU, or set SCAMP_VIRTUAL_DEVICES." : "The cluster is starting; its devices appear here when they are ready.";
+  if (!cluster.devices.length) return cluster.status === "ready" ? "The cluster has no devices. Add a node with a GPU, or set SCAMP_VIRTUAL_DEVICES." : "The cluster is starting. Its devices appear here when they are ready.";
   const capacity = cluster.devices.reduce((sum, device) => sum + device.capacity_mib, 0);
   const reserved = capacity - cluster.devices.reduce((sum, device) => sum + device.free_mib, 0);
   const share = Math.round((100 * reserved) / capacity);
@@ -77,7 +78,7 @@ function updateGang(part, gang, device) {
   part.setAttribute("aria-label", part.title);
 }
 
-/** Hovering or focusing any part of a gang marks all of it, on every device and in the table. */
+/** Make hovering or focusing this part of a gang highlight all its parts, on every device and in the table. */
 function linked(element, gang) {
   element.dataset.gang = gang.key;
   const mark = (on) => () => {
@@ -102,12 +103,12 @@ function studyLink(item) {
 }
 
 function drawGangs() {
-  setText(byId("gangs-aside"), cluster.gangs.length ? "hover to see all devices of a gang" : "");
+  setText(byId("gangs-aside"), cluster.gangs.length ? "hover over a gang to highlight its devices" : "");
   keyed(byId("gangs"), cluster.gangs.length ? cluster.gangs : [null], (gang) => gang?.key ?? "none", createGangRow, (row, gang) => gang && setState(row.children[2], gang.state));
 }
 
 function createGangRow(gang) {
-  if (!gang) return h("tr", {}, h("td", { colspan: 7, class: "muted" }, "No gang holds a device."));
+  if (!gang) return h("tr", {}, h("td", { colspan: 7, class: "muted" }, "No gang is running."));
   const row = h(
     "tr",
     {},
@@ -130,7 +131,7 @@ function drawWaiting() {
 }
 
 function createWaiting(item) {
-  if (!item) return h("tr", {}, h("td", { colspan: 6, class: "muted" }, "No trial waits."));
+  if (!item) return h("tr", {}, h("td", { colspan: 6, class: "muted" }, "No trial is waiting."));
   return h("tr", {}, h("td", {}, trialLink(item)), h("td", { class: "wrap" }, studyLink(item)), h("td"), h("td", { class: "num" }), h("td", { class: "num" }), h("td", { class: "wrap" }));
 }
 
@@ -139,7 +140,7 @@ function updateWaiting(row, item) {
   setState(row.children[2], item.state);
   setText(row.children[3], item.num_ranks ? count(item.num_ranks) : "–");
   setText(row.children[4], item.reserved_mib ? count(item.reserved_mib) : "–");
-  setText(row.children[5], item.reason || (item.state === "WAITING" ? "it has no plan yet: its memory is still to be estimated" : "it is in line for devices"));
+  setText(row.children[5], item.reason || (item.state === "WAITING" ? "no plan yet: its memory has not been estimated" : "queued for devices"));
 }
 
 function show(snapshot) {

@@ -1,9 +1,10 @@
-// The columns of the trial table: what is shown, and by which value a column is sorted.
+// The columns of the trial table: what each one shows, and the value that it is sorted by.
 
 import { h, setText } from "./dom.js";
 import { count, duration, metric, mib, microBatch, paramsLine } from "./format.js";
 import { TRIAL_STATES, setState } from "./states.js";
 
+/** Seconds from a trial's first launch to its end, or until now; null before its launch. */
 export function seconds(trial, now = Date.now() / 1000) {
   return trial.started_at ? (trial.finished_at ?? now) - trial.started_at : null;
 }
@@ -26,7 +27,7 @@ function attempts(cell, trial) {
   cell.title = [trial.num_oom && `${trial.num_oom} × out of memory${healed}`, trial.num_lost && `${trial.num_lost} × lost and run again`].filter(Boolean).join("; ");
 }
 
-/** ``fixed()`` are the parameters that the study gives to all trials. */
+/** `fixed()` returns the parameters that are the same in all trials of the study. */
 export function trialColumns(studyId, fixed) {
   const link = (cell, trial) => {
     if (!cell.firstChild) cell.append(h("a", { href: `/studies/${studyId}/trials/${trial.number}` }));
@@ -39,10 +40,10 @@ export function trialColumns(studyId, fixed) {
     { key: "params", name: "Parameters", least: 160, sort: (t) => paramsLine(t.params, fixed()), cell: titled((t) => paramsLine(t.params, fixed()), (t) => paramsLine(t.params)) },
     { key: "degree", name: "Plan", width: 114, sort: (t) => t.num_ranks || null, cell: titled((t) => t.plan_short || "–", (t) => t.plan_text) },
     { key: "batch", name: "Batch", width: 60, numeric: true, title: "Effective batch: samples per optimizer step over all ranks", sort: (t) => t.batch || null, cell: text((t) => (t.batch ? count(t.batch) : "–")) },
-    { key: "micro", name: "Micro", width: 64, numeric: true, title: "Micro-batches per step × samples in each, on one rank", sort: (t) => t.plan?.micro_batch, cell: text((t) => microBatch(t.plan)) },
+    { key: "micro", name: "Micro", width: 64, numeric: true, title: "Micro-batches per step × samples per micro-batch, on one rank", sort: (t) => t.plan?.micro_batch, cell: text((t) => microBatch(t.plan)) },
     { key: "recompute", name: "Recomp.", width: 76, title: "Activations are recomputed in the backward pass", sort: (t) => (t.plan ? Number(t.plan.recompute) : null), cell: text((t) => (t.plan ? (t.plan.recompute ? "yes" : "no") : "–")) },
     { key: "predicted", name: "Pred. MiB", width: 80, numeric: true, title: "Predicted peak memory of one rank", sort: (t) => t.predicted_mib, cell: text((t) => mib(t.predicted_mib)) },
-    { key: "measured", name: "Meas. MiB", width: 82, numeric: true, title: "Measured peak memory of one rank; where it ran out of memory, at least", sort: (t) => t.measured_mib, cell: text((t) => mib(t.measured_mib)) },
+    { key: "measured", name: "Meas. MiB", width: 82, numeric: true, title: "Measured peak memory of one rank; a lower bound if it ran out of memory", sort: (t) => t.measured_mib, cell: text((t) => mib(t.measured_mib)) },
     { key: "reserved", name: "Resv. MiB", width: 80, numeric: true, title: "Memory reserved on a device for one rank", sort: (t) => t.reserved_mib || null, cell: text((t) => (t.reserved_mib ? count(t.reserved_mib) : "–")) },
     { key: "attempts", name: "Attempts", width: 90, sort: (t) => t.attempt, cell: attempts },
     { key: "duration", name: "Time", width: 78, numeric: true, title: "From the first launch to the end", sort: seconds, cell: text((t) => duration(seconds(t))) },

@@ -1,8 +1,8 @@
-// Builds elements without ever parsing HTML: whatever a user named, reported or logged becomes text.
+// Builds elements without parsing HTML, so everything that a user named, reported or logged becomes text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** `h("a", {class: "x", href: "/"}, "text", node)`; `on…` are listeners, null and false attributes are left out. */
+/** An element: `h("a", {class: "x", href: "/"}, "text", node)`. `on…` are listeners, null and false are left out. */
 export function h(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -39,7 +39,7 @@ export function byId(id) {
 
 const known = new WeakMap();
 
-/** Make `parent` hold one node per item, in order: kept by key, so that focus, hover and scrolling survive. */
+/** Make `parent` hold one node per item, in order. Nodes are reused by key, so focus, hover and scrolling survive. */
 export function keyed(parent, items, keyOf, create, update) {
   const before = known.get(parent) ?? new Map();
   const after = new Map();
@@ -60,7 +60,7 @@ export function keyed(parent, items, keyOf, create, update) {
   known.set(parent, after);
 }
 
-/** Run `draw` once in the next frame, however often it is asked for until then; and not more often than `restMs`. */
+/** Returns a function that runs `draw` in the next frame: once per frame, and at most once in `restMs`. */
 export function coalesced(draw, restMs = 0) {
   let asked = false;
   let last = -Infinity;

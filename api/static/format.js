@@ -1,10 +1,10 @@
-// Numbers, times and plans as words. Bytes come in, MiB go out.
+// Numbers, sizes, times and plans as text.
 
 const MIB = 2 ** 20;
 const NONE = "–";
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-/** Four significant digits, without trailing noise: 0.9531, 12.3, 3e-4. */
+/** Four significant digits without trailing zeros: 0.9531, 12.3, 3e-4. */
 export function num(value) {
   if (value === null || value === undefined || value === "") return NONE;
   const number = Number(value);
@@ -16,7 +16,7 @@ export function num(value) {
   return String(Number(number.toPrecision(4)));
 }
 
-/** An objective or metric value: always four decimals in the usual range, so that a column lines up. */
+/** An objective or metric value, with four decimals in the usual range, so that a column lines up. */
 export function metric(value) {
   if (value === null || value === undefined) return NONE;
   const size = Math.abs(value);
@@ -91,7 +91,7 @@ export function paramValue(value) {
   return typeof value === "number" ? num(value) : String(value);
 }
 
-/** What differs from ``fixed``, in one line. */
+/** The parameters that differ from `fixed`, in one line. */
 export function paramsLine(params, fixed = {}) {
   return Object.entries(params ?? {})
     .filter(([name, value]) => fixed[name] !== value)

@@ -1,5 +1,5 @@
-// The one event stream of a page: the browser reconnects and replays by itself, this tells the reader how it stands.
-// Also the frame around every page: the connection indicator, the banner about the cluster, and toasts.
+// The event stream of a page: the browser reconnects by itself, and missed events are replayed. Also the parts of every
+// page: the connection indicator, the banner about the cluster, toasts, and copy buttons.
 
 import { byId, h, setText } from "./dom.js";
 import { duration } from "./format.js";
@@ -12,8 +12,8 @@ const HIDDEN_MS = 30_000;
 const REFRESH_MS = 1000;
 
 /**
- * Follow events after event `after`. `handlers` by kind get the event {study_id, trial_id, data}. A page that is hidden
- * for long gives its connection back (a browser has six per host) and catches up by replay when it is looked at again.
+ * Follow the events after `after`. `handlers` has a function for each kind, which gets {study_id, trial_id, data}. A
+ * page that is hidden for long closes its connection (a browser has six per host), and replays when it is shown again.
  */
 export function follow({ studyId = null, after, handlers }) {
   let last = after;
@@ -29,7 +29,7 @@ export function follow({ studyId = null, after, handlers }) {
     source.onopen = () => setConnection("live", "Live");
     source.onerror = () => {
       setConnection("lost", "Reconnecting…");
-      // For good when the answer is no stream (a proxy's 502 while ScaMP restarts): begin again where it ended.
+      // The browser gives up when the answer is not a stream, such as a proxy's 502 while ScaMP restarts: open it again.
       if (source.readyState === EventSource.CLOSED) timer = setTimeout(open, RETRY_MS);
     };
     for (const kind of KINDS) {
@@ -55,7 +55,7 @@ export function follow({ studyId = null, after, handlers }) {
   open();
 }
 
-/** Collects what must be fetched again, and has `fetch(keys)` do it at most once a second. Failures are tried again. */
+/** Returns a function that collects keys, which `fetch(keys)` fetches at most once a second. It retries failures. */
 export function refresher(fetch) {
   const dirty = new Set();
   let running = false;
@@ -65,7 +65,7 @@ export function refresher(fetch) {
     try {
       await fetch(keys);
     } catch {
-      for (const key of keys) dirty.add(key); // the connection indicator tells; a toast each second would not help
+      for (const key of keys) dirty.add(key); // the connection indicator shows it; a toast each second would not help
     }
     setTimeout(() => (dirty.size ? run() : (running = false)), REFRESH_MS);
   };
@@ -83,7 +83,7 @@ function setConnection(kind, words) {
   setText(indicator.querySelector(".words"), words);
 }
 
-/** Say what went wrong and what to do; the same words are not stacked. */
+/** Show a message that says what went wrong and what to do. It replaces an earlier toast with the same message. */
 export function toast(message, kind = "error") {
   const toasts = byId("toasts");
   for (const old of toasts.children) if (old.dataset.message === message) old.remove();
@@ -93,7 +93,7 @@ export function toast(message, kind = "error") {
   if (kind !== "error") setTimeout(() => node.remove(), 5000);
 }
 
-/** Run `work`, and turn its failure into a toast. */
+/** Run `work`, and show a toast when it fails; returns its result, or undefined. */
 export async function guarded(work) {
   try {
     return await work();
@@ -104,7 +104,7 @@ export async function guarded(work) {
   }
 }
 
-/** Keep the banner about a starting or silent controller true; `onCluster` gets every snapshot. */
+/** Fetch the cluster regularly, update the banner about a starting or silent controller, and call `onCluster`. */
 export function watchCluster(onCluster = () => {}) {
   const look = async () => {
     try {
@@ -112,7 +112,7 @@ export function watchCluster(onCluster = () => {}) {
       showBanner(cluster);
       onCluster(cluster);
     } catch {
-      // The connection indicator already tells that ScaMP cannot be reached.
+      // The connection indicator already shows that ScaMP cannot be reached.
     }
   };
   look();
@@ -128,16 +128,16 @@ function showBanner(cluster) {
   setText(banner, words);
 }
 
-/** Why nothing new is started now, or an empty string. */
+/** Why no trial is started now, or an empty string. */
 function trouble(cluster) {
   const detail = cluster.detail ? ` ${cluster.detail}` : "";
-  if (cluster.controller_alive) return cluster.status === "ready" ? "" : `The cluster is ${cluster.status}; trials are queued until its devices are ready.${detail}`;
+  if (cluster.controller_alive) return cluster.status === "ready" ? "" : `The cluster is ${cluster.status}. Trials stay queued until its devices are ready.${detail}`;
   const silent = cluster.controller_silent_seconds;
-  if (silent === null) return "The cluster is starting: no controller has reported yet. If this stays so, start one with “scamp serve”.";
-  return `The controller has been silent for ${duration(silent)}. What runs goes on, but nothing is started or stopped. Start it with “scamp serve”.`;
+  if (silent === null) return "The cluster is starting: no controller has reported yet. If this message stays, run “scamp serve”.";
+  return `The controller has been silent for ${duration(silent)}. Running trials continue, but no trial is started or stopped. Run “scamp serve” to restart it.`;
 }
 
-/** A button that copies the text which `text()` gives. */
+/** A button that copies the text returned by `text()`. */
 export function copyButton(text, name = "Copy") {
   const button = h("button", { type: "button" }, name);
   button.addEventListener("click", async () => {
@@ -145,7 +145,7 @@ export function copyButton(text, name = "Copy") {
       await navigator.clipboard.writeText(text());
       setText(button, "Copied");
     } catch {
-      toast("The browser does not allow copying here. Select the text and copy it with the keyboard.");
+      toast("The browser does not allow pages to copy here. Select the text and copy it with the keyboard.");
     }
     setTimeout(() => setText(button, name), 1500);
   });

@@ -1,4 +1,4 @@
-// The end of a trial's log. It follows new lines while it is scrolled to its end, and stays where the reader scrolled.
+// The end of a trial's log. While it is scrolled to its end it follows new lines; otherwise it does not move.
 
 import { coalesced, h, setText } from "./dom.js";
 import { clock, plural } from "./format.js";

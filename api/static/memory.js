@@ -1,21 +1,21 @@
-// Predicted against measured peak memory of one rank, a point for each attempt: the chart, and what it shows in words.
+// Predicted against measured peak memory of one rank, a point for each attempt: the chart and its summary in words.
 
 import { Points, colour, head } from "./charts.js";
 import { h } from "./dom.js";
 import { mibWords, num, plural, toMib } from "./format.js";
 
-// An arrow up from a bar: it needs more than this.
+// An arrow up from a bar: the attempt needs more than this.
 const MORE = new Path2D("M-1 .3H1V-.15H.3V-1.3H.85L0 -2.4L-.85 -1.3H-.3V-.15H-1Z");
 
-/** The attempts of a trial, as the API tells them, in MiB. */
+/** The attempts of a trial from the API, with peaks in MiB. */
 export function asPeaks({ attempts }) {
   return attempts.map((peak) => ({ ...peak, predicted_mib: toMib(peak.predicted_bytes), measured_mib: toMib(peak.measured_bytes) }));
 }
 
-/** With the line of a perfect prediction. A point is a trial with one of its `peak`s; its id tells them apart. */
+/** Points around the line of perfect prediction. A point is a trial with one `peak`, and has an id of its own. */
 export class Memory extends Points {
   constructor(box, open) {
-    super(box, "Each attempt appears here once its peak memory has been measured.", open);
+    super(box, "An attempt appears here once its peak memory has been measured.", open);
   }
 
   /** `peaks`: trial id → its attempts. */
@@ -67,12 +67,12 @@ export class Memory extends Points {
   }
 }
 
-/** Of what was predicted: how much more was measured, or is needed at least. */
+/** Measured peak, or lower bound, minus the predicted peak, in percent of the predicted peak. */
 function percent(peak) {
   return (100 * (peak.measured_mib - peak.predicted_mib)) / peak.predicted_mib;
 }
 
-/** The median and worst error where it is exact, of the last such attempt of each trial, or an empty string. */
+/** Median and worst error of the last exactly measured attempt of each trial, or an empty string. */
 export function errorWords(peaks) {
   const errors = [...peaks.values()]
     .map((attempts) => attempts.filter((peak) => !peak.lower_bound).at(-1))
@@ -85,23 +85,23 @@ export function errorWords(peaks) {
   return `Median error ${median.toFixed(1)} %, worst ${errors.at(-1).toFixed(1)} %.`;
 }
 
-/** What is only known to be more than predicted, or an empty string. */
+/** Attempts that ran out of memory, whose need is only known to be more than predicted, or an empty string. */
 export function failureWords(peaks) {
   const failed = [...peaks.values()].flat().filter((peak) => peak.lower_bound);
   if (!failed.length) return "";
   return `${plural(failed.length, "attempt")} out of memory: the worst needed at least ${Math.max(...failed.map(percent)).toFixed(0)} % more than predicted.`;
 }
 
-/** What the next candidates are predicted with, beyond trace and margin. */
-export function lessonWords(lessons) {
-  const taught = lessons.filter((lesson) => lesson.num_trials);
-  if (!taught.length) return "";
-  const raised = taught.filter((lesson) => lesson.extra_bytes);
-  if (!raised.length) return `Learned of ${plural(sum(taught), "trial")}: the constant margin is enough.`;
-  const said = raised.map((lesson) => `+${toMib(lesson.extra_bytes).toFixed(1)} MiB from ${plural(lesson.num_trials, "trial")} of a family (study ${lesson.studies.join(", ")})`);
-  return `Learned: ${said.join("; ")}${raised.length < taught.length ? "; for others the constant margin is enough" : ""}.`;
+/** Memory that is added to the next predictions of each family, beyond trace and margin, or an empty string. */
+export function learnedWords(families) {
+  const known = families.filter((family) => family.num_trials);
+  if (!known.length) return "";
+  const raised = known.filter((family) => family.extra_bytes);
+  if (!raised.length) return `Learned from ${plural(numTrials(known), "trial")}: the constant margin is enough.`;
+  const words = raised.map((family) => `+${toMib(family.extra_bytes).toFixed(1)} MiB from ${plural(family.num_trials, "trial")} of a family (study ${family.studies.join(", ")})`);
+  return `Learned: ${words.join("; ")}${raised.length < known.length ? "; for others the constant margin is enough" : ""}.`;
 }
 
-function sum(lessons) {
-  return lessons.reduce((total, lesson) => total + lesson.num_trials, 0);
+function numTrials(families) {
+  return families.reduce((total, family) => total + family.num_trials, 0);
 }

@@ -1,11 +1,11 @@
-// The states of a trial: their order, label, colour variable and shape. A state is never told by colour alone.
+// The states of a trial: their order, label, colour variable and shape. No state is shown by colour alone.
 
 import { h, icon } from "./dom.js";
 
 const circle = (radius) => `M${radius} 0A${radius} ${radius} 0 1 1 ${-radius} 0A${radius} ${radius} 0 1 1 ${radius} 0Z`;
 const ring = (outer, inner) => `${circle(outer)}M${inner} 0A${inner} ${inner} 0 1 0 ${-inner} 0A${inner} ${inner} 0 1 0 ${inner} 0Z`;
 
-/** In the order of the stacked bar, settled states first. Paths fill a box from -1 to 1; the charts draw the same. */
+/** SVG paths in the order of the stacked bar, final states first. They fill a box from -1 to 1; charts draw them too. */
 const SHAPES = {
   COMPLETED: circle(0.95),
   PRUNED: "M-1.05 -.8H1.05L0 1Z",
@@ -30,12 +30,13 @@ export function shape(state) {
   return SHAPES[state] ?? SHAPES.WAITING;
 }
 
-/** A state as icon and word. Studies and attempts use the trial's vocabulary where the meaning is the same. */
+/** States of studies and attempts that use the icon of a trial's state. */
 const AS_TRIAL = {
   STOPPING: "PAUSED", STOPPED: "CANCELLED", STARTING: "QUEUED", ENDED: "COMPLETED",
   DONE: "COMPLETED", OUT_OF_MEMORY: "PRUNED", ERROR: "FAILED", LOST: "INFEASIBLE", NO_SUCCESS: "PRUNED",
 };
 
+/** A state as an icon and a word. */
 export function stateMark(state, words = label(state).replaceAll("_", " ")) {
   const kind = AS_TRIAL[state] ?? state;
   return h("span", { class: `state state-${kind.toLowerCase()}` }, icon(shape(kind)), h("span", {}, words));
@@ -48,21 +49,22 @@ export function setState(parent, state, words = undefined) {
   parent.replaceChildren(stateMark(state, words));
 }
 
-/** A study in the words of the API; one that completed without a completed trial does not look like a success. */
+/** Show a study's state in the words of the API. A study that completed without a completed trial is no success. */
 export function setStudyState(parent, study) {
   setState(parent, study.no_success ? "NO_SUCCESS" : study.state, study.state_text);
 }
 
-/** The stacked bar of trials by state. `planned` is the budget: what has not been proposed yet stays empty. */
+/** An empty stacked bar of trials by state. */
 export function progressBar() {
   return h("div", { class: "progress", role: "img" });
 }
 
+/** Fill a stacked bar. `planned` is the budget: trials that have not been proposed yet leave it empty. */
 export function setProgress(bar, counts, planned) {
   const total = Math.max(planned ?? 0, Object.values(counts).reduce((sum, each) => sum + each, 0), 1);
   const present = TRIAL_STATES.filter((state) => counts[state]);
   const words = present.map((state) => `${counts[state]} ${label(state).toLowerCase()}`).join(", ");
-  bar.setAttribute("aria-label", `Of ${total} trials: ${words || "none started"}`);
+  bar.setAttribute("aria-label", `${total} trials: ${words || "none started"}`);
   bar.title = words || "No trials yet";
   for (const state of TRIAL_STATES) {
     let part = bar.querySelector(`.fill-${state.toLowerCase()}`);

@@ -1,4 +1,4 @@
-// All studies, newest first: state, progress, best value, devices in use. Counts are refreshed as events arrive.
+// The list of studies, newest first: state, progress, best value, devices in use. Events refresh it.
 
 import * as api from "./client.js";
 import { byId, coalesced, h, keyed, setText } from "./dom.js";
@@ -14,7 +14,7 @@ const FIRST_STUDY = `{"spec": {
   "budget": {"trials": 8, "steps": 60}
 }}`;
 const studies = new Map();
-let older = null; // pages on to the studies before those shown
+let older = null; // cursor of the next page of older studies; null: there is none
 let cluster = null;
 const draw = coalesced(drawNow);
 

@@ -6,23 +6,23 @@ import { trialColumns } from "./columns.js";
 import { byId, coalesced, h, keyed, setText } from "./dom.js";
 import { count, duration, metric, paramValue, planWords, plural } from "./format.js";
 import { copyButton, follow, guarded, refresher, toast, watchCluster } from "./live.js";
-import { Memory, asPeaks, errorWords, failureWords, lessonWords } from "./memory.js";
+import { Memory, asPeaks, errorWords, failureWords, learnedWords } from "./memory.js";
 import { LIVE_STUDY, TERMINAL, TRIAL_STATES, label, progressBar, setProgress, setStudyState, stateMark } from "./states.js";
 import { VirtualTable } from "./table.js";
 
-const MOST_CURVES = 200; // lines that can still be told apart and drawn in a frame
-const AT_ONCE = 4; // requests
+const MOST_CURVES = 200; // lines that can still be distinguished and drawn in a frame
+const AT_ONCE = 4; // parallel requests
 const FEW = 8; // trials that are fetched one by one rather than as a list
 const NEW_TRIAL = { attempt: 0, params: {}, reason: "", plan: null, plan_text: "", plan_short: "", num_ranks: 0, batch: 0, expected_bytes: 0, reserved_mib: 0, measured_bytes: 0, num_oom: 0, healed: false, num_lost: 0, step: -1, value: null };
 const studyId = Number(byId("study").dataset.studyId);
 const trials = new Map(); // id → trial
 const peaks = new Map(); // trial id → its measured attempts
-let lessons = []; // what the families of the study have learned
+let learned = []; // memory corrections of the study's families
 const curves = new Map(); // trial id → Map(step → values)
 const chosenStates = new Set();
 let study = null;
 let chosenMetric = null;
-let loaded = false; // all trials are here
+let loaded = false; // whether all trials have been fetched
 
 const open = (trial) => location.assign(`/studies/${studyId}/trials/${trial.number}`);
 const history = new History(byId("history"), open);
@@ -36,7 +36,7 @@ const table = new VirtualTable(byId("trials"), {
   columns: trialColumns(studyId, () => study.spec.fixed),
   caption: "Trials of this study",
   sortBy: "number",
-  empty: () => (trials.size ? "No trial is in the chosen states. Choose another state above." : "No trial has been proposed yet."),
+  empty: () => (trials.size ? "No trial is in the selected states. Select another state above." : "No trial has been proposed yet."),
   rowClass: (trial) => `${trial.id === bestTrial()?.id ? "best" : ""} ${trial.id === lit ? "lit" : ""}`,
   onOpen: open,
   onHover: (trial) => lines.highlight(trial?.id ?? null),
@@ -53,7 +53,7 @@ const draw = coalesced(() => {
   memory.update(trials, peaks);
   setText(byId("memory-errors"), errorWords(peaks));
   setText(byId("memory-failures"), failureWords(peaks));
-  setText(byId("memory-learned"), lessonWords(lessons));
+  setText(byId("memory-learned"), learnedWords(learned));
 });
 const drawCurves = coalesced(drawCurvesNow, 300);
 
@@ -74,11 +74,11 @@ function drawHead() {
   setText(byId("name"), study.name);
   setStudyState(byId("state"), study);
   const rule = spec.stopping.rule === "none" ? "no early stopping" : spec.stopping.rule.toUpperCase();
-  setText(byId("subtitle"), `${spec.objective.direction} ${spec.objective.metric} · ${spec.workload} · ${spec.search.sampler}, ${rule} · ${plural(spec.budget.steps, "step")} a trial`);
+  setText(byId("subtitle"), `${spec.objective.direction} ${spec.objective.metric} · ${spec.workload} · ${spec.search.sampler}, ${rule} · ${plural(spec.budget.steps, "step")} per trial`);
   byId("reason").hidden = !study.reason;
   setText(byId("reason"), study.reason);
   byId("stop").hidden = !LIVE_STUDY.has(study.state);
-  byId("stop").disabled = study.state !== "RUNNING" || !loaded; // the question names how many trials it would cancel
+  byId("stop").disabled = study.state !== "RUNNING" || !loaded; // the dialog says how many trials would be cancelled
   setText(byId("stop"), study.state === "STOPPING" ? "Stopping…" : "Stop study");
 
   const done = all.filter((trial) => TERMINAL.has(trial.state)).length;
@@ -141,7 +141,7 @@ function drawFilters() {
   );
 }
 
-// Pressed chips are the states that are shown; none pressed shows all.
+// Pressed buttons are the states that are shown; with none pressed, all states are.
 function toggle(state) {
   if (!chosenStates.delete(state)) chosenStates.add(state);
   draw();
@@ -161,7 +161,7 @@ function lightRow(trialId) {
 
 // --- curves --------------------------------------------------------------------------------------------------------
 
-/** Running trials, then the best, then the newest: those whose curves are fetched and drawn. */
+/** Trials whose curves are fetched and drawn: running ones, then the best, then the newest. */
 function curveTrials() {
   const sign = study.spec.objective.direction === "minimize" ? 1 : -1;
   const rank = (trial) => (trial.state === "RUNNING" ? -Infinity : trial.value === null ? Infinity : sign * trial.value);
@@ -244,7 +244,7 @@ const refreshStudy = refresher(async () => {
   draw();
 });
 
-/** An event tells the state and value of a trial; its plan, memory and times are fetched: one by one, or many as a list. */
+/** Fetch trials again: an event has only their state and value. A few are fetched one by one, many as a list. */
 const refreshTrials = refresher(async (ids) => {
   const known = ids.map((id) => trials.get(id));
   if (ids.length <= FEW) await each(known, async (trial) => keep([await api.trial(studyId, trial.number)]));
@@ -258,7 +258,7 @@ function keepPeaks(items) {
 
 async function loadPeaks(fetch) {
   await fetch();
-  lessons = await api.learned(studyId);
+  learned = await api.learned(studyId);
   draw();
 }
 
@@ -275,7 +275,7 @@ function onTrial({ trial_id: id, data }) {
 
 function onAttempt({ trial_id: id }) {
   if (!trials.has(id)) return;
-  fetchedStep.delete(id); // a resumed attempt repeats steps: its rows replace the older ones
+  fetchedStep.delete(id); // a resumed attempt repeats steps, and its rows replace the older ones
   refreshTrials(id);
   refreshPeaks(id);
   refreshCurves(id);
@@ -288,7 +288,7 @@ function onMetrics({ trial_id: id, data }) {
   if (Number.isFinite(value)) trials.set(id, { ...trial, value, step: data.step });
   if (curves.has(id) || curves.size < MOST_CURVES || trial.state === "RUNNING") {
     addMetrics(id, [data]);
-    refreshCurves(id); // one event may stand for several evaluations
+    refreshCurves(id); // one event may cover several evaluations
   }
   refreshTrials(id);
   if (!peaks.get(id)?.some((peak) => peak.attempt === trial.attempt)) refreshPeaks(id); // measured once, in an early step
@@ -296,7 +296,7 @@ function onMetrics({ trial_id: id, data }) {
   drawCurves();
 }
 
-// --- what the reader does ------------------------------------------------------------------------------------------
+// --- user actions --------------------------------------------------------------------------------------------------
 
 byId("metric").addEventListener("change", (event) => {
   chosenMetric = event.target.value;
@@ -305,7 +305,7 @@ byId("metric").addEventListener("change", (event) => {
 
 byId("stop").addEventListener("click", () => {
   const open = [...trials.values()].filter((trial) => !TERMINAL.has(trial.state)).length;
-  setText(byId("confirm-words"), `${plural(open, "trial")} of “${study.name}” that have not ended will be cancelled. What has completed is kept. A stopped study cannot be resumed.`);
+  setText(byId("confirm-words"), `${plural(open, "trial")} of “${study.name}” will be cancelled. Results reported so far are kept. A stopped study cannot be resumed.`);
   byId("confirm").returnValue = "";
   byId("confirm").showModal();
 });

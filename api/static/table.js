@@ -1,4 +1,4 @@
-// A table of thousands of rows of which only the visible ones exist. Sorted by a click on a column head.
+// A table for thousands of rows that creates only the visible ones. A click on a column head sorts it.
 
 import { coalesced, h, keyed } from "./dom.js";
 
@@ -7,7 +7,7 @@ const SPARE = 12; // rows kept above and below the visible ones
 
 /**
  * `columns`: [{key, name, width or least, numeric, sort(row) → value, cell(td, row)}]. Rows are identified by `id`.
- * `onOpen(row)` answers a click anywhere in a row, `onHover(row | null)` follows the pointer.
+ * `onOpen(row)` handles a click anywhere in a row; `onHover(row | null)` is called as the pointer moves.
  */
 export class VirtualTable {
   constructor(box, { columns, caption, sortBy, empty, rowClass, onOpen, onHover }) {
@@ -61,7 +61,7 @@ export class VirtualTable {
     this.draw();
   }
 
-  /** What has no value comes last in both directions; equal rows keep the order of their ids. */
+  /** Sort the rows. Rows without a value come last in both directions; equal rows are ordered by id. */
   sort() {
     const value = this.columns.find((column) => column.key === this.sortBy).sort;
     const sign = this.descending ? -1 : 1;

@@ -1,4 +1,4 @@
-// One trial: why it is where it is, its plan in words, every attempt, its curves and the end of its log.
+// One trial: its state and the reason, its plan in words, every attempt, its curves and the end of its log.
 
 import * as api from "./client.js";
 import { Curves } from "./charts.js";
@@ -9,7 +9,7 @@ import { copyButton, follow, guarded, refresher, watchCluster } from "./live.js"
 import { LogTail } from "./logs.js";
 import { TERMINAL, setState, stateMark } from "./states.js";
 
-const LOGS_MS = 2000; // no event tells of log lines
+const LOGS_MS = 2000; // no event announces log lines
 const page = byId("trial").dataset;
 const studyId = Number(page.studyId);
 const number = Number(page.number);
@@ -43,7 +43,7 @@ function drawHead() {
   drawTime();
 }
 
-/** Of the last attempt that was measured exactly; after nothing but out-of-memory failures there is a lower bound. */
+/** Show the peaks of the last exactly measured attempt; if all ran out of memory, the lower bound. */
 function drawPeak() {
   const exact = attempts.filter((attempt) => attempt.measured_bytes && !ranOut(attempt)).at(-1);
   const predicted = exact ? toMib(exact.expected_bytes) : trial.predicted_mib;
@@ -84,7 +84,7 @@ function drawAttempts() {
 }
 
 function nothingRun() {
-  const words = trial.state === "INFEASIBLE" ? "It was never launched, and has used no device: no plan fits." : "It has not been launched yet.";
+  const words = trial.state === "INFEASIBLE" ? "No plan fits, so the trial was never launched and has used no device." : "The trial has not been launched yet.";
   return h("tbody", {}, h("tr", {}, h("td", { colspan: 10, class: "muted" }, words)));
 }
 
@@ -106,7 +106,7 @@ function attemptBody(attempt) {
       h("td", {}, clock(attempt.created_at)),
       h("td", { class: "num" }, attempt.ended_at ? duration(attempt.ended_at - attempt.created_at) : "–"),
     ),
-    h("tr", {}, h("td"), h("td", { colspan: 9 }, h("div", { class: "told" }, attempt.placement_reason ? h("p", {}, `Placed: ${attempt.placement_reason}`) : null, detailNode(attempt)))),
+    h("tr", {}, h("td"), h("td", { colspan: 9 }, h("div", { class: "detail" }, attempt.placement_reason ? h("p", {}, `Placed: ${attempt.placement_reason}`) : null, detailNode(attempt)))),
   );
 }
 
@@ -132,7 +132,7 @@ function drawCurvesNow() {
   const objective = study.spec.objective.metric;
   const names = [...new Set(ordered.flatMap((row) => Object.keys(row.values)))].sort((a, b) => (b === objective) - (a === objective) || (a < b ? -1 : 1));
   const marks = ordered.filter((row, at) => at && row.attempt !== ordered[at - 1].attempt).map((row) => row.step);
-  setText(byId("curves-aside"), marks.length ? "dashed: a later attempt took over" : "");
+  setText(byId("curves-aside"), marks.length ? "dashed: a later attempt resumed here" : "");
   keyed(byId("curves"), names, (name) => name, figure);
   for (const name of names) {
     const points = ordered.filter((row) => Number.isFinite(row.values[name])).map((row) => [row.step, row.values[name]]);
@@ -149,7 +149,7 @@ function figure(name) {
 
 // --- loading and following -----------------------------------------------------------------------------------------
 
-let lastLine = -1; // -1: the end of what there is
+let lastLine = -1; // -1: fetch the last lines
 let lastStep = -1;
 
 const fetchers = {
@@ -175,7 +175,7 @@ const fetchers = {
 };
 const refresh = refresher((kinds) => Promise.all(kinds.map((kind) => fetchers[kind]())));
 
-/** Only events of this trial; the stream carries those of its study. */
+/** Call `handle` only for events of this trial: the stream carries those of its whole study. */
 function mine(handle) {
   return (event) => event.trial_id === trial.id && handle(event);
 }
@@ -188,7 +188,7 @@ const handlers = {
     draw();
   }),
   attempt: mine(() => {
-    lastStep = -1; // a resumed attempt repeats steps: its rows replace the older ones
+    lastStep = -1; // a resumed attempt repeats steps, and its rows replace the older ones
     for (const kind of Object.keys(fetchers)) refresh(kind);
   }),
   metrics: mine(() => {
