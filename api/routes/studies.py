@@ -12,12 +12,12 @@ from api.problems import read_body
 from api.routes.answers import page_of, problems
 from api.routes.parameters import After, StudyId, TheStore
 from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key, parse_submission
-from api.views.studies import LessonView, StudyDetail, StudyView, study_detail, study_view
+from api.views.studies import LearnedView, StudyDetail, StudyView, study_detail, study_view
 from api.views.view import Page
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
-from scamp_service.store.summary import learned_of, lesson_json, study_summary
+from scamp_service.store.summary import learned_json, learned_of, study_summary
 
 router = APIRouter(prefix="/v1", tags=["studies"])
 
@@ -89,10 +89,10 @@ def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
 
 
 @router.get("/studies/{study_id}/learned", responses=problems(404))
-def list_learned(study_id: StudyId, store: TheStore) -> list[LessonView]:
+def list_learned(study_id: StudyId, store: TheStore) -> list[LearnedView]:
     """List what was learned about the memory of the study's families, the family with the most trials first."""
     store.study(study_id)
-    return [LessonView(**lesson_json(*item)) for item in learned_of(store, study_id).items()]
+    return [LearnedView(**learned_json(*item)) for item in learned_of(store, study_id).items()]
 
 
 def _view(store: Store, study: Study, now: float) -> StudyView:

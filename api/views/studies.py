@@ -56,7 +56,7 @@ class StudyView(View):
     finished_at: Time | None
 
 
-class LessonView(View):
+class LearnedView(View):
     """Memory correction learned from the newest trials of a family: bytes that are added to the prediction of its next
     candidate, beyond its trace and the constant margin. A family is a workload with its code and all parameters except
     the numbers that a study searches."""
@@ -102,7 +102,7 @@ class SummaryView(View):
     device_seconds: float
     wall_seconds: float
     best_metrics: Annotated[dict[str, float | None], Field(description="metrics of the best trial's last evaluation")]
-    learned: list[LessonView]
+    learned: list[LearnedView]
 
 
 class StudyDetail(StudyView):

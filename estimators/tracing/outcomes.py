@@ -92,7 +92,7 @@ class Outcomes:
         """The cached outcome; None if there is none."""
         return self._known.get(key)
 
-    def foretell(self, key: Key, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome | None:
+    def predict(self, key: Key, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome | None:
         """The outcome, computed on meta tensors instead of fake ones and cached; None if that does not work."""
         if operation not in _KNOWN_ON_META or any(type(one) is torch.device for one in kwargs.values()):
             return None

@@ -165,7 +165,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = self._outcomes.key(func, args, kwargs)
         outcome = None
         if key is not None:
-            outcome = self._outcomes.known(key) or self._outcomes.foretell(key, func, args, kwargs)
+            outcome = self._outcomes.known(key) or self._outcomes.predict(key, func, args, kwargs)
         if outcome is not None:
             out = self._outcomes.again(outcome, args)
         else:

@@ -184,10 +184,8 @@ def calibrate(data_dir: DataDir = None) -> None:
     with err.status("measuring the CPU …"):
         _print_kind(calibrate_cpu(settings.data_dir))
     for gpu in one_of_each(inventory()):
-        if gpu.strangers_mib:
-            err.print(
-                f"other processes hold {gpu.strangers_mib} MiB of {gpu.name}: measurements beside them may be wrong"
-            )
+        if gpu.other_processes_mib:
+            err.print(f"other processes hold {gpu.other_processes_mib} MiB of {gpu.name}, so measurements may be wrong")
         with err.status(f"measuring {gpu.name} …"):
             _print_kind(calibrate_gpu(settings.data_dir, gpu))
 

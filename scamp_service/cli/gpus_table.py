@@ -16,7 +16,7 @@ def as_table(gpus: tuple[Gpu, ...]) -> Table:
         table.add_column(heading, justify="right" if numeric else "left", no_wrap=heading != "links")
     for gpu in gpus:
         name = f"{gpu.name} (MIG)" if gpu.mig else gpu.name
-        numbers = [str(number) for number in (gpu.total_mib, gpu.strangers_mib, gpu.free_mib)]
+        numbers = [str(number) for number in (gpu.total_mib, gpu.other_processes_mib, gpu.free_mib)]
         table.add_row(str(gpu.index), name, *numbers, _words(gpu.links), gpu.kind or "")
     return table
 

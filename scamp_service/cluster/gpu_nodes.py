@@ -45,8 +45,8 @@ def why_nothing(node: str, least: Gpu | None, max_gangs: int) -> str:
         why = f"NVML does not say how much memory GPU {least.index} ({least.name}) has: check nvidia-smi, {without}"
     else:
         why = (
-            f"processes that are not ScaMP's hold {least.strangers_mib} of {least.total_mib} MiB on GPU {least.index} "
-            f"({least.name}), and CUDA contexts of {max_gangs} gangs (SCAMP_MAX_GANGS_PER_DEVICE) take "
+            f"processes that are not ScaMP's hold {least.other_processes_mib} of {least.total_mib} MiB on GPU "
+            f"{least.index} ({least.name}), and CUDA contexts of {max_gangs} gangs (SCAMP_MAX_GANGS_PER_DEVICE) take "
             f"{GPU_CONTEXT_MIB * max_gangs} MiB: end those processes, {without}"
         )
     return f"node {node} offers no devices: {why}"

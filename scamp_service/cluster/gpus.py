@@ -54,9 +54,9 @@ class Gpu:
     """One GPU and its memory.
 
     ``total_mib`` is the total that ``nvidia-smi`` shows, 0 when unknown. The driver keeps ``reserved_mib`` of it; when
-    the driver does not report that (None), ``strangers_mib`` includes it.
+    the driver does not report that (None), ``other_processes_mib`` includes it.
 
-    ``strangers_mib`` is the memory that is not known to belong to ranks of ScaMP. It includes processes that cannot be
+    ``other_processes_mib`` is memory that is not known to belong to ranks of ScaMP. It includes processes that cannot be
     looked up (containers number processes differently) and processes whose memory NVML does not report, because it is
     safer to offer less. Ranks of another ScaMP on this machine cannot be distinguished from ours.
     """
@@ -66,7 +66,7 @@ class Gpu:
     name: str
     total_mib: int
     reserved_mib: int | None
-    strangers_mib: int
+    other_processes_mib: int
     mig: bool
     links: GpuLinks
 
@@ -76,7 +76,7 @@ class Gpu:
 
         It is 0 in MIG mode: CUDA then shows one instance of the GPU, whose size is not read here.
         """
-        return 0 if self.mig else max(0, self.total_mib - (self.reserved_mib or 0) - self.strangers_mib)
+        return 0 if self.mig else max(0, self.total_mib - (self.reserved_mib or 0) - self.other_processes_mib)
 
     @property
     def kind(self) -> str | None:
@@ -169,7 +169,7 @@ def _gpu(index: int, device: _Device, places: Mapping[str, int]) -> Gpu:
         name=device.query(nvml.nvmlDeviceGetName) or "unknown",
         total_mib=total // MIB,
         reserved_mib=None if reserved is None else -(-reserved // MIB),
-        strangers_mib=-(-others // MIB),
+        other_processes_mib=-(-others // MIB),
         mig=mig is not None and mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
         links=_links(device, places),
     )

@@ -31,9 +31,9 @@ def calibrate_gpu(data_dir: Path, gpu: Gpu) -> DeviceKind:
 
 
 def one_of_each(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Of each product the GPU of which strangers hold least; none in MIG mode, where CUDA shows a part of one."""
+    """One GPU of each product, the one on which other processes hold least; none in MIG mode, as CUDA shows a part."""
     idlest: dict[str, Gpu] = {}
-    for gpu in sorted(gpus, key=lambda gpu: gpu.strangers_mib):
+    for gpu in sorted(gpus, key=lambda gpu: gpu.other_processes_mib):
         if not gpu.mig:
             idlest.setdefault(gpu.name, gpu)
     return list(idlest.values())

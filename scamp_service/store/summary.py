@@ -102,7 +102,7 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     """The complete summary of a stored study. Raises ``NotFound``."""
     trials = all_trials(store, study_id)
     summary = summarize(store.study(study_id), trials, store.study_attempts(study_id), now=now)
-    summary = replace(summary, learned=[lesson_json(*item) for item in learned_of(store, study_id).items()])
+    summary = replace(summary, learned=[learned_json(*item) for item in learned_of(store, study_id).items()])
     if summary.best is None:
         return summary
     best = next(trial for trial in trials if trial.number == summary.best.trial)
@@ -122,7 +122,7 @@ def learned_of(store: Reads, study_id: int) -> dict[str, Learned]:
     return found
 
 
-def lesson_json(family: str, learned: Learned) -> Json:
+def learned_json(family: str, learned: Learned) -> Json:
     """The memory correction of one family as JSON."""
     return {"family": family, **asdict(learned)}
 

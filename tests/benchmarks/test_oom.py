@@ -15,7 +15,7 @@ def ends(dies_below: int) -> list[str]:
     return ["OutOfMemory" if cap < PEAK * dies_below // 100 else "" for cap in CAPS]
 
 
-def test_a_run_that_needs_what_was_foretold_is_right_at_every_cap() -> None:
+def test_a_run_that_needs_what_was_predicted_is_right_at_every_cap() -> None:
     found = figures([Result(PEAK, RESERVED, CAPS, ends(100), used=False)])
     assert found["oom_decisions"] == 6 and found["oom_right_pct"] == 100
     assert found["oom_missed"] == found["oom_inside_missed"] == found["oom_reserved_missed"] == 0

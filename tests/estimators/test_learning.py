@@ -47,7 +47,7 @@ def test_a_measured_failure_teaches_its_family_what_its_own_next_attempt_gets() 
     assert str(learned) == "23.7 MiB learned from 1 trial of this family, 1 of them out of memory"
 
 
-def test_measured_trials_that_were_foretold_leave_the_constant_margin() -> None:
+def test_measured_trials_that_were_predicted_leave_the_constant_margin() -> None:
     """Predicted and measured bytes of five honest trials of the demo: the trace is right to 512 bytes."""
     pairs = [(22996868, 22997380), (67442480, 67442992), (66957216, 66957728), (1744420, 1744932), (84346656, 84347168)]
     past = [run(i, Ending.OTHER, traced_bytes=a, measured_bytes=b) for i, (a, b) in enumerate(pairs)]
@@ -67,7 +67,7 @@ def test_tensors_that_the_trace_missed_are_added_whatever_came_of_the_trial() ->
 
 
 # --- another trial of that kind: healed, it went on from a checkpoint, so that the step it measured was the spiking one
-def test_one_measured_exception_is_reserved_for_and_not_foretold() -> None:
+def test_one_measured_exception_is_reserved_for_and_not_predicted() -> None:
     rare = Run(2, ("virtual",), 9961472, 18979225, 34 * MIB, 35127808, Ending.FINISHED)
     usual = [run(number, extra_bytes=rare.measured_bytes - rare.traced_bytes) for number in (3, 4, 5)]
     for count in range(4):
@@ -75,7 +75,7 @@ def test_one_measured_exception_is_reserved_for_and_not_foretold() -> None:
         assert (learned.extra_bytes, learned.bias_bytes) == (rare.measured_bytes - rare.traced_bytes, 0)
 
 
-def test_what_half_of_three_trials_have_measured_is_foretold() -> None:
+def test_what_half_of_three_trials_have_measured_is_predicted() -> None:
     past = [run(number, measured_bytes=(20 + more) * MIB) for number, more in enumerate((5, 3, 9))]
     assert [learn(past[:count], KIND).bias_bytes for count in (1, 2, 3)] == [0, 0, 5 * MIB]
     assert learn(past, KIND).extra_bytes == 9 * MIB

@@ -23,7 +23,7 @@ def test_a_rank_of_a_gang_has_more_that_no_trace_shows() -> None:
     assert gang.margin_bytes - single.margin_bytes == GANG_MARGIN_BYTES
 
 
-def test_what_failures_have_taught_counts_as_part_of_the_peak() -> None:
+def test_what_was_learned_from_failures_counts_as_part_of_the_peak() -> None:
     cost = predict(PROFILE, Plan(8), extra_bytes=5 * MIB)
     assert cost.peak_bytes == 23 * MIB and cost.parts == {"learned": 5 * MIB}
 

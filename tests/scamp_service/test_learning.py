@@ -103,7 +103,7 @@ def test_of_trials_side_by_side_only_those_that_had_begun_are_out_of_memory(empt
 
 
 def test_the_error_of_a_family_whose_tensors_are_missed_shrinks_to_nothing(empty: Store) -> None:
-    """Reserved is what is foretold (this executor knows no margin), so the first one fails, and is measured when it is
+    """Reserved is what is predicted (this executor knows no margin), so the first one fails, and is measured when it is
     healed. Those planned before three were measured have room enough, but no prediction of their tensors yet."""
     learning = HiddenMemory(empty, missed=10)
     exact = [attempt for attempt in learning.attempts() if attempt.outcome is Outcome.DONE]

@@ -1,4 +1,4 @@
-"""Models of Hugging Face's transformers, which know nothing of ScaMP: foretold and real memory of a step."""
+"""Models of Hugging Face's transformers, which know nothing of ScaMP: predicted and real memory of a step."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def llama(width: int, depth: int) -> Any:
 
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("make", [gpt2, llama])
-def test_the_memory_of_a_transformer_is_foretold(make: Any, recompute: bool) -> None:
+def test_the_memory_of_a_transformer_is_predicted(make: Any, recompute: bool) -> None:
     torch.set_num_threads(1)
     workload = FunctionWorkload(make, {"width": 64, "depth": 2})
-    foretold = trace(recipe_of(workload), Layout(recompute=recompute), 16).curve.peak_bytes(8)
+    predicted = trace(recipe_of(workload), Layout(recompute=recompute), 16).curve.peak_bytes(8)
     model = workload.build_model()
     apply_plan(model, workload.blocks(model), Layout(recompute=recompute), None)
     optimizer = workload.optimizer(model)
@@ -56,4 +56,4 @@ def test_the_memory_of_a_transformer_is_foretold(make: Any, recompute: bool) -> 
         train_step(workload, model, optimizer, [workload.train_batch(torch.zeros(8))], 1)
 
     step()
-    assert foretold == pytest.approx(measure_peak(torch.device("cpu"), model, optimizer, step), rel=0.01)
+    assert predicted == pytest.approx(measure_peak(torch.device("cpu"), model, optimizer, step), rel=0.01)

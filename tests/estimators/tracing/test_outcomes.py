@@ -116,7 +116,7 @@ def test_meta_tensors_tell_the_same_as_fake_ones(operation: Any, arguments: Any)
         assert key is not None
         known = outcomes.learn(key, operation, given, {}, operation(*given))
         assert known.made
-        assert outcomes.foretell(key, operation, given, {}) == known
+        assert outcomes.predict(key, operation, given, {}) == known
 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(dp_shard=2, recompute=True, accumulate=True)], ids=str)
@@ -140,7 +140,7 @@ def test_what_depends_on_the_device_or_is_wrong_is_not_told_by_meta_tensors() ->
             (aten.mm.default, (torch.empty(2, 3), torch.empty(2, 3)), {}),
         ]:
             key = outcomes.key(operation, args, kwargs)
-            assert key is not None and outcomes.foretell(key, operation, args, kwargs) is None
+            assert key is not None and outcomes.predict(key, operation, args, kwargs) is None
 
 
 def test_an_operation_in_place_gives_its_argument() -> None:

@@ -153,7 +153,7 @@ def test_more_ranks_than_devices_are_never_planned() -> None:
     assert Model(state=150, sample=1).chosen(batch=32, devices=cluster(100, 100, 100, 100, 100)).plan.dp_shard == 4
 
 
-def test_what_an_out_of_memory_has_taught_changes_the_plan() -> None:
+def test_what_was_learned_from_an_out_of_memory_changes_the_plan() -> None:
     model = Model(state=30, sample=1)
     assert model.chosen(batch=32).plan == Plan(32)
     assert model.chosen(batch=32, extra_bytes=25 * MIB).plan == Plan(16, 2)

@@ -1,4 +1,4 @@
-"""GPUs as NVML tells of them: by a small NVML in memory, which refuses what real ones refuse."""
+"""GPUs as NVML reports them: a small NVML in memory, which refuses what real ones refuse."""
 
 from __future__ import annotations
 
@@ -167,43 +167,43 @@ def test_without_a_driver_there_are_no_gpus(machine: Install) -> None:
         assert fake.asked == ["nvmlInit"], "what was not opened is not closed"
 
 
-def test_what_strangers_hold_is_not_offered(machine: Install) -> None:
+def test_what_other_processes_hold_is_not_offered(machine: Install) -> None:
     machine(Card(free=61000, processes=((NOTEBOOK, 20000),)))
     gpu = only(inventory())
-    assert (gpu.strangers_mib, gpu.free_mib) == (20000, 61000)
+    assert (gpu.other_processes_mib, gpu.free_mib) == (20000, 61000)
 
 
 def test_what_our_own_ranks_hold_counts_as_free(machine: Install) -> None:
     machine(Card(free=51000, processes=((NOTEBOOK, 20000), (RANK, 10000))))
     gpu = only(inventory())
-    assert (gpu.strangers_mib, gpu.free_mib) == (20000, 61000)
+    assert (gpu.other_processes_mib, gpu.free_mib) == (20000, 61000)
 
 
 def test_a_process_that_nobody_knows_is_a_stranger(machine: Install) -> None:
     machine(Card(free=80000, processes=((999_999_999, 1000),)))
-    assert only(inventory()).strangers_mib == 1000
+    assert only(inventory()).other_processes_mib == 1000
     assert not is_rank(999_999_999)
 
 
 def test_a_rank_of_which_nvml_does_not_tell_what_it_holds_is_a_stranger(machine: Install) -> None:
     machine(Card(free=80000, processes=((RANK, None),)))
-    assert only(inventory()).strangers_mib == 1000
+    assert only(inventory()).other_processes_mib == 1000
 
 
-def test_memory_that_no_listed_process_holds_is_a_strangers(machine: Install) -> None:
+def test_memory_that_no_listed_process_holds_counts_as_that_of_others(machine: Install) -> None:
     machine(Card(free=80000))  # a process with graphics only, or one that a container does not show
-    assert only(inventory()).strangers_mib == 1000
+    assert only(inventory()).other_processes_mib == 1000
 
 
 def test_ranks_cannot_hold_more_than_is_held(machine: Install) -> None:
     machine(Card(free=80000, processes=((RANK, 3000),)))
-    assert only(inventory()).strangers_mib == 0
+    assert only(inventory()).other_processes_mib == 0
 
 
-def test_an_old_driver_counts_its_own_part_as_a_strangers(machine: Install) -> None:
+def test_an_old_driver_counts_its_own_part_as_that_of_others(machine: Install) -> None:
     machine(Card(), refused={"v2": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
     gpu = only(inventory())
-    assert (gpu.reserved_mib, gpu.strangers_mib, gpu.free_mib) == (None, 559, 81000)
+    assert (gpu.reserved_mib, gpu.other_processes_mib, gpu.free_mib) == (None, 559, 81000)
 
 
 def test_parts_of_a_mib_are_never_offered(machine: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,14 +211,14 @@ def test_parts_of_a_mib_are_never_offered(machine: Install, monkeypatch: pytest.
     held = SimpleNamespace(total=100 * MIB, reserved=10 * MIB + 1, free=70 * MIB)
     monkeypatch.setattr(fake, "_memoryinfo", lambda card, version: held, raising=False)
     gpu = only(inventory())
-    assert (gpu.reserved_mib, gpu.strangers_mib, gpu.free_mib) == (11, 20, 69)
+    assert (gpu.reserved_mib, gpu.other_processes_mib, gpu.free_mib) == (11, 20, 69)
 
 
 OPTIONAL = {
     "nvmlDeviceGetName": {"name": "unknown"},
     "nvmlDeviceGetUUID": {"uuid": ""},
-    "nvmlDeviceGetMemoryInfo": {"total_mib": 0, "reserved_mib": None, "strangers_mib": 0},
-    "nvmlDeviceGetComputeRunningProcesses": {"strangers_mib": 21000},
+    "nvmlDeviceGetMemoryInfo": {"total_mib": 0, "reserved_mib": None, "other_processes_mib": 0},
+    "nvmlDeviceGetComputeRunningProcesses": {"other_processes_mib": 21000},
     "nvmlDeviceGetMigMode": {},
     "nvmlDeviceGetPciInfo": {"links": GpuLinks(3, (), 2, 5, 16)},
     "nvmlDeviceGetNvLinkState": {"links": GpuLinks(0, (), 0, 5, 16)},
@@ -238,7 +238,7 @@ def test_what_a_gpu_does_not_tell_is_unknown_and_the_rest_is_told(machine: Insta
 
     machine(*cards())
     whole = inventory()[0]
-    assert (whole.strangers_mib, whole.links) == (1000, GpuLinks(3, ((1, 1),), 2, 5, 16))
+    assert (whole.other_processes_mib, whole.links) == (1000, GpuLinks(3, ((1, 1),), 2, 5, 16))
     fake = machine(*cards(), refused={query: error})
     assert inventory()[0] == replace(whole, **OPTIONAL[query])
     assert fake.opened == 0
@@ -274,7 +274,7 @@ def test_a_library_of_another_version_than_its_driver_is_like_a_refusal(
 
     fake = machine(Card(free=80000, processes=((RANK, 1000),)))
     monkeypatch.setattr(fake, "_computerunningprocesses", mismatch, raising=False)
-    assert only(inventory()).strangers_mib == 1000
+    assert only(inventory()).other_processes_mib == 1000
 
 
 def test_nvlinks_are_counted_by_the_gpu_that_they_lead_to(machine: Install) -> None:
@@ -398,7 +398,7 @@ class Asked(pools.Offers):
         self._measured[node_id] = measure_gpus(num_gpus)
 
 
-def test_strangers_are_told_of_once_and_their_end_gives_the_devices_back(
+def test_other_processes_are_reported_once_and_their_end_gives_the_devices_back(
     machine: Install, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     card = Card(free=1000)
@@ -494,7 +494,7 @@ def test_devices_as_json_is_one_object(machine: Install) -> None:
                 "name": H100,
                 "total_mib": 81559,
                 "reserved_mib": 559,
-                "strangers_mib": 21000,
+                "other_processes_mib": 21000,
                 "free_mib": 60000,
                 "mig": False,
                 "kind": "H100",

@@ -96,7 +96,7 @@ def test_on_gpus_ranks_get_what_the_allocator_must_be_given_and_room_for_nccl(
     assert tensors_mib + beyond_mib <= sized.prediction.reserved_mib < tensors_mib + beyond_mib + 100
 
 
-def test_what_failures_have_taught_changes_the_plan(sizing: Sizing) -> None:
+def test_what_was_learned_from_failures_changes_the_plan(sizing: Sizing) -> None:
     first = sizing.size({"depth": 4, "width": 64, "batch": 64})
     second = sizing.size({"depth": 4, "width": 64, "batch": 64}, extra=80 * 2**20)
     assert isinstance(first, Sized) and isinstance(second, Sized)

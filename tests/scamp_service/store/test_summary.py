@@ -14,8 +14,8 @@ from scamp_service.model import Attempt, Study
 from scamp_service.store.store import Store
 from scamp_service.store.summary import (
     Summary,
+    learned_json,
     learned_of,
-    lesson_json,
     most_at_once,
     prediction_errors_pct,
     summarize,
@@ -129,13 +129,13 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
     assert store.report(first, 1, "t", measured_bytes=31 * MIB, now=3.0)
     assert store.report_outcome(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=4.0)
     assert learned_of(store, study.id) == {"f": Learned(16 * MIB, 0, 1, 1, (study.id,)), "g": Learned()}
-    assert lesson_json("f", Learned(16, 2, 1, 1, (3,))) == {
+    assert learned_json("f", Learned(16, 2, 1, 1, (3,))) == {
         "family": "f", "extra_bytes": 16, "bias_bytes": 2, "num_trials": 1, "num_out_of_memory": 1, "studies": (3,),
     }  # fmt: skip
 
 
 def test_the_closing_line_tells_measured_errors_failures_and_what_was_learned() -> None:
-    summary = replace(summary_of(HONEST, *HEALED), learned=[lesson_json("f", Learned(24842845, 0, 1, 1, (3,)))])
+    summary = replace(summary_of(HONEST, *HEALED), learned=[learned_json("f", Learned(24842845, 0, 1, 1, (3,)))])
     line = closing_line(summary.to_json())
     assert "predicted within 0.0 % (median), 0.0 % (worst)" in line
     assert "2 attempts out of memory, the worst needed at least 83 % more than predicted" in line
