@@ -56,7 +56,7 @@ class Gpu:
     ``total_mib`` is the total that ``nvidia-smi`` shows, 0 when unknown. The driver keeps ``reserved_mib`` of it; when
     the driver does not report that (None), ``other_processes_mib`` includes it.
 
-    ``other_processes_mib`` is memory that is not known to belong to ranks of ScaMP. It includes processes that cannot be
+    ``other_processes_mib`` is memory not known to belong to ranks of ScaMP. It includes processes that cannot be
     looked up (containers number processes differently) and processes whose memory NVML does not report, because it is
     safer to offer less. Ranks of another ScaMP on this machine cannot be distinguished from ours.
     """
