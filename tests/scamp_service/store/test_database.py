@@ -220,7 +220,7 @@ def test_a_database_that_another_one_holds_is_waited_for_and_then_said_so(tmp_pa
 def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("to do: " * 1000)
-    with pytest.raises(Unavailable, match=r"notes\.txt.*something else"):
+    with pytest.raises(Unavailable, match=r"notes\.txt.*not a database; choose another"):
         Store(f"sqlite:///{path}")
     assert path.read_text() == "to do: " * 1000
     for impossible in (tmp_path, path / "scamp.db"):
@@ -235,7 +235,7 @@ def test_a_url_of_another_kind_is_bad_input(url: str) -> None:
 
 
 def test_a_server_that_is_away_is_said_so_without_the_password(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="check that it runs") as caught:
+    with pytest.raises(Unavailable, match="check that it is running") as caught:
         Store(f"postgresql://me:secret@/scamp?host={tmp_path}")
     assert "secret" not in str(caught.value)
 
