@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.memory import GANG_MARGIN_BYTES, MARGIN_BYTES, MARGIN_PERCENT, largest_micro_batch, predict
-from estimators.model import MIB, Layout, ModelProfile, Plan
+from estimators.memory import GANG_MARGIN_BYTES, GPU_MARGIN, MARGIN_BYTES, MARGIN_PERCENT, largest_micro_batch, predict
+from estimators.model import CATEGORIES, MIB, Layout, ModelProfile, Plan
 from estimators.peaks.envelope import Envelope, Line
 
 CURVE = Envelope((Line(MIB, 10 * MIB),), Line(0, 10 * MIB))
@@ -48,3 +48,22 @@ def test_the_largest_micro_batch_fits_with_its_margin_and_one_more_does_not(
 def test_a_layout_that_was_not_traced_has_no_footprint() -> None:
     with pytest.raises(KeyError):
         predict(PROFILE, Plan(8, recompute=True))
+
+
+def test_the_parts_add_up_to_the_peak_with_what_was_learned_and_what_the_allocator_needs() -> None:
+    class OnGpu:
+        """A peak curve of 16 MiB of tensors for which the allocator needs 18 MiB."""
+
+        def peak_bytes(self, micro_batch: int) -> int:
+            return 18 * MIB
+
+        def parts(self, micro_batch: int) -> dict[str, int]:
+            return {"parameters": 10 * MIB, "activations": 6 * MIB, "slack": 2 * MIB}
+
+        def largest_batch(self, capacity_bytes: int) -> int:
+            return 8
+
+    profile = ModelProfile("s", 1, 0, {Layout(): OnGpu()})
+    found = predict(profile, Plan(8), extra_bytes=5 * MIB, margin=GPU_MARGIN)
+    assert found.parts.keys() <= set(CATEGORIES) and sum(found.parts.values()) == found.peak_bytes == 23 * MIB
+    assert (found.traced_bytes, found.slack_bytes, found.predicted_bytes) == (16 * MIB, 2 * MIB, 21 * MIB)
