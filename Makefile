@@ -21,7 +21,7 @@ no_python = ScaMP needs Python 3.11 or newer, which $(or $(PYTHON),the PATH) doe
 environment = @python=$$($(find_python)); \
 	if [ -z "$$python" ]; then echo "$(strip $(no_python))" >&2; exit 1; fi; "$$python" deploy/environment.py
 
-.PHONY: help setup run test check lint types floors pytest bench lock clean
+.PHONY: help setup run test check lint types floors pytest soak bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ floors: .venv/.ready-dev ## import-linter: imports point down only
 
 pytest: .venv/.ready-dev ## run the tests
 	$(python) -m pytest --hypothesis-profile=ci -n 2 --dist loadfile --no-loadscope-reorder --durations=25 --durations-min=5
+
+soak: .venv/.ready-dev ## run the tests that take long: many seeds, many kills, every combination
+	$(python) -m pytest --hypothesis-profile=ci -m soak -n 2 --dist loadfile --durations=25 --durations-min=5
 
 bench: .venv/.ready ## run every benchmark with --quick
 	@for file in $(filter-out benchmarks/__init__.py,$(wildcard benchmarks/*.py)); do \

@@ -19,9 +19,14 @@ from tests.processes import Served, pids_of, trains, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
-# Two devices for one gang each, so that there are two ranks in all, and a gang of two fills the cluster.
-CLUSTER = {"SCAMP_VIRTUAL_DEVICES": "2", "SCAMP_DEVICE_MIB": "29", "SCAMP_MAX_GANGS_PER_DEVICE": "1"}
-REPORT_EVERY = 10
+# Two devices for one gang each, so that there are two ranks in all, and a gang of two fills the cluster. The lease of a
+# killed controller lapses in the time that the next one takes to start.
+CLUSTER = {
+    "SCAMP_VIRTUAL_DEVICES": "2",
+    "SCAMP_DEVICE_MIB": "29",
+    "SCAMP_MAX_GANGS_PER_DEVICE": "1",
+    "SCAMP_LEASE_SECONDS": "3",
+}
 STUDY: dict[str, Any] = {
     "workload": "vit_digits",
     "objective": {"metric": "accuracy"},
@@ -30,11 +35,11 @@ STUDY: dict[str, Any] = {
     "stopping": {"rule": "none"},
 }
 SMALL = STUDY | {"name": "one rank each", "fixed": {"depth": 2, "width": 32, "patch": 4}}
-LARGE = STUDY | {"name": "two ranks each", "fixed": {"depth": 8, "width": 128, "patch": 4, "batch": 8}}
+LARGE = STUDY | {"name": "two ranks each", "fixed": {"depth": 8, "width": 128, "patch": 4, "batch": 32}}
 
 
-def study(of: dict[str, Any], trials: int, steps: int) -> dict[str, Any]:
-    return of | {"budget": {"trials": trials, "steps": steps, "report_every": REPORT_EVERY, "max_lost": 5}}
+def study(of: dict[str, Any], trials: int, steps: int, report_every: int = 10) -> dict[str, Any]:
+    return of | {"budget": {"trials": trials, "steps": steps, "report_every": report_every, "max_lost": 5}}
 
 
 class Watched:
@@ -93,7 +98,8 @@ class Watched:
             assert outcomes.count("DONE") == 1 and outcomes[-1] == "DONE", f"{where}: {outcomes}"
             assert [attempt["attempt"] for attempt in attempts] == list(range(1, trial["num_lost"] + 2)), where
             rows = list(client.metrics(trial["study_id"], trial["number"]))
-            expected = list(range(REPORT_EVERY, spec["budget"]["steps"] + 1, REPORT_EVERY))
+            every = spec["budget"]["report_every"]
+            expected = list(range(every, spec["budget"]["steps"] + 1, every))
             assert [row["step"] for row in rows] == expected, f"{where}: each evaluation is there once"
             for row in rows:
                 seen = self.metrics[trial["study_id"], trial["number"], row["step"], row["attempt"]]
@@ -120,62 +126,89 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("service") / "data"
 
 
-def test_two_studies_that_fill_the_cluster_live_through_kills_at_any_moment(data_dir: Path) -> None:
-    rng = random.Random(2023)
-    service = Served(data_dir, **CLUSTER)
+@pytest.fixture(scope="module")
+def services(data_dir: Path) -> Iterator[list[Served]]:
+    """The newest one runs."""
+    services = [Served(data_dir, **CLUSTER)]
+    yield services
+    for service in services:
+        service.abandon()
+
+
+def live_through_kills(
+    service: Served, seed: int, rounds: list[tuple[int, list[str]]], large_steps: int, report_every: int
+) -> None:
+    """Two studies that fill the cluster; ``rounds`` are the ranks of the gang that trains and what is killed then."""
+    rng = random.Random(seed)
+    watched = Watched(service, study(LARGE, trials=2, steps=large_steps, report_every=report_every))
+    until(lambda: any(trial["num_ranks"] for trial in watched.trials()), "a plan for two ranks")
+    watched.submit(study(SMALL, trials=3, steps=150))  # what runs now leaves no device free
+    num_ranks = 0
+    for gang, victims in rounds:
+        until(lambda gang=gang: watched.trains_on(gang), f"a gang of {gang} that reports")
+        for victim in rng.sample(victims, len(victims)):
+            time.sleep(rng.uniform(0.0, 1.5))
+            if victim == "rank":
+                num_ranks += kill_a_rank(service, watched, rng)
+            else:
+                kill(service, {"controller": "scamp_service controller", "api": "-m api"}[victim])
+            watched.trials()  # the API may be away for a moment: the client waits
+    until(watched.finished, "the end of both studies")
+    trials = watched.check()
+    assert {trial["num_ranks"] for trial in trials} == {1, 2}
+    lost = sum(trial["num_lost"] for trial in trials)
+    assert 0 < lost <= num_ranks, "only a killed rank costs an attempt: a new controller finds living gangs again"
+    resumed = [trial for trial in trials if trial["num_lost"] and trial["attempts"][0]["checkpoint_step"] > 0]
+    for trial in resumed:
+        first = trial["attempts"][0]["checkpoint_step"]
+        assert min(row["step"] for row in trial["metrics"] if row["attempt"] > 1) > first, "it began anew"
+    assert resumed, "no killed rank had a checkpoint: the test shows nothing"
+
+
+def test_two_studies_that_fill_the_cluster_live_through_kills_at_any_moment(services: list[Served]) -> None:
+    # A controller that finds a living gang again is killed beside a gang of two; that of one is a part of it.
+    rounds = [(2, ["controller", "api", "rank"]), (1, ["rank"])]
+    live_through_kills(services[-1], 2023, rounds, large_steps=20, report_every=5)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(8))
+def test_studies_live_through_many_kills(seed: int, tmp_path: Path) -> None:
+    service = Served(tmp_path / "data", **CLUSTER)
+    rounds = [(2, ["controller", "api", "rank", "controller"]), (1, ["controller", "rank"])]
     try:
-        watched = Watched(service, study(LARGE, trials=2, steps=60))
-        until(lambda: any(trial["num_ranks"] for trial in watched.trials()), "a plan for two ranks")
-        watched.submit(study(SMALL, trials=3, steps=150))  # what runs now leaves no device free
-        num_ranks = 0
-        for gang, victims in [(2, ["controller", "api", "rank"]), (1, ["controller", "rank"])]:
-            until(lambda gang=gang: watched.trains_on(gang), f"a gang of {gang} that reports")
-            for victim in rng.sample(victims, len(victims)):
-                time.sleep(rng.uniform(0.0, 1.5))
-                if victim == "rank":
-                    num_ranks += kill_a_rank(service, watched, rng)
-                else:
-                    kill(service, {"controller": "scamp_service controller", "api": "-m api"}[victim])
-                watched.trials()  # the API may be away for a moment: the client waits
-        until(watched.finished, "the end of both studies")
-        trials = watched.check()
-        assert {trial["num_ranks"] for trial in trials} == {1, 2}
-        lost = sum(trial["num_lost"] for trial in trials)
-        assert 0 < lost <= num_ranks, "only a killed rank costs an attempt: a new controller finds living gangs again"
-        resumed = [trial for trial in trials if trial["num_lost"] and trial["attempts"][0]["checkpoint_step"] > 0]
-        for trial in resumed:
-            first = trial["attempts"][0]["checkpoint_step"]
-            assert min(row["step"] for row in trial["metrics"] if row["attempt"] > 1) > first, "it began anew"
-        assert resumed, "no killed rank had a checkpoint: the test shows nothing"
-        ranks = service.pids("ray::Rank")
-        assert service.stop() == 0
-        assert ranks and service.pids() == [], "something is left behind"
+        live_through_kills(service, seed, rounds, large_steps=60, report_every=10)
+        assert service.stop() == 0 and service.pids() == []
     finally:
         service.abandon()
 
 
-def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(data_dir: Path) -> None:
-    first = Served(data_dir, **CLUSTER)
-    second = None
-    try:
-        before = {view["id"]: view["summary"]["trials"] for view in map(_detail(first), _ids(first))}
-        watched = Watched(first, study(SMALL, trials=1, steps=150))
-        check_bad_input_changes_nothing(first)
-        until(lambda: any(a["checkpoint_step"] > 0 for a in watched.attempts()), "a first checkpoint")
-        first.kill()
-        until(lambda: not pids_of(data_dir), "the end of every process", 60)
-        second = watched.service = Served(data_dir, **CLUSTER)
-        after = {view["id"]: view["summary"]["trials"] for view in map(_detail(second), before)}
-        assert after == before, "earlier studies are kept"
-        until(watched.finished, "the end of the interrupted study")
-        (trial,) = watched.check()
-        assert trial["num_lost"] == 1 and trial["attempts"][0]["checkpoint_step"] > 0
-        again = [row["step"] for row in trial["metrics"] if row["attempt"] == 2]
-        assert again[0] > trial["attempts"][0]["checkpoint_step"], "it resumes from its checkpoint"
-    finally:
-        first.abandon()
-        if second is not None:
-            second.abandon()
+def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(
+    data_dir: Path, services: list[Served]
+) -> None:
+    first = services[-1]
+    before = {view["id"]: view["summary"]["trials"] for view in map(_detail(first), _ids(first))}
+    watched = Watched(first, study(SMALL, trials=1, steps=150))
+    check_bad_input_changes_nothing(first)
+    until(lambda: any(a["checkpoint_step"] > 0 for a in watched.attempts()), "a first checkpoint")
+    first.kill()
+    until(lambda: not pids_of(data_dir), "the end of every process", 60)
+    services.append(Served(data_dir, **CLUSTER))
+    second = watched.service = services[-1]
+    after = {view["id"]: view["summary"]["trials"] for view in map(_detail(second), before)}
+    assert after == before, "earlier studies are kept"
+    until(watched.finished, "the end of the interrupted study")
+    (trial,) = watched.check()
+    assert trial["num_lost"] == 1 and trial["attempts"][0]["checkpoint_step"] > 0
+    again = [row["step"] for row in trial["metrics"] if row["attempt"] == 2]
+    assert again[0] > trial["attempts"][0]["checkpoint_step"], "it resumes from its checkpoint"
+
+
+def test_a_service_that_ends_leaves_no_process(services: list[Served]) -> None:
+    service = services[-1]
+    ranks = service.pids("ray::Rank")
+    assert service.stop() == 0
+    assert ranks and service.pids() == [], "something is left behind"
 
 
 def kill(service: Served, words: str) -> None:

@@ -119,8 +119,22 @@ def test_meta_tensors_tell_the_same_as_fake_ones(operation: Any, arguments: Any)
         assert outcomes.predict(key, operation, given, {}) == known
 
 
-@pytest.mark.parametrize("layout", [Layout(), Layout(dp_shard=2, recompute=True, accumulate=True)], ids=str)
-@pytest.mark.parametrize("name", ["vit_digits", "stdlib_gpt", "unet3d_blobs"])
+SHARDED = Layout(dp_shard=2, recompute=True, accumulate=True)
+
+
+# Sharding with attention and dropout, and with convolutions; the others are made of the same operations.
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("vit_digits", Layout()),
+        ("stdlib_gpt", SHARDED),
+        ("unet3d_blobs", SHARDED),
+        pytest.param("vit_digits", SHARDED, marks=pytest.mark.soak),
+        pytest.param("stdlib_gpt", Layout(), marks=pytest.mark.soak),
+        pytest.param("unet3d_blobs", Layout(), marks=pytest.mark.soak),
+    ],
+    ids=str,
+)
 def test_a_trace_is_the_same_without_meta_tensors(name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(load_workload(name, None)({}))
     monkeypatch.setattr(Outcomes, "_known", {})

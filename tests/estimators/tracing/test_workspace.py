@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -42,40 +43,37 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iter
     optimizer.zero_grad(set_to_none=True)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 5, 17])
-@pytest.mark.parametrize(
-    "layers",
-    [
-        lambda: (),
-        lambda: (conv(16, 64, 3, padding=1),),
-        lambda: (conv(16, 20, 3, padding=1), conv(20, 36, 3, padding=1)),  # channels that fill no block
-        lambda: (conv(16, 48, 4, stride=4),),
-        lambda: (conv(16, 48, 1),),
-        lambda: (conv(16, 32, 3, padding=1, groups=4),),
-        lambda: (conv(16, 128, 3, padding=1, stride=8), conv(128, 256, 3, padding=1, stride=2)),  # 2 × 2 pixels
-        lambda: (conv(16, 128, 3, padding=1, stride=16), conv(128, 256, 3, padding=1)),
-        lambda: (conv(16, 32, 3, padding=2, dilation=2),),
-        lambda: (conv(16, 64, 3, padding=1, stride=2), nn.ConvTranspose2d(64, 32, 2, 2)),
-    ],
-    ids=[
-        "few channels",
-        "3×3",
-        "odd channels",
-        "patches",
-        "1×1",
-        "groups",
-        "few pixels",
-        "fewer than the kernel",
-        "dilation",
-        "transposed",
-    ],
-)
-def test_the_peak_of_convolutions_is_that_of_a_real_step(layers: Any, batch: int) -> None:
-    check(lambda: net(*layers()), (3, 32, 32), batch)
+BATCHES = (1, 2, 5, 17)
+LAYERS: dict[str, Callable[[], tuple[nn.Module, ...]]] = {
+    "few channels": lambda: (),
+    "3×3": lambda: (conv(16, 64, 3, padding=1),),
+    "odd channels": lambda: (conv(16, 20, 3, padding=1), conv(20, 36, 3, padding=1)),  # they fill no block
+    "patches": lambda: (conv(16, 48, 4, stride=4),),
+    "1×1": lambda: (conv(16, 48, 1),),
+    "groups": lambda: (conv(16, 32, 3, padding=1, groups=4),),
+    "few pixels": lambda: (conv(16, 128, 3, padding=1, stride=8), conv(128, 256, 3, padding=1, stride=2)),  # 2 × 2
+    "fewer than the kernel": lambda: (conv(16, 128, 3, padding=1, stride=16), conv(128, 256, 3, padding=1)),
+    "dilation": lambda: (conv(16, 32, 3, padding=2, dilation=2),),
+    "transposed": lambda: (conv(16, 64, 3, padding=1, stride=2), nn.ConvTranspose2d(64, 32, 2, 2)),
+}
+# A single sample is a case of its own for every kind of layers, as torch makes it without oneDNN. Of the larger batches
+# each kind has one; together they have all.
+USUAL = {(kind, batch) for place, kind in enumerate(LAYERS) for batch in (1, BATCHES[1 + place % 3])}
+USUAL_VOLUMES = {(8, 1), (8, 17), (16, 2), (16, 5), (32, 1), (32, 2)}
 
 
-@pytest.mark.parametrize("batch", [1, 2, 5, 17])
-@pytest.mark.parametrize("side", [8, 16, 32])
+def cases(kinds: Iterable[Any], usual: set[tuple[Any, int]]) -> list[Any]:
+    """Every kind with every batch; those that are not usual take long."""
+    pairs = itertools.product(kinds, BATCHES)
+    return [pytest.param(*pair, marks=() if pair in usual else pytest.mark.soak) for pair in pairs]
+
+
+@pytest.mark.parametrize(("kind", "batch"), cases(LAYERS, USUAL))
+def test_the_peak_of_convolutions_is_that_of_a_real_step(kind: str, batch: int) -> None:
+    check(lambda: net(*LAYERS[kind]()), (3, 32, 32), batch)
+
+
+@pytest.mark.parametrize(("side", "batch"), cases((8, 16, 32), USUAL_VOLUMES))
 def test_the_peak_of_convolutions_of_volumes_is_that_of_a_real_step(side: int, batch: int) -> None:
     def volumes() -> nn.Module:
         grow, points = nn.ConvTranspose3d(24, 16, 2, 2), nn.Conv3d(16, 2, 1)

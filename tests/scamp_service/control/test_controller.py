@@ -10,20 +10,29 @@ from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.store.store import Store
 from tests.simulation import Faults, Simulation
 
-SEEDS = 200
-GROUPS = 20
+SEEDS_AT_ONCE = 10
 
 
-@pytest.mark.parametrize("group", range(GROUPS))
-def test_no_trial_is_lost_or_counted_twice_under_faults(group: int) -> None:
+def check(seeds: range) -> None:
     crashes = 0
-    for seed in range(group, SEEDS, GROUPS):
+    for seed in seeds:
         store = Store("sqlite://")
         simulation = Simulation(store, seed)
         simulation.run()
         crashes += simulation.num_crashes
         store.close()
     assert crashes > 0, "the faults must happen, or this proves nothing"
+
+
+@pytest.mark.parametrize("first", range(0, 60, SEEDS_AT_ONCE))
+def test_no_trial_is_lost_or_counted_twice_under_faults(first: int) -> None:
+    check(range(first, first + SEEDS_AT_ONCE))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(60, 5060, 100))
+def test_no_trial_is_lost_or_counted_twice_with_many_seeds(first: int) -> None:
+    check(range(first, first + 100))
 
 
 class Unfenced:
@@ -45,15 +54,17 @@ class Unfenced:
 
 
 def test_without_the_fencing_token_the_simulation_fails() -> None:
-    failures = 0
-    for seed in range(40):
+    def fails(seed: int) -> bool:
         store = Store("sqlite://")
         try:
             Simulation(Unfenced(store), seed, Faults(late_report=0.5, kill_rank=0.1)).run()  # type: ignore[arg-type]
         except AssertionError:
-            failures += 1
-        store.close()
-    assert failures > 0
+            return True
+        finally:
+            store.close()
+        return False
+
+    assert any(map(fails, range(40)))
 
 
 def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> None:
