@@ -32,7 +32,36 @@ def find_chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+LONG = [
+    "scamp_service/test_service",
+    "workloads/training/test_runtime",
+    "scamp_service/cli/test_main",
+    "workloads/sandbox/test_server",
+    "scamp_service/cluster/test_ray_executor",
+    "estimators/tracing/test_tracer",
+    "scamp_service/cluster/test_local_ray",
+    "scamp_service/sizing/test_estimate",
+    "scamp_service/test_ray_job",
+    "workloads/test_settling",
+    "deploy/test_environment",
+    "estimators/scaling/test_blueprint",
+    "scamp_service/sizing/test_screening",
+    "scamp_service/sizing/test_sizer",
+    "api/test_dashboard",
+    "benchmarks/test_truth",
+    "estimators/tracing/test_outcomes",
+    "scamp_service/control/test_controller",
+]
+"""Files that begin first, so that at the end no process has a long one to itself while the others are idle."""
+
+
+def _place(item: pytest.Item) -> int:
+    file = str(item.path.relative_to(ROOT / "tests").with_suffix(""))
+    return LONG.index(file) if file in LONG else len(LONG)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_place)
     missing = {
         "postgres": None if find_postgres() else "PostgreSQL's server binaries (initdb, postgres) are not installed",
         "browser": None if find_chromium() else "Chromium is not installed",

@@ -172,7 +172,7 @@ def test_a_language_model_is_better_than_one_who_knows_letters_alone(tmp_path: P
         "space: {lr: {low: 3e-3, high: 6e-3}}\nfixed: {depth: 2, width: 64, heads: 4, context: 64, batch: 32}\n"
         "budget: {trials: 1, steps: 60, report_every: 30}\n"
     )
-    done = run_scamp(tmp_path / "data", "run", study, "--json")
+    done = run_scamp(tmp_path / "data", "run", study, "--json", SCAMP_VIRTUAL_DEVICES="1")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
     told = {"trials", "best", "degrees", "colocated", "healed", "prediction_error_pct", "wall_seconds"}

@@ -65,34 +65,42 @@ def single(ranks: Any) -> list[Any]:
     return list(ranks.curve(Plan(64)))
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        Plan(64, recompute=True),
-        Plan(16, num_micro_batches=4),
-        Plan(32, dp_shard=2),
-        Plan(8, num_micro_batches=2, dp_shard=4, recompute=True),
-        Plan(16, dp_shard=2, dp_replicate=2),
-        Plan(8, num_micro_batches=2, dp_replicate=4, recompute=True),
-        Plan(16, num_micro_batches=2, dp_shard=2, reshard=False),
-        Plan(32, dp_replicate=2, tp=2),
-        Plan(16, num_micro_batches=2, dp_shard=2, recompute=True, selective=True),
-        Plan(64, tp=2, recompute=True, selective=True),
-        Plan(64, tp=2),
-        Plan(16, num_micro_batches=4, tp=4, sequence_parallel=True, recompute=True),
-        Plan(32, dp_shard=2, tp=2),
-        Plan(32, dp_shard=2, tp=2, sequence_parallel=True),
-        Plan(16, num_micro_batches=4, pp=2),
-        Plan(16, num_micro_batches=4, pp=2, schedule="gpipe", tp=2, recompute=True),
-        Plan(8, num_micro_batches=4, pp=2, dp_shard=2),
-        Plan(8, num_micro_batches=4, pp=2, dp_replicate=2, schedule="gpipe", recompute=True),
-        Plan(16, num_micro_batches=2, dp_replicate=2, zero1=True),
-        Plan(16, dp_replicate=4, zero1=True, recompute=True),
-        Plan(64, co_shard=4),
-        Plan(16, num_micro_batches=2, dp_shard=2, co_shard=2, recompute=True),
-    ],
-    ids=str,
-)
+# Every axis, and with each other axis that it interacts with: in each row, what no row before it has.
+PLANS = [
+    Plan(64, recompute=True),
+    Plan(16, num_micro_batches=4),
+    Plan(8, num_micro_batches=2, dp_shard=4, recompute=True),  # shards × accumulation, recompute
+    Plan(16, dp_shard=2, dp_replicate=2),  # shards × replicas
+    Plan(16, num_micro_batches=2, dp_shard=2, reshard=False),  # kept whole × accumulation
+    Plan(32, dp_replicate=2, tp=2),  # replicas × tensor parallel
+    Plan(16, num_micro_batches=2, dp_shard=2, recompute=True, selective=True),  # shards × selective recompute
+    Plan(64, tp=2, recompute=True, selective=True),  # tensor parallel × selective recompute
+    Plan(16, num_micro_batches=4, tp=2, sequence_parallel=True, recompute=True),  # sequence × accumulation, recompute
+    Plan(32, dp_shard=2, tp=2, sequence_parallel=True),  # shards × tensor and sequence parallel
+    Plan(16, num_micro_batches=4, pp=2, schedule="gpipe", tp=2, recompute=True),  # pipeline × tensor parallel
+    Plan(8, num_micro_batches=4, pp=2, dp_shard=2),  # 1F1B × shards
+    Plan(8, num_micro_batches=4, pp=2, dp_replicate=2, schedule="gpipe", recompute=True),  # pipeline × replicas
+    Plan(16, num_micro_batches=2, dp_replicate=2, zero1=True, recompute=True),  # ZeRO-1 × accumulation, recompute
+    Plan(64, co_shard=4),
+    Plan(16, num_micro_batches=2, dp_shard=2, co_shard=2, recompute=True),  # co-shard × shards, accumulation, recompute
+]
+MORE_PLANS = [
+    Plan(32, dp_shard=2),
+    Plan(8, num_micro_batches=2, dp_replicate=4, recompute=True),
+    Plan(64, tp=2),
+    Plan(16, num_micro_batches=4, tp=4, sequence_parallel=True, recompute=True),
+    Plan(32, dp_shard=2, tp=2),
+    Plan(16, num_micro_batches=4, pp=2),
+    Plan(16, num_micro_batches=2, dp_replicate=2, zero1=True),
+    Plan(16, dp_replicate=4, zero1=True, recompute=True),
+]
+
+
+def soak(case: Any) -> Any:
+    return pytest.param(*case if isinstance(case, tuple) else (case,), marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize("plan", [*PLANS, *map(soak, MORE_PLANS)], ids=str)
 def test_every_plan_gives_the_curve_of_one_process(ranks: Any, single: list[Any], plan: Plan) -> None:
     assert_same(ranks.curve(plan), single)
 
@@ -102,21 +110,27 @@ def test_shared_parameters_and_unsaved_buffers_train_alike_when_sharded(ranks: A
     assert_same(ranks.curve(Plan(4, dp_shard=2), **tied), ranks.curve(Plan(1, 8), **tied))
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        (Plan(64), Plan(32, dp_shard=2)),
-        (Plan(32, dp_shard=2), Plan(64)),
-        (Plan(64, tp=2), Plan(32, dp_shard=2, tp=2)),
-        (Plan(32, dp_shard=2), Plan(16, dp_shard=2, dp_replicate=2)),
-        (Plan(16, dp_shard=2, dp_replicate=2), Plan(64)),
-        (Plan(16, 4, pp=2), Plan(64)),
-        (Plan(64), Plan(16, 4, pp=2)),
-        (Plan(16, 2, dp_replicate=2, zero1=True), Plan(64)),
-        (Plan(32, dp_shard=2), Plan(16, 2, dp_replicate=2, zero1=True)),
-    ],
-    ids=str,
-)
+SHARDED, REPLICATED = Plan(32, dp_shard=2), Plan(16, dp_shard=2, dp_replicate=2)
+PIPELINE, ZERO1 = Plan(16, 4, pp=2), Plan(16, 2, dp_replicate=2, zero1=True)
+# A checkpoint does not say which plan has written it: each kind of plan writes one and reads one.
+RESUMED = [
+    (Plan(64), PIPELINE),
+    (PIPELINE, SHARDED),
+    (SHARDED, REPLICATED),
+    (REPLICATED, ZERO1),
+    (ZERO1, Plan(64)),
+    (Plan(64, tp=2), Plan(32, dp_shard=2, tp=2)),
+]
+MORE_RESUMED = [
+    (Plan(64), SHARDED),
+    (SHARDED, Plan(64)),
+    (REPLICATED, Plan(64)),
+    (PIPELINE, Plan(64)),
+    (SHARDED, ZERO1),
+]
+
+
+@pytest.mark.parametrize(("first", "then"), [*RESUMED, *map(soak, MORE_RESUMED)], ids=str)
 def test_a_resumed_training_goes_on_with_the_same_curve_on_other_ranks(
     ranks: Any, tmp_path: Path, single: list[Any], first: Plan, then: Plan
 ) -> None:
