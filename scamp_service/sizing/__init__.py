@@ -1,4 +1,4 @@
-"""Predicts what candidates need.
+"""Predicts the memory and plans of candidates, for studies, ``scamp estimate`` and ``scamp screen``.
 
-Traces them in child processes and asks the planner, for studies, `scamp estimate` and `scamp screen`.
+It traces them in child processes and asks the planner.
 """

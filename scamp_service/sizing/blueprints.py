@@ -1,8 +1,8 @@
-"""Finds blueprints of candidates by tracing a few of them, and keeps what it has found.
+"""Finds blueprints of candidates by tracing a few of them, and caches the blueprints.
 
-The examples have few blocks; formulas found from them give the peaks of all candidates, byte by byte
-(``scaling.blueprint``), and one candidate of each blueprint is traced whole to check it. Where anything does not
-hold there is none, and whoever asks must have the candidates traced one by one.
+The examples have few blocks. Formulas fitted to them give the exact peaks of all candidates (``scaling.blueprint``).
+One candidate of each blueprint is traced in full to check it. If any check fails there is no blueprint, and the
+candidates must be traced one by one.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ class BlueprintFinder:
     """Finds blueprints for the candidates of one workload."""
 
     def __init__(self, workload: str, code: str | None, tracer: Tracer, pool: TracePool) -> None:
-        """``code`` is the hash of a user's files, which ``tracer`` can get."""
+        """``code`` is the hash of the user's files, which ``tracer`` can fetch; None for a built-in workload."""
         self._workload, self._code, self._tracer, self._pool = workload, code, tracer, pool
         self.num_examples = 0
         self.num_checked = 0
 
     def batches(self, candidates: Sequence[Json]) -> list[int | str]:
-        """Of each candidate its batch, or what the workload has against it. Raises ``TraceFailed``."""
-        wish = {"params": [dict(params) for params in candidates]}
-        file = self._tracer.cache.file_of("candidates", self._workload, self._code, wish)
+        """Batch of each candidate, or the reason why the workload refuses it. Raises ``TraceFailed``."""
+        request = {"params": [dict(params) for params in candidates]}
+        file = self._tracer.cache.file_of("candidates", self._workload, self._code, request)
         with contextlib.suppress(OSError, ValueError):
             return list(json.loads(file.read_bytes()))
         self._pool.start()
-        answer: list[int | str] = self._ask("candidates", wish).result()["candidates"]
+        answer: list[int | str] = self._ask("candidates", request).result()["candidates"]
         write_atomically(file, json.dumps(answer).encode())
         return answer
 
     def blueprints(
         self, candidates: Mapping[int, Json], degrees: Sequence[int]
     ) -> Iterator[tuple[Group, dict[Layout, Blueprint] | str]]:
-        """All candidates in groups, with the blueprints of each by the layouts of ``KINDS``, for all ``degrees``.
+        """Yield every group of candidates with its blueprints by the layouts of ``KINDS``, valid for all ``degrees``.
 
-        In their place the reason, where there are none.
+        A group without blueprints comes with the reason instead.
         """
         waiting = grouped(candidates)
         while waiting:
@@ -90,32 +90,32 @@ class BlueprintFinder:
             for kind in kinds
             if (known := self.known(group, kind)) is not None and _covers(known, points, kind, gangs)
         }
-        # Examples tell of steps with and without accumulation at once.
+        # An example covers steps with and without accumulation at once.
         missing = list(dict.fromkeys(replace(kind, accumulate=False) for kind in kinds if kind not in covering))
         if not missing:
             return covering
         task = Task(group, members, gangs, self._depth(group, members))
         for kind, blueprint in self._traced(task, missing).items():
             if not _covers(blueprint, points, kind, gangs):
-                raise NoBlueprint("some are beyond all examples")
+                raise NoBlueprint("some are outside of the range of the examples")
             write_atomically(self._file(group, kind), json.dumps(blueprint.to_json()).encode())
             covering[kind] = blueprint
         return covering
 
     def _traced(self, task: Task, kinds: Sequence[Layout]) -> dict[Layout, Blueprint]:
-        # Those that take longest first, so that no process is idle at the end.
+        # The slowest first, so that no process is idle at the end.
         wanted = {kind: task.examples(kind) for kind in reversed(kinds)}
         asked = {kind: [self._submit("examples", kind, one) for one in points] for kind, points in wanted.items()}
         try:
             return self._confirmed(task, wanted, asked)
         finally:
             for answer in itertools.chain(*asked.values()):
-                answer.cancel()  # where one has failed, nobody waits for the others
+                answer.cancel()  # after one failure, the others are not needed
 
     def _confirmed(
         self, task: Task, wanted: Mapping[Layout, Sequence[Json]], asked: Mapping[Layout, Sequence[Future[Json]]]
     ) -> dict[Layout, Blueprint]:
-        """Those of which a candidate that was traced whole needs what they say."""
+        """Blueprints fitted to the examples, each checked by the full trace of a candidate. Raises ``NoBlueprint``."""
         found, checks = {}, []
         for kind, answers in asked.items():
             pairs = [answer.result()["examples"] for answer in answers]
@@ -127,18 +127,18 @@ class BlueprintFinder:
                 point = task.to_check(layout, found[layout])
                 checks.append((layout, point, self._submit("peak", layout, point)))
         for layout, point, answer in checks:
-            told = found[layout].costs(task.columns([point], layout)).curve(0).peak_bytes(point[SAMPLES])
+            predicted = found[layout].costs(task.columns([point], layout)).curve(0).peak_bytes(point[SAMPLES])
             self.num_checked += 1
-            if told != (peak := answer.result()["peak"]):
-                raise NoBlueprint(f"{point} needs {peak:,} bytes where its blueprint says {told:,}")
+            if predicted != (peak := answer.result()["peak"]):
+                raise NoBlueprint(f"{point} needs {peak:,} bytes, but its blueprint says {predicted:,}")
         return found
 
     def _depth(self, group: Group, members: Sequence[Json]) -> str | None:
-        """The parameter that is the number of blocks, if there is one."""
+        """Name of the parameter that is the number of blocks; None when there is none."""
         largest = {name: max(one[name] for one in members) for name in group.sizes}
 
         def suits(one: Json) -> tuple[int, int]:
-            """Has sizes that can be told apart, and many blocks."""
+            """Sort key that prefers distinct sizes, then many blocks."""
             return len({one[name] for name in group.sizes}), sum(one[name] == largest[name] for name in group.sizes)
 
         point = {**sorted(members, key=suits)[-1], SAMPLES: 2}
@@ -148,14 +148,14 @@ class BlueprintFinder:
     def _submit(self, what: str, kind: Layout, point: Json) -> Future[Json]:
         params = {name: value for name, value in point.items() if name not in (SAMPLES, RANKS)}
         layout = replace(kind, dp_shard=point.get(RANKS, 1))
-        wish = {"params": params, "layout": asdict(layout), "micro_batch": point[SAMPLES]}
-        return self._ask(what, wish)
+        request = {"params": params, "layout": asdict(layout), "micro_batch": point[SAMPLES]}
+        return self._ask(what, request)
 
-    def _ask(self, what: str, wish: Json) -> Future[Json]:
-        return self._pool.submit(lambda process: self._tracer.ask(process, what, self._workload, self._code, wish))
+    def _ask(self, what: str, request: Json) -> Future[Json]:
+        return self._pool.submit(lambda process: self._tracer.ask(process, what, self._workload, self._code, request))
 
     def known(self, group: Group, kind: Layout) -> Blueprint | None:
-        """What was found earlier; None where there is nothing, or only a damaged file."""
+        """Cached blueprint of a group; None when there is none, or its file is damaged."""
         try:
             return Blueprint.from_json(json.loads(self._file(group, kind).read_bytes()))
         except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The measured speed of this machine's devices: kept in the data directory, measured by child processes."""
+"""Measures the speed of this machine's devices in child processes, and keeps the results in the data directory."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ CPU = "cpu"
 
 
 def calibrate_cpu(data_dir: Path) -> DeviceKind:
-    """Measure, and keep the result. Raises ``InvalidInput`` with the child's last words where that cannot be done."""
+    """Measure the CPU and keep the result. Raises ``InvalidInput`` with the child's last line when that fails."""
     return _measured(_file(data_dir, CPU), [], "")
 
 
 def calibrate_gpu(data_dir: Path, gpu: Gpu) -> DeviceKind:
-    """As above. The kind has a name of the catalogue, or else that of its product."""
+    """Measure a GPU and keep the result, under the catalogue's name of its kind, or else under the product's name.
+
+    Raises ``InvalidInput`` with the child's last line when that fails.
+    """
     name = gpu.kind or gpu.name
     return _measured(_file(data_dir, name), ["--gpu", gpu.uuid, "--name", name], gpu.uuid)
 
 
 def one_of_each(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """One GPU of each product, the one on which other processes hold least; none in MIG mode, as CUDA shows a part."""
+    """The GPU of each product with the least memory held by other processes; none in MIG mode: CUDA shows a part."""
     idlest: dict[str, Gpu] = {}
     for gpu in sorted(gpus, key=lambda gpu: gpu.other_processes_mib):
         if not gpu.mig:
@@ -52,8 +55,7 @@ def _measured(file: Path, arguments: Sequence[str], visible: str) -> DeviceKind:
 
 
 def calibrated(data_dir: Path, name: str = CPU) -> DeviceKind | None:
-    """What was measured last of the CPU, or of a kind of GPU; None where nothing was, or a file of another version is
-    left."""
+    """Latest measurement of the CPU or of a kind of GPU; None when there is none, or its file is of another version."""
     try:
         return DeviceKind.from_json(json.loads(_file(data_dir, name).read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):

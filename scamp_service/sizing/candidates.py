@@ -1,4 +1,4 @@
-"""What an estimate is of: the first candidates of a study, a built-in workload, or something in a file."""
+"""Turns the argument of an estimate into candidates: a study's, or those of a built-in workload or a user's file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STUDY_SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A workload, the zip of its files if it is a user's, and the parameters of each candidate."""
+    """A workload, the zip of its files (None for a built-in one), and the parameters of each candidate."""
 
     workload: str
     code: bytes | None
@@ -32,10 +32,10 @@ def candidates_of(
     *,
     at_random: bool = False,
 ) -> Candidates:
-    """``what`` is STUDY.yaml, the name of a built-in workload, FILE.py:Class, FILE.py:function or MODULE:FUNC.
+    """Candidates of ``what``: STUDY.yaml, a built-in workload's name, FILE.py:Class, FILE.py:function or MODULE:FUNC.
 
-    ``params`` take the place of a study's own; its candidates are the first that it would try, or drawn ``at_random``.
-    Raises ``InvalidInput``.
+    ``params`` override those of a study. A study's candidates are the first ones that it would try, or random ones if
+    ``at_random``. Raises ``InvalidInput``.
     """
     if Path(what).suffix not in STUDY_SUFFIXES:
         if ":" not in what:
@@ -56,6 +56,7 @@ def candidates_of(
 
 
 def read_study(study: Path) -> str:
+    """Text of a study's file. Raises ``InvalidInput``."""
     try:
         return study.read_text()
     except (OSError, UnicodeDecodeError) as error:

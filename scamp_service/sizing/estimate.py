@@ -1,7 +1,7 @@
-"""What the plans of a candidate would cost on given devices, without running any: no Ray, no service.
+"""Predicts the cost of a candidate's plans on given devices, without running them and without Ray or a service.
 
-The same traces and the same policy as in a study, so that what is told here is what a study would do. On a GPU, which
-need not be here, a rank's peak is what PyTorch's allocator must be given, by replay; nobody has checked these on one.
+Traces and policy are those of a study, so an estimate shows what a study would do. On a GPU, which this machine need
+not have, a rank's peak is the memory that PyTorch's allocator reserves, by replay. That is not verified on a GPU.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from scamp_service.sizing.traces import Tracer
 from scamp_service.study.user_code import check_code
 
 TRACE_SECONDS = 600
-"""Of processor time: whoever waits for one answer is more patient than a study."""
+"""Seconds of processor time for a trace; longer than in a study, because a user waits for this one answer."""
 
 
 UNVERIFIED = ("outside_bytes", "smallest_capacity_bytes", "step_seconds", "compute_seconds", "communication_share")
-"""Of GPUs: what rests on figures of others, on assumptions, or on a replay that nobody has held against such a GPU."""
+"""Fields that on GPUs rest on published figures, on assumptions, or on a replay that was not compared with a GPU."""
 MEASURED_ALONE = ("outside_bytes", "step_seconds", "compute_seconds", "communication_share")
-"""Of these, what `scamp calibrate` has measured for ranks that work alone."""
+"""Fields among them that ``scamp calibrate`` measures for single-rank plans."""
 
 
 def estimate(
@@ -56,7 +56,7 @@ def estimate(
     expandable: bool = False,
     working_dir: Path | None = None,
 ) -> Estimate:
-    """What ``scamp estimate`` does, for one candidate; the arguments are the command's. Raises ``InvalidInput``."""
+    """Estimate of one candidate, with the arguments of ``scamp estimate``. Raises ``InvalidInput``."""
     settings = Settings()
     cluster, kind = target(settings, device, count, mib)
     wanted = candidates_of(what, params or {}, 1, working_dir)
@@ -67,7 +67,7 @@ def estimate(
 def target(
     settings: Settings, device: str | None, count: int | None, mib: int | None
 ) -> tuple[Cluster, DeviceKind | None]:
-    """The devices that are asked about, and what is known of their kind. Raises ``InvalidInput``."""
+    """(devices to estimate for, their kind or None if it is unknown). Raises ``InvalidInput``."""
     if device is None:
         cluster = devices(count or settings.virtual_devices, mib or settings.device_mib)
         return cluster, calibrated(settings.data_dir)
@@ -76,8 +76,8 @@ def target(
     except ValueError as error:
         raise InvalidInput(f"{error}, or run `scamp calibrate` on a machine that has it") from None
     if kind.memory is None:
-        raise InvalidInput(f"{device!r} is no GPU: leave --device out for virtual devices")
-    # As a node offers a GPU of which nobody else holds any memory.
+        raise InvalidInput(f"{device!r} is not a GPU: leave --device out for virtual devices")
+    # The same as a node offers of a GPU that no other process uses.
     offered_mib = usable_mib(int(kind.memory.total.value) // MIB, settings.max_gangs_per_device)
     if mib is not None and mib > offered_mib:
         raise InvalidInput(f"a device of kind {kind.name} offers at most {offered_mib} MiB, not {mib}")
@@ -86,7 +86,7 @@ def target(
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """All plans that a study would choose from, in its order, and which it would take."""
+    """All plans that a study would choose from, in its order, and the one that it would choose."""
 
     params: Json
     batch: int
@@ -99,11 +99,15 @@ class Estimate:
 
     @property
     def on_gpu(self) -> bool:
+        """Whether the devices are GPUs rather than virtual devices."""
         return self.kind is not None and self.kind.memory is not None
 
     def step_time(self, option: Option) -> StepTime | None:
-        """Of one optimizer step; None where nothing was calibrated or traced, and for gangs of virtual devices, whose
-        links are not known."""
+        """Time of one optimizer step.
+
+        None when nothing was calibrated or traced, when the plan does not fit, and for several virtual devices, whose
+        links are unknown.
+        """
         work = self.profile.work.get(option.plan.layout)
         if self.kind is None or work is None or not option.fits:
             return None
@@ -117,27 +121,30 @@ class Estimate:
         return memory.outside_bytes(option.plan.world_size) if memory else 0
 
     def smallest_capacity_bytes(self, option: Option) -> int | None:
-        """Memory of the smallest device that such a rank runs on, without a margin; None where nothing was replayed."""
+        """Bytes of the smallest device that a rank of this plan runs on, without a margin; None without a replay."""
         if option.states_alone or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
             return None
         return option.prediction.peak_bytes + self.outside_bytes(option)
 
     def largest_micro_batch(self, option: Option) -> int | None:
-        """With which one rank of such a plan fits, whatever the batch; None where no trace was made."""
+        """Largest micro-batch with which a rank of this plan fits, whatever the batch; None without a trace."""
         layout = Layout(dp_shard=option.plan.dp_shard, recompute=option.plan.recompute)
         if layout not in self.profile.curves:
             return None
         return largest_micro_batch(self.profile, layout, option.offered_mib, margin=self.margin)
 
     def unverified(self, option: Option) -> list[str]:
-        """Names of values in ``to_json`` that nobody has held against such a device."""
+        """Names of the values in ``to_json`` that were never compared with measurements on such a device."""
         if self.kind is None or not self.on_gpu:
             return []
         measured = MEASURED_ALONE if self.kind.verified and option.plan.world_size == 1 else ()
         return [name for name in UNVERIFIED if name not in measured]
 
     def to_json(self) -> dict[str, Any]:
-        """``parts`` are bytes of the peak by category; ``largest_micro_batch`` is null where no trace was made."""
+        """One candidate of ``scamp estimate --json``.
+
+        ``parts`` are the bytes of the peak by category; ``largest_micro_batch`` is null without a trace.
+        """
         chosen = self.choice.plan if isinstance(self.choice, ChosenPlan) else None
         return {
             "params": dict(self.params),
@@ -183,7 +190,7 @@ class Estimate:
 
 
 class Estimator:
-    """One workload's candidates, one after another; a context manager, since it keeps a trace process."""
+    """Estimates candidates of one workload. A context manager, because it owns trace processes."""
 
     def __init__(
         self,
@@ -194,9 +201,9 @@ class Estimator:
         expandable: bool = False,
         pool: TracePool | None = None,
     ) -> None:
-        """``code`` is the zip of a user's files; ``kind`` tells the time of steps, and the memory of GPUs, whose
-        allocator may have ``expandable`` segments. A ``pool`` that is given is left running. Raises
-        ``InvalidInput`` for a workload that does not exist."""
+        """``code`` is the zip of the user's files. ``kind`` gives the speed of devices and the memory of GPUs, whose
+        allocator may have ``expandable`` segments. A given ``pool`` is left running. Raises ``InvalidInput`` for a
+        workload that does not exist."""
         check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
         self._pool, self._ends_pool = pool or TracePool(), pool is None
@@ -214,10 +221,10 @@ class Estimator:
             self._pool.__exit__(kind, error, traceback)
 
     def estimate(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
-        """Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""
+        """Estimate of one candidate. Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""
         candidate = self._candidate(params)
         if self._tracer.known(candidate, Layout()) is None:
-            self._pool.start()  # others will not be known either
+            self._pool.start()  # other layouts are probably not cached either
 
         def ask(profile: ModelProfile, batch: int) -> Estimate | Missing:
             found = list_options(profile, batch=batch, cluster=cluster)
@@ -233,9 +240,9 @@ class Estimator:
         return replace(found, units=self._traces(candidate, [Layout()])[Layout()].units)
 
     def predict(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
-        """What a rank of each pipeline stage needs under ``plan``, whether or not a study would choose such a plan.
+        """Prediction for one rank of each pipeline stage under ``plan``, even if a study would not choose such a plan.
 
-        Raises ``InvalidInput`` when the workload refuses the parameters, fails, or cannot be spread like this.
+        Raises ``InvalidInput`` when the workload refuses the parameters, fails, or does not support the plan.
         """
         traces = self._traces(self._candidate(params), plan.layouts)
         profile = profile_of(traces, on_gpu=self._on_gpu, expandable=self._expandable)
@@ -245,7 +252,7 @@ class Estimator:
         return Candidate(self._workload, self._code, dict(params))
 
     def _traces(self, candidate: Candidate, layouts: Sequence[Layout]) -> dict[Layout, Trace]:
-        """Missing traces are made side by side."""
+        """Traces by layout; missing ones are made in parallel."""
         known = {layout: self._tracer.known(candidate, layout) for layout in layouts}
         answers = {layout: self._submit(candidate, layout) for layout, trace in known.items() if trace is None}
         try:
@@ -261,7 +268,7 @@ class Estimator:
 
 
 def _unit_json(unit: Unit) -> dict[str, Any]:
-    """Of one of ``count`` equal units; bytes and FLOPs of a sample."""
+    """JSON of one of ``count`` equal units; bytes and FLOPs are those of one sample."""
     return {
         "name": unit.name,
         "count": unit.count,
@@ -275,12 +282,13 @@ def _unit_json(unit: Unit) -> dict[str, Any]:
 
 
 def listed(params: Mapping[str, Any]) -> str:
+    """Parameters in one line."""
     shown = (f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items())
     return " ".join(shown) or "its defaults"
 
 
 def devices(count: int, mib: int, kind: str = VIRTUAL_KIND) -> Cluster:
-    """``count`` equal devices of one node."""
+    """Cluster of ``count`` equal devices on one node. Raises ``InvalidInput``."""
     if count < 1 or mib < 1:
         raise InvalidInput(f"there must be at least one device of at least 1 MiB, got {count} of {mib} MiB")
     return Cluster(tuple(Device(f"here/{index}", "here", index, kind, mib) for index in range(count)))
@@ -288,9 +296,10 @@ def devices(count: int, mib: int, kind: str = VIRTUAL_KIND) -> Cluster:
 
 @dataclass(frozen=True, slots=True)
 class OneBlob:
-    """The only files that a tracer may ask for."""
+    """Store of a single zip, for a ``Tracer`` of one workload."""
 
     data: bytes
 
     def blob(self, sha256: str) -> bytes:
+        """The zip, whatever its hash."""
         return self.data

@@ -1,4 +1,4 @@
-"""Which candidates may have one blueprint, and which of them to trace as its examples. Pure: nothing is traced here."""
+"""Decides which candidates may share a blueprint, and which of them to trace as examples. Pure: it traces nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from scamp_service.model import Json
 from scamp_service.sizing.traces import NUMBERS
 
 EXAMPLE_DEPTHS = (5, 6, 7)
-CHECKED_DEPTH = 8  # blocks at most, of a candidate that is traced whole to see that a blueprint holds
+CHECKED_DEPTH = 8  # most blocks of a candidate that is traced in full to check a blueprint
 _MICRO_BATCHES = (2, 3, 5, 8, 16, 32, 64)
 _RATES = NUMBERS | {"batch"}
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Candidates with the same settings; ``sizes`` are the whole numbers in which they differ."""
+    """Candidates with the same settings. ``sizes`` are the names of the whole numbers in which they differ."""
 
     settings: Json
     sizes: tuple[str, ...]
@@ -34,17 +34,18 @@ class Group:
 
 
 def grouped(candidates: Mapping[int, Json]) -> list[Group]:
-    """Positive whole numbers are sizes, as far as they differ, and of rates only the sign counts.
+    """Groups of candidates that differ only in sizes and rates.
 
-    Whatever else differs parts groups. A rate that changes sizes after all is found out: no formula knows it.
+    Sizes are positive whole numbers; rates are floats, and only their sign counts. Any other difference separates
+    groups. A rate that changes sizes after all is detected, because no formula fits then.
     """
-    alike: dict[str, list[int]] = {}
+    by_settings: dict[str, list[int]] = {}
     for key, params in candidates.items():
         settings = {name: _sign(value) if _is_rate(name, value) else value for name, value in params.items()}
         settings = {name: value for name, value in settings.items() if not _is_size(name, value)}
-        alike.setdefault(json.dumps([settings, sorted(params)], sort_keys=True), []).append(key)
+        by_settings.setdefault(json.dumps([settings, sorted(params)], sort_keys=True), []).append(key)
     groups = []
-    for text, members in alike.items():
+    for text, members in by_settings.items():
         settings, names = json.loads(text)
         first = candidates[members[0]]
         sizes = [name for name in names if _is_size(name, first[name])]
@@ -55,7 +56,7 @@ def grouped(candidates: Mapping[int, Json]) -> list[Group]:
 
 
 def parted(group: Group, size: str, candidates: Mapping[int, Json]) -> list[Group]:
-    """One group for each value of a size, which becomes a setting."""
+    """Split a group into one for each value of ``size``, which becomes a setting."""
     by_value: dict[int, list[int]] = {}
     for key in group.members:
         by_value.setdefault(candidates[key][size], []).append(key)
@@ -64,7 +65,7 @@ def parted(group: Group, size: str, candidates: Mapping[int, Json]) -> list[Grou
 
 
 def _is_rate(name: str, value: Any) -> bool:
-    """How a batch is divided is the planner's business: it changes no size on a rank by itself."""
+    """Whether a parameter changes no size on a rank. The batch is one: the planner decides how to divide it."""
     return isinstance(value, float) or name in _RATES
 
 
@@ -78,7 +79,7 @@ def _sign(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A group's members and the gangs that they are asked about; ``depth`` is the size that says how many blocks."""
+    """A group's members and the numbers of ranks to predict. ``depth`` is the size that is the number of blocks."""
 
     group: Group
     members: Sequence[Json]
@@ -86,32 +87,32 @@ class Task:
     depth: str | None
 
     def examples(self, kind: Layout) -> list[Json]:
-        """What to trace under a layout like ``kind``; see ``points_of``."""
+        """Examples to trace under a layout like ``kind``; see ``points_of``."""
         sizes = [name for name in self.group.sizes if name != self.depth]
         return points_of(self.members, sizes, self.gangs if kind.dp_shard > 1 else (), self.depth)
 
     def columns(self, points: Sequence[Json], kind: Layout) -> Points:
-        """All variables of points under a layout like ``kind``."""
+        """Values of all variables at these points, under a layout like ``kind``."""
         return columns(points, [*self.group.sizes, SAMPLES, *([RANKS] if kind.dp_shard > 1 else [])])
 
     def to_check(self, kind: Layout, blueprint: Blueprint) -> Json:
-        """A candidate to be traced whole: any, but with few blocks if possible, since that takes long."""
+        """A candidate to trace in full: a random one, with few blocks if possible, because full traces are slow."""
         chance = random.Random(str(kind))
         ranks = {RANKS: chance.choice(self.gangs)} if kind.dp_shard > 1 else {}
-        told = blueprint.tells(columns([{**one, **ranks} for one in self.members], [*self.group.sizes, *ranks]))
-        able = [one for one, is_told in zip(self.members, told, strict=True) if is_told]
-        point = {**chance.choice(able or self.members), **ranks, SAMPLES: chance.choice((1, 2, 7))}
+        predicted = blueprint.tells(columns([{**one, **ranks} for one in self.members], [*self.group.sizes, *ranks]))
+        usable = [one for one, is_predicted in zip(self.members, predicted, strict=True) if is_predicted]
+        point = {**chance.choice(usable or self.members), **ranks, SAMPLES: chance.choice((1, 2, 7))}
         return point | ({self.depth: min(point[self.depth], CHECKED_DEPTH)} if self.depth else {})
 
 
 def points_of(
     candidates: Sequence[Json], sizes: Sequence[str], degrees: Sequence[int], depth: str | None = None
 ) -> list[Json]:
-    """As many of the candidates as formulas need, each with a ``SAMPLES`` and, where there are ``degrees``, ``RANKS``.
+    """As many candidates as formulas need, each with a value of ``SAMPLES`` and, with ``degrees``, of ``RANKS``.
 
-    ``sizes`` are those that matter; ``depth``, which is none of them, is set to a few blocks. The smallest and the
-    largest value of every size are among them, as formulas hold in between alone. Raises ``NoBlueprint`` where the
-    candidates do not tell their sizes apart.
+    ``sizes`` are the sizes that matter; ``depth``, which is not one of them, is set to a few blocks. The smallest and
+    the largest value of every size are included, because formulas hold only between them. Raises ``NoBlueprint`` when
+    the candidates do not separate the effects of their sizes.
     """
     dealt: dict[str, Sequence[int]] = {SAMPLES: _MICRO_BATCHES}
     # Both ends first, as there may be more degrees than examples.
@@ -140,7 +141,7 @@ def points_of(
 
 
 def _extremes(candidates: Sequence[Json], sizes: Sequence[str], num: int, chance: random.Random) -> list[Json]:
-    """Different in these sizes alone; those first that have the smallest, the largest and the oddest values."""
+    """Up to ``num`` candidates that differ in these sizes, first those with the smallest, largest and oddest values."""
     left = list({tuple(one[name] for name in sizes): one for one in candidates}.values())
     chance.shuffle(left)
     wanted = {(name, side(one[name] for one in left)) for name in sizes for side in (min, max)}
@@ -155,9 +156,10 @@ def _extremes(candidates: Sequence[Json], sizes: Sequence[str], num: int, chance
 
 
 def _power_of_two(number: int) -> int:
-    """The largest that divides it."""
+    """Largest power of two that divides the number."""
     return number & -number
 
 
 def columns(points: Sequence[Json], names: Sequence[str]) -> Points:
+    """Values of the points by variable."""
     return {name: np.array([point[name] for point in points], dtype=np.int64) for name in names}

@@ -1,7 +1,7 @@
-"""The last look at a study with files of the user's own, before it is stored: does its workload load at all?
+"""Checks that the workload of a study with the user's own files can be imported, before the study is stored.
 
-The files are imported in a trace process, bounded in time and memory, never here. Whether candidates can be built and
-trained is found out later, trial by trial.
+The files are imported in a trace process, limited in time and memory, never here. Whether candidates can be built and
+trained shows later, trial by trial.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _one_at_a_time = threading.Lock()  # a process with torch in it takes hundreds o
 
 
 def check_import(spec: StudySpec, code: bytes | None) -> None:
-    """Raises ``InvalidInput`` for a workload that is unknown, not in ``code`` (a zip), or fails when it is imported."""
+    """Raise ``InvalidInput`` for a workload that is unknown, is not in ``code`` (a zip), or cannot be imported."""
     check_code(spec.workload, code)
     if code is None:
         return

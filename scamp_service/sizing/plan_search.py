@@ -1,7 +1,7 @@
-"""The one search for a candidate's plan: ask the policy, trace the layouts that it wants to know, ask again.
+"""The search for a candidate's plan: ask the policy, trace the layouts that it needs, and ask again.
 
-Studies, ``scamp estimate`` and ``scamp screen`` drive it, each in its own way: one trace at a time in turn with other
-candidates, or all missing traces side by side. Pure: it traces nothing itself.
+Studies and ``scamp estimate`` share it. A study makes one trace at a time, in turn with other candidates; an estimate
+makes all missing traces in parallel. Pure: it traces nothing itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """The policy cannot answer before these layouts are traced."""
+    """The policy's answer when it needs these layouts to be traced first."""
 
     layouts: Sequence[Layout]
 
@@ -42,7 +42,7 @@ def search_plan(
 
 
 def run_search(search: PlanSearch[Answer], trace: Callable[[Sequence[Layout]], Mapping[Layout, Trace]]) -> Answer:
-    """Drive ``search`` to its end with a function that traces several layouts."""
+    """The search's answer; ``trace`` is a function that traces several layouts."""
     try:
         layouts = next(search)
         while True:

@@ -1,7 +1,7 @@
-"""Screens the candidates of a space: the plans of each at every degree, most of them without a trace of their own.
+"""Screens the candidates of a space: predicts the plans of each at every degree, most of them without their own trace.
 
-The same policy as in a study. Peaks are those of tensors, exact; on a GPU what the allocator needs besides is left to
-the margin: ``estimate`` replays it, for one candidate.
+The policy is the same as in a study. Peaks count tensors, exactly. On a GPU the margin covers what the allocator needs
+beyond them; ``estimate`` replays the allocator for one candidate.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from scamp_service.study.user_code import check_code
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """A candidate, the best plan of each degree and recompute setting, and what a study would choose.
+    """A candidate, the best plan of each degree and recompute setting, and the plan that a study would choose.
 
-    ``options`` are empty and ``choice`` is None where the workload ``refused`` the parameters.
+    ``refused`` is the reason why the workload refuses the parameters; then there are no ``options`` and no ``choice``.
     """
 
     params: Json
@@ -47,6 +47,7 @@ class Screened:
     refused: str = ""
 
     def to_json(self) -> dict[str, Any]:
+        """One candidate of ``scamp screen --json``."""
         chosen = self.choice if isinstance(self.choice, ChosenPlan) else None
         return {
             "params": dict(self.params),
@@ -71,7 +72,10 @@ class Screened:
 
 @dataclass(frozen=True, slots=True)
 class Screening:
-    """All candidates in their order, and how they were screened. ``alone`` are those that were traced, and why."""
+    """All candidates in their order, and how they were screened.
+
+    ``alone`` holds, by position, why a candidate was traced one by one.
+    """
 
     candidates: Sequence[Screened]
     num_examples: int
@@ -79,7 +83,7 @@ class Screening:
     alone: Mapping[int, str]
 
 
-NOT_TOLD = "they have a single block, or shards that are rounded up as in no example"
+NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
 
 
 def screen(
@@ -91,14 +95,17 @@ def screen(
     kind: DeviceKind | None = None,
     tell: Callable[[str], None] = lambda progress: None,
 ) -> Screening:
-    """``code`` is the zip of a user's files, ``kind`` what the devices are. Raises ``InvalidInput``."""
+    """Screen candidates on ``cluster``, whose devices are of ``kind``. Raises ``InvalidInput``.
+
+    ``code`` is the zip of the user's files. ``tell`` gets messages on the progress.
+    """
     check_code(workload, code, functions=True)
     tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS, on_cuda=cluster.has_gpus)
     with TracePool() as pool:
         finder = BlueprintFinder(workload, hashlib.sha256(code).hexdigest() if code else None, tracer, pool)
         batches = _batches(finder, candidates)
         sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
-        tell(f"looking for formulas of {len(sound)} candidates")
+        tell(f"looking for formulas for {len(sound)} candidates")
         found, alone = _by_formulas(finder, sound, batches, cluster)
         for why, num in Counter(alone.values()).items():
             tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
@@ -115,7 +122,7 @@ def screen(
 def _by_formulas(
     finder: BlueprintFinder, sound: Mapping[int, Json], batches: Sequence[int | str], cluster: Cluster
 ) -> tuple[dict[int, Screened], dict[int, str]]:
-    """Those that have formulas, and why the others have none."""
+    """(candidates predicted by formulas, reasons why the others have none), both by position."""
     degrees = [1 << power for power in range(len(cluster.devices).bit_length())]
     found: dict[int, Screened] = {}
     alone: dict[int, str] = {}
@@ -126,7 +133,7 @@ def _by_formulas(
             peaks, blueprints = {}, str(reason)
         for place, one in peaks.items():
             found[place] = _decided(sound[place], batches[place], one, cluster)
-        why = blueprints if isinstance(blueprints, str) else NOT_TOLD
+        why = blueprints if isinstance(blueprints, str) else NO_FORMULA
         alone |= dict.fromkeys(set(group.members) - set(peaks), why)
     return found, alone
 
@@ -150,17 +157,17 @@ def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster) ->
 def _peaks(
     group: Group, candidates: Mapping[int, Json], blueprints: Mapping[Layout, Blueprint], degrees: Sequence[int]
 ) -> dict[int, _Peaks]:
-    """Of the members that the blueprints tell of, with the peaks under every layout that a planner may look at."""
+    """Peaks of the members that the blueprints can predict, under every layout that a planner may consider."""
     points = columns([candidates[key] for key in group.members], group.sizes)
-    widest = {**points, RANKS: np.full(len(group.members), degrees[-1])}  # what it divides, smaller degrees do
-    told = np.logical_and.reduce([blueprint.tells(widest) for blueprint in blueprints.values()])
-    points = {name: values[told] for name, values in points.items()}
-    members = [key for key, is_told in zip(group.members, told, strict=True) if is_told]
+    widest = {**points, RANKS: np.full(len(group.members), degrees[-1])}  # smaller degrees divide whatever it divides
+    predicted = np.logical_and.reduce([blueprint.tells(widest) for blueprint in blueprints.values()])
+    points = {name: values[predicted] for name, values in points.items()}
+    members = [key for key, is_predicted in zip(group.members, predicted, strict=True) if is_predicted]
     known: dict[Layout, tuple[Costs, int]] = {}
     for kind, blueprint in blueprints.items():
         counts = degrees[1:] if kind.dp_shard > 1 else degrees[:1]
         repeated = {name: np.tile(values, len(counts)) for name, values in points.items()}
-        with threadpool_limits(1, "blas"):  # small products: on a busy CPU threads only wait for each other
+        with threadpool_limits(1, "blas"):  # small products: on a busy CPU, threads only wait for each other
             costs = blueprint.costs({**repeated, RANKS: np.repeat(counts, len(members))})
         for number, degree in enumerate(counts):
             known[replace(kind, dp_shard=degree)] = costs, number * len(members)
@@ -170,14 +177,14 @@ def _peaks(
 
 @dataclass(frozen=True, slots=True)
 class _Peaks:
-    """See ``estimators.model.Peaks``."""
+    """Implements ``estimators.model.Peaks``."""
 
     state_bytes: int
     curves: Mapping[Layout, PeakCurve]
 
 
 class _Curves(dict[Layout, PeakCurve]):
-    """Those of one candidate, each made when it is asked for; ``known`` are costs, and where those of all begin."""
+    """Peak curves of one candidate, each made on first use. ``known`` has costs and the first position."""
 
     def __init__(self, known: Mapping[Layout, tuple[Costs, int]], place: int) -> None:
         self._known, self._place = known, place

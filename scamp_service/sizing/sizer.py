@@ -1,6 +1,6 @@
-"""Sizes candidates away from the controller's thread: traces what the planner asks for, until it has chosen.
+"""Sizes candidates outside of the controller's thread: traces the layouts that the planner asks for, until it chooses.
 
-Implements the ``Sizer`` of ``executor``. What is traced is ``tracing``'s business, and what fits is the planner's.
+It implements the ``Sizer`` of ``control.executor``. ``traces`` makes the traces, and the planner decides what fits.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class _Job:
 
 
 class ProcessSizer:
-    """``workers`` threads, each with a child process that traces; a trace has ``seconds`` of processor time.
+    """Sizes candidates in ``workers`` threads, each with a trace process; a trace has ``seconds`` of processor time.
 
-    Candidates take turns, one trace each. Every other turn is for those with the fewest traces, so that a small one
-    that fits as it is does not wait for all the layouts of a large one; the others are for the oldest, so that a large
-    one does not wait for all the small ones that keep coming.
+    Candidates take turns, one trace each. Every other turn goes to the candidate with the fewest traces, so that a
+    small one that fits at once does not wait for all the layouts of a large one. The other turns go to the oldest
+    candidate, so that a large one does not wait for all the small ones that keep arriving.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ProcessSizer:
             thread.start()
 
     def request(self, trial_id: int, demand: Demand, cluster: Cluster) -> None:
-        """No effect while the trial is being sized, while its result is not forgotten, or without any device."""
+        """Start sizing a trial. No effect while it is sized, until its result is forgotten, or without devices."""
         with self._changed:
             if trial_id in self._open or trial_id in self._results or not cluster.devices or self._closed:
                 return
@@ -88,18 +88,19 @@ class ProcessSizer:
             self._changed.notify()
 
     def results(self) -> Mapping[int, Sized | Unsized]:
+        """Results by trial id that have not been forgotten."""
         with self._changed:
             return dict(self._results)
 
     def forget(self, trial_ids: Sequence[int]) -> None:
-        """Drop results, and what is still being sized."""
+        """Drop the results of these trials, and stop sizing them."""
         with self._changed:
             for trial_id in trial_ids:
                 self._results.pop(trial_id, None)
                 self._open.pop(trial_id, None)
 
     def close(self) -> None:
-        """End the children; what is being sized is dropped."""
+        """End the trace processes and drop all requests."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -109,14 +110,14 @@ class ProcessSizer:
             thread.join()
 
     def _work(self, process: TraceProcess, warm_up: bool) -> None:
-        if warm_up and not self._tracers[False].cache.has_any():  # what is remembered may do for the first candidates
+        if warm_up and not self._tracers[False].cache.has_any():  # cached traces may be enough for the first candidates
             process.start()
         while (job := self._next()) is not None:
             try:
                 result = self._advance(job, process)
             except TraceFailed as failed:
                 result = Unsized(failed.reason, failed.infeasible, job.structure)
-            except Exception as error:  # a fault of ours: this trial fails, the thread goes on for the others
+            except Exception as error:  # our own bug: this trial fails, and the thread continues with the others
                 log.exception("sizing of trial %s failed", job.trial_id)
                 result = Unsized(f"sizing failed: {type(error).__name__}: {error}", infeasible=False)
             with self._changed:
@@ -144,7 +145,7 @@ class ProcessSizer:
             return None
 
     def _advance(self, job: _Job, process: TraceProcess) -> Sized | Unsized | None:
-        """Search with what is known; make one missing trace, and leave the rest (None) for another turn."""
+        """Search with the cached traces and at most one new one; returns None when it needs more in another turn."""
         tracer, made = self._tracers[job.cluster.has_gpus], False
         try:
             while True:
@@ -172,7 +173,7 @@ class ProcessSizer:
         answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=extra_bytes)
         why = f"; with {learned}" if extra_bytes > own else ""
         if isinstance(answer, NoPlan) and extra_bytes > own:
-            # What others needed makes no candidate infeasible: it may still do without.
+            # Memory that other trials needed makes no candidate infeasible, because it may not need it.
             extra_bytes = own
             answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=own)
             why = f"; without {learned}, with which no plan fits"

@@ -1,4 +1,4 @@
-"""Several processes that trace side by side."""
+"""Several processes that trace in parallel."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from typing import Self, TypeVar
 
 from scamp_service.sizing.trace_process import TraceProcess
 
-MOST = 4  # each takes a core, and some 400 MiB with what it has imported
+MOST = 4  # each takes a core, and about 400 MiB after its imports
 
 _Answer = TypeVar("_Answer")
 
 
 class TracePool:
-    """Each process does one thing at a time, and starts when it is needed first. A context manager: they end with it,
-    whatever they do."""
+    """Trace processes, each of which starts on first use and does one task at a time.
+
+    A context manager, which ends them on exit, even in the middle of a task.
+    """
 
     def __init__(self, num_processes: int | None = None) -> None:
-        """As many as there are cores, or ``MOST``."""
+        """``num_processes`` defaults to the number of cores, at most ``MOST``."""
         num = num_processes or min(MOST, len(os.sched_getaffinity(0)))
         self._processes = [TraceProcess() for _ in range(num)]
-        # The last first: no other is started as long as one is idle.
+        # Last in, first out: no further process starts while another is idle.
         self._idle: queue.LifoQueue[TraceProcess] = queue.LifoQueue()
         for process in self._processes:
             self._idle.put(process)
@@ -33,7 +35,7 @@ class TracePool:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)  # what waits does not begin
+        self._threads.shutdown(wait=False, cancel_futures=True)  # pending tasks do not begin
         for process in self._processes:
             process.kill()
         self._threads.shutdown()
@@ -41,12 +43,12 @@ class TracePool:
             process.end()
 
     def start(self) -> None:
-        """All at once, since that takes seconds; returns before they are ready."""
+        """Start all processes at once, because that takes seconds. Returns before they are ready."""
         for process in self._processes:
             process.start()
 
     def submit(self, work: Callable[[TraceProcess], _Answer]) -> Future[_Answer]:
-        """Done by one of the processes, as soon as one is idle."""
+        """Future of ``work``, which runs as soon as a process is idle."""
         return self._threads.submit(self._do, work)
 
     def _do(self, work: Callable[[TraceProcess], _Answer]) -> _Answer:

@@ -1,4 +1,4 @@
-"""One child process that traces (``workloads.sandbox``): starts it, asks it, and replaces it when it is lost."""
+"""One child process that traces (``workloads.sandbox``): starts it, sends requests, and replaces it when it is lost."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger("scamp.tracing")
 
 COMMAND = [sys.executable, "-m", "workloads.sandbox.server"]
 START_SECONDS = 120.0
-WALL_FACTOR = 5  # the child ends a trace after 4 times its processor time by itself
+WALL_FACTOR = 5  # the child itself ends a trace after 4 times its processor time
 
 
 class TraceFailed(Exception):
-    """``infeasible`` when the workload refuses the parameters, else the workload itself is at fault."""
+    """A trace failed: because the workload refuses the parameters (``infeasible``), or by a fault of the workload."""
 
     def __init__(self, reason: str, *, infeasible: bool) -> None:
         super().__init__(reason)
@@ -32,12 +32,14 @@ class TraceFailed(Exception):
 
 
 class _Lost(Exception):
-    """The child has died or is silent."""
+    """The child has died or does not answer."""
 
 
 class TraceProcess:
-    """One child and, once it is lost, the next. For one thread alone, the children of which die with it; only ``kill``
-    may come from another."""
+    """A child process, and its replacement when it is lost.
+
+    Use it from one thread only, whose children die with it. Only ``kill`` may be called from another thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,10 +50,11 @@ class TraceProcess:
 
     @property
     def pid(self) -> int | None:
+        """Process id of the child; None while there is none."""
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:
-        """Begin to warm up, where that has not happened yet; returns at once."""
+        """Start the child unless it runs. Returns at once, while the child warms up."""
         with self._lock:
             if self._killed or self._child is not None:
                 return
@@ -67,7 +70,10 @@ class TraceProcess:
             self._unread = b""
 
     def ask(self, request: Mapping[str, Any], seconds: int) -> Json:
-        """The child's answer. A lost child is replaced, once; raises ``TraceFailed`` for an error and a second loss."""
+        """The child's answer. A lost child is replaced once. Raises ``TraceFailed`` for an error or a second loss.
+
+        ``seconds`` limits the processor time of the request.
+        """
         for last in (False, True):
             try:
                 return self._ask(request, seconds)
@@ -79,14 +85,14 @@ class TraceProcess:
         raise AssertionError
 
     def kill(self) -> None:
-        """End the child for good: whoever waits for it gets an error. ``end`` must follow."""
+        """End the child permanently. A caller that waits for it gets an error. ``end`` must follow."""
         with self._lock:
             self._killed = True
             if self._child is not None:
                 self._child.kill()
 
     def end(self) -> None:
-        """End the child, with what it has forked (which the kernel kills with it), and close its pipes."""
+        """End the child and close its pipes. The kernel kills the processes that it has forked with it."""
         with self._lock:
             child, self._child = self._child, None
         if child is not None:
@@ -105,11 +111,11 @@ class TraceProcess:
             child.stdin.write(line)
             child.stdin.flush()
         except OSError as error:
-            raise _Lost(f"it does not listen: {error}") from error
+            raise _Lost(f"it accepts no requests: {error}") from error
         return self._answer(child, time.monotonic() + START_SECONDS + WALL_FACTOR * seconds)
 
     def _answer(self, child: subprocess.Popen[bytes], deadline: float) -> Json:
-        """To the last question, without its number."""
+        """Answer to the latest request, without its id."""
         while True:
             answer: dict[str, Any] = json.loads(self._line(child, deadline))
             if answer.pop("id", None) == self._num_asked:
@@ -125,7 +131,7 @@ class TraceProcess:
             ready, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
             data = os.read(child.stdout.fileno(), 65536) if ready else b""
             if not data:
-                raise _Lost("it ended" if ready else "it is silent")
+                raise _Lost("it ended" if ready else "it does not answer")
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         return line

@@ -1,7 +1,7 @@
-"""Traces of candidates as the controller gets them: from a child process (``workloads.sandbox.server``), or remembered.
+"""Makes traces of candidates in a child process (``workloads.sandbox.server``), and caches them.
 
-The controller itself never imports torch or a user's code. It decides nothing: which layouts are worth a trace is the
-planner's business, asked by ``sizing``.
+The controller itself never imports torch or a user's code. Nothing is decided here: the planner says which layouts to
+trace.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from scamp_service.sizing.trace_process import TraceProcess
 
 log = logging.getLogger("scamp.tracing")
 
-# What the protocol names as a pure number of the optimizer: only its sign can change what is allocated.
+# Parameters that the protocol defines as plain numbers of the optimizer: only their sign can change what is allocated.
 NUMBERS = frozenset({"lr", "weight_decay"})
 
 
 class TraceCache:
-    """Answers by what determines them, in memory and as one small file each; a damaged file counts as absent."""
+    """Traces by everything that determines them, in memory and in one small file each; a damaged file is ignored."""
 
     def __init__(self, folder: Path, on_cuda: bool = False) -> None:
         self._folder, self._on_cuda = folder, on_cuda
@@ -38,20 +38,23 @@ class TraceCache:
         self._sources = _source_hash()
 
     def key(self, candidate: Candidate, layout: Layout) -> str:
+        """Hash of everything that determines the trace of a candidate under a layout."""
         params = dict(candidate.params)
         params |= {name: _sign(params[name]) for name in NUMBERS & params.keys()}
         asked = [self._sources, self._on_cuda, candidate.workload, candidate.code, params, str(layout)]
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def file_of(self, what: str, workload: str, code: str | None, *asked: Any) -> Path:
-        """Where to keep something else that is determined by this (see ``screener``)."""
+        """File for another result that these arguments determine, such as a blueprint (see ``blueprints``)."""
         determining = [self._sources, self._on_cuda, what, workload, code, *asked]
         return self._file(hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest())
 
     def has_any(self) -> bool:
+        """Whether anything was cached before."""
         return self._folder.is_dir()
 
     def get(self, key: str) -> Trace | None:
+        """The cached trace, or None."""
         if key not in self._known:
             try:
                 self._known[key] = Trace.from_json(json.loads(self._file(key).read_bytes()))
@@ -60,6 +63,7 @@ class TraceCache:
         return self._known[key]
 
     def put(self, key: str, answer: Json) -> Trace:
+        """Cache the JSON of a trace; returns the trace."""
         self._known[key] = trace = Trace.from_json(answer)
         write_atomically(self._file(key), json.dumps(answer).encode())
         return trace
@@ -69,41 +73,43 @@ class TraceCache:
 
 
 class Blobs(Protocol):
-    """The part of the store that is needed here."""
+    """The part of the store that a tracer needs."""
 
-    def blob(self, sha256: str) -> bytes: ...
+    def blob(self, sha256: str) -> bytes:
+        """Zip of a user's files, by its SHA-256."""
+        ...
 
 
 class Tracer:
-    """Traces on demand, by one of the processes that it is given, and only once each."""
+    """Traces on demand in a process that the caller gives, each trace only once."""
 
     def __init__(self, store: Blobs, cache_dir: Path, seconds: int, *, on_cuda: bool = False) -> None:
-        """``seconds`` of processor time for one trace; ``on_cuda``: of what is done there, not on a CPU."""
+        """``seconds`` is the processor time for one trace; ``on_cuda`` traces the operations of a GPU, not of a CPU."""
         self._store, self._cache_dir, self._seconds, self._on_cuda = store, cache_dir, seconds, on_cuda
         self.cache = TraceCache(cache_dir / "traces", on_cuda)
 
     def known(self, candidate: Candidate, layout: Layout) -> Trace | None:
-        """The trace, if it was made before."""
+        """The trace if it is cached, or None."""
         return self.cache.get(self.cache.key(candidate, layout))
 
     def trace(self, process: TraceProcess, candidate: Candidate, layout: Layout) -> Trace:
-        """Make the trace and keep it. Raises ``TraceFailed``.
+        """Make the trace and cache it. Raises ``TraceFailed``.
 
-        A known trace of the plain layout makes those of other layouts cheaper.
+        Once the plain layout is traced, traces of other layouts are cheaper.
         """
         plain = self.known(candidate, Layout())
         equal_blocks = plain.equal_blocks if plain else None
-        wish = {"params": dict(candidate.params), "layout": asdict(layout), "equal_blocks": equal_blocks}
-        answer = self.ask(process, "trace", candidate.workload, candidate.code, wish)
+        request = {"params": dict(candidate.params), "layout": asdict(layout), "equal_blocks": equal_blocks}
+        answer = self.ask(process, "trace", candidate.workload, candidate.code, request)
         return self.cache.put(self.cache.key(candidate, layout), answer)
 
-    def ask(self, process: TraceProcess, what: str, workload: str, code: str | None, wish: Json) -> Json:
-        """The answer of ``workloads.sandbox.server``, uncached. Raises ``TraceFailed``."""
+    def ask(self, process: TraceProcess, what: str, workload: str, code: str | None, request: Json) -> Json:
+        """Answer of ``workloads.sandbox.server`` to a request, which is not cached. Raises ``TraceFailed``."""
         files: dict[str, str | None] = {"code_zip": None, "code_dir": None}
         if code is not None:
             files["code_zip"] = str(self._code_zip(code))
             files["code_dir"] = str((self._cache_dir / "code" / code).resolve())
-        asked = {"ask": what, "workload": workload, "on_cuda": self._on_cuda, **files, **wish}
+        asked = {"ask": what, "workload": workload, "on_cuda": self._on_cuda, **files, **request}
         return process.ask(asked, self._seconds)
 
     def _code_zip(self, sha256: str) -> Path:
@@ -114,7 +120,7 @@ class Tracer:
 
 
 def write_atomically(file: Path, data: bytes) -> None:
-    """Readers see the whole file or none, whatever happens meanwhile."""
+    """Write a file so that readers always see all of it or the previous one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as temporary:
         temporary.write(data)
@@ -122,7 +128,7 @@ def write_atomically(file: Path, data: bytes) -> None:
 
 
 def _source_hash() -> str:
-    """Of all that takes part in a trace but the user's files: the built-in workloads, the tracer, torch, Python."""
+    """Hash of everything that a trace depends on except the user's files: built-in workloads, tracer, torch, Python."""
     digest = hashlib.sha256(f"{version('torch')} {sys.version}".encode())
     for package in ("estimators", "workloads"):
         for file in sorted((ROOT / package).rglob("*.py")):

@@ -162,7 +162,7 @@ def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
         assert option["unverified"] == (["smallest_capacity_bytes"] if alone else list(UNVERIFIED))
     assert "measured today" in shown(estimate) and "unverified: least, max; on several ranks, all" in shown(estimate)
     (tmp_path / "device_kinds" / "cpu.json").write_text(json.dumps(DeviceKind("a CPU", {}, "made up").to_json()))
-    with pytest.raises(InvalidInput, match="'cpu' is no GPU"):
+    with pytest.raises(InvalidInput, match="'cpu' is not a GPU"):
         target(Settings(data_dir=tmp_path), "cpu", 1, None)
 
 
