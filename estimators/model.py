@@ -65,7 +65,8 @@ class Layout(Spread):
 
     @property
     def divides_blocks_alike(self) -> bool:
-        """Whether equal blocks cost a rank the same: no stage has but some of them, and it updates a part of each."""
+        """Whether equal blocks cost a rank the same: true unless a pipeline or ZeRO-1 gives the rank only some of
+        them."""
         return self.pp == 1 and not self.zero1
 
     @property
@@ -121,7 +122,8 @@ class Plan(Spread):
         return self.layouts[self.coordinate(rank, "pp")]
 
     def data_rank(self, rank: int) -> int:
-        """Which share of the batch a rank trains on; those that share layers or space have the same samples."""
+        """Which share of the batch a rank trains on; ranks that split the same layers or space train on the same
+        samples."""
         share = 0
         for axis in SHARES:
             share = share * getattr(self, axis) + self.coordinate(rank, axis)
@@ -138,7 +140,7 @@ class Plan(Spread):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """Plans that were written before there was a way to spread lack its fields."""
+        """A plan saved before a kind of parallelism was added lacks its fields, which then take their defaults."""
         return cls(**{item.name: data[item.name] for item in fields(cls) if item.name in data})
 
 

@@ -89,8 +89,8 @@ class Session:
     """One model in fake mode: the whole model at first, and the share of the layout's first rank after ``spread``.
 
     All but a few of its blocks can be left out (``shorten``), and put back afterwards, but only for updates (``grow``).
-    The collection of cyclic garbage is deferred to the time between steps. Otherwise it would free buffers at moments
-    that differ from trace to trace.
+    Cyclic garbage is collected only between steps. Otherwise, buffers would be freed at moments that differ from trace
+    to trace.
     """
 
     def __init__(self, recipe: Recipe, layout: Layout) -> None:

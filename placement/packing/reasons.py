@@ -14,9 +14,11 @@ def why_here(chosen: Sequence[Spot]) -> str:
     nodes = {spot.device.node for spot in chosen}
     shared = sum(len(spot.gangs) > 1 for spot in chosen)
     left = ", ".join(f"{spot.device.id} ({spot.free_mib} of {spot.device.capacity_mib} MiB left)" for spot in chosen)
-    where = f"on node {nodes.pop()}" if len(nodes) == 1 else f"over {len(nodes)} nodes, as no single node has room"
+    where = (
+        f"on node {nodes.pop()}" if len(nodes) == 1 else f"across {len(nodes)} nodes, because no single node has room"
+    )
     how = f", {shared} of {len(chosen)} shared with other gangs" if shared else ""
-    return f"fullest devices that fit {where}: {left}{how}"
+    return f"the fullest devices with enough room, {where}: {left}{how}"
 
 
 def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, Queued]) -> Iterator[Wait]:
@@ -49,10 +51,11 @@ def _why_not(gang: Gang, free: Sequence[Spot], num_large: int, shelf: Shelf, res
         return "the cluster has no devices now"
     demand = f"needs {gang.mib_per_rank} MiB on {_count(gang.num_ranks, 'device')} at once"
     if num_large < gang.num_ranks:
-        return f"{demand}, but only {num_large} of {_count(len(shelf.spots), 'device')} in the cluster offer that much"
+        few, verb = f"only {num_large}" if num_large else "none", "offers" if num_large < 2 else "offer"
+        return f"{demand}, but {few} of {_count(len(shelf.spots), 'device')} in the cluster {verb} that much"
     if not free:
         return f"{demand}; {_fullness(shelf)}"
-    have = f"{len(free)} {'has' if len(free) == 1 else 'have'} that free ("
+    have = f"{len(free)} {'has' if len(free) == 1 else 'have'} that much free ("
     have += ", ".join(f"{spot.device.id}: {spot.free_mib} MiB" for spot in free[:4]) + (", …)" if free[4:] else ")")
     kept = [spot.device.id for spot in free if spot.device.id in reserved]
     if kept:

@@ -25,15 +25,18 @@ def estimate(
     what: Annotated[
         str, typer.Argument(help="a study, a built-in workload, FILE.py:Class, or MODULE:FUNC", metavar="WHAT")
     ],
-    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, overrides the study's; repeatable")] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="set a parameter (NAME=VALUE), overriding the study's value; repeatable")
+    ] = None,
     candidates: Annotated[
-        int, typer.Option(help="number of candidates to estimate, from the study's first on", min=1, max=1000)
+        int,
+        typer.Option(help="how many of the study's candidates to estimate, starting with the first", min=1, max=1000),
     ] = 1,
     device: Annotated[
         str | None, typer.Option(help="kind of GPU, such as H100; default: virtual devices", metavar="KIND")
     ] = None,
     count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
-    mib: Annotated[int | None, typer.Option(help="MiB to use of one device; default: all", min=1)] = None,
+    mib: Annotated[int | None, typer.Option(help="MiB to use on each device; default: all", min=1)] = None,
     expandable: Annotated[
         bool, typer.Option("--expandable-segments", help="with PyTorch's expandable_segments; needs --device")
     ] = False,
@@ -48,13 +51,13 @@ def estimate(
     """Predict the memory and step time of each plan of a candidate, without running it.
 
     No service, Ray or GPU is needed. FUNC returns (model, inputs[, loss[,
-    optimizer]]) and needs no data; see docs/estimate.md. Memory columns are
-    those of one rank at its peak, by category:
+    optimizer]]) and needs no data; see docs/estimate.md. Memory columns
+    show one rank at its peak, by category. Abbreviations:
 
     rc       activations are recomputed in the backward pass
     gather   sharded parameters while they are gathered to full size
     reserve  peak plus a margin for memory that a trace does not see
-    max      largest micro-batch with which the plan fits a device
+    max      largest micro-batch at which the plan still fits a device
     sec      seconds of an optimizer step on a virtual device with a core to
              itself; only after `scamp calibrate`
 
@@ -106,8 +109,10 @@ def screen(
         str | None, typer.Option(help="kind of GPU, such as H100; default: virtual devices", metavar="KIND")
     ] = None,
     count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
-    mib: Annotated[int | None, typer.Option(help="MiB to use of one device; default: all", min=1)] = None,
-    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, overrides the study's; repeatable")] = None,
+    mib: Annotated[int | None, typer.Option(help="MiB to use on each device; default: all", min=1)] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="set a parameter (NAME=VALUE), overriding the study's value; repeatable")
+    ] = None,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -193,10 +198,10 @@ def calibrate(data_dir: DataDir = None) -> None:
 def _print_kind(kind: DeviceKind) -> None:
     out.print(f"{kind.name}: {kind.provenance}", highlight=False, soft_wrap=True)
     if per_flop := kind.rates["matmul"].per_flop:  # a fit may give zero
-        out.print(f"{1e-9 / per_flop:.3g} GFLOP/s in matrix products", highlight=False)
+        out.print(f"{1e-9 / per_flop:.3g} GFLOP/s for matrix multiplication", highlight=False)
     if kind.memory is not None:
         outside = kind.memory.outside_bytes(1) / MIB
-        out.print(f"{outside:.0f} MiB of a process's memory are outside of PyTorch's tensors", highlight=False)
+        out.print(f"{outside:.0f} MiB of a process's memory is outside PyTorch's tensors", highlight=False)
 
 
 @app.command()
@@ -204,7 +209,7 @@ def devices(as_json: AsJson = False) -> None:
     """List this machine's GPUs: memory, links, and the name for `scamp estimate --device`.
 
     others   MiB held by processes that are not ScaMP's
-    free     MiB left by those and the driver; includes what ScaMP's ranks hold
+    free     MiB available to ScaMP, including what its ranks already hold
     """
     from scamp_service.cli.gpus_table import as_table, without_gpus
     from scamp_service.cluster.gpus import inventory

@@ -259,7 +259,7 @@ def logs(
 
 @app.command()
 def stop(study: StudyId, address: Address = "", token: Token = "") -> None:
-    """Stop a study: trials that have not ended are cancelled, what they reported is kept."""
+    """Stop a study: trials that have not ended are cancelled, but what they reported is kept."""
     view = _client(address, token).stop(study)
     out.print(f"study {study} is {view['state'].lower()}")
 

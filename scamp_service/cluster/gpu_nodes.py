@@ -18,7 +18,8 @@ def usable_mib(free_mib: int, max_gangs: int) -> int:
 def measure_gpus(num_gpus: int) -> tuple[str, Gpu | None]:
     """(device kind, GPU with the least free memory) of the GPUs that this node's Ray has; None when NVML shows none.
 
-    The least counts because Ray does not allow to choose which GPU a bundle gets. Names of different kinds are joined.
+    The smallest value counts, because Ray does not let us choose which GPU a bundle gets. Names of different kinds are
+    joined.
     """
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES") or None  # Ray may empty it for a task that asks for no GPU
     found = visible(inventory(), chosen)[:num_gpus]  # Ray counts them from the first

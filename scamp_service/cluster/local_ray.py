@@ -73,7 +73,7 @@ class LocalRay:
         return self._guardian is not None and self._guardian.poll() is None
 
     def stop(self) -> None:
-        """End the processes of this cluster and no others. No effect when it does not run."""
+        """End the processes of this cluster and no others. Does nothing if the cluster is not running."""
         guardian, self._guardian, self._address = self._guardian, None, ""
         if guardian is None:
             return

@@ -61,7 +61,7 @@ class Rank:
         threading.Thread(target=self._watch_lease, daemon=True).start()
 
     def status(self) -> RankStatus:
-        """What this process does now."""
+        """What this process is doing now."""
         with self._changed:
             now = self._current
             key, rank, world = (now.order.key, now.rank, now.order.plan.world_size) if now else ("", 0, 0)

@@ -27,9 +27,10 @@ def judge(peers: Mapping[int, float], trial_id: int, rung: int, *, maximize: boo
 
     ``peers`` maps the id of every trial that has reported at this step, including this one, to its objective there.
     Of n values the best ⌈n / reduction_factor⌉ continue, and so does any value equal to the last of these. No trial
-    stops until ``reduction_factor`` trials have reported. The best 1/reduction_factor of fewer trials is less than one
-    trial, and stopping the second because it is behind the first (as Optuna and Ray do) would let the order of arrival
-    decide. A trial whose value is not finite stops at once, because training does not recover from that.
+    stops until ``reduction_factor`` trials have reported. With fewer, the best 1/reduction_factor would be less than
+    one trial; stopping the second trial merely because it is behind the first (as Optuna and Ray do) would let the
+    order of arrival decide. A trial whose value is not finite stops at once, because training does not recover from
+    that.
     """
     value = peers[trial_id]
     if not math.isfinite(value):

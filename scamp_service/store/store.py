@@ -156,8 +156,8 @@ class Store(Reads):
     def begin_attempt(self, attempt: Attempt) -> bool:
         """Insert the attempt and move its trial from QUEUED to RUNNING.
 
-        False unless the trial is QUEUED and its attempt count is one less. The trial's reason becomes the reason
-        of the placement. ``created_at`` of the attempt is the time of the move.
+        Returns False unless the trial is QUEUED and its attempt count is one less than this attempt's number. The
+        trial's reason becomes that of the placement. ``created_at`` of the attempt is the time of the move.
         """
         trial_id, now, row = attempt.trial_id, attempt.created_at, attempt_columns(attempt)
         begin = {"_id": trial_id, "_attempt": attempt.attempt, "_before": attempt.attempt - 1, "_now": now}

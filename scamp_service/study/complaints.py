@@ -54,7 +54,7 @@ def _unknown_key(path: Sequence[int | str], loc: Sequence[int | str]) -> str:
     else:
         allowed = list((_PARTS[str(loc[0])] if len(loc) > 1 else StudySpec).model_fields)
     close = difflib.get_close_matches(str(path[-1]), allowed, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(allowed)}"
+    hint = f"did you mean {close[0]}?" if close else f"allowed keys: {', '.join(allowed)}"
     return f"{'.'.join(map(str, path))}: unknown key; {hint}"
 
 

@@ -66,7 +66,7 @@ def data_bytes() -> int:
 
 @contextmanager
 def high_water() -> Iterator[Callable[[], int]]:
-    """Yields a function that returns by how many bytes the process was larger, since entry, than it is now.
+    """Yields a function that returns how many bytes the process's peak since entry is above its current size.
 
     The function takes the smaller of two differences. The first is to the largest size (VmPeak). Linux keeps that for
     the whole life of a process, so pages without access rights, which count for the size only, first raise the present

@@ -13,4 +13,4 @@ def fence_unknown_gangs(s: Snapshot) -> Iterator[Effect]:
     known = {attempt.key for attempt in s.attempts}
     for key in s.gangs:
         if key not in known:
-            yield StopGang(key, "no open attempt has this gang")
+            yield StopGang(key, "this gang belongs to no open attempt")

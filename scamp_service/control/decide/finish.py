@@ -10,7 +10,8 @@ from scamp_service.lifecycle import StudyState
 
 
 def finish_studies(s: Snapshot) -> Iterator[Effect]:
-    """End each study without live trials that wants no more; stop a broken one first, so that its trials end."""
+    """End each study that has no live trials and wants no new ones; move a broken study to STOPPING first, so that its
+    trials end."""
     busy = {trial.study_id for trial in s.trials}
     for study in s.studies.values():
         if study.broken and study.state is StudyState.RUNNING:

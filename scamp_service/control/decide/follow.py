@@ -72,7 +72,8 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
 def _retry(study: StudyRules, trial: Trial, why: str) -> Effect:
     num_lost = trial.num_lost + 1
     if num_lost > study.max_lost:
-        reason = f"lost {num_lost} attempts, the last because {why}; raise budget.max_lost to allow more"
+        lost = f"lost {num_lost} attempt{'s' * (num_lost > 1)}, most recently because {why}"
+        reason = f"{lost}; raise budget.max_lost to allow more"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_lost": num_lost})
     reason = f"will run again (lost attempt {num_lost} of at most {study.max_lost}): {why}"
     return MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": num_lost})
@@ -89,7 +90,8 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
     reserved_bytes = prediction.reserved_mib * MIB
     extra_bytes = need_after_out_of_memory(prediction.traced_bytes, reserved_bytes, attempt.measured_bytes)
     if num_oom > study.max_oom:
-        reason = f"ran out of memory {num_oom} times ({attempt.detail}); raise budget.max_oom or lower the batch"
+        failed = f"ran out of memory {num_oom} time{'s' * (num_oom > 1)} ({attempt.detail})"
+        reason = f"{failed}; raise budget.max_oom or lower the batch"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_oom": num_oom})
     reason = (
         f"ran out of memory with {attempt.mib_per_rank} MiB per rank; "

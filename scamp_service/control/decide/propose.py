@@ -10,9 +10,8 @@ from scamp_service.lifecycle import TrialState
 
 
 def propose(s: Snapshot) -> Iterator[Effect]:
-    """Keep one candidate per device pending, and at least four.
-
-    More would be worse: a sampler that proposes later knows more results.
+    """Keep as many candidates pending as there are devices, but at least four. More would be worse: the later the
+    sampler proposes, the more results it knows.
     """
     for study in s.studies.values():
         if not study.wants_trials:

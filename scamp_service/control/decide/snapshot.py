@@ -41,7 +41,8 @@ class StudyRules:
 
     @property
     def wants_trials(self) -> bool:
-        """Whether new candidates may be proposed: it runs, and neither budget nor search space is used up."""
+        """Whether new candidates may be proposed: the study is running, and neither its budget nor its search space is
+        used up."""
         return self.state is StudyState.RUNNING and not self.exhausted and self.num_trials < self.max_trials
 
     def candidate(self, trial: Trial) -> Candidate:

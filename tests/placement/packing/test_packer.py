@@ -69,7 +69,7 @@ def test_small_gangs_share_the_fullest_device_that_fits() -> None:
     assert [p.devices for p in placements] == [("d1",), ("d1",)]
     assert not waits
     assert placements[0].reason == (
-        "fullest devices that fit on node n0: d1 (46 of 96 MiB left), 1 of 1 shared with other gangs"
+        "the fullest devices with enough room, on node n0: d1 (46 of 96 MiB left), 1 of 1 shared with other gangs"
     )
 
 
@@ -85,14 +85,14 @@ def test_a_gang_wider_than_a_node_spans_as_few_nodes_as_possible() -> None:
     ledger = ledger_with(6, ("d0", 90), ("d2", 1), per_node=2)
     (placement,), _ = pack(queue((4, 50)), ledger)
     assert set(placement.devices) == {"d2", "d3", "d4", "d5"}
-    assert "over 2 nodes" in placement.reason
+    assert "across 2 nodes" in placement.reason
 
 
 def test_a_gang_that_does_not_fit_whole_holds_nothing_and_says_what_is_missing() -> None:
     ledger = ledger_with(4, ("d0", 80), ("d1", 80))
     placements, (wait,) = pack(queue((4, 40)), ledger)
     assert not placements
-    assert wait.reason == "needs 40 MiB on 4 devices at once; 2 have that free (d2: 96 MiB, d3: 96 MiB)"
+    assert wait.reason == "needs 40 MiB on 4 devices at once; 2 have that much free (d2: 96 MiB, d3: 96 MiB)"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_gang_that_does_not_fit_whole_holds_nothing_and_says_what_is_missing()
         (
             ledger_with(2),
             (1, 97),
-            "needs 97 MiB on 1 device at once, but only 0 of 2 devices in the cluster offer that much",
+            "needs 97 MiB on 1 device at once, but none of 2 devices in the cluster offers that much",
         ),
         (
             ledger_with(1, ("d0", 60)),
@@ -183,7 +183,8 @@ def test_a_gang_passed_over_too_often_keeps_devices_for_itself() -> None:
     assert not placements
     assert waits[0].reason.endswith("passed over 8 times, so d0, d1 are now kept for it")
     assert waits[1].reason == (
-        "needs 10 MiB on 1 device at once; 2 have that free (d0: 16 MiB, d1: 16 MiB), but d0, d1 are kept for old/1"
+        "needs 10 MiB on 1 device at once; 2 have that much free (d0: 16 MiB, d1: 16 MiB), "
+        "but d0, d1 are kept for old/1"
     )
     assert not pack([small, starved], ledger)[0], "wherever it stands in the queue"
     ledger.release("held0")

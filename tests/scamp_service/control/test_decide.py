@@ -41,7 +41,9 @@ def only_move(found: list[d.Effect]) -> d.MoveTrial:
 
 
 def test_a_gang_that_the_database_does_not_know_is_stopped() -> None:
-    assert effects(trials=[], studies={}, gangs={"7/1": ALIVE}) == [d.StopGang("7/1", "no open attempt has this gang")]
+    assert effects(trials=[], studies={}, gangs={"7/1": ALIVE}) == [
+        d.StopGang("7/1", "this gang belongs to no open attempt")
+    ]
 
 
 def test_a_done_attempt_completes_its_trial_and_is_ended_only_when_its_gang_is_gone() -> None:

@@ -76,7 +76,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"budget": {"steps": 10, "report_every": 11}}, "otherwise nothing is reported"),
     ({"budget": {"steps": 10**9, "report_every": 1}}, "set report_every to 10000 or more"),
     ({"budget": {"max_concurrent": 0}}, "budget.max_concurrent: "),
-    ({"budget": {"hours": 3}}, "budget.hours: unknown key; allowed are trials, steps"),
+    ({"budget": {"hours": 3}}, "budget.hours: unknown key; allowed keys: trials, steps"),
     ({"stopping": {"rule": "median"}}, "stopping.rule: must be 'asha' or 'none'"),
     ({"stopping": {"reduction_factor": 1}}, "stopping.reduction_factor: "),
     ({"stopping": {"min_steps": 100}}, "stopping.min_steps (100) must be less than budget.steps (100)"),
