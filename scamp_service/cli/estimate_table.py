@@ -93,7 +93,7 @@ def _gpu_table(estimate: Estimate) -> Table:
     table = _empty([*_SHORT, "out", "least", "max", "step", "comm"])
     unit = "GiB" if in_gib else "MiB"
     verified = estimate.kind is not None and estimate.kind.verified
-    unverified = "least, max; on several ranks, all" if verified else "out, least, max, step, comm"
+    unverified = "least, max; gangs: all" if verified else "out, least, max, step, comm"
     table.title = f"{unit} of one rank; unverified: {unverified}"
     table.title_justify, table.title_style = "left", "dim"
     for option in estimate.options:

@@ -160,7 +160,8 @@ def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
         alone = option["plan"]["dp_shard"] == 1
         assert option["outside_bytes"] == (500 + 64 + (0 if alone else 544)) * MIB
         assert option["unverified"] == (["smallest_capacity_bytes"] if alone else list(UNVERIFIED))
-    assert "measured today" in shown(estimate) and "unverified: least, max; on several ranks, all" in shown(estimate)
+    text = " ".join(shown(estimate).split())
+    assert "measured today" in text and "unverified: least, max; gangs: all" in text
     (tmp_path / "device_kinds" / "cpu.json").write_text(json.dumps(DeviceKind("a CPU", {}, "made up").to_json()))
     with pytest.raises(InvalidInput, match="'cpu' is not a GPU"):
         target(Settings(data_dir=tmp_path), "cpu", 1, None)
@@ -313,7 +314,7 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path:
     for arguments, complaint in (
         (["--param", "widht=16"], "has no parameter 'widht': width, depth, heads, batch"),
         (["--param", "heads=3"], "must be a multiple of heads (3)"),
-        (["--expandable-segments"], "name one with --device"),
+        (["--expandable-segments"], "name a GPU with --device"),
     ):
         failed = scamp(*command, *arguments)
         assert failed.returncode == 2 and complaint in failed.stderr and len(failed.stderr.splitlines()) == 1
