@@ -31,6 +31,7 @@ from estimators.model import MIB
 from estimators.peaks.allocator import replay, smallest_capacity
 from estimators.tracing.tracer import trace
 from scamp_service.cluster.gpus import known_kind
+from scamp_service.sizing.calibration import DEVICE_KIND
 from workloads.sandbox.recipe import recipe_of
 
 CASE_SECONDS = 120
@@ -170,7 +171,7 @@ def record(quick: bool) -> dict[str, Any]:
         print(one, file=sys.stderr)
         begun: dict[str, Any] = {"case": json.loads(one.case.to_json()), "expandable": one.expandable}
         try:
-            least = predict(one, DeviceKind.from_json(kind)).smallest_capacity_bytes
+            least = predict(one, DEVICE_KIND.validate_python(kind)).smallest_capacity_bytes
             order = Order(one.case.to_json(), uuid, [least * percent // 100 for percent in TRIED_PERCENT])
             variables = {**alone, "PYTORCH_CUDA_ALLOC_CONF": EXPANDABLE if one.expandable else ""}
             arguments = ("-m", "benchmarks.estimating.gpu", json.dumps(asdict(order)))
@@ -203,7 +204,7 @@ def first_gpu() -> tuple[str, str, str]:
 
 def score(data: Mapping[str, Any]) -> dict[str, float]:
     """Print a line for each case of a record, and return the present estimator's figures for it."""
-    kind, scores = DeviceKind.from_json(data["kind"]), []
+    kind, scores = DEVICE_KIND.validate_python(data["kind"]), []
     print(f"{data['product']}, driver {data['driver']}, {data['date']}: {kind.provenance}")
     print("  ".join(word.rjust(10) for word in HEADER))
     for one in data["cases"]:

@@ -80,11 +80,6 @@ class Layout(Spread):
         words = ["single"] * (self.world_size == 1) + [label.format_map(values) for label in used]
         return "+".join(words + ["accumulate"] * self.accumulate)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Layout:
-        """Inverse of ``dataclasses.asdict``."""
-        return cls(**data)
-
 
 @dataclass(frozen=True, slots=True)
 class Plan(Spread):

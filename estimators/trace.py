@@ -1,16 +1,16 @@
 """The result of tracing one fake training step of a candidate under one layout.
 
-The process that traces, the cache and the estimate all use this one type.
+The process that traces, the cache and the estimate all use this one type. It holds plain values only: the child process
+writes ``dataclasses.asdict`` of it as JSON, and ``scamp_service.sizing`` validates that with pydantic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from estimators.model import Layout, ModelProfile, PeakCurve
-from estimators.peaks.envelope import Envelope, PeakTable, curve_from_json
+from estimators.peaks.envelope import Envelope, PeakTable
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.step_log import StepLog
 from estimators.peaks.units import Unit
@@ -41,35 +41,6 @@ class Trace:
         """Peak bytes that PyTorch's caching allocator needs if sizes are affine (there is a ``log``); else the peak of
         tensors."""
         return ReservedCurve(self.curve, self.log, expandable) if self.log is not None else self.curve
-
-    def to_json(self) -> dict[str, Any]:
-        """All fields as JSON values."""
-        return {
-            "batch": self.batch,
-            "structure": self.structure,
-            "num_params": self.num_params,
-            "state_bytes": self.state_bytes,
-            "curve": self.curve.to_json(),
-            "work": self.work.to_json(),
-            "equal_blocks": self.equal_blocks,
-            "log": self.log.to_json() if self.log else None,
-            "units": [unit.to_json() for unit in self.units],
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Trace:
-        """Inverse of ``to_json``; raises KeyError, TypeError or ValueError on anything else."""
-        return cls(
-            int(data["batch"]),
-            str(data["structure"]),
-            int(data["num_params"]),
-            int(data["state_bytes"]),
-            curve_from_json(data["curve"]),
-            StepWork.from_json(data["work"]),
-            bool(data["equal_blocks"]),
-            StepLog.from_json(data["log"]) if data["log"] else None,
-            tuple(map(Unit.from_json, data["units"])),
-        )
 
 
 def profile_of(

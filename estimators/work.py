@@ -6,9 +6,7 @@ counts the work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 OP_KINDS = (
     "matmul",
@@ -33,13 +31,18 @@ large buffers that an operation makes; on a CPU the operating system must map an
 the FLOPs on 16-bit numbers, for which GPUs have special units."""
 
 _PER_KIND = len(AMOUNTS)
+_NUM_AMOUNTS = _PER_KIND * len(OP_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """The ``AMOUNTS`` of each of ``OP_KINDS``, one kind after another in one tuple."""
 
-    amounts: tuple[float, ...] = (0,) * (_PER_KIND * len(OP_KINDS))
+    amounts: tuple[float, ...] = (0,) * _NUM_AMOUNTS
+
+    def __post_init__(self) -> None:
+        if len(self.amounts) != _NUM_AMOUNTS:
+            raise ValueError(f"work has {_NUM_AMOUNTS} amounts, got {len(self.amounts)}")
 
     def of(self, kind: str) -> tuple[float, ...]:
         """The ``AMOUNTS`` of one kind."""
@@ -64,17 +67,6 @@ class Work:
 
     def __mul__(self, factor: float) -> Work:
         return Work(tuple(amount * factor for amount in self.amounts))
-
-    def to_json(self) -> list[float]:
-        """The amounts as a flat list."""
-        return list(self.amounts)
-
-    @classmethod
-    def from_json(cls, data: Sequence[float]) -> Work:
-        """Inverse of ``to_json``; raises ValueError or TypeError on anything else."""
-        if len(data) != _PER_KIND * len(OP_KINDS):
-            raise ValueError(f"work has {_PER_KIND * len(OP_KINDS)} amounts, got {len(data)}")
-        return cls(tuple(map(float, data)))
 
 
 class WorkCounter:
@@ -115,12 +107,3 @@ class StepWork:
     def step(self, micro_batch: int, num_micro_batches: int) -> Work:
         """Work of one optimizer step of ``num_micro_batches`` micro-batches of ``micro_batch`` samples each."""
         return (self.fixed + self.per_sample * micro_batch) * num_micro_batches + self.update
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary with the three parts."""
-        return {"fixed": self.fixed.to_json(), "per_sample": self.per_sample.to_json(), "update": self.update.to_json()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StepWork:
-        """Inverse of ``to_json``; raises ValueError, KeyError or TypeError on anything else."""
-        return cls(*(Work.from_json(data[part]) for part in ("fixed", "per_sample", "update")))

@@ -18,6 +18,7 @@ from benchmarks.estimating.process import last_line
 from estimators.devices.kind import DeviceKind
 from estimators.tracing.tracer import trace
 from estimators.work import Work
+from scamp_service.sizing.calibration import DEVICE_KIND
 from workloads.calibration.measure import CPU, prepare
 from workloads.calibration.probes import Probe, ProcessorTime, steps
 from workloads.parallel.apply import apply_plan
@@ -115,7 +116,7 @@ def measure(case: Case, seconds: float) -> Result:
     """The result of one case; ``seconds`` limits its real run. The first call also waits for the calibration."""
     kind = calibration().result()
     real = json.loads(last_line("-m", "benchmarks.estimating.pace", case.to_json(), seconds=seconds))
-    expected = kind.seconds(Work.from_json(real["probe_work"]))
+    expected = kind.seconds(Work(tuple(real["probe_work"])))
     drifts = [seconds / expected for seconds in real["probe_seconds"]]
     steady = median(seconds / drift for seconds, drift in zip(real["seconds"], drifts, strict=True))
     return Result(predict(case, kind), median(real["seconds"]), median(drifts), steady)
@@ -126,9 +127,7 @@ def calibration() -> Future[DeviceKind]:
     """The calibration of this machine's CPU; the first call starts it in a separate process."""
 
     def calibrate() -> DeviceKind:
-        return DeviceKind.from_json(
-            json.loads(last_line("-m", "workloads.calibration.measure", seconds=CALIBRATION_SECONDS))
-        )
+        return DEVICE_KIND.validate_json(last_line("-m", "workloads.calibration.measure", seconds=CALIBRATION_SECONDS))
 
     return ThreadPoolExecutor(1).submit(calibrate)
 
@@ -162,7 +161,7 @@ def run_for_real(case: Case) -> dict[str, Any]:
         turns.append((seconds, sum(probe.rounds[-1] for probe in probes)))
     taken, taken_by_probes = zip(*turns, strict=True)
     work = sum((probe.work for probe in probes), Work())
-    return {"seconds": taken, "probe_seconds": taken_by_probes, "probe_work": work.to_json()}
+    return {"seconds": taken, "probe_seconds": taken_by_probes, "probe_work": work.amounts}
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ hand.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Literal
 
 from estimators.work import OP_KINDS, Work
 
@@ -39,10 +39,6 @@ class Rate:
         operations, flops, num_bytes, fresh_bytes, half_flops = amounts
         computing = self.per_flop * (flops - half_flops) + self.per_half_flop * half_flops
         return self.per_op * operations + computing + self.per_byte * num_bytes + self.per_fresh_byte * fresh_bytes
-
-    def to_json(self) -> list[float]:
-        """The five rates as a list."""
-        return [self.per_op, self.per_flop, self.per_byte, self.per_fresh_byte, self.per_half_flop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +96,10 @@ class DeviceKind:
     memory: Memory | None = None
     links: Links | None = None
 
+    def __post_init__(self) -> None:
+        if unknown := self.rates.keys() - set(OP_KINDS):
+            raise ValueError(f"unknown kinds of operation: {', '.join(sorted(unknown))}")
+
     def seconds(self, work: Work) -> float:
         """Seconds that a rank takes for ``work`` alone on its device, one operation after another."""
         return sum(rate.seconds(work.of(kind)) for kind, rate in self.rates.items())
@@ -114,39 +114,3 @@ class DeviceKind:
                 yield from ((f"{place}_{field.name}", getattr(link, field.name)) for field in fields(Link))
             yield "domain_size", self.links.domain_size
             yield "start_seconds", self.links.start_seconds
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary that ``from_json`` reads. Only for calibrated kinds (``verified``)."""
-        assert self.verified
-        rates = {kind: rate.to_json() for kind, rate in self.rates.items()}
-        data = {"name": self.name, "provenance": self.provenance, "rates": rates}
-        if self.memory is not None:
-            data["memory"] = asdict(self.memory)
-        if self.links is not None:
-            data["links"] = asdict(self.links)
-        return data
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> DeviceKind:
-        """Inverse of ``to_json``; raises ValueError, KeyError or TypeError on anything else."""
-        rates = {str(kind): _rate(rate) for kind, rate in data["rates"].items()}
-        if unknown := rates.keys() - set(OP_KINDS):
-            raise ValueError(f"unknown kinds of operation: {', '.join(sorted(unknown))}")
-        memory = (
-            Memory(*(Figure(**data["memory"][field.name]) for field in fields(Memory))) if "memory" in data else None
-        )
-        links = _links(data["links"]) if "links" in data else None
-        return cls(str(data["name"]), rates, str(data["provenance"]), memory=memory, links=links)
-
-
-def _links(data: Mapping[str, Any]) -> Links:
-    inside, across = (
-        Link(*(Figure(**data[place][field.name]) for field in fields(Link))) for place in ("inside", "across")
-    )
-    return Links(inside, across, Figure(**data["domain_size"]), Figure(**data["start_seconds"]))
-
-
-def _rate(data: Sequence[float]) -> Rate:
-    if len(data) != len(fields(Rate)):
-        raise ValueError(f"a rate has {len(fields(Rate))} numbers, got {len(data)}")
-    return Rate(*map(float, data))

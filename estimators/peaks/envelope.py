@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,16 +45,6 @@ class Line:
         parts[category] = slope, fixed + num_bytes
         listed = tuple((name, *part) for name, part in parts.items())
         return Line(self.bytes_per_sample, self.fixed_bytes + num_bytes, listed)
-
-    def to_json(self) -> list[Any]:
-        """Bytes per sample, fixed bytes and parts, as a list."""
-        return [self.bytes_per_sample, self.fixed_bytes, [list(part) for part in self.parts]]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> Line:
-        """Inverse of ``to_json``; raises ValueError or TypeError on anything else."""
-        slope, fixed, parts = data
-        return cls(int(slope), int(fixed), tuple((str(c), int(b), int(f)) for c, b, f in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +91,6 @@ class Envelope:
         growing = [line for line in self.lines if line.bytes_per_sample > 0]
         return min((capacity_bytes - line.fixed_bytes) // line.bytes_per_sample for line in growing)
 
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of kind ``envelope``; ``curve_from_json`` reads it."""
-        lines = [line.to_json() for line in self.lines]
-        return {"kind": "envelope", "lines": lines, "one_sample": self.one_sample.to_json()}
-
 
 @dataclass(frozen=True, slots=True)
 class PeakTable:
@@ -148,19 +132,6 @@ class PeakTable:
                 break
             largest = size
         return largest
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary of kind ``table``; ``curve_from_json`` reads it."""
-        return {"kind": "table", "points": [[size, peak.to_json()] for size, peak in self.points]}
-
-
-def curve_from_json(data: Mapping[str, Any]) -> Envelope | PeakTable:
-    """Inverse of ``to_json`` of either curve; raises ValueError, KeyError or TypeError on anything else."""
-    if data["kind"] == "envelope":
-        return Envelope(tuple(map(Line.from_json, data["lines"])), Line.from_json(data["one_sample"]))
-    if data["kind"] == "table":
-        return PeakTable(tuple((int(size), Line.from_json(peak)) for size, peak in data["points"]))
-    raise ValueError(f"unknown kind of peak curve {data['kind']!r}")
 
 
 def highest(log: EventLog, categories: Sequence[str] = ()) -> Line:

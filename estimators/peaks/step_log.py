@@ -1,4 +1,4 @@
-"""The allocations of a training run for any micro-batch, compact enough to be stored beside the peak curve.
+"""The allocations of a training run for any micro-batch, stored beside the peak curve.
 
 It is made from traced steps of a few micro-batches whose sizes are affine in the micro-batch. ``run`` puts the parts in
 the order in which a process runs them: two steps, where the first makes the optimizer's states in memory that its
@@ -8,14 +8,8 @@ traced or allocated here.
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
-
-import numpy as np
 
 from estimators.peaks.depth import Passes
 from estimators.peaks.envelope import EventLog
@@ -40,6 +34,11 @@ class StepLog:
     update: _Events
     single: StepLog | None = None
 
+    def __post_init__(self) -> None:
+        places = {place for part in (self.held, self.states, self.passes, self.update) for _, place in part}
+        if not places <= set(range(len(self.sizes))):
+            raise ValueError("the events do not match their table of sizes")
+
     def run(self, micro_batch: int) -> EventLog:
         """The log of two optimizer steps from the start of a process."""
         if micro_batch == 1 and self.single is not None:
@@ -59,35 +58,6 @@ class StepLog:
         streams = [stream for _, _, stream in self.sizes]
         events = self.held + self.states + self.passes + self.update if any(streams) else ()
         return {buffer: streams[place] for buffer, place in events if streams[place]}
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary in which the events are compressed and base64-encoded."""
-        parts = (self.held, self.states, self.passes, self.update)
-        events = np.array([event for part in parts for event in part], dtype=np.int32).reshape(-1, 2)
-        events[1:, 0] -= events[:-1, 0].copy()  # differences between neighbours are mostly small, and compress well
-        return {
-            "sizes": [list(size) for size in self.sizes],
-            "lengths": [len(part) for part in parts],
-            "events": base64.b64encode(zlib.compress(events.T.tobytes(), 9)).decode(),
-            "single": self.single.to_json() if self.single else None,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StepLog:
-        """Inverse of ``to_json``; raises ValueError, KeyError or TypeError on anything else."""
-        try:
-            packed = zlib.decompress(base64.b64decode(data["events"]))
-        except zlib.error as error:
-            raise ValueError(f"the events cannot be unpacked: {error}") from error
-        buffers, places = np.frombuffer(packed, dtype=np.int32).reshape(2, -1)
-        events = tuple(zip(np.cumsum(buffers).tolist(), places.tolist(), strict=True))
-        sizes = tuple((int(fixed), int(slope), int(stream)) for fixed, slope, stream in data["sizes"])
-        lengths = [int(length) for length in data["lengths"]]
-        if sum(lengths) != len(events) or len(lengths) != 4 or not all(0 <= place < len(sizes) for place in places):
-            raise ValueError("the events do not match their table")
-        bounds = np.cumsum([0, *lengths]).tolist()
-        held, states, passes, update = (events[start:end] for start, end in pairwise(bounds))
-        return cls(sizes, held, states, passes, update, cls.from_json(data["single"]) if data["single"] else None)
 
 
 def log_of(passes: Mapping[int, Passes], single: Passes, update: EventLog) -> StepLog:

@@ -7,9 +7,8 @@ It is computed from the logs of two micro-batches, cut where a block begins its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from estimators.peaks.depth import Passes, Segment, homes_of, segments_of
 from estimators.peaks.envelope import Line
@@ -41,33 +40,6 @@ class Unit:
     activations: Line
     output: Line
     count: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        """All fields as JSON values."""
-        return {
-            "name": self.name,
-            "count": self.count,
-            "num_params": self.num_params,
-            "most_parts": self.most_parts,
-            "fixed": self.fixed.to_json(),
-            "per_sample": self.per_sample.to_json(),
-            "activations": self.activations.to_json(),
-            "output": self.output.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Unit:
-        """Inverse of ``to_json``; raises ValueError, KeyError or TypeError on anything else."""
-        return cls(
-            str(data["name"]),
-            int(data["num_params"]),
-            int(data["most_parts"]),
-            Work.from_json(data["fixed"]),
-            Work.from_json(data["per_sample"]),
-            Line.from_json(data["activations"]),
-            Line.from_json(data["output"]),
-            int(data["count"]),
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,36 +102,6 @@ class Blueprint:
     highest: Mapping[str, int]
     even_rows: tuple[Monomial, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """All fields as JSON values."""
-        return {
-            "sizes": [size.to_json() for size in self.sizes],
-            "depth": self.depth.to_json(),
-            "passes": self.passes.to_json(),
-            "single": self.single.to_json() if self.single else None,
-            "updates": self.updates.to_json(),
-            "ends": [end.to_json() for end in self.ends],
-            "lowest": dict(self.lowest),
-            "highest": dict(self.highest),
-            "even_rows": [rows.to_json() for rows in self.even_rows],
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Blueprint:
-        """Inverse of ``to_json``; raises KeyError, TypeError or ValueError on anything else."""
-        after, after_single = map(Moments.from_json, data["ends"])
-        return cls(
-            tuple(map(Formula.from_json, data["sizes"])),
-            Monomial.from_json(data["depth"]),
-            Moments.from_json(data["passes"]),
-            Moments.from_json(data["single"]) if data["single"] else None,
-            Moments.from_json(data["updates"]),
-            (after, after_single),
-            {str(name): int(value) for name, value in data["lowest"].items()},
-            {str(name): int(value) for name, value in data["highest"].items()},
-            tuple(map(Monomial.from_json, data["even_rows"])),
-        )
-
     def tells(self, points: Points) -> npt.NDArray[np.bool_]:
         """For which of the covered architectures the formulas hold; the others must be traced.
 

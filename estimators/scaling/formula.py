@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,17 +56,6 @@ class Monomial:
                 under = under * points[name] ** -exponent
         return _divided(over, under) + self.constant
 
-    def to_json(self) -> list[Any]:
-        """Numerator, denominator, exponents and constant, as a list."""
-        return [self.coefficient.numerator, self.coefficient.denominator, dict(self.exponents), self.constant]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> Monomial:
-        """Inverse of ``to_json``."""
-        over, under, exponents, constant = data
-        named = tuple((str(name), int(exponent)) for name, exponent in exponents.items())
-        return cls(Fraction(int(over), int(under)), named, int(constant))
-
 
 @dataclass(frozen=True, slots=True)
 class Shards:
@@ -86,15 +74,6 @@ class Shards:
         for rows, row in self.tensors:
             elements = elements - -rows.at(points) // points[RANKS] * row.at(points)
         return elements
-
-    def to_json(self) -> list[Any]:
-        """A list of rows and elements of a row, one pair for each tensor."""
-        return [[rows.to_json(), row.to_json()] for rows, row in self.tensors]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> Shards:
-        """Inverse of ``to_json``."""
-        return cls(tuple((Monomial.from_json(rows), Monomial.from_json(row)) for rows, row in data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +96,6 @@ class Formula:
             whole = whole * factor.at(points)
         under = Monomial(Fraction(monomial.coefficient.denominator), _of_sign(monomial, -1)).at(points)
         return _divided(whole, under)
-
-    def to_json(self) -> list[Any]:
-        """The monomial, and the factors each with its kind."""
-        kinds = ["shards" if isinstance(factor, Shards) else "dimension" for factor in self.factors]
-        factors = [[kind, factor.to_json()] for kind, factor in zip(kinds, self.factors, strict=True)]
-        return [self.monomial.to_json(), factors]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> Formula:
-        """Inverse of ``to_json``."""
-        monomial, factors = data
-        return cls(
-            Monomial.from_json(monomial),
-            tuple((Shards if kind == "shards" else Monomial).from_json(factor) for kind, factor in factors),
-        )
 
 
 class Solver:

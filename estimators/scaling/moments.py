@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,8 @@ from estimators.scaling.formula import Whole
 
 Rows = npt.NDArray[np.int64]
 """Number of buffers alive [moments, size classes]."""
+Table = tuple[tuple[int, ...], ...]
+"""The same as plain values, as they are stored."""
 
 LEAST_DEPTH = 2
 """The fewest blocks: a first and a last one."""
@@ -33,9 +34,20 @@ class Moments:
     moments in blocks between the first and the last.
     """
 
-    base: Rows
-    per_block: Rows
-    inner: npt.NDArray[np.bool_]
+    base: Table
+    per_block: Table
+    inner: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.base), len(self.per_block), len(self.inner)}
+        if len(lengths) > 1 or len({len(row) for row in self.base + self.per_block}) > 1:
+            raise ValueError("moments are two tables of the same shape, and a flag for each row")
+
+    @classmethod
+    def of(cls, base: Rows, per_block: Rows, inner: npt.ArrayLike) -> Moments:
+        """The moments of these arrays."""
+        first, further = (tuple(map(tuple, rows.tolist())) for rows in (base, per_block))
+        return cls(first, further, tuple(np.asarray(inner).tolist()))
 
     def bytes(self, sizes: npt.NDArray[np.float64], depth: Whole) -> npt.NDArray[np.float64]:
         """Bytes alive [moments, architectures], for ``sizes`` [classes, architectures] and ``depth`` [architectures].
@@ -43,27 +55,14 @@ class Moments:
         Exact, because all are whole numbers below 2**53. 0 for moments that an architecture does not have.
         """
         further = (depth - LEAST_DEPTH).astype(np.float64)
-        base, per_block = (rows.astype(np.float64) for rows in (self.base, self.per_block))
+        base, per_block = (np.array(rows, dtype=np.float64) for rows in (self.base, self.per_block))
         alive = base @ sizes + (per_block @ sizes) * further
         alive[np.ix_(self.inner, further == 0)] = 0
         return alive
 
     def plus(self, other: Moments) -> Moments:
         """The same moments, with the buffers of the only moment of ``other`` alive as well."""
-        return Moments(self.base + other.base, self.per_block + other.per_block, self.inner)
-
-    def to_json(self) -> list[Any]:
-        """The three tables as nested lists."""
-        return [self.base.tolist(), self.per_block.tolist(), self.inner.tolist()]
-
-    @classmethod
-    def from_json(cls, data: Sequence[Any]) -> Moments:
-        """Inverse of ``to_json``; raises ValueError if the tables do not fit together."""
-        base, per_block = (np.array(rows, dtype=np.int64) for rows in data[:2])
-        inner = np.array(data[2], dtype=np.bool_)
-        if base.ndim != 2 or base.shape != per_block.shape or inner.shape != base.shape[:1]:
-            raise ValueError("moments are two tables of the same shape, and a flag for each row")
-        return cls(base, per_block, inner)
+        return Moments.of(np.add(self.base, other.base), np.add(self.per_block, other.per_block), self.inner)
 
 
 def moments_of(passes: Passes, num: int) -> tuple[Moments, Moments]:
@@ -83,8 +82,8 @@ def moments_of(passes: Passes, num: int) -> tuple[Moments, Moments]:
     if not first.shape == second.shape == third.shape or np.any(third - second != second - first):
         raise NoBlueprint("the memory alive does not grow evenly with the number of blocks")
     per_block = second - first
-    everything = Moments(first - (6 - LEAST_DEPTH) * per_block, per_block, inner)
-    return everything, Moments(everything.base[-1:], per_block[-1:], np.array([False]))
+    everything = Moments.of(first - (6 - LEAST_DEPTH) * per_block, per_block, inner)
+    return everything, Moments(everything.base[-1:], everything.per_block[-1:], (False,))
 
 
 def states_of(few: Passes, more: Passes, num: int) -> Moments:
@@ -112,9 +111,9 @@ def of_update(few: Passes, more: Passes, num: int) -> Moments:
 def joined(moments: Sequence[Moments]) -> Moments:
     """All moments in one table."""
     return Moments(
-        np.concatenate([one.base for one in moments]),
-        np.concatenate([one.per_block for one in moments]),
-        np.concatenate([one.inner for one in moments]),
+        tuple(row for one in moments for row in one.base),
+        tuple(row for one in moments for row in one.per_block),
+        tuple(flag for one in moments for flag in one.inner),
     )
 
 
@@ -125,9 +124,9 @@ def highest(moments: Moments) -> Moments:
     so they must not hide others.
     """
     rows = np.concatenate([moments.base, moments.per_block], axis=1)
-    kept = [_maximal(rows[moments.inner == inner]) for inner in (False, True)]
+    kept = [_maximal(rows[np.equal(moments.inner, inner)]) for inner in (False, True)]
     base, per_block = np.split(np.concatenate(kept), 2, axis=1)
-    return Moments(base, per_block, np.repeat([False, True], [len(part) for part in kept]))
+    return Moments.of(base, per_block, np.repeat([False, True], [len(part) for part in kept]))
 
 
 def _by_role(passes: Passes, depth: int, alive: Rows) -> tuple[Rows, npt.NDArray[np.bool_]]:
@@ -157,7 +156,7 @@ def _alive(passes: Passes, num: int) -> Rows:
 def _even(few: Rows, more: Rows) -> Moments:
     """Moments from rows for ``TRACED_BLOCKS`` blocks, and for one more."""
     per_block = more - few
-    return Moments(few - (TRACED_BLOCKS - LEAST_DEPTH) * per_block, per_block, np.zeros(len(few), dtype=np.bool_))
+    return Moments.of(few - (TRACED_BLOCKS - LEAST_DEPTH) * per_block, per_block, np.zeros(len(few), dtype=np.bool_))
 
 
 def _maximal(rows: Rows) -> Rows:

@@ -9,7 +9,6 @@ to a model. It does not see memory outside of tensors: allocator slack, Python o
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -196,7 +195,7 @@ def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> Line:
 def _structure(passes: Passes, curve: Envelope | PeakTable) -> str:
     # Frees are left out: autocast frees what it has cast in an order that changes from run to run.
     made = [size for _, size in passes.events[passes.num_before :] if size]
-    text = json.dumps([torch.__version__, passes.held_before, made, curve.to_json()], sort_keys=True)
+    text = repr([torch.__version__, passes.held_before, made, curve])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

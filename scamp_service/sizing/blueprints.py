@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from estimators.model import Layout
 from estimators.scaling.blueprint import SAMPLES, Blueprint, fit
@@ -34,6 +35,8 @@ KINDS = tuple(
     for accumulate in (False, True)
 )
 """One layout for each blueprint of a group; 2 stands for every number of shards."""
+
+_EXAMPLE, _BLUEPRINT = TypeAdapter(Example), TypeAdapter(Blueprint)
 
 
 class BlueprintFinder:
@@ -98,7 +101,7 @@ class BlueprintFinder:
         for kind, blueprint in self._traced(task, missing).items():
             if not _covers(blueprint, points, kind, gangs):
                 raise NoBlueprint("some are outside of the range of the examples")
-            write_atomically(self._file(group, kind), json.dumps(blueprint.to_json()).encode())
+            write_atomically(self._file(group, kind), _BLUEPRINT.dump_json(blueprint))
             covering[kind] = blueprint
         return covering
 
@@ -122,7 +125,7 @@ class BlueprintFinder:
             self.num_examples += len(pairs)
             for accumulate in (False, True):
                 layout = replace(kind, accumulate=accumulate)
-                examples = [Example.from_json(pair[accumulate]) for pair in pairs]
+                examples = [_EXAMPLE.validate_python(pair[accumulate]) for pair in pairs]
                 found[layout] = fit(task.columns(wanted[kind], kind), examples)
                 point = task.to_check(layout, found[layout])
                 checks.append((layout, point, self._submit("peak", layout, point)))
@@ -157,8 +160,8 @@ class BlueprintFinder:
     def known(self, group: Group, kind: Layout) -> Blueprint | None:
         """Cached blueprint of a group; None when there is none, or its file is damaged."""
         try:
-            return Blueprint.from_json(json.loads(self._file(group, kind).read_bytes()))
-        except (OSError, ValueError, KeyError, TypeError):
+            return _BLUEPRINT.validate_json(self._file(group, kind).read_bytes())
+        except (OSError, ValueError):
             return None
 
     def _file(self, group: Group, kind: Layout) -> Path:

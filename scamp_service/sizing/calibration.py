@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from estimators.devices.kind import DeviceKind
 from scamp_service.cluster.gpus import Gpu
@@ -17,6 +18,7 @@ from scamp_service.settings import ROOT
 from scamp_service.sizing.traces import write_atomically
 
 CPU = "cpu"
+DEVICE_KIND = TypeAdapter(DeviceKind)
 
 
 def calibrate_cpu(data_dir: Path) -> DeviceKind:
@@ -49,16 +51,17 @@ def _measured(file: Path, arguments: Sequence[str], visible: str) -> DeviceKind:
     if done.returncode:
         words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise InvalidInput(f"this machine cannot be calibrated: {words[-1]}")
-    kind = DeviceKind.from_json(json.loads(done.stdout.splitlines()[-1]))
-    write_atomically(file, json.dumps(kind.to_json()).encode())
+    line = done.stdout.splitlines()[-1]
+    kind = DEVICE_KIND.validate_json(line)
+    write_atomically(file, line.encode())
     return kind
 
 
 def calibrated(data_dir: Path, name: str = CPU) -> DeviceKind | None:
     """Latest measurement of the CPU or of a kind of GPU; None when there is none, or its file is of another version."""
     try:
-        return DeviceKind.from_json(json.loads(_file(data_dir, name).read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
+        return DEVICE_KIND.validate_json(_file(data_dir, name).read_bytes())
+    except (OSError, ValueError):
         return None
 
 

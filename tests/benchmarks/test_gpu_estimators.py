@@ -26,7 +26,7 @@ def record(*seen: dict[str, Any]) -> dict[str, Any]:
         "date": "2026-01-01",
         "product": "NVIDIA H100 80GB HBM3",
         "driver": "1",
-        "kind": KIND.to_json(),
+        "kind": asdict(KIND),
         "cases": cases,
     }
 

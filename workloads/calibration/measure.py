@@ -17,6 +17,7 @@ import platform
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple
 from datetime import date
 from pathlib import Path
 
@@ -137,7 +138,7 @@ def _with_overhead(rates: Mapping[str, Rate], whole: Sequence[tuple[Work, float]
     terms = np.stack([inside, counts * 1e-6], 1) / all_taken[:, None]
     (share, micros), _ = nnls(terms, np.ones_like(all_taken))
     return {
-        name: Rate(rate.per_op * share + micros * 1e-6, *(amount * share for amount in rate.to_json()[1:]))
+        name: Rate(rate.per_op * share + micros * 1e-6, *(amount * share for amount in astuple(rate)[1:]))
         for name, rate in rates.items()
     }
 
@@ -156,7 +157,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     kind = calibrate_gpu(options.gpu, options.name) if options.gpu else calibrate_cpu()
-    print(json.dumps(kind.to_json()))
+    print(json.dumps(asdict(kind)))
 
 
 if __name__ == "__main__":

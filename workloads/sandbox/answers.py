@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,8 @@ def _load(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
 
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     workload, batch = _candidate(load_estimable(request["workload"], code_dir), request["params"])
-    recipe, layout = recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"])
-    return trace(recipe, layout, batch, request["equal_blocks"]).to_json()
+    recipe, layout = recipe_of(workload, request["on_cuda"]), Layout(**request["layout"])
+    return asdict(trace(recipe, layout, batch, request["equal_blocks"]))
 
 
 def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
@@ -83,7 +84,7 @@ def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, 
 
 
 def _examples(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
-    return {"examples": [example.to_json() for example in examples(*_micro_batch_of(request, code_dir))]}
+    return {"examples": [asdict(example) for example in examples(*_micro_batch_of(request, code_dir))]}
 
 
 def _peak(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def _peak(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
 
 def _micro_batch_of(request: Mapping[str, Any], code_dir: Path | None) -> tuple[Recipe, Layout, int]:
     workload, _ = _candidate(load_estimable(request["workload"], code_dir), request["params"])
-    return recipe_of(workload, request["on_cuda"]), Layout.from_json(request["layout"]), request["micro_batch"]
+    return recipe_of(workload, request["on_cuda"]), Layout(**request["layout"]), request["micro_batch"]
 
 
 _ASKED = {"load": _load, "trace": _trace, "candidates": _candidates, "examples": _examples, "peak": _peak}

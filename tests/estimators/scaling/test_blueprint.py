@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from estimators.model import Layout
@@ -18,6 +20,8 @@ from estimators.scaling.formula import RANKS, Points
 from estimators.tracing.session import Recipe
 from estimators.tracing.tracer import examples, trace_peak
 from workloads.parallel.apply import apply_plan
+
+EXAMPLE, BLUEPRINT = TypeAdapter(Example), TypeAdapter(Blueprint)
 
 Point = dict[str, int]
 SIZES = [(8, 12), (96, 40), (24, 160), (33, 7), (64, 64), (16, 90), (50, 160), (96, 7), (40, 20)]
@@ -97,7 +101,7 @@ def of(point: Point, layout: Layout) -> Layout:
 @cache
 def seen(layout: Layout, build: type[Net] = Net, optimizer: Any = adam) -> list[Example]:
     pairs = [examples(recipe(p, build, optimizer), of(p, layout), p[SAMPLES]) for p in EXAMPLES]
-    return [Example.from_json(pair[layout.accumulate].to_json()) for pair in pairs]
+    return [EXAMPLE.validate_json(json.dumps(asdict(pair[layout.accumulate]))) for pair in pairs]
 
 
 def told(blueprint: Blueprint, layout: Layout, point: Point) -> int:
@@ -116,7 +120,7 @@ def told(blueprint: Blueprint, layout: Layout, point: Point) -> int:
 )
 def test_the_peak_of_a_candidate_that_was_never_traced_is_that_of_its_trace(layout: Layout, optimizer: Any) -> None:
     blueprint = fit(columns(EXAMPLES, layout), seen(layout, optimizer=optimizer))
-    blueprint = Blueprint.from_json(blueprint.to_json())
+    assert BLUEPRINT.validate_json(BLUEPRINT.dump_json(blueprint)) == blueprint
     for width, inner, depth, size, ranks in [
         (8, 100, 2, 1, 8),
         (77, 13, 3, 6, 2),

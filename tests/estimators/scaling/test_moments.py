@@ -14,7 +14,7 @@ SAMPLE = Formula(Monomial(Fraction(1), ((SAMPLES, 1),)))
 
 def moments(*rows: tuple[list[int], list[int], bool]) -> Moments:
     base, per_block, inner = zip(*rows, strict=True)
-    return Moments(np.array(base), np.array(per_block), np.array(inner))
+    return Moments.of(np.array(base), np.array(per_block), inner)
 
 
 def test_blocks_that_are_not_there_need_nothing() -> None:

@@ -6,7 +6,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
     memory = replace(known.memory, context=Figure(500 * MIB, "measured", "made up"))
     kind = replace(known, provenance="measured today", verified=True, memory=memory)
     (tmp_path / "device_kinds").mkdir()
-    (tmp_path / "device_kinds" / "h100.json").write_text(json.dumps(kind.to_json()))
+    (tmp_path / "device_kinds" / "h100.json").write_text(json.dumps(asdict(kind)))
     cluster, found = target(Settings(data_dir=tmp_path), "H100", 2, 2000)
     assert found == kind and cluster.devices[0].kind == "H100"
     estimate = Estimator("vit_digits", None, folder, found, pool=pool).estimate(MEDIUM, cluster)
@@ -162,7 +162,7 @@ def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
         assert option["unverified"] == (["smallest_capacity_bytes"] if alone else list(UNVERIFIED))
     text = " ".join(shown(estimate).split())
     assert "measured today" in text and "unverified: least, max; gangs: all" in text
-    (tmp_path / "device_kinds" / "cpu.json").write_text(json.dumps(DeviceKind("a CPU", {}, "made up").to_json()))
+    (tmp_path / "device_kinds" / "cpu.json").write_text(json.dumps(asdict(DeviceKind("a CPU", {}, "made up"))))
     with pytest.raises(InvalidInput, match="'cpu' is not a GPU"):
         target(Settings(data_dir=tmp_path), "cpu", 1, None)
 

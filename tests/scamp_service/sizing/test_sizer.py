@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import time
 import zipfile
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("warm_traces")
 
 def traces(folder: Path) -> dict[str, int]:
     """What is remembered on disk, and when each was written."""
-    return {file.name: file.stat().st_mtime_ns for file in folder.glob("traces/*/*.json")}
+    return {file.name: file.stat().st_mtime_ns for file in folder.glob("traces/*/*.xz")}
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +217,7 @@ def test_a_restart_remembers_every_trace_and_mends_a_damaged_file(
     wanted = sizing.size({"depth": 4, "width": 64, "batch": 64})
     before = traces(folder)
     cache = TraceCache(folder / "traces")
-    file = cache._file(cache.key(Candidate("vit_digits", None, {"depth": 4, "width": 64, "batch": 64}), Layout()))
+    file = cache._file(cache.key(Candidate("vit_digits", None, {"depth": 4, "width": 64, "batch": 64}), Layout()), "xz")
     whole = file.read_bytes()
     again = Sizing(ProcessSizer(blobs, folder))
     try:
@@ -224,7 +225,7 @@ def test_a_restart_remembers_every_trace_and_mends_a_damaged_file(
         assert traces(folder) == before, "the trace was made again"
     finally:
         again.sizer.close()
-    for damaged in (whole[:-9], b"", b"null", b'{"batch": 64}'):
+    for damaged in (whole[:-9], b"", b"null", lzma.compress(b"null"), lzma.compress(b'{"batch": 64}')):
         file.write_bytes(damaged)
         assert TraceCache(folder / "traces").get(file.stem) is None
     mended = Sizing(ProcessSizer(blobs, folder))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Rate
@@ -86,4 +88,4 @@ def test_a_calibrated_gpu_has_what_was_measured_and_for_the_rest_what_is_known_o
     sizes = {name: (figure.value / MIB, figure.provenance) for name, figure in kind.figures()}
     assert sizes["total_bytes"] == (80_000, "measured") and sizes["context_bytes"] == (700, "measured")
     assert sizes["workspaces_bytes"] == (64, "measured") and sizes["gang_bytes"] == (688, "literature")
-    assert DeviceKind.from_json(json.loads(json.dumps(kind.to_json()))) == kind
+    assert TypeAdapter(DeviceKind).validate_json(json.dumps(asdict(kind))) == kind

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from estimators.memory import predict
 from estimators.model import MIB, Layout, ModelProfile, Plan
-from estimators.peaks.envelope import curve_from_json
+from estimators.trace import Trace
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 
 # The traced peak against torch's own record of a real step. On gloo, reducing makes copies that no trace sees.
@@ -95,7 +96,7 @@ def ask(
 def reserved(traces: TraceProcess, workload: str, params: dict[str, Any], plan: Plan) -> tuple[int, int]:
     """Predicted peak and reserved bytes of the rank that needs most."""
     answers = {layout: ask(traces, workload, params, layout) for layout in plan.layouts}
-    curves = {layout: curve_from_json(answer["curve"]) for layout, answer in answers.items()}
+    curves = {layout: TypeAdapter(Trace).validate_python(answer).curve for layout, answer in answers.items()}
     cost = predict(ModelProfile("", 1, 1, curves), plan)
     return cost.peak_bytes, cost.reserved_mib * MIB
 
