@@ -70,7 +70,7 @@ class TraceCache:
     def put(self, key: str, answer: Json) -> Trace:
         """Cache the JSON of a trace; returns the trace."""
         self._known[key] = trace = _TRACE.validate_python(answer)
-        # The events of a step log shrink to about a sixth; a higher preset saves a few KB and takes three times as long.
+        # The events of a step log shrink to about a sixth. A higher preset saves little and takes three times as long.
         write_atomically(self._file(key, "xz"), lzma.compress(_TRACE.dump_json(trace), preset=1))
         return trace
 
