@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import gc
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -14,32 +12,16 @@ from torch.nn import functional
 from estimators.model import CATEGORIES, MIB, Layout
 from estimators.peaks.envelope import Envelope, PeakTable, highest
 from estimators.tracing import session
-from estimators.tracing.session import Recipe, Session
 from estimators.tracing.tracer import trace
+from tests.traced import WIDTH, Deep, Mlp, make_batch, recipe
 from workloads.parallel.apply import apply_plan
 from workloads.training.peak import measure_peak
 
 CPU = torch.device("cpu")
 SELECTIVE = Layout(recompute=True, selective=True)
-WIDTH = 64
 # Against torch's own record of a real step. Each recomputed block keeps the random state, which is no fake tensor.
 RNG_STATE_BYTES = 5056
 TOLERANCE_BYTES = 1024 + 2 * RNG_STATE_BYTES
-
-
-class Mlp(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
-            for _ in range(2)
-        )
-        self.norm = nn.BatchNorm1d(WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = x + layer(x)
-        return self.norm(x)
 
 
 class Similarities(Mlp):
@@ -72,27 +54,6 @@ class Positions(Mlp):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x[:, None] + self.positions).mean(1)
-
-
-class Deep(nn.Module):
-    """Seven equal layers between others."""
-
-    num_layers = 6
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(WIDTH, WIDTH)
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
-            for _ in range(self.num_layers)
-        )
-        self.head = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        for layer in self.layers:
-            x = x + layer(x)
-        return self.head(x)
 
 
 class Uneven(Deep):
@@ -137,30 +98,6 @@ class Spare(Deep):
     def __init__(self) -> None:
         super().__init__()
         self.spare = nn.Parameter(torch.zeros(1000, WIDTH))
-
-
-def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any], num: int) -> None:
-    for x, y in batches:
-        (functional.mse_loss(model(x), y) / num).backward()
-        del x, y
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-
-
-def make_batch(size: int) -> tuple[Tensor, Tensor]:
-    return torch.randn(size, WIDTH), torch.randn(size, WIDTH)
-
-
-def recipe(build: Callable[[], nn.Module] = Mlp, lr: float = 1e-3) -> Recipe:
-    return Recipe(
-        build_model=build,
-        make_batch=make_batch,
-        blocks=lambda model: list(model.layers),  # type: ignore[arg-type]
-        apply_plan=apply_plan,
-        optimizer=lambda model, layout, mesh: torch.optim.AdamW(model.parameters(), lr=lr),
-        begin_step=lambda step, optimizer: None,
-        train_step=train_step,
-    )
 
 
 def measured(build: Callable[[], nn.Module], layout: Layout, micro_batch: int) -> int:
@@ -350,27 +287,6 @@ def test_sharded_layouts_are_affine_too(layout: Layout) -> None:
     assert isinstance(curve, Envelope)
     other = trace(recipe(), layout, 9).curve
     assert [curve.peak_bytes(size) for size in (1, 2, 9, 32)] == [other.peak_bytes(size) for size in (1, 2, 9, 32)]
-
-
-@pytest.mark.parametrize("reshard", [True, False])
-def test_what_fsdp_gathers_and_reduces_is_on_streams_of_its_own(reshard: bool) -> None:
-    with Session(recipe(Deep), Layout(dp_shard=2, reshard=reshard)) as traced:
-        traced.spread()
-        passes, update = traced.passes(16), traced.step(16).update
-    bytes_on: dict[int, int] = defaultdict(int)
-    kinds: dict[int, set[str]] = defaultdict(set)
-    for buffer, size in passes.events[passes.num_before :]:
-        stream = passes.streams.get(buffer, 0)
-        bytes_on[stream] += size
-        kinds[stream].add(passes.categories[buffer])
-    assert {"activations", "gathered", "batch"} < kinds[0] and "gradients" not in kinds[0]
-    assert (kinds[1], kinds[2], len(kinds)) == ({"scratch"}, {"gradients"}, 3)
-    model = Deep()
-    of_all, of_layers = (4 * sum(parameter.numel() for parameter in one.parameters()) for one in (model, model.layers))
-    # Layers that let go of their parameters after the forward pass are gathered once more for the backward pass.
-    assert bytes_on[1] == of_all + (of_layers if reshard else 0)
-    assert bytes_on[2] == of_all / 2
-    assert {(update.categories[buffer], stream) for buffer, stream in update.streams.items()} == {("gradients", 2)}
 
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(recompute=True), Layout(accumulate=True)], ids=str)

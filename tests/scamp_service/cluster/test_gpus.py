@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typer.testing import CliRunner
 from estimators.devices.catalogue import gpu as kind_of
 from estimators.model import MIB
 from scamp_service.cli.main import app
-from scamp_service.cluster import gpus, local_ray, pools
+from scamp_service.cluster import gpus, local_ray
 from scamp_service.cluster.gpu_nodes import GPU_CONTEXT_MIB, measure_gpus, why_nothing
 from scamp_service.cluster.gpus import PRODUCTS, Gpu, GpuLinks, inventory, is_rank, known_kind, visible
 from scamp_service.cluster.rank import Rank
@@ -388,31 +387,6 @@ def test_the_local_ray_has_the_gpus_that_are_visible_or_else_virtual_devices(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
         head = local_ray._nodes(settings)[0]
         assert (head["num_gpus"], head["resources"].get("virtual_device")) == (gpu, virtual)
-
-
-class Asked(pools.Offers):
-    """Offers without a Ray, for which a node's answer is at once what this machine's NVML tells."""
-
-    def _ask(self, node_id: str, num_gpus: int) -> None:
-        self._asked[node_id] = time.monotonic()
-        self._measured[node_id] = measure_gpus(num_gpus)
-
-
-def test_other_processes_are_reported_once_and_their_end_gives_the_devices_back(
-    machine: Install, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    card = Card(free=1000)
-    machine(card, Card())
-    offers, node, resources = Asked(Settings()), "4af3" * 8, {"GPU": 2.0}
-    assert [offers.devices(node, resources) for _ in range(4)] == [()] * 4
-    assert len(caplog.messages) == 1 and "node 4af34af3 offers no devices" in caplog.messages[0]
-    card.free = 81000
-    assert offers.devices(node, resources) == (), "not asked again within a minute"
-    monkeypatch.setattr(pools, "MEASURE_AGAIN_SECONDS", 0.0)
-    offers.devices(node, resources)
-    devices = offers.devices(node, resources)
-    assert [(device.index, device.capacity_mib) for device in devices] == [(0, 78952), (1, 78952)]
-    assert devices[0].kind == H100 and offers.refused == {} and len(caplog.messages) == 1
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,36 @@
+"""What a rank talks to, for tests without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from estimators.model import Candidate, Plan
+from scamp_service.cluster.sink import Report
+from scamp_service.control.executor import Order
+
+ORDER = Order(1, 1, "token", 1, Candidate("vit_digits", None, {}), Plan(1), ("d",), 1, 0, 10, 1, "accuracy")
+
+
+class FakeSink:
+    """Gives each answer that it was told to give, and keeps what it was asked and the reports that it acknowledged."""
+
+    def __init__(self, flush: Callable[[Report], bool] = lambda report: True, *, started: bool = True) -> None:
+        self.flush, self.is_started = flush, started
+        self.accepted: list[Report] = []
+        self.outcomes: list[tuple[Any, ...]] = []
+
+    def ask(self, method: str, *args: Any, give_up: Any = None) -> Any:
+        """Answer as ``Sink`` does."""
+        match method:
+            case "flush":
+                if accepted := self.flush(args[0]):
+                    self.accepted.append(args[0])
+                return accepted
+            case "started":
+                return self.is_started
+            case "outcome":
+                self.outcomes.append(args[3:])
+                return True
+            case _:
+                return None

@@ -1,0 +1,93 @@
+"""How an attempt ends on one rank, without Ray and without training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.model import Candidate, Plan
+from scamp_service.cluster import attempt
+from scamp_service.cluster.attempt import Ended, Training
+from scamp_service.cluster.reports import Reports
+from scamp_service.control.executor import Order
+from scamp_service.lifecycle import Outcome
+from tests.ranks import ORDER, FakeSink
+from workloads.training.budget import OutOfMemory
+from workloads.training.runtime import PeerLost
+
+PAIR = replace(ORDER, plan=Plan(1, dp_shard=2))
+
+
+def end(
+    train: Callable[..., str], sink: FakeSink, *, order: Order = ORDER, rank: int = 0, is_last: bool = False
+) -> Ended:
+    reports = Reports(order, rank, sink, lambda: False)  # type: ignore[arg-type]
+    folder = Path("/nowhere")
+    given: Any = (None, object(), sink, lambda: False, folder, folder)
+    return Training(train, reports, *given, is_last=is_last).run()
+
+
+def fail(error: BaseException) -> Callable[..., str]:
+    def train(*_: Any) -> str:
+        raise error
+
+    return train
+
+
+def test_a_stale_attempt_is_not_trained() -> None:
+    sink = FakeSink(started=False)
+    assert end(fail(AssertionError("it was trained")), sink) == Ended(None, "the attempt has already ended", True)
+    assert sink.outcomes == [] and sink.accepted == []
+
+
+@pytest.mark.parametrize(("verdict", "outcome"), [("done", Outcome.DONE), ("stopped", Outcome.STOPPED)])
+def test_rank_0_alone_reports_how_a_training_ended_and_the_process_can_train_again(
+    verdict: str, outcome: Outcome
+) -> None:
+    first, second = FakeSink(), FakeSink()
+    assert end(lambda *_: verdict, first) == end(lambda *_: verdict, second, rank=1) == Ended(outcome, "", True)
+    assert (first.outcomes, second.outcomes) == ([(outcome, "")], [])
+
+
+def test_a_process_that_has_trained_often_or_has_run_a_users_code_is_not_used_again() -> None:
+    assert not end(lambda *_: "done", FakeSink(), is_last=True).reusable
+    theirs = replace(ORDER, candidate=Candidate("vit_digits", "sha", {}))
+    assert not end(lambda *_: "done", FakeSink(), order=theirs).reusable
+
+
+def test_any_rank_reports_that_it_ran_out_of_memory_and_how_much_it_needed() -> None:
+    sink = FakeSink()
+    ended = end(fail(OutOfMemory(5, 77, 60)), sink, rank=1)
+    assert (ended.outcome, ended.reusable) == (Outcome.OUT_OF_MEMORY, False) and ended.detail.startswith("rank 1: ")
+    assert sink.outcomes == [(Outcome.OUT_OF_MEMORY, ended.detail)]
+    assert sink.accepted[-1].measured_bytes == 77
+
+
+def test_a_user_who_leaves_the_process_has_made_an_error() -> None:
+    sink = FakeSink()
+    ended = end(fail(SystemExit("bye")), sink, rank=1)
+    assert ended.outcome is Outcome.ERROR and ended.detail.startswith("SystemExit: bye\n") and not ended.reusable
+    assert sink.outcomes == [(Outcome.ERROR, ended.detail)]
+
+
+def test_a_rank_that_only_lost_its_peers_lets_them_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "WITNESS_SECONDS", 0.01)
+    sink = FakeSink()
+    ended = end(fail(PeerLost("connection reset")), sink, order=PAIR)
+    assert ended.outcome is None and "rank 0 lost its peers" in ended.detail and not ended.reusable
+    assert sink.outcomes == []
+    assert end(fail(PeerLost("of no gang")), FakeSink()).outcome is Outcome.ERROR
+
+
+def test_what_a_user_prints_is_logged_before_the_outcome() -> None:
+    def train(*_: Any) -> str:
+        print("half a line", end="")
+        return "done"
+
+    sink = FakeSink()
+    end(train, sink)
+    assert [line.text for report in sink.accepted for line in report.logs] == ["half a line"]

@@ -1,0 +1,84 @@
+"""One rank process that is asked over and over, without Ray."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scamp_service.cluster import rank as module
+from scamp_service.cluster.attempt import Ended
+from scamp_service.cluster.rank import Rank
+from scamp_service.lifecycle import Outcome
+from tests.ranks import ORDER, FakeSink
+
+OTHER = replace(ORDER, trial_id=2)
+
+
+@pytest.fixture
+def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rank]:
+    monkeypatch.setattr(module, "SinkClient", FakeSink)
+    monkeypatch.setattr("workloads.training.warm_up.prepare_process", lambda: None)
+
+    def new(train: Callable[..., str], max_attempts: int = 10) -> Rank:
+        rank = Rank(str(tmp_path / "code"), str(tmp_path / "checkpoints"), 1e6, max_attempts)
+        rank._train = train
+        return rank
+
+    return new
+
+
+def test_an_order_that_arrives_twice_is_trained_once(new_rank: Callable[..., Rank]) -> None:
+    trained: list[Any] = []
+    rank = new_rank(lambda job, *_: trained.append(job) or "done")  # type: ignore[func-returns-value]
+    assert [rank.run(ORDER, 0, None) for _ in range(2)] == [Ended(Outcome.DONE, "", True)] * 2
+    assert len(trained) == 1
+    assert rank.run(OTHER, 0, None).outcome is Outcome.DONE and len(trained) == 2
+
+
+def test_an_attempt_that_is_not_here_is_over(new_rank: Callable[..., Rank]) -> None:
+    assert new_rank(lambda *_: "done").join("7/1") == Ended(None, "the attempt never began on this rank", True)
+
+
+def test_a_stop_may_come_before_its_order(new_rank: Callable[..., Rank]) -> None:
+    rank = new_rank(lambda job, number, world, store, reports: "stopped" if reports.should_stop() else "done")
+    rank.stop(ORDER.key)
+    assert rank.run(ORDER, 0, None).outcome is Outcome.STOPPED
+    assert rank.run(OTHER, 0, None).outcome is Outcome.DONE
+
+
+def test_it_says_what_it_does(new_rank: Callable[..., Rank]) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def train(*_: Any) -> str:
+        begun.set()
+        may_end.wait(10)
+        return "done"
+
+    rank = new_rank(train)
+    assert (rank.status().key, rank.status().pid) == ("", os.getpid())
+    caller = threading.Thread(target=rank.run, args=(ORDER, 0, None))
+    caller.start()
+    assert begun.wait(10)
+    assert (rank.status().key, rank.status().world, rank.status().reusable) == (ORDER.key, 1, True)
+    may_end.set()
+    caller.join(10)
+    assert rank.status().key == ""
+
+
+def test_after_its_last_attempt_it_takes_no_other_and_ends(
+    new_rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(module, "LAST_WORDS_SECONDS", 0.0)
+    monkeypatch.setattr(module.os, "_exit", lambda code: ended.set())
+    rank = new_rank(lambda *_: "done", max_attempts=1)
+    assert rank.run(ORDER, 0, None) == Ended(Outcome.DONE, "", False)
+    assert ended.wait(10) and not rank.status().reusable
+    with pytest.raises(AssertionError, match="about to end"):
+        rank.run(OTHER, 0, None)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from estimators.model import Candidate, Layout
+from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
+from scamp_service.sizing.traces import TraceCache, Tracer
+from tests.sizing import MemoryBlobs
+
+SMALL = Candidate("vit_digits", None, {"depth": 1, "width": 16, "batch": 8})
+
+
+@pytest.fixture(scope="module")
+def process(warm_traces: None) -> Iterator[TraceProcess]:
+    started = TraceProcess()
+    yield started
+    started.end()
+
+    def ask(self, *_: object) -> None:  # type: ignore[override]
+        raise AssertionError("it was traced again")
+
+
+def test_a_trace_is_made_once_and_outlives_the_process_that_asked(process: TraceProcess, tmp_path: Path) -> None:
+    made = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
+    assert made.batch == 8 and made.num_params > 0
+    assert Tracer(MemoryBlobs(), tmp_path, 60).known(SMALL, Layout()) == made
+    assert Tracer(MemoryBlobs(), tmp_path, 60).known(SMALL, Layout(recompute=True)) is None
+    assert Tracer(MemoryBlobs(), tmp_path, 60, on_cuda=True).known(SMALL, Layout()) is None
+
+
+def test_a_damaged_file_counts_as_absent_and_is_replaced(process: TraceProcess, tmp_path: Path) -> None:
+    made = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
+    (file,) = tmp_path.rglob("*.json")
+    whole = file.read_bytes()
+    for damaged in (whole[:-9], b"", b"null", b'{"batch": 64}'):
+        file.write_bytes(damaged)
+        assert TraceCache(tmp_path / "traces").get(file.stem) is None
+    assert Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout()) == made
+    assert file.read_bytes() == whole
+
+
+def test_what_failed_is_not_remembered(process: TraceProcess, tmp_path: Path) -> None:
+    tracer, wrong = Tracer(MemoryBlobs(), tmp_path, 60), Candidate("vit_digits", None, {"patch": 3})
+    with pytest.raises(TraceFailed, match="patch must be 1, 2 or 4") as failed:
+        tracer.trace(process, wrong, Layout())
+    assert failed.value.infeasible and tracer.known(wrong, Layout()) is None
+    assert not tracer.cache.has_any()
+
+
+def test_a_key_tells_apart_all_that_changes_a_trace(tmp_path: Path) -> None:
+    cache = TraceCache(tmp_path)
+    params = {"lr": 0.1, "weight_decay": 0.1, "width": 8}
+    keys = {
+        cache.key(Candidate("a", None, params), Layout()),
+        cache.key(Candidate("b", None, params), Layout()),
+        cache.key(Candidate("a", "code", params), Layout()),
+        cache.key(Candidate("a", None, {**params, "width": 9}), Layout()),
+        cache.key(Candidate("a", None, {**params, "weight_decay": 0.0}), Layout()),
+        cache.key(Candidate("a", None, params), Layout(dp_shard=2)),
+        cache.key(Candidate("a", None, params), Layout(recompute=True)),
+    }
+    assert len(keys) == 7
+    assert cache.key(Candidate("a", None, {**params, "lr": 0.2, "weight_decay": 0.3}), Layout()) in keys
