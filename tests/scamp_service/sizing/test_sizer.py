@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import lzma
 import os
 import time
 import zipfile
