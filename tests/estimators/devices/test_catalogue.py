@@ -4,7 +4,6 @@ import pytest
 
 from estimators.devices.catalogue import KINDS, gpu
 from estimators.devices.kind import DeviceKind
-from estimators.memory import MARGIN_PERCENT, margin_on
 from estimators.model import MIB
 from estimators.work import OP_KINDS, WorkCounter
 
@@ -48,9 +47,6 @@ def test_what_a_rank_takes_outside_of_the_allocator() -> None:
         alone + 688 * MIB,
         alone + 688 * MIB,
     ]
-    margin = margin_on(memory)
-    assert [margin.fixed_bytes(ranks) for ranks in (1, 2, 8)] == [memory.outside_bytes(ranks) for ranks in (1, 2, 8)]
-    assert margin.percent == MARGIN_PERCENT
     hopper = gpu("H100").memory
     assert hopper is not None and hopper.outside_bytes(1) == (320 + 64) * MIB
 

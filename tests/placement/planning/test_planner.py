@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.memory import predict
+from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, predict
 from estimators.model import MIB, Layout, ModelProfile, PeakCurve, Plan
 from estimators.peaks.envelope import Envelope, Line, PeakTable
-from placement.model import Cluster, Device
-from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
+from placement.model import VIRTUAL_KIND, Cluster, Device
+from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose, margin_for
 
 
 def cluster(*capacities_mib: int) -> Cluster:
-    return Cluster(tuple(Device(f"d{n}", "n0", n, "v", mib) for n, mib in enumerate(capacities_mib)))
+    return Cluster(tuple(Device(f"d{n}", "n0", n, VIRTUAL_KIND, mib) for n, mib in enumerate(capacities_mib)))
 
 
 FOUR = cluster(100, 100, 100, 100)
@@ -214,3 +214,10 @@ def test_the_choice_is_the_first_that_fits_among_all_plans(
     else:
         assert isinstance(answer, NoPlan)
     assert len(model.traced) <= 16
+
+
+def test_one_gpu_among_the_devices_makes_the_margin_that_of_gpus() -> None:
+    gpu = Device("g", "n1", 0, "H100", 100)
+    assert margin_for(cluster(100, 100)) == VIRTUAL_MARGIN
+    assert margin_for(Cluster((*cluster(100).devices, gpu))) == GPU_MARGIN
+    assert GPU_MARGIN.fixed_bytes(2) > VIRTUAL_MARGIN.fixed_bytes(2) + 500 * MIB, "room for NCCL"

@@ -278,7 +278,7 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
     few = 64  # AdamW's counts of steps, the loss
     own, given = function("own"), function("given")
     assert state_bytes(own, width=32) == pytest.approx(4 * 4 * num_params, abs=few)
-    refuses(own, r"own\(width: 'int'\)|own\(width: int\): missing a required argument: 'width'")
+    refuses(own, r"own\(width: int\) cannot be called with these parameters: missing a required argument: 'width'")
     refuses(own, "unexpected keyword argument 'depht'", width=8, depht=3)
     peaks = [
         one.estimate({"width": 32, "batch": 2}, devices(1, 1024)).options[0].prediction.parts["scratch"]
