@@ -287,7 +287,7 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
     assert peaks[1] >= 4 * num_params > peaks[0], "on a GPU AdamW updates all parameters at once"
     assert state_bytes(given, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
     assert state_bytes(given, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
-    refuses(function("bare"), r"returns a tensor of shape \[\d+, 8\], no loss", width=8)
+    refuses(function("bare"), r"returns a tensor of shape \[\d+, 8\], which is not a loss", width=8)
     refuses(function("wrong"), r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net")
     with pytest.raises(InvalidInput, match="defines no class or function none"):
         function("none")

@@ -60,5 +60,5 @@ def test_the_smallest_and_the_largest_gang_are_among_the_examples_however_many_t
 
 def test_sizes_that_always_change_together_cannot_be_told_apart() -> None:
     members = [{**one, "heads": one["width"] // 32} for one in candidates().values()]
-    with pytest.raises(NoBlueprint, match="cannot tell .* apart"):
+    with pytest.raises(NoBlueprint, match=r"cannot tell .* apart"):
         points_of(members, ["width", "heads"], (), "depth")
