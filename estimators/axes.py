@@ -13,7 +13,10 @@ from operator import attrgetter
 from typing import Any
 
 SCHEDULES = ("1f1b", "gpipe")
-"""Orders of the micro-batches of a pipeline: 1F1B holds as many as there are stages from here on, GPipe all."""
+"""Orders in which a pipeline runs its micro-batches.
+
+With 1F1B a stage holds at most as many as there are stages from it to the last one; with GPipe it holds all.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Axis:
     refusal: str = ""
 
     def said(self, value: int | bool | str) -> str:
-        """What stands for the axis in the words of others."""
+        """Text that replaces the axis in braces, where the words of another axis mention it."""
         if isinstance(self.default, bool):
             return self.words if value != self.default else ""
         return str(value)
@@ -224,7 +227,7 @@ MESH: dict[str, Dimension] = dict(
 """Axes that the ranks of a gang are counted along, the slowest first."""
 
 SHARES = tuple(name for name, dimension in MESH.items() if dimension.splits_batch)
-"""Those whose ranks train on different samples."""
+"""Axes whose ranks train on different samples."""
 
 axis_values = attrgetter(*AXES)
 """Values of all axes, in the order of the table."""

@@ -1,1 +1,1 @@
-"""What is known about devices: speed, memory, links, and the catalogue of GPUs."""
+"""Kinds of device: speed, memory and links, and the catalogue of GPUs."""
