@@ -50,9 +50,9 @@ class Trial:
 
     ``sized`` is the newest plan, None before the first one. ``structure`` is also set for candidates that fit nowhere.
     Trials with the same ``family`` learn from each other's memory. ``measured_bytes`` is the largest measured peak (0:
-    none). ``num_lost`` and ``num_oom`` count the attempts that were lost or ran out of memory. ``judged_step`` is the
-    last rung at which the stopping rule has decided. ``value`` is the objective at ``step``: the newest while the trial
-    runs, the final one afterwards.
+    none). ``num_lost`` and ``num_oom`` count the attempts that were lost or ran out of memory. ``passed_over`` counts
+    the later trials that have begun since this one was queued. ``judged_step`` is the last rung at which the stopping
+    rule has decided. ``value`` is the objective at ``step``: the newest while the trial runs, the final one afterwards.
     """
 
     id: int
@@ -68,6 +68,7 @@ class Trial:
     family: str
     num_lost: int
     num_oom: int
+    passed_over: int
     judged_step: int
     step: int
     value: float | None

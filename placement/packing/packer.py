@@ -16,9 +16,7 @@ here. ``shelf`` carries out the first two rules below, and ``reasons`` words the
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 
 from placement.model import Placement, Queued, Wait
 from placement.packing.ledger import Ledger
@@ -28,15 +26,6 @@ from placement.packing.shelf import Shelf
 # A reservation leaves memory idle while its devices drain. Without one, small gangs could delay a large one forever.
 # Eight passes are two rounds of small gangs over the default cluster of four devices.
 PASSES_BEFORE_RESERVATION = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """One run of a gang: when it began, and when it ended (None while it runs). Times are seconds on one clock."""
-
-    arrival: int
-    began_at: float
-    ended_at: float | None
 
 
 def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list[Wait]]:
@@ -59,23 +48,14 @@ def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list
     return placements, list(why_waiting(waiting, shelf, reserved))
 
 
-def passed_over(arrived_at: Mapping[int, float], starts: Iterable[Start]) -> dict[int, int]:
-    """How many gangs that arrived later have started while each gang waited, by the waiting gang's arrival.
-
-    ``arrived_at`` gives the time at which each waiting gang arrived. A gang that has run before has been waiting since
-    its last run ended. ``starts`` are all starts of the waiting gangs and of all gangs that arrived after the oldest.
-    """
-    waits_since = dict(arrived_at)
-    by_arrival = sorted(starts, key=lambda start: start.arrival)
-    for start in by_arrival:
-        if start.arrival in waits_since:
-            waits_since[start.arrival] = max(waits_since[start.arrival], start.ended_at or start.began_at)
-    later: list[float] = []  # times of the starts of all gangs that arrived after the current one
-    counts = {}
-    for arrival in sorted(arrived_at, reverse=True):
-        while by_arrival and by_arrival[-1].arrival > arrival:
-            insort(later, by_arrival.pop().began_at)
-        counts[arrival] = len(later) - bisect_right(later, waits_since[arrival])
+def passed_over(queue: Iterable[Queued], started: Collection[str]) -> dict[str, int]:
+    """How often each gang that still waits has been passed over, by gang id, once the gangs ``started`` have begun."""
+    counts, later = {}, 0
+    for queued in reversed(sorted(queue, key=lambda queued: queued.arrival)):  # noqa: C413 (ties stay in queue order)
+        if queued.gang.id in started:
+            later += 1
+        else:
+            counts[queued.gang.id] = queued.passed_over + later
     return counts
 
 

@@ -79,7 +79,6 @@ class Controller:
         trials = [trial for trial in self._store.live_trials() if trial.study_id in studies]
         judged = {trial.study_id for trial in trials if trial.state is TrialState.RUNNING and self._at_rung(trial)}
         to_plan = {studies[t.study_id].family(t) for t in trials if t.state in (TrialState.WAITING, TrialState.QUEUED)}
-        queued = [trial.id for trial in trials if trial.state is TrialState.QUEUED]
         resumable = {trial.id for trial in trials if trial.attempt and trial.state is not TrialState.WAITING}
         return Snapshot(
             now=self._clock(),
@@ -92,7 +91,6 @@ class Controller:
             rungs={i: self._store.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
             past={family: self._store.family_runs(family, WINDOW_TRIALS) for family in sorted(to_plan)},
-            starts=self._store.starts_from(min(queued)) if queued else (),
             max_gangs_per_device=self._max_gangs_per_device,
         )
 

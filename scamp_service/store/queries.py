@@ -46,11 +46,6 @@ ATTEMPT_TOTALS = select(func.count()).where(_is_open)
 ALL_OPEN_ATTEMPTS = select_attempts().where(_is_open).order_by(_attempts.c.created_at, _attempts.c.trial_id)
 TRIAL_ATTEMPTS = select_attempts().where(_attempts.c.trial_id == bindparam("trial_id")).order_by(_attempts.c.attempt)
 STUDY_ATTEMPTS = _of_study(select_attempts())
-STARTS = (
-    select(_attempts.c.trial_id, _attempts.c.created_at, _attempts.c.ended_at)
-    .where(_attempts.c.trial_id >= bindparam("trial_id"))
-    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
-)
 HOLDS = _of_study(select(_attempts.c.devices, _attempts.c.created_at, _attempts.c.ended_at))
 FAMILIES = (
     select(_trials.c.family)

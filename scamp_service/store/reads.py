@@ -11,7 +11,6 @@ from typing import Any, Literal, cast
 import sqlalchemy as sa
 
 from estimators.learning import Ending, Run
-from placement.packing.packer import Start
 from scamp_service.errors import NotFound
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Event, Json, LogLine, Metric, Study, Totals, Trial
@@ -104,10 +103,6 @@ class Reads:
     def study_attempts(self, study_id: int) -> list[Attempt]:
         """All attempts of the study's trials, by trial and attempt."""
         return [attempt_of(row) for row in self._rows(sql.STUDY_ATTEMPTS, study_id=study_id)]
-
-    def starts_from(self, trial_id: int) -> list[Start]:
-        """Every attempt ever begun by this trial or a later one, over all studies, by trial and attempt."""
-        return [Start(*row) for row in self._rows(sql.STARTS, trial_id=trial_id)]
 
     def checkpoints(self, trial_ids: Sequence[int]) -> dict[int, int]:
         """Step of the last committed checkpoint by trial id, for trials that have one."""

@@ -20,7 +20,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest migration, which creates the tables below. ``alembic_version`` holds it in an up-to-date database."""
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
@@ -186,6 +186,7 @@ trials = Table(
     Column("family", sa.String(16), nullable=False, default=""),
     Column("num_lost", sa.Integer, nullable=False, default=0),
     Column("num_oom", sa.Integer, nullable=False, default=0),
+    Column("passed_over", sa.Integer, nullable=False, default=0),
     Column("judged_step", sa.BigInteger, nullable=False, default=0),
     Column("step", sa.BigInteger, nullable=False, default=0),
     Column("value", Real),

@@ -48,7 +48,7 @@ BEGIN_TRIAL = (
     sa.update(_T)
     .where(_of_trial, _T.c.state == TrialState.QUEUED, _T.c.attempt == bindparam("_before"))
     .values(state=TrialState.RUNNING, started_at=func.coalesce(_T.c.started_at, bindparam("_now", type_=schema.Real)))
-    .values(_set("attempt", "reason"))
+    .values(passed_over=0, **_set("attempt", "reason"))
     .returning(*_trial_event)
 )
 INSERT_ATTEMPT = sa.insert(_A)

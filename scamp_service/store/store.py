@@ -135,15 +135,17 @@ class Store(Reads):
         """Move a trial to ``to`` if its state is ``expected`` and its attempt count is ``attempt``; otherwise False.
 
         ``sized`` is a new plan, ``changes`` are columns (reason, value, …). ``expected == to`` is allowed and only
-        applies the changes. A terminal state sets ``finished_at``. A move that ``lifecycle.TRIAL_MOVES`` does not
-        allow fails an assert.
+        applies the changes. A new state resets ``passed_over``, and a terminal one sets ``finished_at``. A move that
+        ``lifecycle.TRIAL_MOVES`` does not allow fails an assert.
         """
         assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
         assert set(changes) <= TRIAL_CHANGES, f"a move cannot change {sorted(set(changes) - TRIAL_CHANGES)}"
         changes |= sized_columns(sized) if sized else {}
         changes["state"] = to
-        if to is not expected and to not in LIVE_TRIALS:
-            changes["finished_at"] = now
+        if to is not expected:
+            changes["passed_over"] = 0
+            if to not in LIVE_TRIALS:
+                changes["finished_at"] = now
         given = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
         with self._database.write() as connection:
             moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from estimators.learning import NOTHING, Learned
 from estimators.model import MIB
-from placement.model import Cluster, Gang, Placement, Queued, Wait
+from placement.model import Cluster, Gang, Placement, Queued
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
@@ -38,14 +38,15 @@ def place_queued(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect
         return
     fair = _fair_order(s, queued)
     by_gang = {_gang(trial).id: trial for trial in fair}
-    counts = passed_over({trial.id: trial.created_at for trial in fair}, s.starts)
+    queue = [Queued(_gang(trial), trial.passed_over, arrival=trial.id) for trial in fair]
     ledger = ledger_of(s.cluster, s.attempts, s.max_gangs_per_device)
-    placements, waits = pack([Queued(_gang(trial), counts[trial.id], arrival=trial.id) for trial in fair], ledger)
+    placements, waits = pack(queue, ledger)
     for placement in placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
         yield _begin(s, by_gang[placement.gang.id], placement)
+    counts = passed_over(queue, {placement.gang.id for placement in placements})
     for wait in waits:
-        yield from _explain(by_gang[wait.gang.id], wait)
+        yield from _still_waiting(by_gang[wait.gang.id], wait.reason, counts[wait.gang.id])
 
 
 def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:
@@ -72,9 +73,9 @@ def _learned_since(s: Snapshot, trial: Trial, learned: Mapping[str, Learned]) ->
     return newer if newer.extra_bytes >= planned_with + MIB else None
 
 
-def _explain(trial: Trial, wait: Wait) -> Iterator[Effect]:
-    if trial.reason != wait.reason:
-        yield MoveTrial(trial, TrialState.QUEUED, {"reason": wait.reason})
+def _still_waiting(trial: Trial, reason: str, passes: int) -> Iterator[Effect]:
+    if (trial.reason, trial.passed_over) != (reason, passes):
+        yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "passed_over": passes})
 
 
 def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:

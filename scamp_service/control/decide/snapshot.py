@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from estimators.learning import Run
 from estimators.model import Candidate
 from placement.model import Cluster
-from placement.packing.packer import Start
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
 from scamp_service.lifecycle import StudyState
@@ -72,5 +71,4 @@ class Snapshot:
     rungs: Mapping[int, Mapping[int, Mapping[int, float]]] = field(default_factory=dict)  # study → step → trial → value
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
-    starts: Sequence[Start] = ()  # every attempt of the oldest queued trial and of later trials
     max_gangs_per_device: int = 4

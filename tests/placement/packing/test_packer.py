@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from placement.model import Cluster, Device, Gang, Queued
 from placement.packing.ledger import Ledger
-from placement.packing.packer import PASSES_BEFORE_RESERVATION, Start, pack, passed_over
+from placement.packing.packer import PASSES_BEFORE_RESERVATION, pack, passed_over
 
 
 def cluster(num_devices: int, mib: int = 96, per_node: int = 4) -> Cluster:
@@ -36,19 +36,8 @@ def carry_out(ledger: Ledger, queued: list[Queued]) -> list[Queued]:
     placements, _ = pack(queued, ledger)
     for placement in placements:
         ledger.place(placement.gang, placement.devices)
-    counts = counted(queued, {placement.gang.id for placement in placements})
+    counts = passed_over(queued, {placement.gang.id for placement in placements})
     return [replace(q, passed_over=counts[q.gang.id]) for q in queued if q.gang.id in counts]
-
-
-def counted(queued: list[Queued], started: set[str]) -> dict[str, int]:
-    """Passes of each gang that still waits, counted round by round."""
-    counts, later = {}, 0
-    for one in reversed(sorted(queued, key=lambda one: one.arrival)):  # noqa: C413 (ties stay in queue order)
-        if one.gang.id in started:
-            later += 1
-        else:
-            counts[one.gang.id] = one.passed_over + later
-    return counts
 
 
 def devices_of(ledger: Ledger, gang: Gang) -> list[str]:
@@ -138,33 +127,13 @@ def test_later_gangs_pass_a_blocked_one_and_each_pass_is_counted() -> None:
     placements, waits = pack(queued, ledger)
     assert [p.gang.id for p in placements] == ["1/1", "3/1"]
     assert [w.gang.id for w in waits] == ["0/1", "2/1"]
-    assert passed_over({0: 0.0, 2: 0.0}, [Start(1, 1.0, None), Start(3, 1.0, None)]) == {0: 2, 2: 1}
+    assert passed_over(queued, {p.gang.id for p in placements}) == {"0/1": 2, "2/1": 1}
 
 
-def test_only_starts_of_later_gangs_since_the_last_run_ended_are_passes() -> None:
-    older, before, during = Start(1, 9.0, None), Start(7, 1.0, 2.0), Start(8, 4.0, None)
-    own, after = Start(2, 3.0, 5.0), Start(9, 6.0, None)
-    assert passed_over({2: 0.5}, [older, before, during, after]) == {2: 3}
-    assert passed_over({2: 0.5}, [older, before, during, own, after]) == {2: 1}, "it ran until 5.0"
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.randoms(use_true_random=False), st.integers(1, 30))
-def test_passes_read_off_the_starts_are_those_counted_round_by_round(random: Random, rounds: int) -> None:
-    waiting: list[Queued] = []
-    starts: list[Start] = []
-    arrived_at: dict[int, float] = {}
-    for now in range(rounds):
-        for _ in range(random.randint(0, 3)):
-            arrival = len(arrived_at)
-            arrived_at[arrival] = float(now)
-            waiting.append(Queued(Gang(str(arrival), 1, 1), arrival=arrival))
-        started = {one.gang.id for one in waiting if random.random() < 0.3}
-        counts = counted(waiting, started)
-        starts += [Start(int(gang), now + 0.5, None) for gang in started]
-        waiting = [replace(one, passed_over=counts[one.gang.id]) for one in waiting if one.gang.id in counts]
-    known = passed_over({one.arrival: arrived_at[one.arrival] for one in waiting}, starts)
-    assert known == {one.arrival: one.passed_over for one in waiting}
+def test_age_counts_and_not_the_place_in_the_queue() -> None:
+    young, old = Queued(Gang("young", 1, 10), arrival=7), Queued(Gang("old", 2, 40), 3, arrival=2)
+    assert passed_over([young, old], {"young"}) == {"old": 4}
+    assert passed_over([replace(young, arrival=1), old], {"young"}) == {"old": 3}, "an older one may go first"
 
 
 def test_of_two_starved_gangs_the_older_one_goes_first() -> None:

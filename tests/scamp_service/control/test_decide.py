@@ -6,7 +6,7 @@ from typing import Any
 from estimators.learning import NOTHING, Ending, Learned, Run
 from estimators.model import MIB, Plan
 from placement.model import Cluster, Device
-from placement.packing.packer import PASSES_BEFORE_RESERVATION, Start
+from placement.packing.packer import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
@@ -230,17 +230,17 @@ def test_a_resumed_order_starts_at_the_last_committed_checkpoint() -> None:
     assert begin.order.resume_step == 30 and begin.order.attempt == 2 and begin.attempt.placement_reason
 
 
-def test_a_gang_passed_over_too_often_gets_devices_kept_for_it_also_after_a_restart() -> None:
-    """How often is read off the attempts that began meanwhile: nothing needs to be remembered."""
+def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None:
     holder = attempt(trial_id=50, reserved_mib=90)
     large = trial(id=2, state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=4), reserved_mib=96)
     small = trial(id=60, state=TrialState.QUEUED, attempt=0, reserved_mib=10)
-    starts = [Start(40 + number, 1.0 + number, None) for number in range(PASSES_BEFORE_RESERVATION)]
     running = {"attempts": [holder], "gangs": {"50/1": ALIVE}}
 
-    def begun(known: list[Start]) -> list[int]:
-        found = effects(trials=[large, small], starts=known, **running)
-        return [effect.order.trial_id for effect in found if isinstance(effect, d.Begin)]
+    def decided(passes: int) -> tuple[list[int], int]:
+        found = effects(trials=[replace(large, passed_over=passes), small], **running)
+        (kept,) = [e.changes["passed_over"] for e in found if isinstance(e, d.MoveTrial) and e.trial.id == 2]
+        return [e.order.trial_id for e in found if isinstance(e, d.Begin)], kept
 
-    assert begun(starts[1:]) == [60], "one pass less, and a small one may still go before"
-    assert begun(starts) == []
+    assert decided(0) == ([60], 1)
+    assert decided(PASSES_BEFORE_RESERVATION - 1) == ([60], PASSES_BEFORE_RESERVATION)
+    assert decided(PASSES_BEFORE_RESERVATION) == ([], PASSES_BEFORE_RESERVATION)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from estimators.learning import Ending, Run
 from estimators.model import MIB
-from placement.packing.packer import Start
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Metric, Totals
 from scamp_service.store.queries import FAMILY_RUNS
@@ -179,13 +178,3 @@ def test_all_attempts_of_a_study_are_listed(store: Store) -> None:
     hold(store, first, "a", 3.0, attempt=2)
     hold(store, new_study(store, 1)[0], "a", 1.0)
     assert [a.key for a in store.study_attempts(1)] == [f"{first}/1", f"{first}/2", f"{second}/1"]
-
-
-def test_starts_are_those_of_a_trial_and_of_all_later_ones(store: Store) -> None:
-    first, second, third = new_study(store, 3)
-    hold(store, first, "a", 1.0)
-    hold(store, second, "a", 2.0, ended=3.0)
-    hold(store, second, "a", 4.0, attempt=2)
-    hold(store, third, "a", 5.0)
-    later = [Start(second, 2.0, 3.0), Start(second, 4.0, None), Start(third, 5.0, None)]
-    assert store.starts_from(second) == later

@@ -208,6 +208,7 @@ def test_a_new_trial_has_nothing_yet(store: Store) -> None:
         family="",
         num_lost=0,
         num_oom=0,
+        passed_over=0,
         judged_step=0,
         step=0,
         value=None,
@@ -239,6 +240,22 @@ def test_changes_without_a_move_are_compared_as_well(store: Store) -> None:
     assert (trial.finished_at, trial.reason) == (9.0, "too large")
     assert store.move_trial(trial_id, TrialState.INFEASIBLE, 0, TrialState.INFEASIBLE, now=11.0, reason="far too large")
     assert store.trial(trial_id).finished_at == 9.0
+
+
+def test_passes_are_kept_while_a_trial_is_queued_and_no_longer(store: Store) -> None:
+    trial_id = new_trial(store)
+    queued, waiting = TrialState.QUEUED, TrialState.WAITING
+    found = sized(PLAN)
+    assert store.move_trial(trial_id, waiting, 0, queued, now=3.0, sized=found)
+    assert store.move_trial(trial_id, queued, 0, queued, now=3.0, passed_over=3)
+    assert store.move_trial(trial_id, queued, 0, queued, now=4.0, reason="another one went before")
+    assert store.trial(trial_id).passed_over == 3
+    assert store.move_trial(trial_id, queued, 0, waiting, now=5.0)
+    assert store.trial(trial_id).passed_over == 0
+    assert store.move_trial(trial_id, waiting, 0, queued, now=6.0, sized=found)
+    assert store.move_trial(trial_id, queued, 0, queued, now=6.0, passed_over=1)
+    assert begin(store, trial_id)
+    assert store.trial(trial_id).passed_over == 0
 
 
 def test_a_move_that_does_not_exist_is_a_bug(store: Store) -> None:
