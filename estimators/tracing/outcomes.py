@@ -123,7 +123,7 @@ class Outcomes:
         workspace = workspace_of(operation, args, out)
         sequence = type(out) if type(out) in (tuple, list) else None
         try:
-            if key is None or torch.Tag.inplace_view in operation.tags:
+            if key is None or torch.Tag.inplace_view in operation.tags or "out" in kwargs:
                 raise _Unknown
             given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             outputs = out if sequence else (out,)
@@ -164,7 +164,7 @@ class Outcomes:
         with torch._C._DisableTorchDispatch():
             tensor = torch.empty_strided(made.shape, made.stride, dtype=made.dtype, device="meta")
             if made.is_view:
-                source = next(arg for arg in args if isinstance(arg, FakeTensor))
+                source = next(leaf for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor))
                 tensor.set_(source.untyped_storage(), made.offset, made.shape, made.stride)
             return self._faked(tensor, made.device)
 

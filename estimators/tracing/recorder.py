@@ -21,7 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimators.peaks.depth import Passes
+from estimators.tracing import kernels  # noqa: F401  (registers them)
 from estimators.tracing.outcomes import Outcomes
+from estimators.tracing.values import Values, depends_on_values, takes_masks
 from estimators.work import Work, WorkCounter
 
 Batch = Any
@@ -53,6 +55,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._done = WorkCounter()
         self._fake = fake
         self._outcomes = Outcomes(fake)
+        self.values = Values()
         self._paused = 0
         self._forward_only = False
         self._of_forward: list[int] = []  # buffers since the last backward pass
@@ -104,9 +107,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def copied(self, batch: Batch) -> Batch:
         """Fake tensors like those of ``batch``, each in memory of its own, as ranks have when they copy data."""
-        batch = tree_map_only(Tensor, torch.empty_like, batch)
-        self.hold(batch, "batch")
-        return batch
+        fake = tree_map_only(Tensor, torch.empty_like, batch)
+        self.values.know_batch(fake, batch)
+        self.hold(fake, "batch")
+        return fake
 
     def own(self, category: str) -> None:
         """Put all live buffers that have no category yet (``scratch``) into this one."""
@@ -162,6 +166,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self._paused:
             return func(*args, **kwargs)
+        if depends_on_values(func):
+            if takes_masks(func) and (chosen := self.values.positions(args[1], self._fake_like)) is not None:
+                args = (args[0], chosen, *args[2:])
+            elif (decided := self.values.decide(func, args, kwargs, self._fake_like)) is not NotImplemented:
+                return self._seen(decided)
         key = self._outcomes.key(func, args, kwargs)
         outcome = None
         if key is not None:
@@ -175,6 +184,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outcome = self._outcomes.learn(key, func, args, kwargs, out)
         if outcome.kind is not None:
             self._done.add(outcome.kind, *outcome.amounts)
+        self.values.follow(func, args, kwargs, out)
         workspaces = outcome.workspace if self._workspaces else ()
         if type(out) is FakeTensor and not workspaces:
             self._see(out)  # the usual case: no need to look for leaves
@@ -183,6 +193,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self._taken(workspace):
                 if isinstance(leaf, FakeTensor):
                     self._see(leaf)
+        return out
+
+    def _fake_like(self, real: Tensor) -> FakeTensor:
+        fake = self._fake.from_tensor(real, static_shapes=True)
+        assert isinstance(fake, FakeTensor)
+        return fake
+
+    def _seen(self, out: Any) -> Any:
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, FakeTensor):
+                self._see(leaf)
         return out
 
     @contextlib.contextmanager
@@ -212,7 +233,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.fake_mode is not self._fake:
             return
         if tensor.layout is torch.sparse_coo:
-            for part in _local_fakes([tensor._indices(), tensor._values()]):
+            for part in _local_fakes([tensor]):
                 self._see(part)
             return
         storage = tensor.untyped_storage()
@@ -278,4 +299,7 @@ def _local_fakes(tree: Any) -> Iterator[FakeTensor]:
     for leaf in tree_leaves(tree):
         leaf = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
         if isinstance(leaf, FakeTensor):
-            yield leaf
+            if leaf.layout is torch.sparse_coo:
+                yield from _local_fakes([leaf._indices(), leaf._values()])
+            else:
+                yield leaf

@@ -29,6 +29,7 @@ from estimators.tracing.blocks import are_equal, container_of, lengthen, shorten
 from estimators.tracing.cuda import as_on_cuda
 from estimators.tracing.fake_gang import fake_mesh
 from estimators.tracing.recorder import Batch, Recorder
+from estimators.tracing.stand_ins import stand_ins
 from estimators.work import Work
 
 _NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: all after the second repeat it
@@ -113,6 +114,7 @@ class Session:
             self._mesh = modes.enter_context(fake_mesh(self._wanted))
             fake = modes.enter_context(_FakeMode(allow_non_fake_inputs=True))
             self._recorder = modes.enter_context(Recorder(fake, workspaces=not self._recipe.on_cuda))
+            modes.enter_context(stand_ins(self._recorder.values))
             with _NoInit():
                 self._model = self._recipe.build_model()
             gc.collect()

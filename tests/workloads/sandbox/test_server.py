@@ -157,7 +157,7 @@ HOSTILE = {
     "loops for ever": ({"forward": "while True: pass"}, "more than 2 s of processor time"),
     "sleeps for ever": ({"batch_trick": "time.sleep(1000)"}, "took longer than 8 s"),
     "raises": ({"forward": "raise KeyError('lost')"}, r"KeyError: 'lost'\n +File .*user.py"),
-    "reads a value": ({"forward": "x.mean().item()"}, r"depends on the values of tensors .*: avoid \.item\(\)"),
+    "reads a value": ({"forward": "x.argmax().item()"}, r"depends on the values of tensors .*: avoid \.item\(\)"),
     "branches on a value": ({"forward": "x if x.sum() > 0 else -x"}, "depends on the values of tensors"),
     "prints megabytes": ({"forward": "print('x' * 2**20); raise KeyError('after')"}, r"KeyError: 'after'"),
     "ends the process": ({"forward": "os._exit(3)"}, r"ended the process that traced it \(by os\._exit"),

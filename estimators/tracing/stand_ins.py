@@ -1,0 +1,128 @@
+"""Stands in for what fake tensors cannot do: numbers taken out of tensors, deep copies, and initialisation.
+
+A number that training computes, such as the loss, is not known before it runs. Code that only prints or stores it gets
+an ``UnknownNumber``; code that compares it raises, because the comparison could decide what the step does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+
+from estimators.tracing.values import Values
+
+_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
+_ITEM = torch.ops.aten._local_scalar_dense.default
+
+
+class UnknownNumber(float):
+    """A number that training computes, 1.0 to whoever prints it. What is computed with it is unknown as well."""
+
+    def __new__(cls, value: float = 1.0) -> UnknownNumber:
+        return super().__new__(cls, value)
+
+    __hash__ = float.__hash__
+
+
+def _computed(name: str) -> Callable[..., UnknownNumber]:
+    return lambda self, *others: UnknownNumber()
+
+
+def _compared(name: str) -> Callable[..., Any]:
+    def refuse(self: UnknownNumber, *others: Any) -> Any:
+        raise DataDependentOutputException(_ITEM)
+
+    return refuse
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    for _side in ("", "r"):
+        setattr(UnknownNumber, f"__{_side}{_name}__", _computed(_name))
+for _name in ("neg", "pos", "abs", "round"):
+    setattr(UnknownNumber, f"__{_name}__", _computed(_name))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "floor", "ceil"):
+    setattr(UnknownNumber, f"__{_name}__", _compared(_name))
+
+
+@contextlib.contextmanager
+def stand_ins(values: Values) -> Iterator[None]:
+    """Patch torch while the context lasts."""
+    item = FakeTensor.item
+
+    def known_item(tensor: FakeTensor) -> Any:
+        value = values.of(tensor)
+        if value is not None:
+            with torch._C._DisableTorchDispatch():
+                return value.item()
+        if not tensor.is_floating_point() or tensor.constant is not None:
+            return item(tensor)
+        caller = sys._getframe(1).f_code.co_filename
+        # Optimizers scale their updates by such numbers.
+        return 1.0 if caller.startswith(_OPTIMIZERS) else UnknownNumber()
+
+    def known_list(tensor: FakeTensor) -> Any:
+        value = _looked_at(values, tensor)
+        with torch._C._DisableTorchDispatch():
+            return value.tolist()
+
+    def known_array(tensor: FakeTensor, *, force: bool = False) -> Any:
+        value = _looked_at(values, tensor)
+        with torch._C._DisableTorchDispatch():
+            return value.numpy()
+
+    with contextlib.ExitStack() as patches:
+        for name, stand_in in (
+            ("item", known_item),
+            ("tolist", known_list),
+            ("numpy", known_array),
+            ("__deepcopy__", _copied),
+        ):
+            patches.enter_context(mock.patch.object(FakeTensor, name, stand_in))
+        for name in vars(nn.init):
+            if name.startswith("_no_grad_"):
+                patches.enter_context(mock.patch.object(nn.init, name, _unchanged))
+        # What is compiled while the model is built stays as it is; what was compiled at import runs eagerly.
+        patches.enter_context(mock.patch.object(torch, "compile", _not_compiled))
+        patches.enter_context(mock.patch.object(nn.Module, "compile", return_value=None))
+        patches.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+def _looked_at(values: Values, tensor: FakeTensor) -> Tensor:
+    value = values.of(tensor)
+    if value is None:
+        raise DataDependentOutputException(_ITEM)
+    return value
+
+
+def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> Any:
+    """``copy.deepcopy`` of a fake tensor: a parameter stays a parameter, and buffers of its own are made."""
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    with torch.no_grad():
+        copy: Any = tensor.detach().clone()
+    if isinstance(tensor, nn.Parameter):
+        copy = nn.Parameter(copy, tensor.requires_grad)
+    else:
+        copy.requires_grad_(tensor.requires_grad)
+    if tensor.grad is not None:
+        copy.grad = _copied(tensor.grad, memo)  # type: ignore[arg-type]
+    memo[id(tensor)] = copy
+    return copy
+
+
+def _not_compiled(model: Any = None, **options: Any) -> Any:
+    """``torch.compile``, also as a decorator with options."""
+    return model if model is not None else lambda function: function
+
+
+def _unchanged(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return tensor

@@ -1,0 +1,318 @@
+"""Values that are known although the tensors are fake, so that code may look at them.
+
+Fake tensors have shapes and no values. But many models look at a few values that do not depend on training: numbers
+counted by ``torch.arange``, masks made of them, the labels of a batch. A small tensor whose inputs are all known has a
+*twin*: real memory with the values that the fake memory would hold. Views share the twin of their memory.
+
+Checks for NaN and infinity read values that nobody can know. They are assumed to find neither, and whoever traces is
+told so.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+_aten = torch.ops.aten
+_MOST_BYTES = 2**20  # of a twin: computing larger ones would take longer than the trace
+_MOST_BATCH_BYTES = 2**24
+
+FINITE = "checks for NaN and infinity find none"
+FIRST_SAMPLES = "data decide as the first samples do"
+
+_HOME = Path(__file__).parents[2]
+_HIDDEN = (str(Path(torch.__file__).parent), *(str(_HOME / name) for name in ("estimators", "workloads/sandbox")))
+
+# Comparisons of a tensor with itself (only NaN differs from itself) and with infinity, when there is neither.
+_WITH_ITSELF = {_aten.ne.Tensor: False, _aten.eq.Tensor: True}
+_WITH_INFINITY = {_aten.ne.Scalar: True, _aten.eq.Scalar: False}
+_CHECKS = {_aten.isnan.default: False, _aten.isinf.default: False, _aten.isfinite.default: True}
+_REDUCES = {_aten.all, _aten.any, _aten.amax, _aten.amin, _aten.max, _aten.min}
+_LIFTS = {_aten.lift_fresh.default, _aten.lift_fresh_copy.default}
+_MASKED = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a storage: its ``twin``, or that all its elements have the value of a ``twin`` of one element.
+
+    ``because`` are the assumptions that this rests on.
+    """
+
+    storage: Callable[[], Any]
+    twin: Tensor
+    is_uniform: bool
+    because: frozenset[str]
+
+    def value(self, fake: Tensor) -> Tensor:
+        """The real tensor for a fake one in this storage; one element for each dimension if all are equal."""
+        if self.is_uniform:
+            return self.twin.reshape((1,) * fake.ndim)
+        real = torch.empty(0, dtype=fake.dtype)
+        return real.set_(self.twin.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
+
+
+def _nowhere() -> None:
+    return None
+
+
+class Values:
+    """The known values of one fake mode's tensors. ``assumed`` collects what decisions by them have assumed."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+        self.assumed: set[str] = set()
+
+    def know_batch(self, fake: Any, real: Any) -> None:
+        """The values of a batch's samples, as far as they are whole numbers or booleans."""
+        for one, value in zip(tree_leaves(fake), tree_leaves(real), strict=True):
+            if type(one) is FakeTensor and not value.is_floating_point() and value.nbytes <= _MOST_BATCH_BYTES:
+                self._know(one, value, frozenset([FIRST_SAMPLES]))
+
+    def follow(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Note what is known of the output of an operation that has just run."""
+        kind = _effect_of(operation)
+        if kind == "lift":
+            if type(args[0]) is Tensor and type(out) is FakeTensor and args[0].nbytes <= _MOST_BYTES:
+                self._know(out, args[0], frozenset())
+            return
+        if kind == "view":
+            return
+        if kind == "write":
+            if self._known:
+                self._follow_write(operation, args, kwargs)
+            return
+        made = out if type(out) is FakeTensor else None
+        if kind == "compare" and made is not None:
+            assumed = _assumed(operation, args)
+            if assumed is not None:
+                with torch._C._DisableTorchDispatch():
+                    self._know(made, torch.tensor(assumed), frozenset([FINITE]), is_uniform=True)
+                return
+        if kind != "make" and not self._known:
+            return
+        if made is not None and _bytes_of(made) > _MOST_BYTES and kind != "compare":
+            return
+        if kind == "random" or (made is None and not isinstance(out, tuple | list)):
+            return
+        given = self._given(args, kwargs)
+        if given is None or (not given and kind != "make"):
+            return
+        if any(known.is_uniform for known in given):
+            if made is not None and all(known.is_uniform or known.twin.numel() == 1 for known in given):
+                self._follow_uniform(operation, args, kwargs, made, given)
+            return
+        because = frozenset().union(*(known.because for known in given))
+        real = self._run(operation, args, kwargs)
+        for one, value in zip(tree_leaves(out), tree_leaves(real), strict=True):
+            if type(one) is FakeTensor and _bytes_of(one) <= _MOST_BYTES:
+                self._know(one, value, because)
+
+    def decide(
+        self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], fake: Callable[[Tensor], FakeTensor]
+    ) -> Any:
+        """The result of an operation that depends on values, if they are known; otherwise NotImplemented.
+
+        ``fake`` makes a fake tensor like a real one.
+        """
+        given = self._given(args, kwargs)
+        if given is None and operation is _aten.masked_select.default and (mask := self._of(args[1])) is not None:
+            self._assume(mask.because)
+            with torch._C._DisableTorchDispatch():
+                num = int(mask.value(args[1]).expand(args[0].shape).sum().item())
+            return args[0].new_empty(num)
+        if not given:
+            return NotImplemented
+        if any(known.is_uniform for known in given) and operation is not _aten._local_scalar_dense.default:
+            return NotImplemented
+        because = frozenset().union(*(known.because for known in given))
+        self._assume(because)
+        real = self._run(operation, args, kwargs)
+
+        def faked(value: Tensor) -> FakeTensor:
+            made = fake(value)
+            self._know(made, value, because)
+            return made
+
+        return tree_map_only(Tensor, faked, real)
+
+    def of(self, fake: Tensor) -> Tensor | None:
+        """The value of a tensor that code wants to look at, None if it is not known; its assumptions are made."""
+        known = self._of(fake)
+        if known is None:
+            return None
+        self._assume(known.because)
+        with torch._C._DisableTorchDispatch():
+            return known.value(fake).expand(fake.shape).detach()
+
+    def positions(self, indices: Sequence[Tensor | None], fake: Callable[[Tensor], FakeTensor]) -> list[Any] | None:
+        """The indices of an indexing with known masks replaced by the positions that they choose; None if there is a
+        mask that is not known."""
+        chosen: list[Any] = []
+        for index in indices:
+            if index is None or index.dtype not in (torch.bool, torch.uint8):
+                chosen.append(index)
+                continue
+            known = self._of(index)
+            if known is None or known.is_uniform:
+                return None
+            self._assume(known.because)
+            with torch._C._DisableTorchDispatch():
+                columns = [column.contiguous() for column in known.value(index).nonzero().unbind(1)]
+            for column in columns:
+                chosen.append(fake(column))
+                self._know(chosen[-1], column, known.because)
+        return chosen
+
+    def _follow_uniform(
+        self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: FakeTensor, given: Sequence[_Known]
+    ) -> None:
+        if torch.Tag.pointwise in operation.tags or operation._overloadpacket in _REDUCES:
+            real = self._run(operation, args, kwargs)
+            because = frozenset().union(*(known.because for known in given))
+            with torch._C._DisableTorchDispatch():
+                self._know(out, real.reshape(-1)[0].clone(), because, is_uniform=True)
+
+    def _follow_write(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """An operation that writes: into twins as well if all that it reads is known; otherwise they are lost."""
+        given, written = self._given(args, kwargs), _written(operation, args, kwargs)
+        random = torch.Tag.nondeterministic_seeded in operation.tags
+        if given and written and not random and not any(known.is_uniform for known in given):
+            because = frozenset().union(*(known.because for known in given))
+            self._run(operation, args, kwargs)
+            for leaf in written:
+                address = leaf.untyped_storage()._cdata
+                known = self._known[address]
+                self._known[address] = _Known(known.storage, known.twin, False, because)
+            return
+        for leaf in written:
+            self._known.pop(leaf.untyped_storage()._cdata, None)
+
+    def _run(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        def real(leaf: Any) -> Any:
+            known = self._of(leaf) if type(leaf) is FakeTensor else None
+            return known.value(leaf) if known is not None else leaf
+
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            return operation(*tree_map(real, args), **tree_map(real, kwargs))
+
+    def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[_Known] | None:
+        """What is known of each tensor among the arguments; None if something is not."""
+        found: list[_Known] = []
+        for leaf in tree_leaves((args, kwargs)) if kwargs else _leaves(args):
+            if isinstance(leaf, Tensor):
+                known = self._of(leaf)
+                if known is None:
+                    return None
+                found.append(known)
+        return found
+
+    def _of(self, leaf: Any) -> _Known | None:
+        if type(leaf) is Tensor:  # a real one, such as data that the workload holds
+            return _Known(_nowhere, leaf, False, frozenset())
+        if type(leaf) is not FakeTensor or leaf.layout is not torch.strided or not self._known:
+            return None
+        return self._known.get(leaf.untyped_storage()._cdata)
+
+    def _know(self, fake: FakeTensor, real: Tensor, because: frozenset[str], *, is_uniform: bool = False) -> None:
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            if not is_uniform:
+                storage_bytes = fake.untyped_storage().nbytes()
+                if fake.storage_offset() or fake.shape != real.shape or storage_bytes != _bytes_of(fake):
+                    return
+                twin = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype)
+                real = twin.copy_(real)
+        storage = fake.untyped_storage()
+        address = storage._cdata
+        reference = weakref.ref(storage, lambda gone: self._forget(address, gone))
+        self._known[address] = _Known(reference, real, is_uniform, because)
+
+    def _forget(self, address: int, gone: weakref.ref[Any]) -> None:
+        known = self._known.get(address)
+        if known is not None and known.storage is gone:
+            del self._known[address]
+
+    def _assume(self, because: frozenset[str]) -> None:
+        if because:
+            self.assumed |= {f"{one} ({place_of_caller()})" for one in because}
+
+
+def place_of_caller() -> str:
+    """File and line of the innermost code that is neither torch's nor this package's, such as ``net.py:12``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HIDDEN):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+@cache
+def depends_on_values(operation: Any) -> bool:
+    """Whether the result, or its shape, can depend on the values of tensors."""
+    tags = operation.tags
+    return torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+
+
+@cache
+def takes_masks(operation: Any) -> bool:
+    """Whether the second argument is a list of indices, which may be masks."""
+    return operation in _MASKED
+
+
+@cache
+def _effect_of(operation: Any) -> str:
+    """What an operation does to values: ``lift`` (from a real tensor), ``view``, ``write``, ``make`` (from no tensor),
+    ``compare``, ``random`` or ``compute``."""
+    if operation in _LIFTS:
+        return "lift"
+    if operation.is_view or not isinstance(operation, torch._ops.OpOverload):
+        return "view"
+    if operation._schema.is_mutable:
+        return "write"
+    name = operation._overloadpacket.__name__
+    if torch.Tag.nondeterministic_seeded in operation.tags or name.startswith(("empty", "new_empty", "rand")):
+        return "random"
+    if operation in _WITH_ITSELF or operation in _WITH_INFINITY or operation in _CHECKS:
+        return "compare"
+    takes_tensors = any("Tensor" in str(argument.type) for argument in operation._schema.arguments)
+    return "compute" if takes_tensors else "make"
+
+
+def _assumed(operation: Any, args: Sequence[Any]) -> bool | None:
+    """The outcome of a comparison that finds NaN or infinity, if it finds none; None for other comparisons."""
+    if operation in _CHECKS:
+        return _CHECKS[operation]
+    first, second = args[:2]
+    if operation in _WITH_INFINITY:
+        return _WITH_INFINITY[operation] if isinstance(second, float) and math.isinf(second) else None
+    return _WITH_ITSELF[operation] if first is second and first.is_floating_point() else None
+
+
+def _written(operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[FakeTensor]:
+    written: list[Any] = []
+    for place, argument in enumerate(operation._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append(args[place] if place < len(args) else kwargs.get(argument.name))
+    return [leaf for leaf in tree_leaves(written) if type(leaf) is FakeTensor and leaf.layout is torch.strided]
+
+
+def _leaves(args: Sequence[Any]) -> Any:
+    for one in args:
+        if type(one) is list or type(one) is tuple:
+            yield from one
+        else:
+            yield one
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.itemsize
