@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_impls import register_op_impl
 
+from estimators.tracing.workspace.recurrent import kept_bytes
+
 _aten = torch.ops.aten
 
 
@@ -25,3 +27,16 @@ def _grouped_mm(
     else:
         shape = (given.shape[-2], weight.shape[-1])
     return given.new_empty(shape, dtype=dtype)
+
+
+@register_op_impl(_aten.mkldnn_rnn_layer.default)
+def _mkldnn_rnn_layer(mode: Any, operation: Any, given: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    """One layer of an LSTM; torch's fake kernel forgets the memory that it keeps for the backward pass.
+
+    It keeps none where gradients are off. The cached outcome has to suit both, so it is counted there too.
+    """
+    hx, cx, num_hidden = args[4], args[5], args[9]
+    with torch._C._DisableTorchDispatch():
+        num_bytes = kept_bytes(given, num_hidden)
+    kept = given.new_empty(num_bytes, dtype=torch.uint8)
+    return given.new_empty((*given.shape[:2], num_hidden)), hx.new_empty(hx.shape), cx.new_empty(cx.shape), kept

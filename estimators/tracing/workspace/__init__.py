@@ -1,0 +1,66 @@
+"""Memory that an operation uses internally while it makes its outputs. No tensor shows it, and it is freed afterwards.
+
+Known are convolutions and LSTMs on a CPU, in a process with one thread. oneDNN computes most of them, often on copies
+in a format of its own; it is asked which (``formats``, ``recurrent``). Torch computes other convolutions itself
+(``columns``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from estimators.tracing.workspace import blocked, columns, formats, onednn, recurrent
+from estimators.tracing.workspace.amounts import Workspace
+from estimators.tracing.workspace.convolution import Convolution, convolution_of
+
+__all__ = ["Workspace", "workspace_of"]
+
+
+class _Rules(Protocol):
+    """A module with rules for convolutions."""
+
+    def forward(self, convolution: Convolution) -> Workspace: ...
+
+    def backward(self, convolution: Convolution, of_input: bool, of_weight: bool) -> Workspace: ...
+
+
+_FORWARD, _BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
+_LSTM, _LSTM_BACKWARD = torch.ops.aten.mkldnn_rnn_layer.default, torch.ops.aten.mkldnn_rnn_layer_backward.default
+_KNOWN = {_FORWARD, _BACKWARD, _LSTM, _LSTM_BACKWARD}
+
+
+def workspace_of(operation: Any, args: tuple[Any, ...], out: Any) -> Workspace:
+    """The workspace of one operation that returned ``out``; empty if nothing is known about it."""
+    if operation not in _KNOWN:
+        return ()
+    with torch._C._DisableTorchDispatch():
+        if operation is _LSTM:
+            return recurrent.forward(args)
+        if operation is _LSTM_BACKWARD:
+            return recurrent.backward(args)
+        convolution = convolution_of(operation, args, out)
+        asked = (bool(args[10][0]), bool(args[10][1])) if operation is _BACKWARD else None
+        return _of_convolution(convolution, asked)
+
+
+def _of_convolution(convolution: Convolution, asked: tuple[bool, bool] | None) -> Workspace:
+    """The workspace of the forward pass or, if ``asked`` says which, of the gradients of the input and the weight."""
+    if not convolution.made.numel() or not convolution.given.numel():
+        return ()
+    rules = _rules_of(convolution)
+    if rules is None:
+        return ()
+    try:
+        return rules.forward(convolution) if asked is None else rules.backward(convolution, *asked)
+    except onednn.Refused:
+        return ()  # the real operation fails too
+
+
+def _rules_of(convolution: Convolution) -> _Rules | None:
+    if convolution.is_torchs:
+        return columns
+    if onednn.is_available():
+        return formats
+    return blocked if convolution.given.dtype == torch.float32 else None

@@ -1,0 +1,61 @@
+"""Convolutions that torch computes itself, from columns: the windows of all positions side by side."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import Tensor
+
+from estimators.tracing.workspace.amounts import NOTHING, Workspace
+from estimators.tracing.workspace.convolution import Convolution
+
+
+def forward(convolution: Convolution) -> Workspace:
+    """Workspace of the forward pass."""
+    before = convolution.reformatted(convolution.given, convolution.weight)
+    points = convolution.is_of_points and not convolution.transposed and not _has_volumes_in_groups(convolution)
+    columns = 0 if points else _columns(convolution)
+    if _is_sliced(convolution):
+        made = convolution.made.nbytes
+        return ((before + made + _slice(convolution, convolution.given) + columns, before + made),)
+    return ((before, before + columns),)
+
+
+def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Workspace:
+    """Workspace of the gradients of the input and of the weight, as far as they are asked for."""
+    before = convolution.reformatted(convolution.made, convolution.given, convolution.weight)
+    points = convolution.is_of_points and not _has_volumes_in_groups(convolution)
+    for_input = 0 if points and convolution.transposed else _columns(convolution)
+    for_weight = 0 if points else _columns(convolution)
+    if not convolution.is_of_volumes and not convolution.transposed:
+        for_input //= len(convolution.given)  # one sample after another
+    if _is_sliced(convolution):
+        parts = of_input * convolution.given.nbytes + of_weight * convolution.weight.nbytes
+        slices = _slice(convolution, convolution.made) + _slice(convolution, convolution.given)
+        taken = before + parts + slices + max(of_input * for_input, of_weight * for_weight)
+        first, second = (taken, before + parts), (0, before + parts)
+        return (first if of_input else NOTHING), ((second if of_input else first) if of_weight else NOTHING)
+    input_takes = (before, before + for_input) if of_input else NOTHING
+    return input_takes, (before, before + for_weight) if of_weight else NOTHING
+
+
+def _is_sliced(convolution: Convolution) -> bool:
+    """Whether torch computes its groups one after another, from copies of their channels, and joins them at the end."""
+    return convolution.groups > 1 and not convolution.is_of_volumes
+
+
+def _has_volumes_in_groups(convolution: Convolution) -> bool:
+    return convolution.groups > 1 and convolution.is_of_volumes
+
+
+def _slice(convolution: Convolution, image: Tensor) -> int:
+    """Bytes of the copy of one group's channels; a single image needs none."""
+    return image.nbytes // convolution.groups if len(image) > 1 else 0
+
+
+def _columns(convolution: Convolution) -> int:
+    """Bytes of the columns of all samples, for one group or, of volumes, for all groups."""
+    positions = convolution.given if convolution.transposed else convolution.made
+    windows = convolution.weight[0].numel() * prod(positions.shape[2:])
+    num_groups = convolution.groups if convolution.is_of_volumes else 1
+    return num_groups * len(convolution.given) * windows * convolution.given.itemsize

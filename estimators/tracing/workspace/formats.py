@@ -1,0 +1,106 @@
+"""Convolutions that oneDNN computes: copies in the formats that it chooses, and its scratch memory.
+
+What torch does around them is in ATen/native/mkldnn/Conv.cpp, and in ideep's operators/conv.hpp and deconv.hpp.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import Tensor
+
+from estimators.tracing.workspace import onednn
+from estimators.tracing.workspace.amounts import NOTHING, Workspace
+from estimators.tracing.workspace.convolution import Convolution
+from estimators.tracing.workspace.onednn import Geometry, Layout, Primitive
+from estimators.tracing.workspace.products import packed_bytes
+
+
+def forward(convolution: Convolution) -> Workspace:
+    """Workspace of the forward pass. Raises ``Refused``."""
+    primitive = _primitive("forward", convolution, bias=convolution.has_bias)
+    before = convolution.reformatted(convolution.given, convolution.weight)
+    copies = _scratch("forward", convolution, primitive) + primitive.given.copied + primitive.weight.copied
+    return (_image(convolution, before, copies, primitive.made),)
+
+
+def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Workspace:
+    """Workspace of the gradients of the input and of the weight, as far as they are asked for. Raises ``Refused``."""
+    before = convolution.reformatted(convolution.made, convolution.given, convolution.weight)
+    input_takes = weight_takes = NOTHING
+    if of_input:
+        primitive = _primitive("backward_data", convolution, bias=False)
+        copies = _scratch("backward_data", convolution, primitive) + primitive.made.copied + primitive.weight.copied
+        input_takes = _image(convolution, before, copies, primitive.given)
+    if of_weight or convolution.has_bias:
+        primitive = _primitive("backward_weights", convolution, bias=convolution.has_bias)
+        copies = _scratch("backward_weights", convolution, primitive) + primitive.made.copied + primitive.given.copied
+        own = before + primitive.weight.num_bytes
+        weight_takes = (own + copies, own + _reordered(convolution, primitive.weight))
+    return input_takes, weight_takes
+
+
+def _image(convolution: Convolution, before: int, copies: int, image: Layout) -> tuple[int, int]:
+    """What making the output, or the gradient of the input, takes.
+
+    If images are channels last, torch allocates it and oneDNN writes into it. Else oneDNN writes into memory of its
+    own, which is then copied: twice if its format is plain but not torch's.
+    """
+    if convolution.is_channels_last:
+        return before, before + copies
+    unordered = image.num_bytes if image.is_plain and not image.is_contiguous else 0
+    return before + copies + image.num_bytes, before + image.num_bytes + unordered
+
+
+def _reordered(convolution: Convolution, weight: Layout) -> int:
+    """Bytes of a second copy of the weight's gradient, on the way from oneDNN's format to torch's."""
+    unordered = weight.is_plain and not weight.is_contiguous
+    return convolution.weight.nbytes if unordered or convolution.is_channels_last else 0
+
+
+def _scratch(of: str, convolution: Convolution, primitive: Primitive) -> int:
+    """Bytes of scratch memory, with that for products of matrices: see ``execute_*`` in oneDNN's gemm_convolution.cpp.
+
+    A transposed convolution is computed as the gradient of another one.
+    """
+    if not primitive.is_product:
+        return primitive.scratch_bytes
+    target = convolution.made
+    if convolution.transposed:
+        target = convolution.given
+        of = {"forward": "backward_data", "backward_data": "forward"}.get(of, of)
+    positions = prod(target.shape[3 if convolution.is_of_volumes else 2 :])
+    channels = target.shape[1] // convolution.groups
+    windows = convolution.weight.numel() // target.shape[1]
+    last = convolution.is_channels_last
+    shapes = {
+        "forward": (channels, positions, windows, "NT") if last else (positions, channels, windows, "NN"),
+        "backward_data": (windows, positions, channels, "TN") if last else (positions, windows, channels, "NT"),
+        "backward_weights": (channels, windows, positions, "NN") if last else (windows, channels, positions, "TN"),
+    }
+    leading = target.shape[1] if last else positions
+    return primitive.scratch_bytes + packed_bytes(*shapes[of], leading, target.itemsize)
+
+
+def _primitive(of: str, convolution: Convolution, *, bias: bool) -> Primitive:
+    padding = convolution.padding
+    more = convolution.output_padding if convolution.transposed else [0] * len(padding)
+    after = [one - other for one, other in zip(padding, more, strict=True)]
+    geometry = Geometry(convolution.stride, convolution.dilation, padding, after, convolution.transposed)
+    weight = _grouped(convolution)
+    wanted = convolution.memory_format
+    given, made = (one.contiguous(memory_format=wanted) for one in (convolution.given, convolution.made))
+    keeps_images = convolution.is_channels_last
+    return onednn.convolution(of, given, weight, made, geometry, bias=bias, keeps_images=keeps_images)
+
+
+def _grouped(convolution: Convolution) -> Tensor:
+    """The weight as oneDNN knows it: with a dimension of groups if there are several, and outputs before inputs."""
+    weight = convolution.weight.contiguous(memory_format=convolution.memory_format)
+    if convolution.groups == 1:
+        return weight.transpose(0, 1) if convolution.transposed else weight
+    num, *others = weight.shape
+    stride, *strides = weight.stride()
+    size = num // convolution.groups
+    weight = weight.as_strided((convolution.groups, size, *others), (size * stride, stride, *strides))
+    return weight.transpose(1, 2) if convolution.transposed else weight

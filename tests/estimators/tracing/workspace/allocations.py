@@ -1,0 +1,145 @@
+"""Runs operations under the heap counter: prints what each allocates at its peak, and what is predicted, as JSON.
+
+A process of its own, because the counter has to be loaded when it starts (``benchmarks.estimating.heap``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from benchmarks.estimating import heap
+from estimators.tracing import kernels  # noqa: F401  (registers them)
+from estimators.tracing.workspace import workspace_of
+
+Call = tuple[str, Any, tuple[Any, ...]]
+_ATEN = torch.ops.aten
+_BF16 = torch.bfloat16
+
+
+def convolution(
+    batch: int,
+    given: int,
+    made: int,
+    side: int,
+    kernel: int,
+    *,
+    dimensions: int = 2,
+    stride: int = 1,
+    dilation: int = 1,
+    groups: int = 1,
+    last: bool = False,
+    transposed: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Iterator[Call]:
+    """A convolution with half a kernel of padding and its gradients; ``last``: channels last."""
+    padding = (kernel - 1) // 2 * dilation
+    first, second = (given, made // groups) if transposed else (made, given // groups)
+    image = torch.randn(batch, given, *[side] * dimensions).to(dtype)
+    weight = torch.randn(first, second, *[kernel] * dimensions).to(dtype)
+    if last:
+        memory_format = torch.channels_last if dimensions == 2 else torch.channels_last_3d
+        image, weight = (tensor.to(memory_format=memory_format) for tensor in (image, weight))
+    every = [[number] * dimensions for number in (stride, padding, dilation)]
+    options = (*every, transposed, [0] * dimensions, groups)
+    forward = (image, weight, torch.randn(made).to(dtype), *options)
+    yield "forward", _ATEN.convolution.default, forward
+    gradient = torch.randn_like(_ATEN.convolution.default(*forward))
+    for name, mask in {"weight": [False, True, True], "both": [True, True, True]}.items():
+        yield name, _ATEN.convolution_backward.default, (gradient, image, weight, [made], *options, mask)
+
+
+def lstm(steps: int, batch: int, inputs: int, hidden: int, dtype: torch.dtype = torch.float32) -> Iterator[Call]:
+    """One layer of an LSTM and its gradients."""
+    given, state = torch.randn(steps, batch, inputs).to(dtype), torch.zeros(1, batch, hidden).to(dtype)
+    shapes = [(4 * hidden, inputs), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,)]
+    weights = [torch.randn(shape).to(dtype) for shape in shapes]
+    forward = (given, *weights, state, state, False, [], 2, hidden, 1, True, False, False, True)
+    yield "forward", _ATEN.mkldnn_rnn_layer.default, forward
+    *made, kept = _ATEN.mkldnn_rnn_layer.default(*forward)
+    gradients = [torch.randn_like(tensor) for tensor in made]
+    tensors = (given, *weights, state, state, *made, *gradients)
+    options = (False, 2, hidden, 1, True, True, False, [], False, kept)
+    yield "backward", _ATEN.mkldnn_rnn_layer_backward.default, (*tensors, *options)
+
+
+CASES: dict[str, Callable[[], Iterator[Call]]] = {
+    "depthwise 7×7": lambda: convolution(1, 96, 96, 28, 7, groups=96),
+    "depthwise 3×3": lambda: convolution(2, 144, 144, 28, 3, groups=144, stride=2),
+    "depthwise, channels last": lambda: convolution(2, 96, 96, 28, 7, groups=96, last=True),
+    "channels last": lambda: convolution(4, 48, 96, 28, 3, last=True),
+    "1×1, channels last": lambda: convolution(2, 96, 40, 28, 1, last=True),
+    "strides, channels last": lambda: convolution(4, 64, 128, 28, 3, stride=2, last=True),
+    "transposed, channels last": lambda: convolution(2, 64, 32, 14, 2, stride=2, last=True, transposed=True),
+    "strides": lambda: convolution(4, 64, 128, 28, 3, stride=2),
+    "odd channels": lambda: convolution(3, 20, 36, 33, 5),
+    "many groups": lambda: convolution(2, 128, 128, 28, 3, groups=32),
+    "groups of points": lambda: convolution(3, 64, 96, 28, 1, groups=4),
+    "points": lambda: convolution(3, 64, 96, 28, 1),
+    "long kernel": lambda: convolution(2, 192, 192, 60, 128, dimensions=1, groups=16),
+    "line": lambda: convolution(2, 64, 96, 700, 10, dimensions=1, stride=5),
+    "one small image": lambda: convolution(1, 64, 64, 16, 3),
+    "transposed": lambda: convolution(2, 64, 48, 28, 2, stride=2, transposed=True),
+    "dilation": lambda: convolution(2, 64, 64, 28, 3, dilation=2),
+    "volumes": lambda: convolution(2, 16, 24, 16, 3, dimensions=3),
+    "LSTM": lambda: lstm(20, 4, 64, 128),
+    "LSTM of odd sizes": lambda: lstm(30, 5, 100, 200),
+}
+CASES_OF_16_BITS: dict[str, Callable[[], Iterator[Call]]] = {
+    "bf16": lambda: convolution(4, 64, 128, 28, 3, dtype=_BF16),
+    "bf16, strides": lambda: convolution(4, 64, 96, 28, 3, stride=2, dtype=_BF16),
+    "bf16, depthwise": lambda: convolution(2, 96, 96, 28, 7, groups=96, dtype=_BF16),
+    "bf16, channels last": lambda: convolution(4, 64, 128, 28, 3, last=True, dtype=_BF16),
+    "LSTM in bf16": lambda: lstm(20, 4, 64, 128, _BF16),
+}
+
+
+def allocated(operation: Any, args: tuple[Any, ...]) -> int:
+    """Bytes that an operation allocates at its peak, its outputs included, when it runs for the second time."""
+    operation(*args)
+    heap.forget_peak()
+    before = heap.held()
+    operation(*args)
+    return heap.peak() - before
+
+
+def predicted(operation: Any, args: tuple[Any, ...]) -> tuple[int, list[Any]]:
+    """The same, from the workspace and the fake outputs, and the shapes and strides of these."""
+    with FakeTensorMode() as fake:
+        faked = tree_map_only(Tensor, fake.from_tensor, args)
+        out = operation(*faked)
+        workspace = workspace_of(operation, faked, out)
+    held = peak = 0
+    tensors = out if isinstance(out, tuple) else (out,)
+    for place, tensor in enumerate(tensors):
+        before, during = workspace[place] if place < len(workspace) else (0, 0)
+        peak = max(peak, held + before)
+        held += tensor.untyped_storage().nbytes() if isinstance(tensor, Tensor) else 0
+        peak = max(peak, held + during)
+    return peak, [described(tensor) for tensor in tensors if isinstance(tensor, Tensor)]
+
+
+def described(tensor: Tensor) -> list[Any]:
+    """Shape, strides and type of a tensor."""
+    return [list(tensor.shape), list(tensor.stride()), str(tensor.dtype)]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    has_avx512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    in_16_bits = CASES_OF_16_BITS if has_avx512 and torch.ops.mkldnn._is_mkldnn_bf16_supported() else {}
+    for name, calls in {**CASES, **in_16_bits}.items():
+        for kind, operation, args in calls():
+            real = [described(tensor) for tensor in tree_leaves(operation(*args)) if isinstance(tensor, Tensor)]
+            peak, fake = predicted(operation, args)
+            print(json.dumps([f"{name}: {kind}", allocated(operation, args), peak, real, fake]))
+
+
+if __name__ == "__main__":
+    main()
