@@ -2,7 +2,7 @@
 
 Known are convolutions and LSTMs on a CPU, in a process with one thread. oneDNN computes most of them, often on copies
 in a format of its own; it is asked which (``formats``, ``recurrent``). Torch computes other convolutions itself
-(``columns``).
+(``columns``). Some of its operations on images take memory too (``images``).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import torch
 
-from estimators.tracing.workspace import blocked, columns, formats, onednn, recurrent
+from estimators.tracing.workspace import blocked, columns, formats, images, onednn, recurrent
 from estimators.tracing.workspace.amounts import Workspace
-from estimators.tracing.workspace.convolution import Convolution, convolution_of
+from estimators.tracing.workspace.convolution import Convolution, convolution_of, on_meta
 
 __all__ = ["Workspace", "workspace_of"]
 
@@ -28,7 +28,7 @@ class _Rules(Protocol):
 
 _FORWARD, _BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
 _LSTM, _LSTM_BACKWARD = torch.ops.aten.mkldnn_rnn_layer.default, torch.ops.aten.mkldnn_rnn_layer_backward.default
-_KNOWN = {_FORWARD, _BACKWARD, _LSTM, _LSTM_BACKWARD}
+_KNOWN = {_FORWARD, _BACKWARD, _LSTM, _LSTM_BACKWARD, images.BATCH_NORM_BACKWARD} | images.UPSAMPLING
 
 
 def workspace_of(operation: Any, args: tuple[Any, ...], out: Any) -> Workspace:
@@ -36,6 +36,10 @@ def workspace_of(operation: Any, args: tuple[Any, ...], out: Any) -> Workspace:
     if operation not in _KNOWN:
         return ()
     with torch._C._DisableTorchDispatch():
+        if operation in images.UPSAMPLING:
+            return images.upsampling(operation, on_meta(args[0]), on_meta(out))
+        if operation is images.BATCH_NORM_BACKWARD:
+            return images.batch_norm_backward(on_meta(args[0]), on_meta(args[1]), args[9][0])
         if operation is _LSTM:
             return recurrent.forward(args)
         if operation is _LSTM_BACKWARD:

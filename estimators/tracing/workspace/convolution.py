@@ -85,7 +85,7 @@ def convolution_of(operation: Any, args: tuple[Any, ...], out: Any) -> Convoluti
         tensors, has_bias, options = (args[1], args[2], args[0]), args[10][2], args[4:10]
     stride, padding, dilation, transposed, output_padding, groups = options
     spatial = tensors[0].ndim - 2
-    given, weight, made = map(_on_meta, tensors)
+    given, weight, made = map(on_meta, tensors)
     stride, padding, dilation, output_padding = (
         list(numbers) * (spatial if len(numbers) == 1 else 1) for numbers in (stride, padding, dilation, output_padding)
     )
@@ -95,5 +95,6 @@ def convolution_of(operation: Any, args: tuple[Any, ...], out: Any) -> Convoluti
     return Convolution(given, weight, made, has_bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
-def _on_meta(tensor: Tensor) -> Tensor:
+def on_meta(tensor: Tensor) -> Tensor:
+    """A tensor on the meta device with the same shape and strides."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")

@@ -69,6 +69,22 @@ def lstm(steps: int, batch: int, inputs: int, hidden: int, dtype: torch.dtype = 
     yield "backward", _ATEN.mkldnn_rnn_layer_backward.default, (*tensors, *options)
 
 
+def batch_norm(*shape: int, last: bool = False) -> Iterator[Call]:
+    """Gradients of batch norm."""
+    given, ones = torch.randn(shape), torch.ones(shape[1])
+    given = given.to(memory_format=torch.channels_last) if last else given
+    options = (ones, ones, ones, ones, ones, True, 1e-5, [True, True, True])
+    yield "backward", _ATEN.native_batch_norm_backward.default, (torch.randn_like(given), given, *options)
+
+
+def upsampling(channels: int, side: int, *, last: bool = False) -> Iterator[Call]:
+    """Images upsampled to twice the side."""
+    given = torch.randn(4, channels, side, side)
+    given = given.to(memory_format=torch.channels_last) if last else given
+    yield "nearest", _ATEN.upsample_nearest2d.vec, (given, None, [2.0, 2.0])
+    yield "bilinear", _ATEN.upsample_bilinear2d.vec, (given, None, False, [2.0, 2.0])
+
+
 CASES: dict[str, Callable[[], Iterator[Call]]] = {
     "depthwise 7×7": lambda: convolution(1, 96, 96, 28, 7, groups=96),
     "depthwise 3×3": lambda: convolution(2, 144, 144, 28, 3, groups=144, stride=2),
@@ -88,6 +104,13 @@ CASES: dict[str, Callable[[], Iterator[Call]]] = {
     "transposed": lambda: convolution(2, 64, 48, 28, 2, stride=2, transposed=True),
     "dilation": lambda: convolution(2, 64, 64, 28, 3, dilation=2),
     "volumes": lambda: convolution(2, 16, 24, 16, 3, dimensions=3),
+    "batch norm": lambda: batch_norm(4, 64, 28, 28),
+    "batch norm, channels last": lambda: batch_norm(4, 64, 28, 28, last=True),
+    "batch norm of vectors": lambda: batch_norm(256, 512),
+    "upsampling": lambda: upsampling(16, 28),
+    "upsampling, large": lambda: upsampling(16, 65),
+    "upsampling, colours": lambda: upsampling(3, 65),
+    "upsampling, channels last": lambda: upsampling(16, 28, last=True),
     "LSTM": lambda: lstm(20, 4, 64, 128),
     "LSTM of odd sizes": lambda: lstm(30, 5, 100, 200),
 }
