@@ -13,8 +13,7 @@ from estimators.tracing.workspace.convolution import Convolution
 def forward(convolution: Convolution) -> Workspace:
     """Workspace of the forward pass."""
     before = convolution.reformatted(convolution.given, convolution.weight)
-    points = convolution.is_of_points and not convolution.transposed and not _has_volumes_in_groups(convolution)
-    columns = 0 if points else _columns(convolution)
+    columns = 0 if _is_plain(convolution) and not convolution.transposed else _columns(convolution)
     if _is_sliced(convolution):
         made = convolution.made.nbytes
         return ((before + made + _slice(convolution, convolution.given) + columns, before + made),)
@@ -24,9 +23,9 @@ def forward(convolution: Convolution) -> Workspace:
 def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Workspace:
     """Workspace of the gradients of the input and of the weight, as far as they are asked for."""
     before = convolution.reformatted(convolution.made, convolution.given, convolution.weight)
-    points = convolution.is_of_points and not _has_volumes_in_groups(convolution)
-    for_input = 0 if points and convolution.transposed else _columns(convolution)
-    for_weight = 0 if points else _columns(convolution)
+    plain = _is_plain(convolution)
+    for_input = 0 if plain and convolution.transposed else _columns(convolution)
+    for_weight = 0 if plain else _columns(convolution)
     if not convolution.is_of_volumes and not convolution.transposed:
         for_input //= len(convolution.given)  # one sample after another
     if _is_sliced(convolution):
@@ -44,8 +43,10 @@ def _is_sliced(convolution: Convolution) -> bool:
     return convolution.groups > 1 and not convolution.is_of_volumes
 
 
-def _has_volumes_in_groups(convolution: Convolution) -> bool:
-    return convolution.groups > 1 and convolution.is_of_volumes
+def _is_plain(convolution: Convolution) -> bool:
+    """Whether its columns are its input as it is; those of volumes in groups are copied all the same."""
+    in_place = convolution.is_of_points and max(convolution.stride) == 1 and max(convolution.padding) == 0
+    return in_place and not (convolution.groups > 1 and convolution.is_of_volumes)
 
 
 def _slice(convolution: Convolution, image: Tensor) -> int:

@@ -46,7 +46,8 @@ def packed_bytes(rows: int, columns: int, depth: int, transposed: str, leading: 
             return 0
         if not _is_packed(rows, columns, depth, transposed, leading, sizes):
             return sizes.strip_bytes
-    at_once = max(depth, 128) if depth <= sizes.full_depth else min(-(-depth // 2), sizes.depth)
+    most_depth = sizes.depth * 4 // itemsize
+    at_once = max(depth, 128) if depth <= sizes.full_depth else min(-(-depth // 2), most_depth)
     most = _SMALL_COLUMNS if depth < _SMALL_DEPTH else sizes.columns
     packed_rows = _up(min(max(rows, sizes.row), sizes.rows), sizes.row)
     packed_columns = _up(min(max(columns, sizes.column), most), sizes.column)
@@ -55,8 +56,6 @@ def packed_bytes(rows: int, columns: int, depth: int, transposed: str, leading: 
 
 def _is_packed(rows: int, columns: int, depth: int, transposed: str, leading: int, sizes: _Blocking) -> bool:
     """Whether matrices of fp32 numbers are packed (``nocopy_checker_avx512`` and ``nocopy_checker_avx2``)."""
-    if depth == 1:
-        return False
     if has_avx512():
         small = rows < 1200 and columns < 200 and depth < 1200
         if transposed == "TN" and rows > 100 and (small or leading % 256 == 0):
@@ -65,7 +64,7 @@ def _is_packed(rows: int, columns: int, depth: int, transposed: str, leading: in
             return True
         if leading % 1024 == 0 and transposed == "NT" and rows >= 32 and columns > 16:
             return True
-    return 1 / rows + 1 / columns < sizes.unpacked
+    return depth > 1 and 1 / rows + 1 / columns < sizes.unpacked
 
 
 def has_avx512() -> bool:

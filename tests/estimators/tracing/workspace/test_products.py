@@ -23,10 +23,21 @@ def test_products_of_many_channels_are_packed(
 
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "transposed", "allocated"),
-    [(2048, 800, 256, "NN", 2524864), (2048, 256, 800, "NT", 74176), (512, 1, 99, "NN", 0), (576, 8, 64, "TN", 0)],
+    [
+        (2048, 800, 256, "NN", 2524864),
+        (2048, 256, 800, "NT", 74176),
+        (512, 1, 99, "NN", 0),
+        (576, 8, 64, "TN", 0),
+        (768, 18, 1, "TN", 422176),
+    ],
 )
 def test_products_take_what_they_allocated_on_a_cpu_with_avx512(
     monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, depth: int, transposed: str, allocated: int
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     assert packed_bytes(rows, columns, depth, transposed) == allocated
+
+
+def test_products_in_16_bits_are_twice_as_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    assert packed_bytes(64, 32, 5120, "NN", 64, itemsize=2) == 213312  # as allocated
