@@ -155,6 +155,7 @@ class Estimate:
             "units": [_unit_json(unit) for unit in self.units],
             "plan": chosen.to_json() if chosen else None,
             "reason": self.choice.reason,
+            "assumptions": list(self.profile.assumptions),
             "device": self._device_json(),
             "options": [self._option_json(option) for option in self.options],
         }
@@ -233,6 +234,7 @@ class Estimator:
             options = [option for option in found if isinstance(option, Option)]
             choice = pick(options, batch=batch, cluster=cluster)
             assert not isinstance(choice, Untraced)
+            choice = replace(choice, reason=choice.reason + profile.assumed)
             return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind)
 
         search = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
