@@ -34,6 +34,8 @@ from estimators.tracing.recorder import Batch, Recorder
 from estimators.tracing.stand_ins import stand_ins
 from estimators.work import Work
 
+UNEVEN = 2**16
+"""The draw in which a model always makes the same choices."""
 _NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: all after the second repeat it
 
 
@@ -97,9 +99,12 @@ class Session:
     """
 
     def __init__(self, recipe: Recipe, layout: Layout, draw: int = 0) -> None:
-        """``draw`` seeds the generators of Python and numpy before each step."""
+        """``draw`` seeds the generators of random numbers before each step.
+
+        With ``UNEVEN`` the model's own choices, such as experts, are all the same (see ``estimators.tracing.values``).
+        """
         self._recipe, self._draw = recipe, draw
-        self.has_drawn = False  # whether a step has used them
+        self.has_drawn = False  # whether random numbers may have decided what a step does
         self._wanted, self._layout = layout, Layout()
         self._modes = contextlib.ExitStack()
         self._num_steps = 0
@@ -117,8 +122,10 @@ class Session:
                 modes.enter_context(as_on_cuda())
             self._mesh = modes.enter_context(fake_mesh(self._wanted))
             fake = modes.enter_context(_FakeMode(allow_non_fake_inputs=True))
-            self._recorder = modes.enter_context(Recorder(fake, workspaces=not self._recipe.on_cuda))
+            recorder = Recorder(fake, workspaces=not self._recipe.on_cuda, even=self._draw != UNEVEN)
+            self._recorder = modes.enter_context(recorder)
             modes.enter_context(stand_ins(self._recorder.values))
+            modes.enter_context(torch.random.fork_rng(devices=[]))
             modes.callback(random.setstate, random.getstate())
             modes.callback(np.random.set_state, np.random.get_state(legacy=False))
             with _NoInit():
@@ -139,7 +146,7 @@ class Session:
         self._modes.close()
 
     @property
-    def assumptions(self) -> set[str]:
+    def assumptions(self) -> list[str]:
         """What decisions by values of tensors have assumed so far (see ``estimators.tracing.values``)."""
         return self._recorder.values.assumed
 
@@ -231,7 +238,7 @@ class Session:
         watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, update)
         before = self._seeded()
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
-        self.has_drawn |= _random_state() != before
+        self.has_drawn |= self._recorder.values.has_drawn or _random_state() != before
         self._without_gradient = watched.without_gradient
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before, owners=owners))
 
@@ -255,7 +262,8 @@ class Session:
         return self._begin_log(), (self._next_batch(samples) for _ in range(num))
 
     def _seeded(self) -> object:
-        """Seed the generators that a model may use beside torch's; returns their state."""
+        """Seed all generators; returns the state of those of Python and numpy."""
+        torch.manual_seed(self._draw)
         random.seed(self._draw)
         np.random.seed(self._draw)
         return _random_state()

@@ -15,14 +15,15 @@ from typing import TypeVar
 
 import torch
 
-from estimators.model import Layout
+from estimators.model import MIB, Layout
 from estimators.peaks.depth import Passes, stretch
 from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit
 from estimators.peaks.step_log import StepLog, log_of
 from estimators.peaks.units import Outline, Seen, Unit, units_of
 from estimators.scaling.example import Example
 from estimators.trace import Trace
-from estimators.tracing.session import Recipe, Session, num_passes
+from estimators.tracing.session import UNEVEN, Recipe, Session, num_passes
+from estimators.tracing.values import EVEN
 from estimators.work import StepWork, Work
 
 _Seen = TypeVar("_Seen")
@@ -47,6 +48,8 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
     A model that draws from the generators of Python or numpy is traced with several draws, and the largest peak counts.
     """
     first, has_drawn = _traced(recipe, layout, batch, equal_blocks, 0)
+    if any(one.startswith(EVEN) for one in first.assumptions):
+        return _larger(first, _traced(recipe, layout, batch, equal_blocks, UNEVEN)[0])
     if not has_drawn:
         return first
     others = [_traced(recipe, layout, batch, equal_blocks, draw)[0] for draw in range(1, NUM_DRAWS)]
@@ -54,6 +57,16 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
         return first  # they decide nothing about memory
     largest = max([first, *others], key=lambda one: one.curve.peak_bytes(batch))
     return replace(largest, assumptions=(*largest.assumptions, f"the largest of {NUM_DRAWS} random draws"))
+
+
+def _larger(even: Trace, same: Trace) -> Trace:
+    """Of the two ends of a model's own choices (experts, say) the one that takes more, naming both."""
+    larger = max(even, same, key=lambda one: one.curve.peak_bytes(one.batch))
+    peaks = [f"{one.curve.peak_bytes(one.batch) / MIB:.1f} MiB" for one in (even, same)]
+    places = [one for one in even.assumptions if one.startswith(EVEN)]
+    kept = [one for one in even.assumptions if one not in places]
+    told = [f"{one}: {peaks[0]}, or {peaks[1]} if all are the same" for one in places]
+    return replace(larger, assumptions=(*kept, *told))
 
 
 def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None, draw: int) -> tuple[Trace, bool]:
@@ -75,7 +88,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
     return (
         Trace(
             batch, structure, steps.num_params, second.held_after, curve, work, stretched, log, steps.units,
-            assumptions=tuple(sorted(steps.assumptions)),
+            assumptions=steps.assumptions,
         ),
         steps.has_drawn,
     )  # fmt: skip
@@ -98,7 +111,7 @@ class _Steps:
     update: EventLog
     num_params: int
     units: tuple[Unit, ...]
-    assumptions: frozenset[str]
+    assumptions: tuple[str, ...]
     has_drawn: bool
 
 
@@ -112,7 +125,7 @@ def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
         single, num_params = _allowed(session, lambda: session.passes(1)), session.num_params
         outputs = {size: session.outputs(size) for size in passes}
         equal_blocks = layout == Layout() and session.alike
-        assumptions, has_drawn = frozenset(session.assumptions), session.has_drawn
+        assumptions, has_drawn = tuple(session.assumptions), session.has_drawn
     units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
     return _Steps(
         passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
@@ -143,7 +156,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
         first, second = session.update(), session.update()
         num_blocks, num_params = session.num_blocks, session.num_params
         outputs = {size: session.outputs(size) for size in few}
-        assumptions, has_drawn = frozenset(session.assumptions), session.has_drawn
+        assumptions, has_drawn = tuple(session.assumptions), session.has_drawn
 
     def stretched(passes: Passes) -> Passes | None:
         longer = stretch(passes, num_blocks)
