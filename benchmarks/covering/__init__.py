@@ -1,0 +1,1 @@
+"""Which models and mistakes `scamp estimate` covers, measured by `python -m benchmarks.coverage`."""
