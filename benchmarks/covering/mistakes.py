@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
@@ -300,22 +300,25 @@ MISTAKES = (
 
 
 def main() -> None:
-    """Print each mistake with its answer, and the share of clear answers."""
-    chosen = [one for one in MISTAKES if all(word in one.name for word in sys.argv[1:])]
+    """Print each mistake with its answer, and the figures."""
+    print(json.dumps(measured([one for one in MISTAKES if all(word in one.name for word in sys.argv[1:])])))
+
+
+def measured(mistakes: Sequence[Mistake] = MISTAKES) -> dict[str, float]:
+    """Number of mistakes, percentage of clear answers, and seconds; prints each mistake with its answer."""
     began, num_clear = time.monotonic(), 0
     with warm_command_line():
-        for mistake in chosen:
+        for mistake in mistakes:
             answer = answer_to(mistake)
             faults = answer.faults(mistake)
             num_clear += not faults
-            print(f"{'clear' if not faults else 'UNCLEAR'}  {mistake.name}  ({answer.seconds:.1f} s)", flush=True)
+            print(f"{'UNCLEAR' if faults else 'clear'}  {mistake.name}  ({answer.seconds:.1f} s)", flush=True)
             print("".join(f"    {line}\n" for line in [*answer.text.splitlines()[:12], *(f"! {f}" for f in faults)]))
-    figures = {
-        "mistakes": len(chosen),
-        "mistakes_clear_pct": round(100 * num_clear / max(1, len(chosen)), 1),
+    return {
+        "mistakes": len(mistakes),
+        "mistakes_clear_pct": round(100 * num_clear / max(1, len(mistakes)), 1),
         "seconds": round(time.monotonic() - began, 1),
     }
-    print(json.dumps(figures))
 
 
 def answer_to(mistake: Mistake) -> Answer:

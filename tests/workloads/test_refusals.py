@@ -33,6 +33,7 @@ def raised(folder: Path, source: str) -> BaseException:
         ("print(x.sum().item())", "reads a value of a tensor", "drop the print"),
         ("if x.sum() > 0: pass", "reads a value of a tensor", "torch.where"),
         ("x.sum().item()", "reads a value of a tensor", r"no \.item\(\)"),
+        ("torch.log(x).sum().item()", "reads a value of a tensor", r"no \.item\(\)"),
         ("range(x.max().long())", "reads a value of a tensor", "take sizes from shapes"),
         ("f'{x.sum():.3f}'", "reads a value of a tensor", "after the training step"),
         ("x.nonzero()", "size depends on values", "mask"),

@@ -258,6 +258,10 @@ def bare(width: int):
 
 def wrong():
     return Net(4)
+
+def endless():
+    while True:
+        pass
 """
 
 
@@ -290,6 +294,8 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
     assert state_bytes(given, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
     assert state_bytes(given, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
     refuses(function("bare"), r"returns a tensor of shape \[\d+, 8\], which is not a loss", width=8)
+    endless = Estimator("nets.py:endless", packed.getvalue(), folder, pool=pool, seconds=1)
+    refuses(endless, r"nets\.py, line \d+: (pass|while True:)\ntook more than 1 s of .*\n→ .* --seconds 4")
     refuses(function("wrong"), r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net")
     with pytest.raises(InvalidInput, match="defines no class or function none"):
         function("none")
