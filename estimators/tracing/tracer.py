@@ -49,7 +49,7 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
     """
     first, has_drawn = _traced(recipe, layout, batch, equal_blocks, 0)
     if any(one.startswith(EVEN) for one in first.assumptions):
-        return _larger(first, _traced(recipe, layout, batch, equal_blocks, UNEVEN)[0])
+        return _larger(first, _traced(recipe, layout, batch, equal_blocks, UNEVEN)[0], layout)
     if not has_drawn:
         return first
     others = [_traced(recipe, layout, batch, equal_blocks, draw)[0] for draw in range(1, NUM_DRAWS)]
@@ -59,13 +59,13 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
     return replace(largest, assumptions=(*largest.assumptions, f"the largest of {NUM_DRAWS} random draws"))
 
 
-def _larger(even: Trace, same: Trace) -> Trace:
-    """Of the two ends of a model's own choices (experts, say) the one that takes more, naming both."""
+def _larger(even: Trace, same: Trace, layout: Layout) -> Trace:
+    """Of the two ends of a model's own choices (experts, say) the one that takes more; the plain layout names both."""
     larger = max(even, same, key=lambda one: one.curve.peak_bytes(one.batch))
     peaks = [f"{one.curve.peak_bytes(one.batch) / MIB:.1f} MiB" for one in (even, same)]
     places = [one for one in even.assumptions if one.startswith(EVEN)]
     kept = [one for one in even.assumptions if one not in places]
-    told = [f"{one}: {peaks[0]}, or {peaks[1]} if all are the same" for one in places]
+    told = [f"{one}: {peaks[0]}, or {peaks[1]} if all are the same" for one in places if layout == Layout()]
     return replace(larger, assumptions=(*kept, *told))
 
 

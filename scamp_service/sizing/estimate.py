@@ -111,14 +111,15 @@ class Estimate:
 
     @property
     def reason(self) -> str:
-        """Why a study would choose this plan; without a size of the devices, how large they must be."""
+        """Why a study would choose this plan, and what is assumed; without a size of the devices, how large they must
+        be."""
         if not self.of_any_size:
-            return self.choice.reason
+            return self.choice.reason + self.profile.assumed
         first, least = self.options[0], min(self.options, key=lambda option: option.prediction.reserved_mib)
         words = f"{first.plan}: needs a device of {first.prediction.reserved_mib} MiB"
         if least is not first:
             words += f"; least: {least.prediction.reserved_mib} MiB per device on {least.plan}"
-        return f"{words}. To fit a device, name it with --mib or --device"
+        return f"{words}{self.profile.assumed}. To fit a device, name it with --mib or --device"
 
     @property
     def on_gpu(self) -> bool:
@@ -265,7 +266,6 @@ class Estimator:
             options = [option for option in found if isinstance(option, Option)]
             choice = pick(options, batch=batch, cluster=cluster)
             assert not isinstance(choice, Untraced)
-            choice = replace(choice, reason=choice.reason + profile.assumed)
             return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind)
 
         search = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
