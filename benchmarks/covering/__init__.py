@@ -1,1 +1,1 @@
-"""Which models and mistakes `scamp estimate` covers, measured by `python -m benchmarks.coverage`."""
+"""Parts of ``benchmarks.coverage``: one module each, and the models that they ask about."""
