@@ -202,7 +202,7 @@ def _image_text(config: Any, names: set[str], batch: int) -> Sample:
         count = GRID**2 // find(config, "spatial_merge_size", default=2) ** 2
     if count:
         token = find(config, "image_token_id", "image_token_index")
-        ids = torch.cat([torch.full((batch, count), token), ids], 1)
+        ids = torch.cat([torch.full((batch, count), token), torch.where(ids == token, LOW_TOKEN, ids)], 1)
     kinds = {"mm_token_type_ids": torch.cat([torch.ones_like(ids[:, :count]), torch.zeros_like(ids[:, count:])], 1)}
     return {"input_ids": ids, "labels": ids.clone(), **images, **kinds}
 
