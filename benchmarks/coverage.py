@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed for the families whose peaks are counted (0)")
     parser.add_argument("--only", choices=PARTS, help="run only this part")
     parser.add_argument("--cases", default="", metavar="WORDS", help="run only cases with these words in their name")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="run only every Nth case of a part (1)")
     parser.add_argument("--seconds", type=float, default=300, help="time limit for the real run of a case (300 s)")
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep results here; cases in it are not run again")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write all results to this Markdown page")
@@ -41,7 +42,8 @@ def main() -> None:
     for name, part in PARTS.items():
         every = part.cases(options.quick, options.seed)
         if name in chosen:
-            run(name, part, [case for case in every if options.cases in str(case)], results, options.seconds)
+            wanted = [case for case in every[:: options.every] if options.cases in str(case)]
+            run(name, part, wanted, results, options.seconds)
         found = [finding for case in every if (finding := results.of(name, str(case)))]
         sections[name] = Section(part.TITLE, part.ABOUT, part.HEADER, len(every), found, figures(part, found))
         closing += part.notes(found) if name in chosen else []

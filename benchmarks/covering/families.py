@@ -85,6 +85,8 @@ OVERRIDES: Mapping[str, dict[str, Any]] = {
     "efficientnet": {"hidden_dim": 2560},
     "dpt": {"backbone_out_indices": [0, 1, 2, 3]},
     "tipsv2_dpt": {"backbone_out_indices": [0, 1, 2, 3]},
+    "qwen2_vl": {"text_config": {"num_attention_heads": 2, "num_key_value_heads": 1}},
+    "qwen2_5_vl": {"text_config": {"num_attention_heads": 2, "num_key_value_heads": 1}},
     "rf_detr": {"num_queries": 50},
     "align": {"projection_dim": 640},
     "layoutlmv3": {"coordinate_size": 42, "shape_size": 44},
