@@ -91,7 +91,7 @@ class Cells(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cell, self.head = nn.LSTMCell(256, 768), nn.Linear(768, 100)
+        self.cell, self.head = nn.LSTMCell(256, 1280), nn.Linear(1280, 100)
 
     def forward(self, x: Tensor) -> Tensor:
         state = None
@@ -202,7 +202,7 @@ def resnet_group_norm() -> Made:
 
 def resnet_instance_norm() -> Made:
     """Bottlenecks with instance normalisation."""
-    return _resnet(norm=lambda width: nn.InstanceNorm2d(width, affine=True))
+    return _resnet(norm=lambda width: nn.InstanceNorm2d(width, affine=True), side=160)
 
 
 def _last_channels(made: Made) -> Made:
@@ -337,7 +337,7 @@ def super_resolution() -> Made:
         layers += [nn.Conv2d(64, 64, 3, padding=dilation, dilation=dilation), nn.PReLU()]
     layers += [nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(64, 64, 3, padding=1), nn.SiLU()]
     model = nn.Sequential(*layers, nn.Conv2d(64, 12, 3, padding=1), nn.PixelShuffle(2))
-    return model, lambda batch: (torch.randn(batch, 3, 48, 48), torch.randn(batch, 3, 192, 192)), _same
+    return model, lambda batch: (torch.randn(batch, 3, 96, 96), torch.randn(batch, 3, 384, 384)), _same
 
 
 class Words(nn.Module):
@@ -547,7 +547,7 @@ def compiled() -> Made:
 
 def mlp() -> Made:
     """Linear layers, with most memory in weights: shows optimizers."""
-    layers = [nn.Linear(512, 1536), nn.ReLU(), nn.Linear(1536, 1536), nn.ReLU(), nn.Linear(1536, 100)]
+    layers = [nn.Linear(512, 2560), nn.ReLU(), nn.Linear(2560, 2560), nn.ReLU(), nn.Linear(2560, 100)]
     return nn.Sequential(*layers), lambda batch: (torch.randn(64 * batch, 512), _ints(100, 64 * batch)), _classes
 
 

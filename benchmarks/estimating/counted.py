@@ -40,5 +40,6 @@ def steps(workload: Workload, batch: int, layout: Layout | None = None) -> None:
     heap.forget_peak()  # the weights exist; memory that their initialisation took does not count
     for step in range(NUM_STEPS):
         workload.on_step(step, NUM_STEPS, optimizer)
-        samples = workload.train_batch(torch.arange(batch) % workload.num_train)
-        train_step(workload, model, optimizer, [samples], 1)
+        indices = torch.arange(batch) % workload.num_train
+        # Made on demand, as a rank does: the batch is gone before the update.
+        train_step(workload, model, optimizer, (workload.train_batch(each) for each in (indices,)), 1)
