@@ -5,7 +5,7 @@ Nothing here knows torch. Sizes are bytes, micro-batches count samples on one ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from math import prod
@@ -210,7 +210,8 @@ class ModelProfile:
     """The costs of one model structure, from fake traces. Each traced layout adds a peak curve and the work of a step.
 
     ``state_bytes`` are the model states in the sense of ZeRO, held by one process when its optimizer begins:
-    parameters, buffers, gradients and optimizer states. ``structure`` identifies the traced structure: two candidates
+    parameters, buffers, gradients and optimizer states. ``assumptions`` say in words what the traces take for granted.
+    ``structure`` identifies the traced structure: two candidates
     that differ only in learning rate share it.
     """
 
@@ -219,11 +220,21 @@ class ModelProfile:
     state_bytes: int
     curves: Mapping[Layout, PeakCurve]
     work: Mapping[Layout, StepWork] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
 
-    def with_curve(self, layout: Layout, curve: PeakCurve, work: StepWork | None = None) -> ModelProfile:
-        """A copy that also knows the peak curve of ``layout`` and, if given, the work of its step."""
+    def with_curve(
+        self, layout: Layout, curve: PeakCurve, work: StepWork | None = None, assumptions: Sequence[str] = ()
+    ) -> ModelProfile:
+        """A copy that also knows the peak curve of ``layout`` with its assumptions and, if given, the work of its
+        step."""
         known = {**self.work, layout: work} if work is not None else self.work
-        return replace(self, curves={**self.curves, layout: curve}, work=known)
+        assumed = tuple(sorted({*self.assumptions, *assumptions}))
+        return replace(self, curves={**self.curves, layout: curve}, work=known, assumptions=assumed)
+
+    @property
+    def assumed(self) -> str:
+        """The assumptions, as the end of a reason: ``; assumed: …``, empty if there are none."""
+        return f"; assumed: {', '.join(self.assumptions)}" if self.assumptions else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Trace:
     ``batch`` is the candidate's effective batch. ``structure`` identifies the sequence of operations and all sizes.
     ``state_bytes`` are alive when the optimizer begins. ``equal_blocks`` is True if the model's blocks are equal and
     only a few of them were traced. ``log`` is None unless the curve is an envelope; ``units`` is empty for all layouts
-    but the plain one.
+    but the plain one. ``assumptions`` say in words what the trace takes for granted.
     """
 
     batch: int
@@ -36,6 +36,7 @@ class Trace:
     equal_blocks: bool
     log: StepLog | None = None
     units: tuple[Unit, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
     def gpu_curve(self, expandable: bool = False) -> PeakCurve:
         """Peak bytes that PyTorch's caching allocator needs if sizes are affine (there is a ``log``); else the peak of
@@ -59,5 +60,5 @@ def profile_of(
     profile = known or ModelProfile(first.structure, first.num_params, first.state_bytes, {})
     for layout, trace in traces.items():
         curve = trace.gpu_curve(expandable) if on_gpu else trace.curve
-        profile = profile.with_curve(layout, curve, trace.work)
+        profile = profile.with_curve(layout, curve, trace.work, trace.assumptions)
     return profile

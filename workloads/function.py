@@ -9,8 +9,10 @@ from typing import Any, NoReturn
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
 from workloads.protocol import Batch, Workload
+from workloads.refusals import WrongResult, expect, expect_loss, kinds_of
 
 _SERVICE_PARAMS = ("batch", "lr", "weight_decay")  # read by ScaMP; passed on only to functions that take them
 
@@ -37,18 +39,30 @@ class FunctionWorkload(Workload):
             signature.bind(**given)
         except TypeError as error:
             raise ValueError(f"{make.__name__}{signature} cannot be called with these parameters: {error}") from None
-        self._make = partial(make, **given)
+        self._make, self._call = make, partial(make, **given)
         self._inputs: Callable[[int], Batch] | None = None
-        self._loss: Callable[[nn.Module, Batch], Tensor] = _own_loss
+        self._follows_batch = False  # known once ``inputs`` was called
+        self._loss: Callable[[nn.Module, Batch], Tensor] | None = None
         self._optimizer: Callable[..., Optimizer] | None = None
 
     def build_model(self) -> nn.Module:
-        """Call the function, keep its other results, and return its model. Raises ``TypeError`` for a wrong result."""
-        made = self._make()
+        """Call the function, keep its other results, and return its model. Raises ``WrongResult``."""
+        made = self._call()
         if not (isinstance(made, tuple) and 2 <= len(made) <= 4 and isinstance(made[0], nn.Module)):
-            raise TypeError(f"the function must return (model, inputs[, loss[, optimizer]]), not {_kinds(made)}")
+            raise WrongResult(
+                self._make,
+                f"must return (model, inputs[, loss[, optimizer]]), not {kinds_of(made)}",
+                "return the model, and a function that makes its inputs",
+            )
         model: nn.Module
         model, self._inputs, *more = made
+        for name, function in zip(("inputs", "loss", "optimizer"), (self._inputs, *more), strict=False):
+            if not callable(function) and (function is not None or name == "inputs"):
+                raise WrongResult(
+                    self._make,
+                    f"returns {kinds_of(function)} as {name}, which must be a function",
+                    "return inputs(batch), loss(model, inputs) and optimizer(parameters) uncalled",
+                )
         if more and more[0] is not None:
             self._loss = more[0]
         if len(more) == 2:
@@ -56,15 +70,18 @@ class FunctionWorkload(Workload):
         return model
 
     def train_batch(self, indices: Tensor) -> Batch:
-        """Inputs for ``len(indices)`` samples; call ``build_model`` before."""
-        assert self._inputs is not None, "call build_model before train_batch"
-        return self._inputs(len(indices))
+        """Inputs for ``len(indices)`` samples; call ``build_model`` before. Raises ``WrongResult``."""
+        if not self._follows_batch:
+            self._check_inputs()
+        return self._inputs_of(len(indices))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return self._loss(model, batch)
+        return expect_loss(self._loss(model, batch), self._loss) if self._loss else self._own_loss(model, batch)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        return self._optimizer(model.parameters()) if self._optimizer else super().optimizer(model)
+        if self._optimizer is None:
+            return super().optimizer(model)
+        return expect(self._optimizer(model.parameters()), Optimizer, self._optimizer, "a torch optimizer")
 
     def eval_batch(self, indices: Tensor) -> NoReturn:
         """Raises ``NotImplementedError``: an estimate evaluates nothing."""
@@ -74,21 +91,40 @@ class FunctionWorkload(Workload):
         """Raises ``NotImplementedError``: an estimate evaluates nothing."""
         raise NotImplementedError("a function can be estimated but not trained: write a subclass of Workload to train")
 
+    def _inputs_of(self, num_samples: int) -> Batch:
+        assert self._inputs is not None, "call build_model before train_batch"
+        made = self._inputs(num_samples)
+        return dict(made) if isinstance(made, Mapping) else made  # a tokenizer returns a mapping of its own
 
-def _own_loss(model: nn.Module, batch: Batch) -> Tensor:
-    if isinstance(batch, Mapping):
-        output = model(**batch)
-    else:
-        output = model(*batch) if isinstance(batch, tuple | list) else model(batch)
-    loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
-    if not isinstance(loss, Tensor) or loss.ndim:
-        raise TypeError(
-            f"the model returns {_kinds(output)}, which is not a loss: return (model, inputs, loss) from the function"
-        )
-    return loss
+    def _check_inputs(self) -> None:
+        """Raise ``WrongResult`` unless some dimension of some tensor follows the number of samples."""
+        assert self._inputs is not None, "call build_model before train_batch"
+        made = [self._inputs_of(num_samples) for num_samples in (2, 3)]
+        two, three = ([leaf.shape for leaf in tree_leaves(one) if isinstance(leaf, Tensor)] for one in made)
+        if not two:
+            raise WrongResult(
+                self._inputs,
+                f"returns {kinds_of(made[0])}, which holds no tensor",
+                "return a dict, a tuple or a tensor",
+            )
+        if two == three:
+            raise WrongResult(
+                self._inputs,
+                "ignores its argument: 2 and 3 samples have the same sizes",
+                "make tensors for as many samples as asked for, such as torch.zeros(batch, …)",
+            )
+        self._follows_batch = True
 
-
-def _kinds(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_kinds, value))})"
-    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    def _own_loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        if isinstance(batch, Mapping):
+            output = model(**batch)
+        else:
+            output = model(*batch) if isinstance(batch, tuple | list) else model(batch)
+        loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
+        if not isinstance(loss, Tensor) or loss.ndim:
+            raise WrongResult(
+                self._make,
+                f"its model returns {kinds_of(output)}, which is not a loss",
+                "return (model, inputs, loss), where loss(model, inputs) returns one number",
+            )
+        return expect_loss(loss, self._make)

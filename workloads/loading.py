@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from workloads.function import FunctionWorkload
 from workloads.protocol import Workload
+from workloads.refusals import explain
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -37,7 +38,7 @@ _ROOT = "scamp_user_"
 
 
 class WorkloadError(Exception):
-    """The named workload cannot be used; the message says why, and has the user's traceback if there is one."""
+    """The named workload cannot be used; the message says why, and where in the user's files."""
 
 
 def load_workload(name: str, code_dir: Path | None) -> type[Workload]:
@@ -117,23 +118,14 @@ def _import_user_file(file: str, code_dir: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         for half_loaded in [key for key in set(sys.modules) - before if key.startswith(f"{root}.")]:
             del sys.modules[half_loaded]
-        frames = _user_frames(error, code_dir)
-        if isinstance(error, ModuleNotFoundError) and error.name and frames and not _is_there(error.name):
-            name = error.name.removeprefix(root)
-            raise module_not_found(name, f"{Path(frames[-1].filename).name}, line {frames[-1].lineno},") from error
-        raise WorkloadError(
-            f"workload file {file!r} cannot be imported:\n{_user_traceback(error, code_dir)}"
-        ) from error
-
-
-def _user_traceback(error: BaseException, code_dir: Path) -> str:
-    """The traceback's frames in the user's files, without those of the import machinery, and the error itself."""
-    frames = traceback.format_list(_user_frames(error, code_dir))
-    return "".join(frames + traceback.format_exception_only(error)).rstrip()
-
-
-def _user_frames(error: BaseException, code_dir: Path) -> list[traceback.FrameSummary]:
-    return [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(code_dir)]
+        if isinstance(error, ModuleNotFoundError) and error.name and not _is_there(error.name):
+            users = [
+                at for at in traceback.extract_tb(error.__traceback__) if Path(at.filename).is_relative_to(code_dir)
+            ]
+            if users:
+                importer = f"{Path(users[-1].filename).name}, line {users[-1].lineno},"
+                raise module_not_found(error.name.removeprefix(root), importer) from error
+        raise WorkloadError(explain(error, code_dir)) from error
 
 
 def can_import(name: str, level: int, importer: Mapping[str, Any]) -> bool:

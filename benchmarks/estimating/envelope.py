@@ -25,10 +25,11 @@ from estimators.scaling.blueprint import SAMPLES, Blueprint
 from estimators.scaling.formula import RANKS
 from estimators.tracing.tracer import trace, trace_peak
 from scamp_service.sizing.blueprints import BlueprintFinder
-from scamp_service.sizing.estimate import TRACE_SECONDS, OneBlob
+from scamp_service.sizing.estimate import OneBlob
 from scamp_service.sizing.groups import Group, columns
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.traces import Tracer
+from scamp_service.sizing.under_way import TRACE_SECONDS
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
 

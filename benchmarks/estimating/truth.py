@@ -7,25 +7,21 @@ process has one thread, because oneDNN's convolutions take scratch memory for ea
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
-
-import torch
 
 from benchmarks.estimating import heap
 from benchmarks.estimating.case import Case
+from benchmarks.estimating.counted import peak_over_kept, steps
 from benchmarks.estimating.process import last_line
 from benchmarks.estimating.tracker import tracked_peak_bytes
 from estimators.model import MIB
 from estimators.tracing.tracer import trace
-from workloads.parallel.apply import apply_plan
 from workloads.sandbox.recipe import recipe_of
-from workloads.training.step import train_step
 
-NUM_STEPS = 2  # the first creates the optimizer's states
 TITLE = "Peaks"
 HEADER = ("predicted MiB", "counted MiB", "error", "ZeRO states", "weights × 4", "MemTracker", "case")
 ABOUT = """\
@@ -154,33 +150,11 @@ def _counted(case: Case, seconds: float) -> int:
 
 
 def run_for_real(case: Case) -> int:
-    """Peak bytes of a few steps, over the bytes that the process holds when the model is gone.
-
-    Some of these were not held before the steps: libraries keep memory permanently, such as buffers of MKL and oneDNN
-    that grow with the largest product so far. It is not charged to the candidate: a rank's limit rises by it
-    (docs/decisions/0009).
-    """
-    torch.set_num_threads(1)
-
-    def steps(case: Case) -> None:
-        workload = case.workload()
-        model = workload.build_model()
-        apply_plan(model, workload.blocks(model), case.layout, None)
-        optimizer = workload.optimizer(model)
-        heap.forget_peak()  # the weights exist; memory that their initialisation took does not count
-        for _ in range(NUM_STEPS):
-            batch = workload.train_batch(torch.arange(case.batch) % workload.num_train)
-            train_step(workload, model, optimizer, [batch], 1)
-
-    # Run all operations once, so that the memory of a first use is not measured. A model of the default size will do,
-    # with the case's number of tokens or pixels, because it is less work.
+    """Peak bytes of a few steps; see ``peak_over_kept``."""
+    # A model of the default size will do to warm up, with the case's number of tokens or pixels: it is less work.
     few = {name: value for name, value in case.params.items() if name in ("context", "side")}
-    steps(replace(case, batch=2, params=few))
-    gc.collect()
-    steps(case)
-    peak = heap.peak()
-    gc.collect()
-    return peak - heap.held()
+    small = replace(case, batch=2, params=few)
+    return peak_over_kept(*(partial(steps, one.workload(), one.batch, one.layout) for one in (small, case)))
 
 
 if __name__ == "__main__":

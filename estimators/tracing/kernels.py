@@ -40,3 +40,15 @@ def _mkldnn_rnn_layer(mode: Any, operation: Any, given: Tensor, *args: Any) -> t
         num_bytes = kept_bytes(given, num_hidden)
     kept = given.new_empty(num_bytes, dtype=torch.uint8)
     return given.new_empty((*given.shape[:2], num_hidden)), hx.new_empty(hx.shape), cx.new_empty(cx.shape), kept
+
+
+@register_op_impl([_aten._ctc_loss.Tensor, _aten._ctc_loss.default])
+def _ctc_loss(mode: Any, operation: Any, log_probs: Tensor, targets: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+    """The losses, and a table with two places for each label of the longest target, which torch reads off the lengths.
+
+    At most, the longest target is as long as the targets' rows.
+    """
+    num_steps, num_samples = log_probs.shape[0], log_probs.shape[1] if log_probs.ndim == 3 else 1
+    longest = max(more[1]) if isinstance(more[1], list | tuple) else targets.shape[-1]
+    losses = log_probs.new_empty(num_samples)
+    return losses, log_probs.new_empty((num_samples, num_steps, 2 * longest + 1))

@@ -39,8 +39,8 @@ class _EndOfForward(BaseException):
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Logs the life of every storage of a fake tensor: allocated when first seen, freed when nothing refers to it."""
 
-    def __init__(self, fake: FakeTensorMode, *, workspaces: bool = True) -> None:
-        """``workspaces``: also log the memory that a CPU's kernels use internally."""
+    def __init__(self, fake: FakeTensorMode, *, workspaces: bool = True, even: bool = True) -> None:
+        """``workspaces``: also log the memory that a CPU's kernels use internally. ``even``: see ``Values``."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._workspaces = workspaces
         self.log: list[tuple[int, int]] = []
@@ -55,7 +55,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._done = WorkCounter()
         self._fake = fake
         self._outcomes = Outcomes(fake)
-        self.values = Values()
+        self.values = Values(is_even=even)
         self._paused = 0
         self._forward_only = False
         self._of_forward: list[int] = []  # buffers since the last backward pass

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -32,6 +34,8 @@ from estimators.tracing.recorder import Batch, Recorder
 from estimators.tracing.stand_ins import stand_ins
 from estimators.work import Work
 
+UNEVEN = 2**16
+"""The draw in which a model always makes the same choices."""
 _NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: all after the second repeat it
 
 
@@ -94,8 +98,13 @@ class Session:
     to trace.
     """
 
-    def __init__(self, recipe: Recipe, layout: Layout) -> None:
-        self._recipe = recipe
+    def __init__(self, recipe: Recipe, layout: Layout, draw: int = 0) -> None:
+        """``draw`` seeds the generators of random numbers before each step.
+
+        With ``UNEVEN`` the model's own choices, such as experts, are all the same (see ``estimators.tracing.values``).
+        """
+        self._recipe, self._draw = recipe, draw
+        self.has_drawn = False  # whether random numbers may have decided what a step does
         self._wanted, self._layout = layout, Layout()
         self._modes = contextlib.ExitStack()
         self._num_steps = 0
@@ -113,8 +122,12 @@ class Session:
                 modes.enter_context(as_on_cuda())
             self._mesh = modes.enter_context(fake_mesh(self._wanted))
             fake = modes.enter_context(_FakeMode(allow_non_fake_inputs=True))
-            self._recorder = modes.enter_context(Recorder(fake, workspaces=not self._recipe.on_cuda))
+            recorder = Recorder(fake, workspaces=not self._recipe.on_cuda, even=self._draw != UNEVEN)
+            self._recorder = modes.enter_context(recorder)
             modes.enter_context(stand_ins(self._recorder.values))
+            modes.enter_context(torch.random.fork_rng(devices=[]))
+            modes.callback(random.setstate, random.getstate())
+            modes.callback(np.random.set_state, np.random.get_state(legacy=False))
             with _NoInit():
                 self._model = self._recipe.build_model()
             gc.collect()
@@ -131,6 +144,11 @@ class Session:
     def __exit__(self, *exc_info: Any) -> None:
         del self._model, self._optimizer, self._blocks, self._left_out, self._without_gradient, self._hooks
         self._modes.close()
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What decisions by values of tensors have assumed so far (see ``estimators.tracing.values``)."""
+        return self._recorder.values.assumed
 
     @property
     def can_be_shortened(self) -> bool:
@@ -218,7 +236,9 @@ class Session:
         if update:
             self._begin_step()
         watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, update)
+        before = self._seeded()
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
+        self.has_drawn |= self._recorder.values.has_drawn or _random_state() != before
         self._without_gradient = watched.without_gradient
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before, owners=owners))
 
@@ -240,6 +260,13 @@ class Session:
         self._begun.clear()
         self._crossing = self._outputs[micro_batch] = {}
         return self._begin_log(), (self._next_batch(samples) for _ in range(num))
+
+    def _seeded(self) -> object:
+        """Seed all generators; returns the state of those of Python and numpy."""
+        torch.manual_seed(self._draw)
+        random.seed(self._draw)
+        np.random.seed(self._draw)
+        return _random_state()
 
     def _next_batch(self, samples: Batch) -> Batch:
         self._begun.append((len(self._recorder.log), self._recorder.work))
@@ -319,6 +346,11 @@ def _outlines(model: nn.Module, blocks: Sequence[nn.Module], most_parts: Callabl
     sizes = (sum(parameter.numel() for parameter in block.parameters()) for block in blocks)
     middle = [Outline(names[block], size, most_parts(block)) for block, size in zip(blocks, sizes, strict=True)]
     return [before, *middle, after]
+
+
+def _random_state() -> object:
+    state: Any = np.random.get_state(legacy=False)
+    return random.getstate(), state["state"]["pos"], state["state"]["key"].tobytes()
 
 
 def _bytes_of(tree: Any) -> int:

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+from torch.utils._pytree import tree_map_only
 
-from estimators.tracing.values import Values
+from estimators.tracing.guards import calls, passing_value
+from estimators.tracing.values import HOLDS, Values, calling_frame
 
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
+PAIRS = "which pairs a matcher finds does not matter"
 _ITEM = torch.ops.aten._local_scalar_dense.default
 
 
@@ -55,7 +59,7 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "trunc", "floor
 @contextlib.contextmanager
 def stand_ins(values: Values) -> Iterator[None]:
     """Patch torch while the context lasts."""
-    item = FakeTensor.item
+    item, make = FakeTensor.item, torch.tensor
 
     def known_item(tensor: FakeTensor) -> Any:
         value = values.of(tensor)
@@ -73,7 +77,33 @@ def stand_ins(values: Values) -> Iterator[None]:
         with torch._C._DisableTorchDispatch():
             return value.tolist()
 
+    def known_text(tensor: FakeTensor, style: str) -> str:
+        number = known_item(tensor) if tensor.ndim == 0 and values.of(tensor) is not None else tensor
+        return number.__format__(style) if number is not tensor else object.__format__(tensor, style)
+
+    def known_truth(tensor: FakeTensor) -> bool:
+        value = values.of(tensor)
+        if value is None and (passing := passing_value(calling_frame())) is not None:
+            values.assume(HOLDS)
+            return passing
+        return bool(known_item(tensor) if value is None else value.item())
+
+    def check(error: type[Exception], condition: Tensor, message: Any = None) -> None:
+        known = values.of(condition)
+        if known is None:
+            values.assume(HOLDS)
+        elif not known.all():
+            raise error(message() if callable(message) else message)
+
+    def made_of(data: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if isinstance(data, list | tuple):
+            data = tree_map_only(FakeTensor, known_list, data)
+        return make(data, *args, **kwargs)
+
     def known_array(tensor: FakeTensor, *, force: bool = False) -> Any:
+        if calls(calling_frame(), "linear_sum_assignment") and values.of(tensor) is None:
+            values.assume(PAIRS)
+            return np.zeros(tuple(tensor.shape))
         value = _looked_at(values, tensor)
         with torch._C._DisableTorchDispatch():
             return value.numpy()
@@ -83,12 +113,16 @@ def stand_ins(values: Values) -> Iterator[None]:
             ("item", known_item),
             ("tolist", known_list),
             ("numpy", known_array),
+            ("__bool__", known_truth),
+            ("__format__", known_text),
             ("__deepcopy__", _copied),
         ):
             patches.enter_context(mock.patch.object(FakeTensor, name, stand_in))
         for name in vars(nn.init):
             if name.startswith("_no_grad_"):
                 patches.enter_context(mock.patch.object(nn.init, name, _unchanged))
+        patches.enter_context(mock.patch.object(torch, "_check_tensor_all_with", check))
+        patches.enter_context(mock.patch.object(torch, "tensor", made_of))
         # What is compiled while the model is built stays as it is; what was compiled at import runs eagerly.
         patches.enter_context(mock.patch.object(torch, "compile", _not_compiled))
         patches.enter_context(mock.patch.object(nn.Module, "compile", return_value=None))

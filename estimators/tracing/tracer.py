@@ -10,22 +10,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 
-from estimators.model import Layout
+from estimators.model import MIB, Layout
 from estimators.peaks.depth import Passes, stretch
 from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit
 from estimators.peaks.step_log import StepLog, log_of
 from estimators.peaks.units import Outline, Seen, Unit, units_of
 from estimators.scaling.example import Example
 from estimators.trace import Trace
-from estimators.tracing.session import Recipe, Session, num_passes
+from estimators.tracing.session import UNEVEN, Recipe, Session, num_passes
+from estimators.tracing.values import EVEN
 from estimators.work import StepWork, Work
 
 _Seen = TypeVar("_Seen")
+
+NUM_DRAWS = 4
+"""How many times a model is traced that draws random numbers outside of torch, for example to drop layers."""
 
 
 def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None = None) -> Trace:
@@ -40,22 +44,54 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
     none. If it is None, the stretched forward pass must equal one of the whole model. One assumption is not verified:
     blocks that do the same in a forward pass of 2 samples also do the same in backward passes, with other numbers of
     samples, and under other layouts.
+
+    A model that draws from the generators of Python or numpy is traced with several draws, and the largest peak counts.
     """
+    first, has_drawn = _traced(recipe, layout, batch, equal_blocks, 0)
+    if any(one.startswith(EVEN) for one in first.assumptions):
+        return _larger(first, _traced(recipe, layout, batch, equal_blocks, UNEVEN)[0], layout)
+    if not has_drawn:
+        return first
+    others = [_traced(recipe, layout, batch, equal_blocks, draw)[0] for draw in range(1, NUM_DRAWS)]
+    if all(one.structure == first.structure for one in others):
+        return first  # they decide nothing about memory
+    largest = max([first, *others], key=lambda one: one.curve.peak_bytes(batch))
+    return replace(largest, assumptions=(*largest.assumptions, f"the largest of {NUM_DRAWS} random draws"))
+
+
+def _larger(even: Trace, same: Trace, layout: Layout) -> Trace:
+    """Of the two ends of a model's own choices (experts, say) the one that takes more; the plain layout names both."""
+    larger = max(even, same, key=lambda one: one.curve.peak_bytes(one.batch))
+    peaks = [f"{one.curve.peak_bytes(one.batch) / MIB:.1f} MiB" for one in (even, same)]
+    places = [one for one in even.assumptions if one.startswith(EVEN)]
+    kept = [one for one in even.assumptions if one not in places]
+    told = [f"{one}: {peaks[0]}, or {peaks[1]} if all are the same" for one in places if layout == Layout()]
+    return replace(larger, assumptions=(*kept, *told))
+
+
+def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None, draw: int) -> tuple[Trace, bool]:
+    """The trace with one draw, and whether the model draws at all."""
     largest = max(batch, 4)
     short = equal_blocks is not False and layout.divides_blocks_alike
-    steps = _stretched(recipe, layout, largest, verify=equal_blocks is None) if short else None
+    steps = _stretched(recipe, layout, largest, draw, verify=equal_blocks is None) if short else None
     stretched = steps is not None
-    steps = steps or _whole(recipe, layout, largest)
+    steps = steps or _whole(recipe, layout, largest, draw)
     envelope = _curve(steps)
     log = _log(steps) if envelope is not None else None
-    curve = envelope if envelope is not None else _table(recipe, layout, batch)
+    curve = envelope if envelope is not None else _table(recipe, layout, batch, draw)
     second = steps.passes[2]
     passes_of_two = second.work * (1 / num_passes(layout))
     passes_of_all = steps.passes[largest].work * (1 / num_passes(layout))
     per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
     work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.update_work)
     structure = _structure(second, curve)
-    return Trace(batch, structure, steps.num_params, second.held_after, curve, work, stretched, log, steps.units)
+    return (
+        Trace(
+            batch, structure, steps.num_params, second.held_after, curve, work, stretched, log, steps.units,
+            assumptions=steps.assumptions,
+        ),
+        steps.has_drawn,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +111,12 @@ class _Steps:
     update: EventLog
     num_params: int
     units: tuple[Unit, ...]
+    assumptions: tuple[str, ...]
+    has_drawn: bool
 
 
-def _whole(recipe: Recipe, layout: Layout, largest: int) -> _Steps:
-    with Session(recipe, layout) as session:
+def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
+    with Session(recipe, layout, draw) as session:
         session.spread()
         first, second = session.step(2), session.step(2)
         passes = {2: second.passes} | {size: session.passes(size) for size in (largest, 3)}
@@ -87,13 +125,17 @@ def _whole(recipe: Recipe, layout: Layout, largest: int) -> _Steps:
         single, num_params = _allowed(session, lambda: session.passes(1)), session.num_params
         outputs = {size: session.outputs(size) for size in passes}
         equal_blocks = layout == Layout() and session.alike
+        assumptions, has_drawn = tuple(session.assumptions), session.has_drawn
     units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
-    return _Steps(passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units)
+    return _Steps(
+        passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
+        assumptions, has_drawn,
+    )  # fmt: skip
 
 
-def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) -> _Steps | None:
+def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verify: bool) -> _Steps | None:
     """The steps of a few blocks, stretched to all blocks; None if that is not possible."""
-    with Session(recipe, layout) as session:
+    with Session(recipe, layout, draw) as session:
         if not session.can_be_shortened:
             return None
         try:
@@ -114,6 +156,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) ->
         first, second = session.update(), session.update()
         num_blocks, num_params = session.num_blocks, session.num_params
         outputs = {size: session.outputs(size) for size in few}
+        assumptions, has_drawn = tuple(session.assumptions), session.has_drawn
 
     def stretched(passes: Passes) -> Passes | None:
         longer = stretch(passes, num_blocks)
@@ -128,7 +171,10 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, *, verify: bool) ->
         return None
     update_peak = max(first.update.peak, second.update.peak)
     units = _units(session.outlines, passes, outputs, equal_blocks=True) if layout == Layout() else ()
-    return _Steps(passes, single, first.update.peak, update_peak, second.update.work, second.made, num_params, units)
+    return _Steps(
+        passes, single, first.update.peak, update_peak, second.update.work, second.made, num_params, units,
+        assumptions, has_drawn,
+    )  # fmt: skip
 
 
 def _units(
@@ -172,21 +218,21 @@ def _allowed(session: Session, of_one_sample: Callable[[], _Seen]) -> _Seen | No
         return None
 
 
-def _table(recipe: Recipe, layout: Layout, batch: int) -> PeakTable:
+def _table(recipe: Recipe, layout: Layout, batch: int, draw: int) -> PeakTable:
     """The table of traced peaks. If the model refuses a single sample, it counts as two, so that it fits whenever two
     do and is not preferred."""
     sizes = sorted({1 << power for power in range(1, batch.bit_length())} | {max(batch, 2)})
-    points = [(size, trace_peak(recipe, layout, size)) for size in sizes]
+    points = [(size, trace_peak(recipe, layout, size, draw)) for size in sizes]
     try:
-        single_peak = trace_peak(recipe, layout, 1)
+        single_peak = trace_peak(recipe, layout, 1, draw)
     except Exception:
         single_peak = points[0][1]
     return PeakTable(((1, single_peak), *points))
 
 
-def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int) -> Line:
+def trace_peak(recipe: Recipe, layout: Layout, micro_batch: int, draw: int = 0) -> Line:
     """The peak of this micro-batch alone, from two steps of the whole model, without any shortcut."""
-    with Session(recipe, layout) as session:
+    with Session(recipe, layout, draw) as session:
         session.spread()
         steps = [session.step(micro_batch), session.step(micro_batch)]
     return max(max(step.passes.peak, step.update.peak) for step in steps)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,11 +26,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 _aten = torch.ops.aten
-_MOST_BYTES = 2**20  # of a twin: computing larger ones would take longer than the trace
+_MOST_BYTES = 2**22  # of a twin: computing larger ones would take longer than the trace
 _MOST_BATCH_BYTES = 2**24
+_MOST_DRAWN = 16  # random numbers that a decision may depend on; dropout draws more
 
 FINITE = "checks for NaN and infinity find none"
 FIRST_SAMPLES = "data decide as the first samples do"
+HOLDS = "a check holds"
+DRAWN = "drawn at random"
+EVEN = "choices by the model are even"
 
 _HOME = Path(__file__).parents[2]
 _HIDDEN = (str(Path(torch.__file__).parent), *(str(_HOME / name) for name in ("estimators", "workloads/sandbox")))
@@ -39,6 +44,9 @@ _WITH_ITSELF = {_aten.ne.Tensor: False, _aten.eq.Tensor: True}
 _WITH_INFINITY = {_aten.ne.Scalar: True, _aten.eq.Scalar: False}
 _CHECKS = {_aten.isnan.default: False, _aten.isinf.default: False, _aten.isfinite.default: True}
 _REDUCES = {_aten.all, _aten.any, _aten.amax, _aten.amin, _aten.max, _aten.min}
+_SUMS = {_aten.sum, _aten.count_nonzero, _aten.cumsum, _aten.mean}  # of zeros are zero
+# Operations that return the indices of the largest elements, with the place of the argument ``dim``.
+_CHOOSES = {_aten.topk.default: 2, _aten.argmax.default: 1, _aten.max.dim: 1}
 _LIFTS = {_aten.lift_fresh.default, _aten.lift_fresh_copy.default}
 _MASKED = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default}
 
@@ -68,16 +76,27 @@ def _nowhere() -> None:
 
 
 class Values:
-    """The known values of one fake mode's tensors. ``assumed`` collects what decisions by them have assumed."""
+    """The known values of one fake mode's tensors.
 
-    def __init__(self) -> None:
+    A model's own choices, such as experts, are taken to be spread evenly if ``is_even``, and otherwise to be all the
+    same. ``has_drawn`` says whether any decision was random.
+    """
+
+    def __init__(self, *, is_even: bool = True) -> None:
+        self.is_even = is_even
         self._known: dict[int, _Known] = {}
-        self.assumed: set[str] = set()
+        self._places: dict[str, dict[tuple[str, int], None]] = {}
+        self.has_drawn = False
+
+    @property
+    def assumed(self) -> list[str]:
+        """What decisions have assumed, each with the first place in the code and the number of others."""
+        return [_told(one, list(places)) for one, places in sorted(self._places.items())]
 
     def know_batch(self, fake: Any, real: Any) -> None:
-        """The values of a batch's samples, as far as they are whole numbers or booleans."""
+        """The values of a batch's samples."""
         for one, value in zip(tree_leaves(fake), tree_leaves(real), strict=True):
-            if type(one) is FakeTensor and not value.is_floating_point() and value.nbytes <= _MOST_BATCH_BYTES:
+            if type(one) is FakeTensor and value.nbytes <= _MOST_BATCH_BYTES:
                 self._know(one, value, frozenset([FIRST_SAMPLES]))
 
     def follow(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
@@ -100,13 +119,20 @@ class Values:
                 with torch._C._DisableTorchDispatch():
                     self._know(made, torch.tensor(assumed), frozenset([FINITE]), is_uniform=True)
                 return
-        if kind != "make" and not self._known:
+        if kind == "compute" and not self._known:
             return
         if made is not None and _bytes_of(made) > _MOST_BYTES and kind != "compare":
             return
-        if kind == "random" or (made is None and not isinstance(out, tuple | list)):
+        if kind == "unknown" or (made is None and not isinstance(out, tuple | list)):
+            return
+        if kind == "random":
+            if made is not None and made.numel() <= _MOST_DRAWN and self._given(args, kwargs) is not None:
+                self._know(made, self._run(operation, args, kwargs), frozenset([DRAWN]))
             return
         given = self._given(args, kwargs)
+        if given is None and kind == "choose":
+            self._choose(operation, args, kwargs, out)
+            return
         if given is None or (not given and kind != "make"):
             return
         if any(known.is_uniform for known in given):
@@ -128,7 +154,7 @@ class Values:
         """
         given = self._given(args, kwargs)
         if given is None and operation is _aten.masked_select.default and (mask := self._of(args[1])) is not None:
-            self._assume(mask.because)
+            self.assume(*mask.because)
             with torch._C._DisableTorchDispatch():
                 num = int(mask.value(args[1]).expand(args[0].shape).sum().item())
             return args[0].new_empty(num)
@@ -137,7 +163,7 @@ class Values:
         if any(known.is_uniform for known in given) and operation is not _aten._local_scalar_dense.default:
             return NotImplemented
         because = frozenset().union(*(known.because for known in given))
-        self._assume(because)
+        self.assume(*because)
         real = self._run(operation, args, kwargs)
 
         def faked(value: Tensor) -> FakeTensor:
@@ -152,7 +178,7 @@ class Values:
         known = self._of(fake)
         if known is None:
             return None
-        self._assume(known.because)
+        self.assume(*known.because)
         with torch._C._DisableTorchDispatch():
             return known.value(fake).expand(fake.shape).detach()
 
@@ -167,7 +193,7 @@ class Values:
             known = self._of(index)
             if known is None or known.is_uniform:
                 return None
-            self._assume(known.because)
+            self.assume(*known.because)
             with torch._C._DisableTorchDispatch():
                 columns = [column.contiguous() for column in known.value(index).nonzero().unbind(1)]
             for column in columns:
@@ -175,10 +201,38 @@ class Values:
                 self._know(chosen[-1], column, known.because)
         return chosen
 
+    def _choose(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Give values to indices that the model chooses by numbers that nobody knows: experts, queries, classes."""
+        indices = out if type(out) is FakeTensor else out[1]
+        dim = kwargs.get("dim", args[_CHOOSES[operation]] if len(args) > _CHOOSES[operation] else None)
+        if dim is None:
+            dim = -1
+            if args[0].ndim and operation is _aten.argmax.default:
+                return  # over all elements
+        if not args[0].ndim or _bytes_of(indices) > _MOST_BYTES:
+            return
+        num_choices = args[0].shape[dim]
+        with torch._C._DisableTorchDispatch():
+            if indices.ndim < args[0].ndim:
+                chosen = torch.arange(indices.numel()).reshape(indices.shape)
+            else:
+                width = indices.shape[dim]
+                moved = list(indices.shape)
+                moved.append(moved.pop(dim))
+                chosen = torch.arange(indices.numel()).reshape(moved)
+                chosen = (chosen if self.is_even else chosen % width).movedim(-1, dim)
+            if not self.is_even and indices.ndim < args[0].ndim:
+                chosen = torch.zeros_like(chosen)
+            chosen = (chosen % num_choices).to(indices.dtype)
+        self._know(indices, chosen, frozenset([EVEN]))
+
     def _follow_uniform(
         self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: FakeTensor, given: Sequence[_Known]
     ) -> None:
-        if torch.Tag.pointwise in operation.tags or operation._overloadpacket in _REDUCES:
+        packet = operation._overloadpacket
+        with torch._C._DisableTorchDispatch():
+            is_zero = packet in _SUMS and not any(known.twin.any() for known in given)
+        if torch.Tag.pointwise in operation.tags or packet in _REDUCES or is_zero:
             real = self._run(operation, args, kwargs)
             because = frozenset().union(*(known.because for known in given))
             with torch._C._DisableTorchDispatch():
@@ -187,8 +241,8 @@ class Values:
     def _follow_write(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """An operation that writes: into twins as well if all that it reads is known; otherwise they are lost."""
         given, written = self._given(args, kwargs), _written(operation, args, kwargs)
-        random = torch.Tag.nondeterministic_seeded in operation.tags
-        if given and written and not random and not any(known.is_uniform for known in given):
+        is_random = torch.Tag.nondeterministic_seeded in operation.tags
+        if given and written and not is_random and not any(known.is_uniform for known in given):
             because = frozenset().union(*(known.because for known in given))
             self._run(operation, args, kwargs)
             for leaf in written:
@@ -243,17 +297,27 @@ class Values:
         if known is not None and known.storage is gone:
             del self._known[address]
 
-    def _assume(self, because: frozenset[str]) -> None:
-        if because:
-            self.assumed |= {f"{one} ({place_of_caller()})" for one in because}
+    def assume(self, *because: str) -> None:
+        """Note what the code that runs now lets us assume; ``DRAWN`` is noted as a draw instead."""
+        for one in because:
+            if one == DRAWN:
+                self.has_drawn = True
+            else:
+                frame = calling_frame()
+                self._places.setdefault(one, {})[Path(frame.f_code.co_filename).name, frame.f_lineno] = None
 
 
-def place_of_caller() -> str:
-    """File and line of the innermost code that is neither torch's nor this package's, such as ``net.py:12``."""
+def _told(what: str, places: Sequence[tuple[str, int]]) -> str:
+    (file, line), *others = places
+    return f"{what} ({file}:{line}{f' and {len(others)} more' if others else ''})"
+
+
+def calling_frame() -> FrameType:
+    """The innermost frame of code that is neither torch's nor this package's."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HIDDEN):
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return frame
 
 
 @cache
@@ -272,15 +336,19 @@ def takes_masks(operation: Any) -> bool:
 @cache
 def _effect_of(operation: Any) -> str:
     """What an operation does to values: ``lift`` (from a real tensor), ``view``, ``write``, ``make`` (from no tensor),
-    ``compare``, ``random`` or ``compute``."""
+    ``compare``, ``choose``, ``random``, ``unknown`` (memory as it is) or ``compute``."""
     if operation in _LIFTS:
         return "lift"
     if operation.is_view or not isinstance(operation, torch._ops.OpOverload):
         return "view"
     if operation._schema.is_mutable:
         return "write"
+    if operation in _CHOOSES:
+        return "choose"
     name = operation._overloadpacket.__name__
-    if torch.Tag.nondeterministic_seeded in operation.tags or name.startswith(("empty", "new_empty", "rand")):
+    if name.startswith(("empty", "new_empty")):
+        return "unknown"
+    if torch.Tag.nondeterministic_seeded in operation.tags:
         return "random"
     if operation in _WITH_ITSELF or operation in _WITH_INFINITY or operation in _CHECKS:
         return "compare"

@@ -20,7 +20,7 @@ COLUMNS = {
     "temp": ("scratch", "workspace"),
     "other": ("buffers", "batch", "slack"),
 }
-_SHORT = ["param", "grad", "optim", "activ", "gath", "temp", "other"]  # COLUMNS, short enough for 80 characters
+_SHORT = ["param", "grad", "opt", "act", "gath", "temp", "other"]  # COLUMNS, short enough for 80 characters
 
 
 def headline(estimate: Estimate) -> str:
@@ -70,32 +70,26 @@ def footnotes(estimate: Estimate) -> Iterator[str]:
 
 
 def _virtual_table(estimate: Estimate) -> Table:
-    timed = ["sec"] if estimate.kind else []
-    table = _empty([*COLUMNS, "peak", "reserve", "max", *timed])
+    unit, size = _unit(estimate)
+    limited = [] if estimate.of_any_size else ["max"]
+    timed = ["step"] if estimate.kind else []
+    table = _empty([*_SHORT, "peak", "reserve", *limited, *timed], f"{unit} of one rank")
     for option in estimate.options:
         cost, time, largest = option.prediction, estimate.step_time(option), estimate.largest_micro_batch(option)
         least = "≥" if option.at_least else ""
-        cells = [*_parts(option, _mib), f"{least}{_mib(cost.peak_bytes)}", f"{least}{cost.reserved_mib}"]
-        cells += ["" if largest is None else str(largest)]
-        cells += ["" if time is None else f"{time.seconds:.2g}"] if timed else []
+        cells = [*_parts(option, size), f"{least}{size(cost.peak_bytes)}", f"{least}{size(cost.reserved_mib * MIB)}"]
+        cells += [_rounded(largest)] if limited else []
+        cells += ["" if time is None else _seconds(time.seconds)] if timed else []
         _add(table, estimate, option, cells)
     return table
 
 
 def _gpu_table(estimate: Estimate) -> Table:
-    in_gib = max(option.prediction.reserved_mib for option in estimate.options) >= 10_000
-
-    def size(num_bytes: int) -> str:
-        """Size in the table's unit, at most four characters."""
-        mib = num_bytes / MIB
-        return f"{mib / 1024:.{1 if mib < 100 * 1024 else 0}f}" if in_gib else f"{mib:.0f}"
-
-    table = _empty([*_SHORT, "out", "least", "max", "step", "comm"])
-    unit = "GiB" if in_gib else "MiB"
+    unit, size = _unit(estimate)
     verified = estimate.kind is not None and estimate.kind.verified
     unverified = "least, max; gangs: all" if verified else "out, least, max, step, comm"
-    table.title = f"{unit} of one rank; unverified: {unverified}"
-    table.title_justify, table.title_style = "left", "dim"
+    headings = [*_SHORT, "out", "least", "max", "step", "comm"]
+    table = _empty(headings, f"{unit} of one rank; unverified: {unverified}")
     for option in estimate.options:
         outside, time = estimate.outside_bytes(option), estimate.step_time(option)
         capacity, bound = estimate.smallest_capacity_bytes(option), "≥" if option.at_least else ""
@@ -106,8 +100,24 @@ def _gpu_table(estimate: Estimate) -> Table:
     return table
 
 
-def _empty(headings: list[str]) -> Table:
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 1))
+def _unit(estimate: Estimate) -> tuple[str, Callable[[int], str]]:
+    """(unit of a table, a size in bytes in that unit, in at most four characters up to 9999 GiB)."""
+    largest_mib = max(option.prediction.reserved_mib for option in estimate.options)
+    unit, num_bytes = ("GiB", 1024 * MIB) if largest_mib >= 10_000 else ("MiB", MIB)
+    decimals = 1 if largest_mib * MIB < 100 * num_bytes else 0
+    return unit, lambda size: f"{size / num_bytes:.{decimals}f}"
+
+
+def _empty(headings: list[str], title: str) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="dim",
+        box=None,
+        header_style="dim",
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
+    )
     for heading in ["ranks", "batch", "rc", *headings]:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
@@ -137,7 +147,3 @@ def _rounded(number: int | None) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.2g}ms" if seconds < 0.0995 else f"{seconds:.2g}s" if seconds < 99.5 else f"{seconds:.0f}s"
-
-
-def _mib(num_bytes: int) -> str:
-    return f"{num_bytes / MIB:.1f}"

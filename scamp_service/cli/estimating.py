@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from estimators.model import MIB, Plan
-from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, err, out, settings_of
+from estimators.model import MIB, Plan, Prediction
+from scamp_service.cli.terminal import AsJson, DataDir, Seconds, StudyFile, WorkingDir, err, out, progress, settings_of
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.candidates import STUDY_SUFFIXES, candidates_of
+from scamp_service.sizing.candidates import candidates_of, is_study
+from scamp_service.sizing.under_way import TRACE_SECONDS, UnderWay
 
 if TYPE_CHECKING:
     from estimators.devices.kind import DeviceKind
-    from scamp_service.sizing.estimate import Estimator
 
 app = typer.Typer()
 
@@ -36,7 +36,10 @@ def estimate(
         str | None, typer.Option(help="kind of GPU, such as H100; default: virtual devices", metavar="KIND")
     ] = None,
     count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
-    mib: Annotated[int | None, typer.Option(help="MiB to use on each device; default: all", min=1)] = None,
+    mib: Annotated[
+        int | None,
+        typer.Option(help="MiB to use on each device; default: all of KIND, a study's, otherwise any size", min=1),
+    ] = None,
     expandable: Annotated[
         bool, typer.Option("--expandable-segments", help="with PyTorch's expandable_segments; needs --device")
     ] = False,
@@ -44,28 +47,30 @@ def estimate(
     units: Annotated[
         bool, typer.Option("--units", help="also show the cost of each block, and of the layers around the blocks")
     ] = False,
+    seconds: Seconds = TRACE_SECONDS,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict the memory and step time of each plan of a candidate, without running it.
 
-    No service, Ray or GPU is needed. FUNC returns (model, inputs[, loss[,
+    No service, Ray or GPU is needed. Without --mib and --device, only a study
+    has a size of devices; otherwise every peak is shown, and how large devices
+    must be. FUNC returns (model, inputs[, loss[,
     optimizer]]) and needs no data; see docs/estimate.md. Memory columns
     show one rank at its peak, by category. Abbreviations:
 
     rc       activations are recomputed in the backward pass
-    gather   sharded parameters while they are gathered to full size
+    gath     sharded parameters while they are gathered to full size
     reserve  peak plus a margin for memory that a trace does not see
     max      largest micro-batch at which the plan still fits a device
-    sec      seconds of an optimizer step on a virtual device with a core to
-             itself; only after `scamp calibrate`
+    step     time of an optimizer step; on virtual devices of one with a core
+             to itself, and only after `scamp calibrate`
 
     With --device also:
 
     out      memory outside of PyTorch's allocator
     least    memory of the smallest device on which the plan fits
-    step     time of an optimizer step
     comm     share of the step in which ranks wait for each other
     """
     from scamp_service.cli.estimate_table import as_table, footnotes, headline, units_table
@@ -75,23 +80,27 @@ def estimate(
     settings = settings_of(data_dir=data_dir)
     if expandable and device is None:
         raise InvalidInput("--expandable-segments applies to the allocator of GPUs: name a GPU with --device")
-    cluster, kind = target(settings, device, count, mib)
+    cluster, kind = target(settings, device, count, mib, any_size=not is_study(what))
     given = plan_of(plan) if plan is not None else None
     wanted = candidates_of(what, _params(param or []), candidates, working_dir)
-    found = []
-    with Estimator(wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable) as estimator:
+    found, under_way, profiles = [], UnderWay(), settings.data_dir / "profiles"
+    with Estimator(
+        wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds, under_way=under_way
+    ) as estimator:
         if given is not None:
-            _estimate_plan(estimator, wanted.candidates, given, kind if device else None, as_json)
+            with progress(under_way):
+                stages = [estimator.predict(params, given) for params in wanted.candidates]
+            _show_plan(wanted.candidates, given, stages, kind if device else None, as_json)
             return
         for params in wanted.candidates:
-            with err.status("tracing …"):
+            with progress(under_way):
                 found.append(estimator.estimate(params, cluster))
             if not as_json:
                 out.print(headline(found[-1]), style="bold", soft_wrap=True)
                 if units:
                     out.print(units_table(found[-1]), "")
                 out.print(as_table(found[-1]))
-                out.print(f"→ {found[-1].choice.reason}\n", soft_wrap=True, markup=False)
+                out.print(f"→ {found[-1].reason}\n", soft_wrap=True, markup=False)
     if not as_json:
         for line in footnotes(found[-1]):
             out.print(line, style="dim", soft_wrap=True, markup=False)
@@ -113,6 +122,7 @@ def screen(
     param: Annotated[
         list[str] | None, typer.Option(help="set a parameter (NAME=VALUE), overriding the study's value; repeatable")
     ] = None,
+    seconds: Seconds = TRACE_SECONDS,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -133,12 +143,23 @@ def screen(
 
     settings = settings_of(data_dir=data_dir)
     cluster, kind = target(settings, device, count, mib)
-    if what.suffix not in STUDY_SUFFIXES:
+    if not is_study(str(what)):
         raise InvalidInput(f"{what} has no space to screen: name a study in YAML, or run `scamp estimate {what}`")
     wanted = candidates_of(str(what), _params(param or []), candidates, working_dir, at_random=True)
     cache_dir = settings.data_dir / "profiles"
-    with err.status("tracing …"):
-        found = screened(wanted.workload, wanted.code, wanted.candidates, cluster, cache_dir, kind, err.print)
+    under_way = UnderWay()
+    with progress(under_way):
+        found = screened(
+            wanted.workload,
+            wanted.code,
+            wanted.candidates,
+            cluster,
+            cache_dir,
+            kind,
+            err.print,
+            seconds=seconds,
+            under_way=under_way,
+        )
     if as_json:
         print(json.dumps([one.to_json() for one in found.candidates]))
         return
@@ -150,26 +171,23 @@ def screen(
         out.print(line, style="dim", soft_wrap=True, markup=False)
 
 
-def _estimate_plan(
-    estimator: Estimator,
+def _show_plan(
     candidates: Sequence[Mapping[str, Any]],
     plan: Plan,
+    stages: Sequence[Sequence[Prediction]],
     kind: DeviceKind | None,
     as_json: bool,
 ) -> None:
     from scamp_service.cli.named_plan import caveat, stages_json, stages_table
 
-    answers = []
-    for params in candidates:
-        with err.status("tracing …"):
-            stages = estimator.predict(params, plan)
-        answers.append(stages_json(dict(params), plan, stages, kind))
-        if not as_json:
-            out.print(f"{plan}: one rank of each stage", style="bold", soft_wrap=True)
-            out.print(stages_table(stages))
     if as_json:
-        print(json.dumps(answers))
-    elif words := caveat(kind):
+        both = zip(candidates, stages, strict=True)
+        print(json.dumps([stages_json(dict(params), plan, each, kind) for params, each in both]))
+        return
+    for each in stages:
+        out.print(f"{plan}: one rank of each stage", style="bold", soft_wrap=True)
+        out.print(stages_table(each))
+    if words := caveat(kind):
         out.print(words, style="dim", soft_wrap=True, markup=False)
 
 

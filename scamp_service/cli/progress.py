@@ -137,7 +137,7 @@ def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableT
     varied = {name: value for name, value in trial["params"].items() if fixed.get(name) != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
     if trial["value"] is None and trial["reason"]:
-        tail += f": {trial['reason'].splitlines()[0][:200]}"
+        tail += f": {' '.join(trial['reason'].split())[:300]}"
     return [str(trial["number"]), Text(state.lower(), COLOURS.get(state, "")), value, plan, memory, Text(tail, "dim")]
 
 

@@ -77,7 +77,7 @@ class BlueprintFinder:
                 else:
                     waiting += parted(group, why.parted_by, candidates)
             except TraceFailed as failed:
-                yield group, failed.reason.splitlines()[0]
+                yield group, " ".join(failed.reason.splitlines())
 
     def _blueprints(
         self, group: Group, candidates: Mapping[int, Json], degrees: Sequence[int]

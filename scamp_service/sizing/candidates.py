@@ -24,6 +24,11 @@ class Candidates:
     candidates: Sequence[Mapping[str, Any]]
 
 
+def is_study(what: str) -> bool:
+    """Whether the argument of an estimate names a study's file."""
+    return Path(what).suffix in STUDY_SUFFIXES
+
+
 def candidates_of(
     what: str,
     params: Mapping[str, Any],
@@ -37,7 +42,7 @@ def candidates_of(
     ``params`` override those of a study. A study's candidates are the first ones that it would try, or random ones if
     ``at_random``. Raises ``InvalidInput``.
     """
-    if Path(what).suffix not in STUDY_SUFFIXES:
+    if not is_study(what):
         if ":" not in what:
             return Candidates(what, None, [params])
         module, _, name = what.rpartition(":")

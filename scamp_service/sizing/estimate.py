@@ -29,16 +29,16 @@ from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
-from scamp_service.sizing.candidates import candidates_of
+from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.plan_search import Missing, run_search, search_plan
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import Tracer
+from scamp_service.sizing.under_way import TRACE_SECONDS, UnderWay
 from scamp_service.study.user_code import check_code
 
-TRACE_SECONDS = 600
-"""Seconds of processor time for a trace; longer than in a study, because a user waits for this one answer."""
-
+ANY_MIB = 2**40
+"""MiB of devices that hold any plan: for whoever asks how large devices must be."""
 
 UNVERIFIED = ("outside_bytes", "smallest_capacity_bytes", "step_seconds", "compute_seconds", "communication_share")
 """Fields that on GPUs rest on published figures, on assumptions, or on a replay that was not compared with a GPU."""
@@ -54,22 +54,29 @@ def estimate(
     count: int | None = None,
     mib: int | None = None,
     expandable: bool = False,
+    seconds: int = TRACE_SECONDS,
     working_dir: Path | None = None,
 ) -> Estimate:
     """Estimate of one candidate, with the arguments of ``scamp estimate``. Raises ``InvalidInput``."""
     settings = Settings()
-    cluster, kind = target(settings, device, count, mib)
+    cluster, kind = target(settings, device, count, mib, any_size=not is_study(what))
     wanted = candidates_of(what, params or {}, 1, working_dir)
-    with Estimator(wanted.workload, wanted.code, settings.data_dir / "profiles", kind, expandable) as estimator:
+    profiles = settings.data_dir / "profiles"
+    with Estimator(wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds) as estimator:
         return estimator.estimate(wanted.candidates[0], cluster)
 
 
 def target(
-    settings: Settings, device: str | None, count: int | None, mib: int | None
+    settings: Settings, device: str | None, count: int | None, mib: int | None, *, any_size: bool = False
 ) -> tuple[Cluster, DeviceKind | None]:
-    """(devices to estimate for, their kind or None if it is unknown). Raises ``InvalidInput``."""
+    """(devices to estimate for, their kind or None if it is unknown). Raises ``InvalidInput``.
+
+    With ``any_size``, devices whose size nobody has named (``mib``, ``device``, SCAMP_DEVICE_MIB) hold any plan.
+    """
     if device is None:
-        cluster = devices(count or settings.virtual_devices, mib or settings.device_mib)
+        unnamed = any_size and "device_mib" not in settings.model_fields_set
+        default_mib = ANY_MIB if unnamed else settings.device_mib
+        cluster = devices(settings.virtual_devices if count is None else count, default_mib if mib is None else mib)
         return cluster, calibrated(settings.data_dir)
     try:
         kind = calibrated(settings.data_dir, device) or gpu(device)
@@ -96,6 +103,23 @@ class Estimate:
     margin: Margin
     kind: DeviceKind | None = None
     units: Sequence[Unit] = ()
+
+    @property
+    def of_any_size(self) -> bool:
+        """Whether no size of the devices is given, so that every plan fits."""
+        return self.options[0].offered_mib == ANY_MIB
+
+    @property
+    def reason(self) -> str:
+        """Why a study would choose this plan, and what is assumed; without a size of the devices, how large they must
+        be."""
+        if not self.of_any_size:
+            return self.choice.reason + self.profile.assumed
+        first, least = self.options[0], min(self.options, key=lambda option: option.prediction.reserved_mib)
+        words = f"{first.plan}: needs a device of {first.prediction.reserved_mib} MiB"
+        if least is not first:
+            words += f"; least: {least.prediction.reserved_mib} MiB per device on {least.plan}"
+        return f"{words}{self.profile.assumed}. To fit a device, name it with --mib or --device"
 
     @property
     def on_gpu(self) -> bool:
@@ -127,9 +151,12 @@ class Estimate:
         return option.prediction.peak_bytes + self.outside_bytes(option)
 
     def largest_micro_batch(self, option: Option) -> int | None:
-        """Largest micro-batch with which a rank of this plan fits, whatever the batch; None without a trace."""
+        """Largest micro-batch with which a rank of this plan fits, whatever the batch.
+
+        None without a trace, and without a size of the devices.
+        """
         layout = Layout(dp_shard=option.plan.dp_shard, recompute=option.plan.recompute)
-        if layout not in self.profile.curves:
+        if self.of_any_size or layout not in self.profile.curves:
             return None
         return largest_micro_batch(self.profile, layout, option.offered_mib, margin=self.margin)
 
@@ -143,7 +170,8 @@ class Estimate:
     def to_json(self) -> dict[str, Any]:
         """One candidate of ``scamp estimate --json``.
 
-        ``parts`` are the bytes of the peak by category; ``largest_micro_batch`` is null without a trace.
+        ``parts`` are the bytes of the peak by category; ``largest_micro_batch`` is null without a trace, and
+        ``offered_mib`` too without a size of the devices.
         """
         chosen = self.choice.plan if isinstance(self.choice, ChosenPlan) else None
         return {
@@ -154,7 +182,8 @@ class Estimate:
             "flops_per_sample": self.profile.work[Layout()].per_sample.flops,
             "units": [_unit_json(unit) for unit in self.units],
             "plan": chosen.to_json() if chosen else None,
-            "reason": self.choice.reason,
+            "reason": self.reason,
+            "assumptions": list(self.profile.assumptions),
             "device": self._device_json(),
             "options": [self._option_json(option) for option in self.options],
         }
@@ -170,7 +199,7 @@ class Estimate:
             "outside_bytes": self.outside_bytes(option),
             "smallest_capacity_bytes": self.smallest_capacity_bytes(option),
             "reserved_mib": option.prediction.reserved_mib,
-            "offered_mib": option.offered_mib,
+            "offered_mib": None if self.of_any_size else option.offered_mib,
             "lower_bound": option.at_least,
             "largest_micro_batch": self.largest_micro_batch(option),
             "step_seconds": time.seconds if time else None,
@@ -200,16 +229,20 @@ class Estimator:
         kind: DeviceKind | None = None,
         expandable: bool = False,
         pool: TracePool | None = None,
+        *,
+        seconds: int = TRACE_SECONDS,
+        under_way: UnderWay | None = None,
     ) -> None:
         """``code`` is the zip of the user's files. ``kind`` gives the speed of devices and the memory of GPUs, whose
-        allocator may have ``expandable`` segments. A given ``pool`` is left running. Raises ``InvalidInput`` for a
-        workload that does not exist."""
+        allocator may have ``expandable`` segments. A given ``pool`` is left running. A trace has ``seconds`` of
+        processor time; ``under_way`` is told what is traced. Raises ``InvalidInput`` for a workload that does not
+        exist."""
         check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
         self._pool, self._ends_pool = pool or TracePool(), pool is None
         self._kind, self._expandable = kind, expandable
         self._on_gpu = kind is not None and kind.memory is not None
-        self._tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS, on_cuda=self._on_gpu)
+        self._tracer = Tracer(OneBlob(code or b""), cache_dir, seconds, on_cuda=self._on_gpu, under_way=under_way)
 
     def __enter__(self) -> Self:
         return self

@@ -25,11 +25,12 @@ from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, lis
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.sizing.blueprints import BlueprintFinder
-from scamp_service.sizing.estimate import TRACE_SECONDS, Estimator, OneBlob
+from scamp_service.sizing.estimate import Estimator, OneBlob
 from scamp_service.sizing.groups import Group, columns
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import Tracer
+from scamp_service.sizing.under_way import TRACE_SECONDS, UnderWay
 from scamp_service.study.user_code import check_code
 
 
@@ -94,13 +95,17 @@ def screen(
     cache_dir: Path,
     kind: DeviceKind | None = None,
     tell: Callable[[str], None] = lambda progress: None,
+    *,
+    seconds: int = TRACE_SECONDS,
+    under_way: UnderWay | None = None,
 ) -> Screening:
     """Screen candidates on ``cluster``, whose devices are of ``kind``. Raises ``InvalidInput``.
 
-    ``code`` is the zip of the user's files. ``tell`` gets messages on the progress.
+    ``code`` is the zip of the user's files. ``tell`` gets messages on the progress. A trace has ``seconds`` of
+    processor time; ``under_way`` is told what is traced.
     """
     check_code(workload, code, functions=True)
-    tracer = Tracer(OneBlob(code or b""), cache_dir, TRACE_SECONDS, on_cuda=cluster.has_gpus)
+    tracer = Tracer(OneBlob(code or b""), cache_dir, seconds, on_cuda=cluster.has_gpus, under_way=under_way)
     with TracePool() as pool:
         finder = BlueprintFinder(workload, hashlib.sha256(code).hexdigest() if code else None, tracer, pool)
         batches = _batches(finder, candidates)
@@ -110,7 +115,7 @@ def screen(
         for why, num in Counter(alone.values()).items():
             tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
         if alone:
-            estimator = Estimator(workload, code, cache_dir, kind, pool=pool)
+            estimator = Estimator(workload, code, cache_dir, kind, pool=pool, seconds=seconds, under_way=under_way)
             estimates = [(place, estimator.estimate(candidates[place], cluster)) for place in alone]
             found |= {place: Screened(one.params, one.batch, one.options, one.choice) for place, one in estimates}
     refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)}

@@ -184,4 +184,4 @@ class ProcessSizer:
                 return Unsized(reason, infeasible=True, structure=profile.structure)
             case ChosenPlan(plan=plan, prediction=prediction, reason=reason):
                 prediction = replace(prediction, bias_bytes=min(learned.bias_bytes, extra_bytes))
-                return Sized(profile.structure, plan, prediction, reason + why, learned.extra_bytes)
+                return Sized(profile.structure, plan, prediction, reason + why + profile.assumed, learned.extra_bytes)

@@ -121,8 +121,7 @@ class TraceProcess:
             if answer.pop("id", None) == self._num_asked:
                 break
         if "error" in answer:
-            reason = f"{answer['error']}\n{answer['traceback']}".strip()
-            raise TraceFailed(reason, infeasible=answer["kind"] == "params")
+            raise TraceFailed(answer["error"], infeasible=answer["kind"] == "params")
         return answer
 
     def _line(self, child: subprocess.Popen[bytes], deadline: float) -> bytes:

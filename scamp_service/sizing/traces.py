@@ -25,6 +25,7 @@ from estimators.trace import Trace
 from scamp_service.model import Json
 from scamp_service.settings import ROOT
 from scamp_service.sizing.trace_process import TraceProcess
+from scamp_service.sizing.under_way import UnderWay
 
 log = logging.getLogger("scamp.tracing")
 
@@ -89,9 +90,21 @@ class Blobs(Protocol):
 class Tracer:
     """Traces on demand in a process that the caller gives, each trace only once."""
 
-    def __init__(self, store: Blobs, cache_dir: Path, seconds: int, *, on_cuda: bool = False) -> None:
-        """``seconds`` is the processor time for one trace; ``on_cuda`` traces the operations of a GPU, not of a CPU."""
+    def __init__(
+        self,
+        store: Blobs,
+        cache_dir: Path,
+        seconds: int,
+        *,
+        on_cuda: bool = False,
+        under_way: UnderWay | None = None,
+    ) -> None:
+        """``seconds`` is the processor time for one trace; ``on_cuda`` traces the operations of a GPU, not of a CPU.
+
+        ``under_way`` is told what is traced.
+        """
         self._store, self._cache_dir, self._seconds, self._on_cuda = store, cache_dir, seconds, on_cuda
+        self._under_way = under_way or UnderWay()
         self.cache = TraceCache(cache_dir / "traces", on_cuda)
 
     def known(self, candidate: Candidate, layout: Layout) -> Trace | None:
@@ -116,7 +129,8 @@ class Tracer:
             files["code_zip"] = str(self._code_zip(code))
             files["code_dir"] = str((self._cache_dir / "code" / code).resolve())
         asked = {"ask": what, "workload": workload, "on_cuda": self._on_cuda, **files, **request}
-        return process.ask(asked, self._seconds)
+        with self._under_way.doing(str(Layout(**request["layout"])) if "layout" in request else what):
+            return process.ask(asked, self._seconds)
 
     def _code_zip(self, sha256: str) -> Path:
         file = (self._cache_dir / "code" / f"{sha256}.zip").resolve()

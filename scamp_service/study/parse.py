@@ -19,7 +19,8 @@ def parse_study(source: str | bytes | Mapping[str, Any]) -> StudySpec:
     """A validated study from YAML (or JSON) text, or from its parsed form. Raises ``InvalidInput``."""
     data = source if isinstance(source, Mapping) else _load_yaml(source)
     if not isinstance(data, Mapping):
-        raise InvalidInput(f"a study is a mapping of {', '.join(StudySpec.model_fields)}; got {quoted(data)}")
+        got = "nothing" if data is None else quoted(data)
+        raise InvalidInput(f"a study is a mapping of {', '.join(StudySpec.model_fields)}; got {got}")
     try:
         return StudySpec.model_validate(data)
     except ValidationError as error:

@@ -116,7 +116,8 @@ def _check_name(workload: str, source: bytes, functions: bool) -> None:
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
     except SyntaxError as error:
-        raise InvalidInput(f"{name} is not valid Python: line {error.lineno}: {error.msg}") from None
+        where = f"{name}, line {error.lineno}," if error.lineno else name
+        raise InvalidInput(f"{where} is not valid Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise InvalidInput(f"{name} is not valid Python: {error or 'nested too deeply'}") from None
     names = set(_top_level_names(tree.body))

@@ -1,7 +1,8 @@
-"""Models of Hugging Face's transformers, which know nothing of ScaMP: predicted and real memory of a step."""
+"""Functions that make models, such as those of Hugging Face's transformers, which know nothing of ScaMP."""
 
 from __future__ import annotations
 
+from collections import UserDict
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from estimators.model import Layout
 from estimators.tracing.tracer import trace
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan
+from workloads.refusals import WrongResult
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.peak import measure_peak
 from workloads.training.step import train_step
@@ -57,3 +59,60 @@ def test_the_memory_of_a_transformer_is_predicted(make: Any, recompute: bool) ->
 
     step()
     assert predicted == pytest.approx(measure_peak(torch.device("cpu"), model, optimizer, step), rel=0.01)
+
+
+def made(inputs: Any) -> FunctionWorkload:
+    workload = FunctionWorkload(lambda: (torch.nn.Linear(2, 2), inputs), {})
+    workload.build_model()
+    return workload
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        lambda batch: torch.zeros(batch, 2),
+        lambda batch: (torch.zeros(7, batch, 2), torch.zeros(4)),  # time comes first
+        lambda batch: UserDict(x=torch.zeros(batch, 2)),  # as tokenizers return
+        lambda batch: [torch.zeros(2) for _ in range(batch)],
+    ],
+)
+def test_inputs_follow_the_batch_in_some_dimension(inputs: Any) -> None:
+    assert made(inputs).train_batch(torch.arange(5)) is not None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (lambda batch: torch.zeros(4, 2), "ignores its argument"),
+        (lambda batch: {"x": torch.zeros(4, 2), "scale": batch}, "ignores its argument"),
+        (lambda batch: (torch.zeros(2) for _ in range(batch)), "generator, which holds no tensor"),
+        (lambda batch: None, "returns None, which holds no tensor"),
+    ],
+)
+def test_inputs_that_ignore_the_batch_are_refused(inputs: Any, said: str) -> None:
+    with pytest.raises(WrongResult, match=said):
+        made(inputs).train_batch(torch.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (torch.nn.Linear(2, 2), "must return"),
+        (
+            (torch.nn.Linear(2, 2), torch.zeros(2)),
+            r"a tensor of shape \[2\] as inputs, which must be a function",
+        ),
+        ((torch.nn.Linear(2, 2), None), "returns None as inputs"),
+        ((torch.nn.Linear(2, 2), len, 3), "returns int as loss"),
+        ((torch.nn.Linear(2, 2), len, None, 3), "returns int as optimizer"),
+    ],
+)
+def test_a_function_with_a_wrong_result_is_refused(result: Any, said: str) -> None:
+    with pytest.raises(WrongResult, match=said):
+        FunctionWorkload(lambda: result, {}).build_model()
+
+
+def test_an_optimizer_that_is_none_is_refused() -> None:
+    workload = FunctionWorkload(lambda: (torch.nn.Linear(2, 2), len, None, lambda parameters: None), {})
+    with pytest.raises(WrongResult, match="returns None instead of a torch optimizer"):
+        workload.optimizer(workload.build_model())

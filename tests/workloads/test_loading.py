@@ -106,8 +106,8 @@ def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:
     assert "not a subclass" in refused("ok.py:Other", tmp_path)
     assert "does not define build_model, eval_batch, evaluate, loss" in refused("ok.py:Half", tmp_path)
     assert "needs.py, line 1, needs the module not_installed_anywhere" in refused("needs.py:Mine", tmp_path)
-    assert "SyntaxError" in refused("syntax.py:Mine", tmp_path)
-    assert "SystemExit: 3" in refused("exits.py:Mine", tmp_path)
+    assert "syntax.py, line 1: def f(:\nSyntaxError" in refused("syntax.py:Mine", tmp_path)
+    assert "exits.py, line 1: import sys; sys.exit(3)\nends Python (3)" in refused("exits.py:Mine", tmp_path)
     raised = refused("raises.py:Mine", tmp_path)
     assert "ZeroDivisionError" in raised and "return 1 / 0" in raised
     assert "importlib" not in raised, "the import machinery's frames help nobody"

@@ -5,13 +5,10 @@ The limits on the workload's code are set elsewhere, in ``workloads.sandbox.fork
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from estimators.model import Layout
 from estimators.tracing.session import Recipe
@@ -19,11 +16,11 @@ from estimators.tracing.tracer import examples, trace, trace_peak
 from workloads.archive import ArchiveError, unpack_code
 from workloads.loading import WorkloadError, load_estimable, load_workload
 from workloads.protocol import Workload
+from workloads.refusals import explain
 from workloads.sandbox.imports import check_imports
 from workloads.sandbox.recipe import recipe_of
 
 MEMORY_BYTES = 8 * 2**30  # limit on real memory, which is mostly for data sets; the fake model takes none
-TRACEBACK_BYTES = 4000
 
 
 def profile(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +50,7 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     except (ArchiveError, WorkloadError) as error:
         return error_answer("workload", str(error))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
-        return error_answer("workload", _explain(error), _user_frames(error, code_dir))
+        return error_answer("workload", explain(error, code_dir))
 
 
 class _RefusedParams(Exception):
@@ -113,35 +110,6 @@ def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, 
     return workload, batch
 
 
-def error_answer(kind: str, message: str, frames: str = "") -> dict[str, Any]:
-    """An answer that reports an error of ``kind`` (``params`` or ``workload``); ``frames`` is the traceback's text."""
-    return {"error": message, "kind": kind, "traceback": frames}
-
-
-def _explain(error: BaseException) -> str:
-    """The error as one line, in words for the author of a model who does not know the tracer."""
-    if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
-        return (
-            f"the training step depends on the values of tensors ({error.func}), so its memory cannot be predicted "
-            "before it runs: avoid .item(), float(tensor), tensor.nonzero() and an if on a tensor, and keep values in "
-            "tensors"
-        )
-    if isinstance(error, MemoryError):
-        return (
-            f"the workload takes more than {MEMORY_BYTES >> 30} GiB of memory before any training: keep large data "
-            "sets on disk, and read only the samples of each batch"
-        )
-    return traceback.format_exception_only(error)[-1].strip()
-
-
-def _user_frames(error: BaseException, code_dir: Path | None) -> str:
-    """The traceback without the frames of torch and of this package, unless there are no others."""
-    frames = traceback.extract_tb(error.__traceback__)
-    sandbox = Path(__file__).parent
-    home = code_dir.resolve() if code_dir is not None else sandbox.parent
-
-    def is_own(file: Path) -> bool:
-        return file.is_relative_to(home) and not file.is_relative_to(sandbox)
-
-    own = [frame for frame in frames if is_own(Path(frame.filename))]
-    return "".join(traceback.format_list(own or list(frames)))[-TRACEBACK_BYTES:]
+def error_answer(kind: str, message: str) -> dict[str, Any]:
+    """An answer that reports an error of ``kind`` (``params`` or ``workload``)."""
+    return {"error": message, "kind": kind}

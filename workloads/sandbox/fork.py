@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import re
@@ -15,14 +16,17 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
+from workloads.refusals import Stopped, places
 from workloads.sandbox.answers import MEMORY_BYTES, error_answer, profile
 
 WALL_FACTOR = 4  # seconds of wall-clock time allowed for each second of processor time
-OUTPUT_BYTES = 2000  # the end of the workload's output, kept in case its process dies
+OUTPUT_BYTES = 20_000  # the end of the workload's output, where ``faulthandler`` writes the stack of a crash
+_GRACE_SECONDS = 3  # for a fork that was stopped, to say where it was
 _PR_SET_PDEATHSIG = 1
 
 
@@ -40,7 +44,7 @@ def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -
     os.close(result_write)
     os.close(output_write)
     wall_seconds = WALL_FACTOR * request["seconds"]
-    answer, output = _collect(result_read, output_read, time.monotonic() + wall_seconds)
+    answer, output = _collect(result_read, output_read, time.monotonic() + wall_seconds + _GRACE_SECONDS)
     ended = None if answer else _exit_of(child)
     _end_group(child)
     os.close(result_read)
@@ -48,27 +52,41 @@ def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -
     if answer:
         result: dict[str, Any] = json.loads(answer)
         return result
-    tail = output.decode(errors="replace")
-    if ended is None:
-        return error_answer(
-            "workload",
-            f"tracing the workload took longer than {wall_seconds:g} s and was stopped: look for code that waits or "
-            "downloads when it is imported, in the constructor, build_model or train_batch",
-            tail,
-        )
-    if ended.si_status == signal.SIGXCPU:
-        return error_answer(
-            "workload",
-            f"tracing the workload took more than {request['seconds']} s of processor time and was stopped: look for "
-            "a loop that does not end, or for slow preparation of data",
-            tail,
-        )
+    where = places(_stack(output), Path(request["code_dir"]) if request["code_dir"] else None)
+    return error_answer("workload", "\n".join([*where, *_reason(ended, request["seconds"])]))
+
+
+def _reason(ended: os.waitid_result | None, seconds: int) -> tuple[str, str]:
+    """(why there is no answer, what to do about it)"""
+    if ended is None or ended.si_status == signal.SIGXCPU:
+        stopped = _too_long(seconds) if ended is None else _too_much(seconds)
+        return stopped.what, f"→ {stopped.advice}"
     if ended.si_code == os.CLD_EXITED:
         how, advice = "os._exit or a similar call", "raise an exception instead"
     else:
         how = f"signal {signal.Signals(ended.si_status).name}"
         advice = "look for a crash in native code, or for a machine that is out of memory"
-    return error_answer("workload", f"the workload ended the process that traced it (by {how}): {advice}", tail)
+    return f"ended the process that traced it (by {how})", f"→ {advice}"
+
+
+def _too_long(seconds: int) -> Stopped:
+    return Stopped(
+        f"took longer than {WALL_FACTOR * seconds:g} s and was stopped",
+        "look for code that waits or downloads: at import, in the constructor, or where batches are made",
+    )
+
+
+def _too_much(seconds: int) -> Stopped:
+    return Stopped(
+        f"took more than {seconds} s of processor time and was stopped",
+        f"look for a loop that does not end; for a large model, allow more with scamp estimate --seconds {4 * seconds}",
+    )
+
+
+def _stack(output: bytes) -> list[tuple[str, int]]:
+    """Files and line numbers that ``faulthandler`` has written where a process crashed, the deepest last."""
+    lines = re.findall(r'^  File "(.+)", line (\d+) in ', output.decode(errors="replace"), re.MULTILINE)
+    return [(file, int(line)) for file, line in reversed(lines)]
 
 
 def _serve_fork(
@@ -126,12 +144,27 @@ def _end_group(leader: int) -> None:
 
 
 def _limit(seconds: int) -> None:
-    """Limit this process's memory and processor time; wall-clock time would fail candidates on a busy machine."""
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # SIGXCPU, then SIGKILL
+    """Limit this process's memory and time: mostly processor time, as wall-clock time would fail candidates on a busy
+    machine. What takes too long is stopped by an exception, whose traceback shows where it was."""
+    faulthandler.enable(all_threads=False)
+    faulthandler.register(signal.SIGXCPU, all_threads=False, chain=True)
+    signal.signal(signal.SIGPROF, _stop(_too_much(seconds)))
+    signal.signal(signal.SIGALRM, _stop(_too_long(seconds)))
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, WALL_FACTOR * seconds)
+    most = seconds + _GRACE_SECONDS  # for native code, during which no Python handler runs
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most + 1))  # SIGXCPU, then SIGKILL
     match = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
     held = int(match[1]) * 1024 if match else 0
     resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY_BYTES, held + MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _stop(why: Stopped) -> Callable[[int, FrameType | None], None]:
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise why
+
+    return handler
 
 
 def die_with_parent() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
+from estimators.model import Layout
 from estimators.tracing.session import Recipe
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.protocol import Split, Workload
+from workloads.refusals import expect
 from workloads.training.step import train_step
 
 _STEPS = 1000  # passed to ``on_step``; the length of the study does not change the structure of a step
@@ -14,12 +17,17 @@ _STEPS = 1000  # passed to ``on_step``; the length of the study does not change 
 
 def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
     """The tracer's recipe for ``workload``; ``on_cuda`` traces the step as it runs on CUDA."""
+
+    def optimizer(model: torch.nn.Module, layout: Layout, mesh: DeviceMesh | None) -> torch.optim.Optimizer:
+        made = expect(workload.optimizer(model), torch.optim.Optimizer, workload.optimizer, "a torch optimizer")
+        return spread_optimizer(made, layout, mesh)
+
     return Recipe(
-        build_model=workload.build_model,
+        build_model=lambda: expect(workload.build_model(), torch.nn.Module, workload.build_model, "an nn.Module"),
         make_batch=lambda size: workload.train_batch(torch.arange(size) % workload.num_train),
         blocks=workload.blocks,
         apply_plan=apply_plan,
-        optimizer=lambda model, layout, mesh: spread_optimizer(workload.optimizer(model), layout, mesh),
+        optimizer=optimizer,
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
         most_parts=_most_parts,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from workloads.protocol import Batch, Chain, Workload
+from workloads.refusals import expect_loss
 
 
 def train_step(
@@ -32,7 +33,7 @@ def train_step(
     else:
         losses = []
         for batch in micro_batches:
-            loss = workload.loss(model, batch) / num
+            loss = expect_loss(workload.loss(model, batch), workload.loss) / num
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             del batch, loss  # otherwise they are still alive while the next batch is made

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from estimators.tracing.recorder import Recorder
 from estimators.tracing.stand_ins import UnknownNumber, stand_ins
+from tests.estimators.tracing import checks
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_values_that_depend_on_no_training_are_those_of_real_tensors(
     recorder: Recorder, code: Callable[[], Any]
 ) -> None:
     seen = code()
-    assert recorder.values.assumed == set()
+    assert recorder.values.assumed == []
     with torch._C._DisableTorchDispatch():
         assert seen == code()
 
@@ -64,12 +65,12 @@ def test_values_that_depend_on_no_training_are_those_of_real_tensors(
 @pytest.mark.parametrize(
     "code",
     [
-        lambda: torch.rand(3).nonzero(),
-        lambda: bool(torch.rand(3).sum() > 0),
-        lambda: torch.empty(3).tolist(),
-        lambda: int(torch.rand(3).argmax()),
-        lambda: torch.ones(3).mul_(torch.rand(3)).tolist(),
-        lambda: torch.rand(3)[torch.rand(3) > 0],
+        lambda: torch.empty(3).nonzero(),
+        lambda: bool(torch.empty(3).sum() > 0),
+        lambda: torch.rand(30).tolist(),
+        lambda: int(torch.rand(30).sum()),
+        lambda: torch.ones(3).mul_(torch.empty(3)).tolist(),
+        lambda: torch.rand(30)[torch.rand(30) > 0],
     ],
 )
 def test_values_that_nobody_knows_are_refused(recorder: Recorder, code: Callable[[], Any]) -> None:
@@ -86,32 +87,69 @@ def test_what_is_written_at_random_is_forgotten(recorder: Recorder) -> None:
 
 
 def test_checks_for_nan_pass_and_it_is_told(recorder: Recorder) -> None:
-    x = torch.rand(3, 4)
-    assert torch.isfinite(x).all() and not torch.isnan(x).any() and not (x.isinf() | x.isnan()).any()
-    assert {one.partition(" (")[0] for one in recorder.values.assumed} == {"checks for NaN and infinity find none"}
-    assert all("test_values.py:" in one for one in recorder.values.assumed)
+    x = torch.empty(3, 4)
+    found = [torch.isfinite(x).all(), torch.isnan(x).any(), (x.isinf() | x.isnan()).any(), x.isnan().sum()]
+    assert [int(one) for one in found] == [1, 0, 0, 0]
+    (assumed,) = recorder.values.assumed
+    assert assumed.startswith("checks for NaN and infinity find none (test_values.py:")
     with pytest.raises(DataDependentOutputException):
-        assert (x == 0).all()
+        bool((x == 0).all())
 
 
-def test_whole_numbers_of_a_batch_decide_and_it_is_told(recorder: Recorder) -> None:
+def test_values_of_a_batch_decide_and_it_is_told(recorder: Recorder) -> None:
     with torch._C._DisableTorchDispatch():
         batch = {"labels": torch.tensor([3, 9]), "images": torch.rand(2, 4)}
     fake = recorder.copied(batch)
-    assert fake["labels"].max().item() == 9
+    assert fake["labels"].max().item() == 9 and fake["images"].max() <= 1
     (assumed,) = recorder.values.assumed
     assert assumed.startswith("data decide as the first samples do (test_values.py:")
     with pytest.raises(DataDependentOutputException):
-        bool(fake["images"].max() > 0)
+        bool(nn.Linear(4, 1)(fake["images"]).max() > 0)
 
 
 def test_a_number_of_the_training_may_be_printed_and_not_compared(recorder: Recorder) -> None:
-    loss = torch.rand(3).mean().item()
+    loss = torch.empty(3).mean().item()
     mean = (loss + 2 * loss) / 3
     assert isinstance(mean, UnknownNumber) and f"{mean:.2f}" == "1.00"
     for look in (lambda: mean < 1, lambda: bool(mean), lambda: max(mean, 0.0), lambda: int(mean)):
         with pytest.raises(DataDependentOutputException):
             look()
+
+
+@pytest.mark.parametrize(
+    "check",
+    [checks.asserts, checks.raises, checks.raises_over_several_lines, lambda x: torch._check_tensor_all(x > 0)],
+)
+def test_a_check_that_a_healthy_run_passes_is_passed(recorder: Recorder, check: Callable[[Tensor], None]) -> None:
+    check(torch.empty(3))
+    (assumed,) = recorder.values.assumed
+    assert assumed.startswith("a check holds (")
+    check(torch.ones(3))
+    for wrong in (-torch.ones(3), 3 * torch.ones(3) * (check.__name__ != "<lambda>")):
+        with pytest.raises((AssertionError, ValueError, RuntimeError)):
+            check(wrong)
+
+
+def test_a_branch_is_no_check(recorder: Recorder) -> None:
+    with pytest.raises(DataDependentOutputException):
+        checks.branches(torch.empty(3))
+
+
+def test_a_model_chooses_evenly_or_always_the_same() -> None:
+    chosen = {}
+    for even in (True, False):
+        with FakeTensorMode() as fake, Recorder(fake, even=even) as recorder, stand_ins(recorder.values):
+            experts = torch.empty(6, 4).topk(2).indices
+            counts = nn.functional.one_hot(experts, 4).sum((0, 1)).tolist()
+            rows = (experts == 1).nonzero()
+            chosen[even] = (counts, list(rows.shape), torch.empty(3, 5).argmax(1).tolist())
+            assert recorder.values.assumed[0].startswith("choices by the model are even (")
+    assert chosen == {True: ([3, 3, 3, 3], [3, 2], [0, 1, 2]), False: ([6, 6, 0, 0], [6, 2], [0, 0, 0])}
+
+
+def test_a_few_random_numbers_are_drawn(recorder: Recorder) -> None:
+    assert 0 <= torch.rand([]).item() < 1 and recorder.values.has_drawn
+    assert recorder.values.assumed == []
 
 
 def test_a_copy_of_a_module_has_memory_and_gradients_of_its_own(recorder: Recorder) -> None:

@@ -15,9 +15,11 @@ from rich.console import Console
 
 from estimators.devices.catalogue import KINDS, gpu
 from estimators.devices.kind import DeviceKind, Figure, Rate
-from estimators.model import CATEGORIES, MIB, Layout
+from estimators.memory import VIRTUAL_MARGIN
+from estimators.model import CATEGORIES, MIB, Layout, ModelProfile, Plan, Prediction
+from estimators.work import StepWork, Work
 from placement.model import Cluster
-from placement.planning.planner import ChosenPlan, NoPlan
+from placement.planning.planner import ChosenPlan, NoPlan, Option
 from scamp_service.cli.estimate_table import as_table, footnotes, headline
 from scamp_service.cluster.gpu_nodes import GPU_CONTEXT_MIB
 from scamp_service.errors import InvalidInput
@@ -256,6 +258,10 @@ def bare(width: int):
 
 def wrong():
     return Net(4)
+
+def endless():
+    while True:
+        pass
 """
 
 
@@ -288,6 +294,8 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
     assert state_bytes(given, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
     assert state_bytes(given, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
     refuses(function("bare"), r"returns a tensor of shape \[\d+, 8\], which is not a loss", width=8)
+    endless = Estimator("nets.py:endless", packed.getvalue(), folder, pool=pool, seconds=1)
+    refuses(endless, r"nets\.py, line \d+: (pass|while True:)\ntook more than 1 s of .*\n→ .* --seconds 4")
     refuses(function("wrong"), r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net")
     with pytest.raises(InvalidInput, match="defines no class or function none"):
         function("none")
@@ -317,4 +325,62 @@ def test_the_command_prints_a_table_or_json_and_one_line_for_a_mistake(tmp_path:
         (["--expandable-segments"], "name a GPU with --device"),
     ):
         failed = scamp(*command, *arguments)
-        assert failed.returncode == 2 and complaint in failed.stderr and len(failed.stderr.splitlines()) == 1
+        said = [line for line in failed.stderr.splitlines() if not line.startswith("tracing ")]
+        assert failed.returncode == 2 and len(said) == 1 and complaint in said[0]
+
+
+def test_without_a_size_of_the_devices_all_peaks_are_shown_and_how_large_devices_must_be(
+    estimator: Estimator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SCAMP_DEVICE_MIB", raising=False)
+    cluster, _ = target(Settings(), None, 2, None, any_size=True)
+    found = estimator.estimate(MEDIUM, cluster)
+    known = estimator.estimate(MEDIUM, devices(2, 10_000))
+    assert [option.prediction for option in found.options] == [option.prediction for option in known.options]
+    least = min(found.options, key=lambda option: option.prediction.reserved_mib)
+    assert f"needs a device of {found.options[0].prediction.reserved_mib} MiB" in found.reason
+    assert f"least: {least.prediction.reserved_mib} MiB per device on {least.plan}" in found.reason
+    text = shown(found)
+    assert "≥" not in text and "max" not in text
+    data = found.to_json()
+    assert {one["offered_mib"] for one in data["options"]} == {None} and data["reason"] == found.reason
+    assert {one["largest_micro_batch"] for one in data["options"]} == {None}
+
+
+@pytest.mark.parametrize("named", ["mib", "environment", "device", "study"])
+def test_a_size_that_was_named_is_kept(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SCAMP_DEVICE_MIB", raising=False)
+    if named == "environment":
+        monkeypatch.setenv("SCAMP_DEVICE_MIB", "77")
+    cluster, _ = target(
+        Settings(),
+        "T4" if named == "device" else None,
+        None,
+        77 if named in ("mib", "device") else None,
+        any_size=named != "study",
+    )
+    assert cluster.devices[0].capacity_mib == (77 if named != "study" else 96)
+
+
+SLOW = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
+
+
+@pytest.mark.parametrize("scale_mib", [9, 999, 9_999, 1_000_000])
+@pytest.mark.parametrize("kind", [SLOW, gpu("H100")], ids=["virtual", "gpu"])
+def test_large_figures_fit_eighty_columns(scale_mib: int, kind: DeviceKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(100, 128, dp_shard=64, recompute=True)
+    peak = scale_mib * MIB
+    parts = dict.fromkeys(("parameters", "gradients", "optimizer", "activations", "gathered", "scratch", "batch"), peak)
+    work = StepWork(Work(), Work(), Work())
+    profile = ModelProfile("", 10**9, 10**9, {}, dict.fromkeys((Layout(), plan.layout), work))
+    options = [
+        Option(replace(plan, recompute=recompute), Prediction(peak, parts=parts), 2 * scale_mib, at_least=recompute)
+        for recompute in (False, True)
+    ]
+    found = Estimate({"width": 64}, 128 * 64 * 100, profile, options, NoPlan("no plan"), VIRTUAL_MARGIN, kind)
+    monkeypatch.setattr(Estimate, "smallest_capacity_bytes", lambda self, option: peak)
+    monkeypatch.setattr(Estimate, "largest_micro_batch", lambda self, option: 999_999)
+    lines = shown(found).splitlines()
+    table = lines[[line.startswith("ranks") for line in lines].index(True) :][:3]
+    assert "…" not in "".join(table) and max(map(len, lines[2:5])) <= 80
+    assert "128×100" in table[1]

@@ -50,7 +50,7 @@ def test_numbers_are_read_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "got None"),
+        ("", "got nothing"),
         ("[1, 2]", "got [1, 2]"),
         ("just words", "got 'just words'"),
         ("name: [", "not valid YAML in line 1"),

@@ -1,0 +1,1 @@
+"""Parts of ``benchmarks.coverage``: one module each, and the models that they ask about."""

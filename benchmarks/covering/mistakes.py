@@ -1,0 +1,372 @@
+"""Counts the mistakes and hostile inputs that the command line answers with one clear message.
+
+``python -m benchmarks.covering.mistakes [WORD …]`` gives each of them, or those with these words in their names, to
+``scamp estimate``, or as a study to ``scamp run``. An answer is clear if it comes in time, with the documented exit
+code, in at most four lines, without a traceback or a path of ScaMP or torch, and with the words that the user needs:
+the file and line marked ``# here``, what happened, what to do. The command line runs in this process, and one trace
+process serves all. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from scamp_service.cli.main import main as scamp
+from scamp_service.settings import ROOT
+from scamp_service.sizing.trace_pool import TracePool
+
+TRACE_SECONDS = 2
+LIMIT_SECONDS = 15.0  # for an answer; each trace has two seconds of processor time, and eight of waiting
+MOST_LINES = 4
+OURS = re.compile(rf"Traceback|{re.escape(str(ROOT))}|site-packages|(scamp_service|workloads|estimators|torch)/\w")
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """Files, the arguments of ``scamp``, and the words that a user needs. ``code`` is the exit code."""
+
+    name: str
+    files: Mapping[str, str | bytes]
+    words: tuple[str, ...]
+    arguments: tuple[str, ...] = ("estimate", "nets.py:make")
+    code: int = 2
+
+    @property
+    def wanted(self) -> list[str]:
+        """The words, with the file and line that are marked in the files."""
+        marked = [
+            f"{file}, line {number}"
+            for file, text in self.files.items()
+            for number, line in enumerate(text.splitlines() if isinstance(text, str) else (), 1)
+            if "# here" in line
+        ]
+        return [*marked, *self.words]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the command line said, and how long it took."""
+
+    code: int
+    text: str
+    seconds: float
+
+    def faults(self, mistake: Mistake) -> list[str]:
+        """Why it is not clear; empty if it is."""
+        found = []
+        if self.code != mistake.code:
+            found.append(f"exit code {self.code} instead of {mistake.code}")
+        if self.seconds > LIMIT_SECONDS:
+            found.append(f"took {self.seconds:.0f} s")
+        if (lines := len(self.text.splitlines())) > MOST_LINES:
+            found.append(f"{lines} lines")
+        if ours := OURS.search(self.text):
+            found.append(f"shows {ours[0]!r}")
+        return found + [f"does not say {words!r}" for words in mistake.wanted if words not in self.text]
+
+
+def function(
+    name: str,
+    *words: str,
+    top: str = "",
+    init: str = "pass",
+    forward: str = "return self.layer(x)",
+    inputs: str = "return torch.zeros(batch, 8)",
+    loss: str = "return model(x).square().mean()",
+    returns: str = "return Net(), inputs, loss",
+    options: tuple[str, ...] = (),
+    code: int = 2,
+) -> Mistake:
+    """A mistake in one place of a function that makes a model; ``# here`` marks the line that the answer must name."""
+    source = f"""
+import ctypes, os, socket, sys, threading, time
+import numpy as np
+import torch
+from torch import nn
+{top}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.embedding = nn.Embedding(8, 8)
+        {init}
+
+    def forward(self, x):
+        {forward}
+
+def make(width=8):
+    def inputs(batch):{_marked(inputs)}
+        {inputs}
+
+    def loss(model, x):{_marked(loss)}
+        {loss}
+
+    {returns}
+"""
+    return Mistake(name, {"nets.py": source}, words, ("estimate", "nets.py:make", *options), code)
+
+
+def _marked(body: str) -> str:
+    """A mark for the definition of a function whose result is wrong as a whole."""
+    return "  # here" if body.endswith("# whole") else ""
+
+
+def workload(
+    name: str, *words: str, change: tuple[str, str] = ("", ""), options: tuple[str, ...] = (), code: int = 2
+) -> Mistake:
+    """A mistake in a class, in which ``change`` replaces one text by another."""
+    source = """
+import torch, os
+from torch import nn
+from torch.utils.data import DataLoader
+from workloads.protocol import Workload
+
+class Mine(Workload):
+    num_train = num_eval = 8
+    def build_model(self):
+        return nn.Linear(8, self.params.get("width", 8))
+    def train_batch(self, indices):
+        return torch.zeros(len(indices), 8)
+    def eval_batch(self, indices):
+        return torch.zeros(len(indices), 8)
+    def loss(self, model, batch):
+        return model(batch).square().mean()
+    def evaluate(self, model, batch):
+        return {}
+"""
+    files = {"nets.py": source.replace(*change) if change[0] else source}
+    return Mistake(name, files, words, ("estimate", "nets.py:Mine", *options), code)
+
+
+def study(name: str, *words: str, text: str | bytes | None = None, nets: str = "", **changes: object) -> Mistake:
+    """A study with a mistake, submitted by ``scamp run``: it is refused before anything starts."""
+    spec: dict[str, object] = {
+        "name": "mine",
+        "workload": "vit_digits",
+        "objective": {"metric": "accuracy"},
+        "space": {"lr": {"low": 0.1, "high": 1.0}},
+    }
+    spec |= changes
+    file = text if text is not None else json.dumps({key: value for key, value in spec.items() if value is not None})
+    return Mistake(name, {"study.yaml": file} | ({"nets.py": nets} if nets else {}), words, ("run", "study.yaml"))
+
+
+def arguments(name: str, *words: str, given: str) -> Mistake:
+    """A mistake in the arguments of ``scamp estimate``."""
+    return Mistake(name, {"empty.py": "", "folder.py/in": "", "study.yaml": GOOD_STUDY}, words, tuple(given.split()))
+
+
+GOOD_STUDY = json.dumps({
+    "name": "mine",
+    "workload": "vit_digits",
+    "objective": {"metric": "accuracy"},
+    "space": {"width": {"choice": [16, 32]}},
+})  # fmt: skip
+
+MISTAKES = (
+    # values of tensors
+    function("print of a loss", "drop the print", loss="out = model(x).mean(); print(out.item()); return out  # here"),
+    function(".item() in forward", "keep the value in a tensor",
+             forward="return self.layer(x) * x.max().item()  # here"),
+    function("if on a tensor", "torch.where", forward="return self.layer(x) if x.sum() > 0 else x  # here"),
+    function("nonzero", "size depends on values", forward="return self.layer(x)[x.nonzero()[:, 0]]  # here"),
+    function("boolean mask", "multiply by a mask", forward="return self.layer(x)[x > 0]  # here"),
+    function("range of a label", "take sizes from shapes", loss="n = int(x.max()); return model(x).mean()  # here"),
+    function("one_hot without classes", "shapes or parameters",
+             loss="return (model(x) * nn.functional.one_hot(x.long()).sum()).mean()  # here"),
+    function("numpy in forward", "torch's functions", forward="return self.layer(x) * np.tanh(x).sum()  # here"),
+    function(".numpy() in forward", "torch's functions", forward="return self.layer(x) * x.numpy().sum()  # here"),
+    function("format of a loss", "print it after",
+             loss="out = model(x).mean(); print(f'{out:.3f}'); return out  # here"),
+    function("unique", "size depends on values", forward="return self.layer(x) * len(torch.unique(x))  # here"),
+    # wrong tensors
+    function("inputs of another type", "scalar types: Long", ".to(dtype)", forward="return self.embedding(x)  # here"),
+    function("inputs of another size", "[2, 9]", "sizes", inputs="return torch.zeros(batch, 9)",
+             forward="return self.layer(x)  # here"),
+    function("sizes that differ in forward", "[2, 8]", "sizes", forward="return x @ self.layer(x)  # here"),
+    function("types that differ under autocast", "dtype", forward="with torch.autocast('cpu'): "
+             "return self.layer(x).double() @ self.layer(x).T  # here"),
+    function("targets of another type", "dtype", loss="return nn.functional.cross_entropy(model(x), x[:, 0])  # here"),
+    function("in-place change of a parameter", "no_grad",
+             forward="self.layer.weight.add_(1); return self.layer(x)  # here"),
+    function("the model on a GPU", "leave devices", returns="return Net().to('cuda'), inputs, loss  # here"),
+    function("a tensor on a GPU", "leave devices",
+             forward="return self.layer(x) + torch.ones(8, device='cuda')  # here"),
+    # wrong results
+    function("returns only the model", "must return (model, inputs", returns="return Net()"),
+    function("returns no model", "must return (model, inputs", returns="return 3, inputs"),
+    function("inputs is a tensor", "must be a function", returns="return Net(), torch.zeros(4, 8), loss"),
+    function("inputs ignores batch", "ignores its argument", inputs="return torch.zeros(4, 8)  # whole"),
+    function("inputs is a generator", "generator", inputs="yield torch.zeros(batch, 8)  # whole"),
+    function("inputs without a tensor", "no tensor", inputs="return None  # whole"),
+    function("no loss", "not a loss", "loss(model, inputs)", returns="return Net(), inputs"),
+    function("loss not scalar", "one number", ".mean()", loss="return model(x)  # whole"),
+    function("loss detached", "no trained parameter", loss="return model(x).mean().detach()  # whole"),
+    function("loss without gradients", "no_grad", loss="with torch.no_grad(): return model(x).mean()  # whole"),
+    function("loss is a number", "instead of the loss", loss="return 0.5  # whole"),
+    function("nothing is trained", "no trained parameter", init="self.requires_grad_(False)"),
+    function("optimizer without parameters", "parameters",
+             returns="return Net(), inputs, loss, lambda p: torch.optim.SGD([], 0.1)  # here"),
+    function("optimizer returns None", "a torch optimizer",
+             returns="return Net(), inputs, loss, lambda p: None  # here"),
+    workload("a class: loss not scalar", "one number", "nets.py, line 15", change=(".square().mean()", "")),
+    workload("a class: no model", "nn.Module", "nets.py, line 9",
+             change=('return nn.Linear(8, self.params.get("width", 8))', "return None")),
+    workload("a class: abstract method missing", "evaluate", change=("def evaluate", "def judge")),
+    workload("a class that is no Workload", "Workload", change=("Mine(Workload)", "Mine")),
+    workload("DataLoader with workers", "1 rank", "needs a device", code=0, options=("--count", "1"), change=(
+        "return torch.zeros(len(indices), 8)\n    def eval",
+        "return next(iter(DataLoader(torch.zeros(64, 8), len(indices), num_workers=2)))\n    def eval")),
+    workload("DataLoader whose worker dies", "num_workers=0", "nets.py, line 12", change=(
+        "return torch.zeros(len(indices), 8)\n    def eval",
+        "return next(iter(DataLoader(range(8), num_workers=1, collate_fn=lambda _: os._exit(1))))\n    def eval")),
+    # files
+    function("syntax error", "not valid Python", top="x = = 1  # here"),
+    function("missing import", "nobody_has_this", "pip install", top="import nobody_has_this  # here"),
+    function("raises when imported", "no such disk", top="raise RuntimeError('no such disk')  # here"),
+    function("a download when imported", "network", "beforehand",
+             top="socket.create_connection(('127.0.0.1', 9), 1)  # here"),
+    function("a file that is not there", "--working-dir", top="open('weights.bin')  # here"),
+    function("sys.exit when imported", "raise an exception", top="sys.exit(1)  # here"),
+    Mistake("a binary file", {"nets.py": bytes(range(256))}, ("nets.py", "not valid Python")),
+    Mistake("an empty file", {"nets.py": ""}, ("nets.py defines no class or function make",)),
+    Mistake("a misspelt function", {"nets.py": "def mak(): ..."}, ("no class or function make",)),
+    # hostile code
+    function("a loop without end in __init__", "2 s of processor time", "--seconds",
+             init="while True: pass  # here"),
+    function("sleeps for ever", "longer than 8 s", inputs="time.sleep(1e6)  # here"),
+    function("os._exit", "os._exit", "raise an exception", init="os._exit(3)"),
+    function("sys.exit", "raise an exception", init="sys.exit('bye')  # here"),
+    function("segfault", "SIGSEGV", init="ctypes.string_at(0)  # here"),
+    function("an enormous list in the constructor", "memory", init="self.data = bytearray(2**40)  # here"),
+    function("an enormous tensor when imported", "memory", top="data = torch.ones(2**40)  # here"),
+    function("recursion", "end", forward="return self(x)  # here"),
+    function("an enormous message", "x" * 50, init="raise KeyError('x' * 2**20)  # here"),
+    function("a broken error", "Broken", top="class Broken(Exception):\n    def __str__(self): return 1 / 0",
+             init="raise Broken()  # here"),
+    function("huge output, then an error", "after", init="print('x' * 2**22); raise KeyError('after')  # here"),
+    function("a thread left running", "1 rank", "needs a device", code=0,
+             top="threading.Thread(target=time.sleep, args=(1e6,)).start()"),
+    function("a fork left running", "1 rank", "needs a device", code=0, top="os.fork() or time.sleep(1e6)"),
+    # parameters
+    function("unknown parameter", "depth", "width=8", options=("--param", "depth=2")),
+    function("parameter of a wrong type", "'wide'", init="self.other = nn.Linear(8, 'wide')  # here"),
+    function("NaN as learning rate", "nan", options=("--param", "lr=.nan")),
+    function("batch 0", "positive whole number", options=("--param", "batch=0")),
+    function("batch negative", "positive whole number", options=("--param", "batch=-4")),
+    workload("a parameter that the model refuses", "nets.py, line 10", options=("--param", "width=wide")),
+    # arguments
+    arguments("misspelt parameter of a study", "no parameter 'widht'", "width",
+              given="estimate study.yaml --param widht=8"),
+    arguments("parameter without a value", "NAME=VALUE", given="estimate vit_digits --param width"),
+    arguments("--mib 0", "--mib", given="estimate vit_digits --mib 0"),
+    arguments("--count 0", "--count", given="estimate vit_digits --count 0"),
+    arguments("--seconds 0", "--seconds", given="estimate vit_digits --seconds 0"),
+    arguments("unknown GPU", "H100", given="estimate vit_digits --device H1000"),
+    arguments("a plan with an unknown field", "no field 'pt'", given="estimate vit_digits --plan micro_batch=4,pt=2"),
+    arguments("an illegal plan", "spatial", given="estimate vit_digits --plan micro_batch=4,tp=2,spatial=2"),
+    arguments("a module that does not exist", "nobody/nets.py", given="estimate nobody.nets:make"),
+    arguments("a folder instead of a file", "folder.py", given="estimate folder.py:make"),
+    arguments("unknown built-in", "vit_digits", given="estimate vit_digit"),
+    arguments("a file without a name", "FILE.py:Class", given="estimate empty.py"),
+    arguments("a folder", "FILE.py:Class", given="estimate ."),
+    # studies
+    study("a study with an unknown key", "spaces", spaces={}),
+    study("a study without an objective", "objective", objective=None),
+    study("a study with an empty range", "lr", space={"lr": {"low": 1.0, "high": 0.1}}),
+    study("an empty study", "got nothing", text=""),
+    study("a binary study", "study.yaml", text=bytes(range(128, 256))),
+    study("a study that is no YAML", "line", text="name: [1, 2"),
+    study("a study without its file", "nets.py", "does not exist", workload="nets.py:Mine"),
+    study("a study of a function", "not trained", workload="nets.py:make",
+          nets="def make(): ..."),
+    study("a study whose file is broken", "no such disk", workload="nets.py:Mine",
+          nets="class Mine: ...\nraise RuntimeError('no such disk')  # here"),
+    Mistake("a folder as a study", {"study.yaml/in": ""}, ("study.yaml", "directory"), ("run", "study.yaml")),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Print each mistake with its answer, and the figures."""
+    print(json.dumps(measured([one for one in MISTAKES if all(word in one.name for word in sys.argv[1:])])))
+
+
+def measured(mistakes: Sequence[Mistake] = MISTAKES) -> dict[str, float]:
+    """Number of mistakes, percentage of clear answers, and seconds; prints each mistake with its answer."""
+    began, num_clear = time.monotonic(), 0
+    with warm_command_line():
+        for mistake in mistakes:
+            answer = answer_to(mistake)
+            faults = answer.faults(mistake)
+            num_clear += not faults
+            print(f"{'UNCLEAR' if faults else 'clear'}  {mistake.name}  ({answer.seconds:.1f} s)", flush=True)
+            print("".join(f"    {line}\n" for line in [*answer.text.splitlines()[:12], *(f"! {f}" for f in faults)]))
+    return {
+        "mistakes": len(mistakes),
+        "mistakes_clear_pct": round(100 * num_clear / max(1, len(mistakes)), 1),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def answer_to(mistake: Mistake) -> Answer:
+    """What ``scamp`` says in a new folder with the files of ``mistake``. A file whose name ends in / is a folder."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for name, content in mistake.files.items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+        limit = ["--seconds", str(TRACE_SECONDS)] if "--seconds" not in mistake.arguments else []
+        given = [*mistake.arguments, *(limit if mistake.arguments[0] == "estimate" else [])]
+        out, err, code, began = io.StringIO(), io.StringIO(), 0, time.monotonic()
+        with (
+            patch.object(sys, "argv", ["scamp", *given]),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                scamp()
+            except SystemExit as ended:
+                code = ended.code if isinstance(ended.code, int) else 0
+            except Exception:  # a bug of ScaMP, which the user would see as a traceback
+                code = 1
+                traceback.print_exc()
+        seconds = time.monotonic() - began
+    said = [line for line in err.getvalue().splitlines() if not line.startswith("tracing ")]
+    said += [line for line in out.getvalue().splitlines() if line.startswith("→")]  # of a table, its conclusion
+    return Answer(code, "\n".join(said), seconds)
+
+
+@contextlib.contextmanager
+def warm_command_line() -> Iterator[None]:
+    """Have all estimates of this process share one trace process, and a data directory of their own."""
+
+    class Kept(TracePool):
+        def __exit__(self, *exc_info: object) -> None:
+            """Keep its process for the next estimate."""
+
+    pool = Kept(1)
+    try:
+        with (
+            tempfile.TemporaryDirectory() as data_dir,
+            patch.dict(os.environ, {"SCAMP_DATA_DIR": data_dir}),
+            patch("scamp_service.sizing.estimate.TracePool", lambda: pool),
+        ):
+            yield
+    finally:
+        TracePool.__exit__(pool)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Compares predicted peaks of families of ``transformers`` and of models of torch alone with what steps allocate.
+
+The prediction is what a user gets: through the trace process, with nothing cached. The true value is counted by
+``heap.c`` in a process of its own, with one thread.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy
+import torch
+
+from benchmarks.covering import plain
+from benchmarks.covering.asked import Asked
+from benchmarks.covering.asking import ask, tracked
+from benchmarks.covering.listed import LISTED, UNAFFORDABLE
+from benchmarks.estimating import heap
+from benchmarks.estimating.counted import peak_over_kept, steps
+from benchmarks.estimating.process import last_line
+from estimators.model import MIB
+
+BATCHES, PRECISIONS, NUM_FAMILIES = (3, 7, 13), ("fp32", "bf16", "amp"), 50
+TITLE = "Peaks of models that nobody chose"
+HEADER = ("predicted MiB", "counted MiB", "error", "MemTracker", "case")
+ABOUT = f"""\
+Peaks of two real steps, in a process where every allocation from the C library is counted, less the memory that
+libraries keep when the model is gone. {NUM_FAMILIES} families are drawn by the seed, with one of three batches and one
+of three precisions each; the other cases are models of torch alone. `MemTracker` is torch's own estimate of the same
+steps, or why it fails. A refused case is not run; its reason is below the table."""
+
+
+def cases(quick: bool, seed: int) -> Sequence[Asked]:
+    """Families drawn by ``seed``, and all models of torch alone; or a few of both.
+
+    Refused families are drawn, too, so that the draw does not depend on the estimator; they are no compared cases.
+    """
+    if quick:
+        small = {"model": "mlp", "optimizer": "SGD", "batch": 3}
+        return [Asked("families", {"family": "gpt2", "batch": 3}), Asked("plain", small)]
+    names = random.Random(seed).sample([name for name in LISTED if name not in UNAFFORDABLE], NUM_FAMILIES)
+    drawn = [
+        Asked("families", {"family": name, "precision": PRECISIONS[number % 3], "batch": BATCHES[number // 3 % 3]})
+        for number, name in enumerate(names)
+    ]
+    return [*drawn, *plain_cases()]
+
+
+def plain_cases() -> list[Asked]:
+    """Every model of torch alone once, every optimizer once, and clipping and averages of weights."""
+    special = {"bag_sparse": "SparseAdam", "embedding_sparse": "SGD", "mlp": "", "mlp_matrices": "Muon"}
+    several = {"lstm": 3, "gru": 3, "convnext": 3, "mobilenet": 3, "resnet": 3, "unet": 3, "encoder": 3, "conv_3d": 3}
+    made: list[Asked] = []
+    for number, name in enumerate(plain.MODELS):
+        optimizer = special.get(name, "AdamW")
+        for again in range(several.get(name, 1)):
+            precision = "fp32" if "sparse" in name else PRECISIONS[(number + again) % 3]
+            params = {"model": name, "precision": precision, "batch": BATCHES[(number // 3 + again) % 3]}
+            made += [Asked("plain", {**params, "optimizer": optimizer})] if optimizer else []
+    for number, optimizer in enumerate(o for o in plain.OPTIMIZERS if o not in ("Muon", "SparseAdam")):
+        made.append(Asked("plain", {"model": "mlp", "optimizer": optimizer, "batch": BATCHES[number % 3]}))
+    for number, more in enumerate([{"clip": "norm"}, {"clip": "value"}, {"ema": True}]):
+        made.append(Asked("plain", {"model": "encoder", "batch": BATCHES[number % 3], **more}))
+    made.append(Asked("plain", {"model": "resnet", "batch": 7, "ema": True, "clip": "norm", "optimizer": "SGD"}))
+    made.append(Asked("plain", {"model": "embedding_sparse", "batch": 7, "optimizer": "SparseAdam"}))
+    made.append(Asked("plain", {"model": "resnet_group_norm", "batch": 3}, "Averaged"))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Bytes. ``refusal`` and ``tracker_failure`` say why there is no prediction; the bytes are then 0."""
+
+    predicted: int
+    measured: int
+    refusal: str
+    tracker_bytes: int
+    tracker_failure: str
+    assumptions: list[str] = field(default_factory=list)
+
+    def error_pct(self, predicted: int | None = None) -> float:
+        """Error of ``predicted`` (None: the estimator's) in percent of the measured bytes; negative: too low."""
+        return 100 * ((self.predicted if predicted is None else predicted) / self.measured - 1)
+
+    def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
+        if self.refusal:
+            return ["", "", "refused", ""]
+        tracker = self.tracker_failure or f"{self.error_pct(self.tracker_bytes):+.2f} %"
+        sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (self.predicted, self.measured)]
+        return [*sizes, f"{self.error_pct():+.2f} %" + " bounded" * bool(self.assumptions), tracker]
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Median and 95th percentile of absolute errors, the lowest error, and the same of ``MemTracker``."""
+    answered = [result for result in results if not result.refusal]
+    tracked_ = [abs(result.error_pct(result.tracker_bytes)) for result in answered if not result.tracker_failure]
+    found: dict[str, float] = {"coverage_cases": len(answered), "coverage_refused": len(results) - len(answered)}
+    if answered:
+        errors = [result.error_pct() for result in answered]
+        found |= {f"coverage_{name}": value for name, value in _spread([abs(error) for error in errors]).items()}
+        found["coverage_min_pct"] = min(errors)
+    found["memtracker_cases"] = len(tracked_)
+    return found | ({f"memtracker_{name}": value for name, value in _spread(tracked_).items()} if tracked_ else {})
+
+
+def _spread(sizes: list[float]) -> dict[str, float]:
+    ordered = sorted(sizes)
+    return {"median_pct": median(ordered), "p95_pct": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]}
+
+
+def notes(found: Sequence[Any]) -> list[str]:
+    """Every refused case with its reason, and every failure of the tracker."""
+    refused = [f"  {one.case}: {one.values['refusal']}" for one in found if one.values.get("refusal")]
+    return [f"{len(refused)} cases refused:", *refused] if refused else []
+
+
+def measure(case: Asked, seconds: float) -> Result:
+    """The result of one case; ``seconds`` limits its real run."""
+    answer = ask(case)
+    if answer.refusal:
+        return Result(0, 0, answer.refusal, 0, "not asked")
+    with heap.counting() as environment:
+        counted = int(last_line("-m", "benchmarks.covering.peaks_part", case.to_json(), seconds=seconds, **environment))
+    other = tracked(case)
+    return Result(answer.predicted, counted, answer.refusal, other.predicted, other.refusal, answer.assumptions)
+
+
+def run_for_real(case: Asked) -> int:
+    """Peak bytes of a few steps of the model, after the same steps have warmed up this process."""
+
+    def seeded() -> None:
+        torch.manual_seed(0)
+        random.seed(0)
+        numpy.random.seed(0)
+        steps(case.workload(), case.batch)
+
+    return peak_over_kept(seeded, partial(seeded))
+
+
+if __name__ == "__main__":
+    print(run_for_real(Asked.from_json(sys.argv[1])))

@@ -1,0 +1,68 @@
+"""Finds out what a line of code does with a truth value that nobody knows: a check that a healthy run passes?"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from functools import lru_cache
+from types import FrameType
+
+
+def passing_value(frame: FrameType) -> bool | None:
+    """The truth value with which the check that the frame evaluates now passes; None if it is no check.
+
+    A check is an ``assert``, or an ``if`` whose body ends with ``raise``. For ``if not x: raise`` the value of ``x`` is
+    True.
+    """
+    statement = _statement(frame)
+    if isinstance(statement, ast.Assert):
+        return not _is_negated(statement.test, frame)
+    if isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Raise):
+        return _is_negated(statement.test, frame)
+    return None
+
+
+def calls(frame: FrameType, name: str) -> bool:
+    """Whether the statement at the frame's current line calls a function of this name."""
+    statement = _statement(frame)
+    return statement is not None and any(
+        isinstance(node, ast.Call) and name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
+        for node in ast.walk(statement)
+    )
+
+
+def _is_negated(node: ast.expr, frame: FrameType) -> bool:
+    """Whether the part of a test that the frame evaluates now stands behind an odd number of ``not``."""
+    # The jump itself has the position of the whole statement, and the instruction before it that of the part.
+    line, _, column, _ = list(frame.f_code.co_positions())[frame.f_lasti // 2 - 1]
+    place, negated = (line or 0, column or 0), False
+    while True:
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            node, negated = node.operand, not negated
+        elif isinstance(node, ast.BoolOp):
+            begun = [part for part in node.values if (part.lineno, part.col_offset) <= place]
+            node = begun[-1] if begun else node.values[0]
+        else:
+            return negated
+
+
+def _statement(frame: FrameType) -> ast.stmt | None:
+    """The innermost statement around the current line; of an ``if`` only its test counts as around."""
+    line, found = frame.f_lineno, None
+    for statement in _statements(frame.f_code.co_filename):
+        test = getattr(statement, "test", None)
+        end = test.end_lineno if test is not None else statement.end_lineno
+        if statement.lineno <= line <= (end or statement.lineno):
+            found = statement
+    return found
+
+
+@lru_cache(maxsize=64)
+def _statements(file: str) -> tuple[ast.stmt, ...]:
+    """All statements of a file in the order of their lines, outer ones before inner ones."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ()
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+    return tuple(sorted(found, key=lambda node: (node.lineno, -(node.end_lineno or node.lineno))))

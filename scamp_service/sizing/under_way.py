@@ -1,0 +1,32 @@
+"""What trace processes are doing now, for someone who waits for them; and how long a trace may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+TRACE_SECONDS = 60
+"""Seconds of processor time for a trace, unless the user allows more."""
+
+
+class UnderWay:
+    """The requests that trace processes are answering, for someone who waits for them."""
+
+    def __init__(self) -> None:
+        self._began: dict[object, tuple[str, float]] = {}
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Count ``what`` as under way."""
+        key = object()
+        self._began[key] = (what, time.monotonic())
+        try:
+            yield
+        finally:
+            del self._began[key]
+
+    def __str__(self) -> str:
+        """Each with its seconds so far, such as ``single 12 s, fsdp2 3 s``."""
+        now = time.monotonic()
+        return ", ".join(f"{what} {now - began:.0f} s" for what, began in list(self._began.values()))

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from scamp_service.cli import terminal
+from scamp_service.cli.terminal import progress
+
+
+def test_whoever_waits_is_told_what_is_traced_from_the_second_second_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with progress("single 2 s"):
+        time.sleep(2.3)
+    assert capsys.readouterr().err == "tracing single 2 s\n"
+
+
+def test_a_quick_answer_comes_without_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("single 0 s"):
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_terminal_a_line_comes_every_ten_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    class Done:
+        def wait(self, seconds: float) -> bool:
+            waited.append(seconds)
+            return len(waited) > 3
+
+        def set(self) -> None: ...
+
+    monkeypatch.setattr(terminal, "threading", SimpleNamespace(Event=Done, Thread=threading.Thread))
+    with progress("single 2 s"):
+        time.sleep(0.1)
+    assert waited == [2, 10, 10, 10]

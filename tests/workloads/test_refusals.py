@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from workloads import refusals
+from workloads.refusals import WrongResult, expect, expect_loss, explain, places
+
+
+def raised(folder: Path, source: str) -> BaseException:
+    """What ``f(x)`` of a user's file raises."""
+    (folder / "net.py").write_text(source)
+    names: dict[str, Callable[[Any], Any]] = {"torch": torch, "nn": nn}  # type: ignore[dict-item]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        exec(compile(source, folder / "net.py", "exec"), names)
+        with pytest.raises(BaseException) as caught:
+            names["f"](torch.zeros(3, 4))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "advice"),
+    [
+        ("print(x.sum().item())", "reads a value of a tensor", "drop the print"),
+        ("if x.sum() > 0: pass", "reads a value of a tensor", "torch.where"),
+        ("x.sum().item()", "reads a value of a tensor", r"no \.item\(\)"),
+        ("torch.log(x).sum().item()", "reads a value of a tensor", r"no \.item\(\)"),
+        ("range(x.max().long())", "reads a value of a tensor", "take sizes from shapes"),
+        ("f'{x.sum():.3f}'", "reads a value of a tensor", "after the training step"),
+        ("x.nonzero()", "size depends on values", "mask"),
+        ("x[x > 0]", "size depends on values", "mask"),
+        ("x.numpy()", "NumPy", "torch's functions"),
+        ("x.cuda()", "asks for a GPU", "leave devices to ScaMP"),
+        ("nn.Linear(5, 5)(x)", r"sizes of tensors do not match: .*\[3, 4\]", "inputs"),
+        ("nn.Embedding(5, 5)(x)", "types of tensors do not match", r"\.to\(dtype\)"),
+        ("nn.Linear(4, 4).weight.add_(1)", "changes a parameter in place", "no_grad"),
+        ("f(x)", "calls itself without end", "an end"),
+        ("open('gone.bin')", "a file that is not there: .*gone.bin", "--working-dir"),
+        ("raise ConnectionError('cannot connect to hub')", "ConnectionError: cannot connect to hub", None),
+        ("raise ValueError('the dimension must be even')", "ValueError: the dimension must be even", None),
+    ],
+)
+def test_a_refusal_names_the_users_line_what_happened_and_what_to_do(
+    tmp_path: Path, line: str, what: str, advice: str | None
+) -> None:
+    text = explain(raised(tmp_path, f"def f(x):\n    {line}\n"), tmp_path)
+    first, second, *more = text.splitlines()
+    assert first == f"net.py, line 2: {line}"
+    assert re.search(what, second), text
+    if advice is None:
+        assert not more
+    else:
+        assert len(more) == 1 and more[0].startswith("→ ") and re.search(advice, more[0]), text
+
+
+def test_a_library_that_the_users_line_called_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, users = tmp_path / "site", tmp_path / "users"
+    (library / "nets").mkdir(parents=True)
+    users.mkdir()
+    (library / "nets" / "deep.py").write_text("def forward(x):\n    return x if x.any() else -x\n")
+    (library / "nets" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(library)
+    monkeypatch.setattr(refusals, "_LIBRARIES", library)
+    text = explain(raised(users, "from nets.deep import forward\ndef f(x):\n    return forward(x)\n"), users)
+    del sys.modules["nets"], sys.modules["nets.deep"]
+    assert text.splitlines()[:2] == [
+        "net.py, line 3: return forward(x)",
+        "calls nets/deep.py, line 2: return x if x.any() else -x",
+    ]
+    assert len(text.splitlines()) == 4 and "torch.where" in text
+
+
+def test_lines_of_scamp_torch_and_python_are_never_shown(tmp_path: Path) -> None:
+    ours = [(str(Path(refusals.__file__)), 1), (torch.__file__, 1), (pytest.__file__, 2), ("<string>", 1)]
+    assert places(ours[:2] + ours[3:], tmp_path) == []
+    assert places([(str(tmp_path / "net.py"), 7), *ours[:2]], tmp_path) == ["net.py, line 7"]
+
+
+def test_a_message_is_short_whatever_the_error_says(tmp_path: Path) -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise KeyError
+
+    assert explain(Broken(), tmp_path) == "Broken"
+    assert len(explain(ValueError("x\n" * 10_000), tmp_path)) < 300
+    assert "\n" not in explain(ValueError("two\nlines"), tmp_path)
+
+
+def test_a_wrong_result_is_shown_at_the_function_that_returned_it(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("\n\ndef loss(model, x):\n    return 3\n")
+    names: dict[str, Any] = {}
+    exec(compile((tmp_path / "net.py").read_text(), tmp_path / "net.py", "exec"), names)
+    with pytest.raises(WrongResult) as caught:
+        expect_loss(3, names["loss"])
+    assert explain(caught.value, tmp_path).startswith(
+        "net.py, line 3: def loss(model, x):\nreturns int instead of the loss"
+    )
+
+
+def test_a_loss_is_one_number_that_depends_on_parameters() -> None:
+    trained = torch.ones(2, requires_grad=True)
+    assert expect_loss(trained.sum(), min) is not None
+    for wrong, words in (
+        (trained, r"shape \[2\], but the loss is one number"),
+        (trained.sum().detach(), "depends on no trained parameter"),
+        (SimpleNamespace(loss=3), "returns SimpleNamespace"),
+        (None, "returns None"),
+    ):
+        with pytest.raises(WrongResult, match=words):
+            expect_loss(wrong, min)
+    assert expect(3, int, min, "a number") == 3

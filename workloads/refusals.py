@@ -1,0 +1,212 @@
+"""Explains an error of a user's code in at most four lines: where it happened, what happened, and what to do about it.
+
+Only lines of the user's files and of libraries are shown, never those of ScaMP, torch or Python itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+MESSAGE_CHARACTERS = 240  # of an error's own message
+SOURCE_CHARACTERS = 100
+_ROOT = Path(__file__).resolve().parents[1]
+_BUILT_IN = _ROOT / "workloads" / "models"
+_LIBRARIES = Path(sysconfig.get_path("purelib")).resolve()
+_PYTHON = Path(sysconfig.get_path("stdlib")).resolve()
+_UNDER_TORCH = ("torch", "numpy", "sympy")  # their lines say nothing to the author of a model
+
+_Kind = TypeVar("_Kind")
+
+
+class WrongResult(Exception):
+    """A function of the user returned something that cannot be used. Its definition is shown, as no line failed."""
+
+    def __init__(self, function: Callable[..., Any], what: str, advice: str) -> None:
+        super().__init__(f"{what}: {advice}")
+        self.function, self.what, self.advice = function, what, advice
+
+
+class Stopped(BaseException):
+    """The user's code took too long. Not an ``Exception``, because the user's code might catch that and go on."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"{what}: {advice}")
+        self.what, self.advice = what, advice
+
+
+def expect(value: Any, kind: type[_Kind], function: Callable[..., Any], wanted: str) -> _Kind:
+    """``value``, which ``function`` has returned. Raises ``WrongResult`` unless it is of this kind."""
+    if not isinstance(value, kind):
+        raise WrongResult(function, f"returns {kinds_of(value)} instead of {wanted}", f"return {wanted}")
+    return value
+
+
+def expect_loss(value: Any, function: Callable[..., Any]) -> Tensor:
+    """The loss that ``function`` has returned. Raises ``WrongResult`` unless it can be minimised."""
+    loss = expect(value, Tensor, function, "the loss, a tensor with one number")
+    if loss.numel() != 1:
+        raise WrongResult(function, f"returns {kinds_of(loss)}, but the loss is one number", "return its .mean()")
+    if not loss.requires_grad:
+        raise WrongResult(
+            function,
+            "returns a loss that depends on no trained parameter",
+            "avoid .detach(), torch.no_grad() and requires_grad=False between the model's parameters and its loss",
+        )
+    return loss
+
+
+def kinds_of(value: Any) -> str:
+    """The type of a result in words, with the shape of a tensor."""
+    if value is None:
+        return "None"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(kinds_of, value))})"
+    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def explain(error: BaseException, folder: Path | None) -> str:
+    """The error in at most four lines; ``folder`` holds the user's files, None for a built-in workload."""
+    lines = places(_frames(error), folder)
+    what, advice = _meaning(error, lines[-1] if lines else "")
+    return "\n".join([*lines, what, *([f"→ {advice}"] if advice else [])])
+
+
+def places(frames: Iterable[tuple[str, int]], folder: Path | None) -> list[str]:
+    """The deepest line of the user's files, and the deepest line of a library that it called; no line if there is none.
+
+    ``frames`` are files and line numbers, the deepest last.
+    """
+    users, librarys = "", ""
+    for file, line in frames:
+        name, is_users = _name_of(file, folder)
+        place = f"{name}, line {line}{_source(file, line)}" if name else ""
+        if is_users:
+            users, librarys = place, ""
+        elif name:
+            librarys = place
+    return [users, f"calls {librarys}"] if users and librarys else [users or librarys] * bool(users or librarys)
+
+
+def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
+    if isinstance(error, WrongResult):
+        if code := getattr(inspect.unwrap(error.function), "__code__", None):
+            yield code.co_filename, code.co_firstlineno
+        return
+    for frame in traceback.extract_tb(error.__traceback__):
+        yield frame.filename, frame.lineno or 0
+    if isinstance(error, SyntaxError) and error.filename:  # in a file that was about to be imported
+        yield error.filename, error.lineno or 0
+
+
+def _name_of(file: str, folder: Path | None) -> tuple[str, bool]:
+    """(name to show, whether the file is the user's); the name is empty for files of ScaMP, torch and Python."""
+    path, home = Path(file).resolve(), folder.resolve() if folder is not None else _BUILT_IN
+    if path.is_relative_to(home):
+        return str(path.relative_to(home)), True
+    if path.is_relative_to(_LIBRARIES):
+        name = path.relative_to(_LIBRARIES)
+        return "" if name.parts[0] in _UNDER_TORCH else str(name), False
+    hidden = file.startswith("<") or path.is_relative_to(_ROOT) or path.is_relative_to(_PYTHON)
+    return "" if hidden else path.name, False
+
+
+def _source(file: str, line: int) -> str:
+    text = linecache.getline(file, line).strip()
+    return f": {text[:SOURCE_CHARACTERS]}" if text else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """A kind of error in the user's words, in which {error} stands for the error's own message.
+
+    It applies to errors of ``types`` whose message and line of code contain the patterns ``message`` and ``source``.
+    """
+
+    what: str
+    advice: str
+    types: tuple[type[BaseException], ...] = (Exception,)
+    message: str = ""
+    source: str = ""
+
+    def applies(self, error: BaseException, message: str, source: str) -> bool:
+        return (
+            isinstance(error, self.types)
+            and re.search(self.message, message) is not None
+            and re.search(self.source, source) is not None
+        )
+
+
+_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
+_READS = "reads a value of a tensor; a prediction knows the sizes of tensors, but not their values"
+_COUNTS = "makes a tensor whose size depends on values; a prediction knows sizes, but no values"
+
+_CAUSES = (
+    _Cause(_READS, "drop the print, or print a detached value after the training step", _VALUES,
+           source=r"\bprint\(|\b(logger|logging|log|wandb|writer)\.\w+\("),
+    _Cause(_COUNTS, "keep the size fixed: multiply by a mask, or use torch.where(condition, a, b)", _VALUES[1:]),
+    _Cause(_READS, "choose with torch.where(condition, a, b), or decide by a parameter or a shape", _VALUES,
+           source=r"\b(if|elif|while|assert)\b"),
+    _Cause(_READS, "keep the value in a tensor: no .item(), .tolist(), int(), float() or bool(); take sizes from "
+           "shapes or parameters", _VALUES),
+    _Cause(_READS, "print it after the training step", (TypeError,), r"format string passed to FakeTensor"),
+    _Cause("turns a tensor into a NumPy array, which needs its values", "use torch's functions instead",
+           message=r"\.numpy\(\) is not supported|__array__"),
+    _Cause("turns a tensor into a NumPy array, which needs its values", "use torch's functions instead",
+           (TypeError,), source=r"\b(np|numpy)\.\w+\("),
+    _Cause("asks for a GPU: {error}", "leave devices to ScaMP: drop .cuda() and device=…; --device names a GPU",
+           message=r"(?i)cuda|nvidia|same device|device propagation"),
+    _Cause("types of tensors do not match: {error}", "convert with .to(dtype), or make such inputs",
+           message=r"(?i)dtype|scalar type|tensor of type"),
+    _Cause("sizes of tensors do not match: {error}", "compare the sizes of the inputs with those of the layers",
+           message=r"(?i)\bshape|sizes? of tensor|must match|reduction dim|mat1|expected input|dimension|split_sizes"),
+    _Cause("changes a parameter in place: {error}", "do it under torch.no_grad(), or make a new tensor",
+           message=r"in-place operation"),
+    _Cause("needs a file that is not there: {error}", "send your folder along with --working-dir, or give the full "
+           "path of a file that every machine has", (FileNotFoundError, NotADirectoryError)),
+    _Cause("needs the network: {error}", "download files beforehand; a prediction needs no weights, so build the model "
+           "from its configuration", (OSError,), r"(?i)connect|resolution|network|urlopen|timed out|Name or service"),
+    _Cause("takes too much memory before any training: {error}", "keep large data sets on disk, and read only the "
+           "samples of each batch", message=r"MemoryError|can't allocate memory"),
+    _Cause("calls itself without end", "give the recursion an end", (RecursionError,)),
+    _Cause("loads data in worker processes: {error}", "load samples in train_batch itself (num_workers=0)",
+           message=r"DataLoader worker"),
+    _Cause("has no parameters to train: {error}", "give the optimizer the model's parameters",
+           message=r"optimizer got an empty parameter list"),
+    _Cause("ends Python ({error})", "raise an exception instead", (SystemExit, KeyboardInterrupt)),
+)  # fmt: skip
+"""The first that applies explains an error. The message of any other error must do."""
+
+
+def _meaning(error: BaseException, source: str) -> tuple[str, str]:
+    """(what happened, what to do about it, which may be empty)"""
+    if isinstance(error, WrongResult | Stopped):
+        return error.what, error.advice
+    name, text = type(error).__name__, _text(error)
+    message = f"{name}: {text}" if text else name
+    if re.search(r"\braise\b", source) and not isinstance(error, _VALUES):
+        return message, ""  # the author's own words
+    for cause in _CAUSES:
+        if cause.applies(error, message, source):
+            return cause.what.replace("{error}", text or name), cause.advice
+    return message, ""
+
+
+def _text(error: BaseException) -> str:
+    """The error's message in one line, without the C++ stack that torch appends."""
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception:  # a user's class of errors may be broken
+        return ""
+    text = " ".join(text.partition("Exception raised from ")[0].split())
+    return text if len(text) <= MESSAGE_CHARACTERS else f"{text[: MESSAGE_CHARACTERS - 1]}…"
