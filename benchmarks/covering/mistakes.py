@@ -1,14 +1,14 @@
 """Counts the mistakes and hostile inputs that the command line answers with one clear message.
 
-``python -m benchmarks.covering.mistakes [WORD …]`` gives each of them, or those with these words in their names, to
-``scamp estimate``, or as a study to ``scamp run``. An answer is clear if it comes in time, with the documented exit
-code, in at most four lines, without a traceback or a path of ScaMP or torch, and with the words that the user needs:
-the file and line marked ``# here``, what happened, what to do. The command line runs in this process, and one trace
-process serves all. The last line is JSON.
+Each of them is given to ``scamp estimate``, or as a study to ``scamp run``. An answer is clear if it comes in time,
+with the documented exit code, in at most four lines, without a traceback or a path of ScaMP or torch, and with the
+words that the user needs: the file and line marked ``# here``, what happened, what to do. The command line runs in this
+process, and one trace process serves all.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import json
@@ -20,9 +20,11 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
+from benchmarks.estimating.results import Finding
 from scamp_service.cli.main import main as scamp
 from scamp_service.settings import ROOT
 from scamp_service.sizing.trace_pool import TracePool
@@ -30,6 +32,12 @@ from scamp_service.sizing.trace_pool import TracePool
 TRACE_SECONDS = 2
 LIMIT_SECONDS = 15.0  # for an answer; each trace has two seconds of processor time, and eight of waiting
 MOST_LINES = 4
+TITLE = "Mistakes and hostile code"
+HEADER = ("clear", "seconds", "mistake")
+ABOUT = """\
+Mistakes of users, and code that means harm, given to `scamp estimate`, or as a study to `scamp run`. An answer is clear
+if it comes in time, with the documented exit code, in at most four lines, without a traceback or a path of ScaMP or
+torch, and names the user's line and what to do."""
 OURS = re.compile(rf"Traceback|{re.escape(str(ROOT))}|site-packages|(scamp_service|workloads|estimators|torch)/\w")
 
 
@@ -42,6 +50,9 @@ class Mistake:
     words: tuple[str, ...]
     arguments: tuple[str, ...] = ("estimate", "nets.py:make")
     code: int = 2
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def wanted(self) -> list[str]:
@@ -299,26 +310,44 @@ MISTAKES = (
 )  # fmt: skip
 
 
-def main() -> None:
-    """Print each mistake with its answer, and the figures."""
-    print(json.dumps(measured([one for one in MISTAKES if all(word in one.name for word in sys.argv[1:])])))
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the command line answered, and what is not clear about it."""
+
+    text: str
+    seconds: float
+    faults: list[str]
+
+    def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the mistake."""
+        return ["no: " + ", ".join(self.faults) if self.faults else "yes", f"{self.seconds:.1f}"]
 
 
-def measured(mistakes: Sequence[Mistake] = MISTAKES) -> dict[str, float]:
-    """Number of mistakes, percentage of clear answers, and seconds; prints each mistake with its answer."""
-    began, num_clear = time.monotonic(), 0
-    with warm_command_line():
-        for mistake in mistakes:
-            answer = answer_to(mistake)
-            faults = answer.faults(mistake)
-            num_clear += not faults
-            print(f"{'UNCLEAR' if faults else 'clear'}  {mistake.name}  ({answer.seconds:.1f} s)", flush=True)
-            print("".join(f"    {line}\n" for line in [*answer.text.splitlines()[:12], *(f"! {f}" for f in faults)]))
-    return {
-        "mistakes": len(mistakes),
-        "mistakes_clear_pct": round(100 * num_clear / max(1, len(mistakes)), 1),
-        "seconds": round(time.monotonic() - began, 1),
-    }
+def cases(quick: bool, seed: int) -> Sequence[Mistake]:
+    """All mistakes, or a few; ``seed`` is not used."""
+    return MISTAKES[:: 30 if quick else 1]
+
+
+def measure(case: Mistake, seconds: float) -> Result:
+    """The answer to one mistake; ``seconds`` is not used, because an estimate has its own limit."""
+    with _warm_command_line():
+        answer = answer_to(case)
+    return Result(answer.text, answer.seconds, answer.faults(case))
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """How many mistakes were made, and the percentage of clear answers."""
+    num_clear = sum(not result.faults for result in results)
+    return {"mistakes": len(results), "mistakes_clear_pct": 100 * num_clear / len(results)}
+
+
+def notes(found: Sequence[Finding]) -> list[str]:
+    """Every answer that is not clear, with its faults."""
+    unclear = [one for one in found if one.values.get("faults")]
+    lines = [
+        [one.case, *one.values["text"].splitlines()[:12], *(f"! {f}" for f in one.values["faults"])] for one in unclear
+    ]
+    return [f"{len(unclear)} answers are not clear:", *("\n      ".join(each) for each in lines)] if unclear else []
 
 
 def answer_to(mistake: Mistake) -> Answer:
@@ -349,24 +378,25 @@ def answer_to(mistake: Mistake) -> Answer:
 
 
 @contextlib.contextmanager
-def warm_command_line() -> Iterator[None]:
+def _warm_command_line() -> Iterator[None]:
     """Have all estimates of this process share one trace process, and a data directory of their own."""
+    pool, data_dir = _shared()
+    with (
+        patch.dict(os.environ, {"SCAMP_DATA_DIR": data_dir}),
+        patch("scamp_service.sizing.estimate.TracePool", lambda: pool),
+    ):
+        yield
+
+
+@cache
+def _shared() -> tuple[TracePool, str]:
+    """A trace process and a folder that last until this process ends."""
 
     class Kept(TracePool):
         def __exit__(self, *exc_info: object) -> None:
             """Keep its process for the next estimate."""
 
-    pool = Kept(1)
-    try:
-        with (
-            tempfile.TemporaryDirectory() as data_dir,
-            patch.dict(os.environ, {"SCAMP_DATA_DIR": data_dir}),
-            patch("scamp_service.sizing.estimate.TracePool", lambda: pool),
-        ):
-            yield
-    finally:
-        TracePool.__exit__(pool)
-
-
-if __name__ == "__main__":
-    main()
+    pool, folder = Kept(1), tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    atexit.register(TracePool.__exit__, pool)
+    return pool, folder.name
