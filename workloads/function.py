@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from workloads.protocol import Batch, Workload
-from workloads.refusals import WrongResult, expect, expect_loss, kinds_of
+from workloads.refusals import WrongResult, expect_loss, expect_optimizer, kinds_of
 
 _SERVICE_PARAMS = ("batch", "lr", "weight_decay")  # read by ScaMP; passed on only to functions that take them
 
@@ -81,7 +81,7 @@ class FunctionWorkload(Workload):
     def optimizer(self, model: nn.Module) -> Optimizer:
         if self._optimizer is None:
             return super().optimizer(model)
-        return expect(self._optimizer(model.parameters()), Optimizer, self._optimizer, "a torch optimizer")
+        return expect_optimizer(self._optimizer(model.parameters()), self._optimizer)
 
     def eval_batch(self, indices: Tensor) -> NoReturn:
         """Raises ``NotImplementedError``: an estimate evaluates nothing."""

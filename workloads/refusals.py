@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.optim import Optimizer
 
 MESSAGE_CHARACTERS = 240  # of an error's own message
 SOURCE_CHARACTERS = 100
@@ -64,6 +65,19 @@ def expect_loss(value: Any, function: Callable[..., Any]) -> Tensor:
             "avoid .detach(), torch.no_grad() and requires_grad=False between the model's parameters and its loss",
         )
     return loss
+
+
+def expect_optimizer(value: Any, function: Callable[..., Any]) -> Optimizer:
+    """The optimizer that ``function`` has returned. Raises ``WrongResult`` if its step wants to compute the loss."""
+    optimizer = expect(value, Optimizer, function, "a torch optimizer")
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise WrongResult(
+            function,
+            f"returns {kinds_of(optimizer)}, whose step computes the loss several times by a closure",
+            "choose an optimizer whose step needs no closure, such as torch.optim.AdamW: ScaMP computes the gradients",
+        )
+    return optimizer
 
 
 def kinds_of(value: Any) -> str:

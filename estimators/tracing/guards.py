@@ -1,4 +1,4 @@
-"""Finds out what a line of code does with a truth value that nobody knows: a check that a healthy run passes?"""
+"""Finds out what a line of code does with a value that nobody knows: is it a check that a healthy run passes?"""
 
 from __future__ import annotations
 
@@ -31,11 +31,22 @@ def calls(frame: FrameType, name: str) -> bool:
     )
 
 
+def decides(frame: FrameType) -> bool:
+    """Whether the frame's current instruction is part of a comparison or of a test."""
+    statement, place = _statement(frame), _place(frame, frame.f_lasti)
+    if isinstance(statement, ast.If | ast.While | ast.Assert):
+        return True
+    return statement is not None and any(
+        (node.lineno, node.col_offset) <= place < (node.end_lineno or 0, node.end_col_offset or 0)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.IfExp | ast.Compare | ast.BoolOp)
+    )
+
+
 def _is_negated(node: ast.expr, frame: FrameType) -> bool:
     """Whether the part of a test that the frame evaluates now stands behind an odd number of ``not``."""
     # The jump itself has the position of the whole statement, and the instruction before it that of the part.
-    line, _, column, _ = list(frame.f_code.co_positions())[frame.f_lasti // 2 - 1]
-    place, negated = (line or 0, column or 0), False
+    place, negated = _place(frame, frame.f_lasti - 2), False
     while True:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             node, negated = node.operand, not negated
@@ -47,14 +58,19 @@ def _is_negated(node: ast.expr, frame: FrameType) -> bool:
 
 
 def _statement(frame: FrameType) -> ast.stmt | None:
-    """The innermost statement around the current line; of an ``if`` only its test counts as around."""
-    line, found = frame.f_lineno, None
+    """The innermost statement around the current instruction; of an ``if`` only its test counts as around."""
+    place, found = _place(frame, frame.f_lasti), None
     for statement in _statements(frame.f_code.co_filename):
-        test = getattr(statement, "test", None)
-        end = test.end_lineno if test is not None else statement.end_lineno
-        if statement.lineno <= line <= (end or statement.lineno):
+        last = getattr(statement, "test", statement)
+        if (statement.lineno, statement.col_offset) <= place < (last.end_lineno, last.end_col_offset):
             found = statement
     return found
+
+
+def _place(frame: FrameType, instruction: int) -> tuple[int, int]:
+    """The line and column at which an instruction of the frame's code begins."""
+    line, _, column, _ = list(frame.f_code.co_positions())[instruction // 2]
+    return line or frame.f_lineno, column or 0
 
 
 @lru_cache(maxsize=64)

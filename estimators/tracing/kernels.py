@@ -11,6 +11,7 @@ from torch._subclasses.fake_impls import register_op_impl
 from estimators.tracing.workspace.recurrent import kept_bytes
 
 _aten = torch.ops.aten
+PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default)
 
 
 @register_op_impl(_aten._grouped_mm.default)
@@ -52,3 +53,12 @@ def _ctc_loss(mode: Any, operation: Any, log_probs: Tensor, targets: Tensor, *mo
     longest = max(more[1]) if isinstance(more[1], list | tuple) else targets.shape[-1]
     losses = log_probs.new_empty(num_samples)
     return losses, log_probs.new_empty((num_samples, num_steps, 2 * longest + 1))
+
+
+@register_op_impl(PRODUCTS)
+def _product(mode: Any, operation: Any, *given: Any, **kwargs: Any) -> Any:
+    """Refuses matrices of different types, as the real products do and torch's fake kernels do not."""
+    first, second = given[-2:]
+    if first.dtype != second.dtype:
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {first.dtype} != {second.dtype}")
+    return NotImplemented

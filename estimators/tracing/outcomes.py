@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
+from estimators.tracing.kernels import PRODUCTS
 from estimators.tracing.operations import amounts_of, kind_of
 from estimators.tracing.workspace import Workspace, workspace_of
 
@@ -96,8 +97,9 @@ class Outcomes:
         """The outcome, computed on meta tensors instead of fake ones and cached; None if that does not work."""
         if operation not in _KNOWN_ON_META or any(type(one) is torch.device for one in kwargs.values()):
             return None
-        devices = {leaf.fake_device for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor)}
-        if len(devices) != 1:
+        tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor)]
+        devices = {tensor.fake_device for tensor in tensors}
+        if len(devices) != 1 or (operation in PRODUCTS and len({tensor.dtype for tensor in tensors}) != 1):
             return None
         with torch._C._DisableTorchDispatch():
             given = tuple(map(_on_meta, args))

@@ -383,6 +383,7 @@ class _WatchedOptimizer:
 
 @contextlib.contextmanager
 def _deferred_garbage() -> Iterator[None]:
+    is_frozen = gc.get_freeze_count() > 0  # by a process that was made for traces: its objects are never scanned again
     gc.collect()
     gc.freeze()  # what exists already need not be scanned again between steps
     gc.disable()
@@ -390,7 +391,8 @@ def _deferred_garbage() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
+        if not is_frozen:
+            gc.unfreeze()
 
 
 class _FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.utils._pytree import tree_map_only
 
-from estimators.tracing.guards import calls, passing_value
+from estimators.tracing.guards import calls, decides, passing_value
 from estimators.tracing.values import HOLDS, Values, calling_frame
 
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
+DECIDES_NOTHING = "a number taken by float() decides nothing"
 PAIRS = "which pairs a matcher finds does not matter"
 _ITEM = torch.ops.aten._local_scalar_dense.default
 
@@ -77,9 +78,19 @@ def stand_ins(values: Values) -> Iterator[None]:
         with torch._C._DisableTorchDispatch():
             return value.tolist()
 
+    def known_float(tensor: FakeTensor) -> float:
+        if values.of(tensor) is None and decides(calling_frame()):
+            raise DataDependentOutputException(_ITEM)
+        number = known_item(tensor)
+        if type(number) is UnknownNumber:  # float() makes a plain number of it, whose comparisons go unseen
+            values.assume(DECIDES_NOTHING)
+        return float(number)
+
     def known_text(tensor: FakeTensor, style: str) -> str:
-        number = known_item(tensor) if tensor.ndim == 0 and values.of(tensor) is not None else tensor
-        return number.__format__(style) if number is not tensor else object.__format__(tensor, style)
+        if tensor.ndim:
+            return object.__format__(tensor, style)
+        is_whole = values.of(tensor) is None and not tensor.is_floating_point()
+        return format(1 if is_whole else known_item(tensor), style)
 
     def known_truth(tensor: FakeTensor) -> bool:
         value = values.of(tensor)
@@ -113,6 +124,7 @@ def stand_ins(values: Values) -> Iterator[None]:
             ("item", known_item),
             ("tolist", known_list),
             ("numpy", known_array),
+            ("__float__", known_float),
             ("__bool__", known_truth),
             ("__format__", known_text),
             ("__deepcopy__", _copied),

@@ -46,8 +46,12 @@ def candidates_of(
         if ":" not in what:
             return Candidates(what, None, [params])
         module, _, name = what.rpartition(":")
-        workload = what if module.endswith(".py") else f"{module.replace('.', '/')}.py:{name}"
-        return Candidates(workload, bundle_code(Path.cwd() / "study", workload, working_dir), [params])
+        file = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+        folder = Path.cwd()
+        if working_dir is None and (file.is_absolute() or ".." in file.parts):
+            folder, file = file.parent, Path(file.name)
+        workload = f"{file}:{name}"
+        return Candidates(workload, bundle_code(folder / "study", workload, working_dir), [params])
     from scamp_service.search.proposals import Search
 
     study = Path(what)

@@ -35,6 +35,11 @@ def bundle_code(study_file: Path, workload: str, working_dir: Path | None = None
     if not root.is_dir():
         raise InvalidInput(f"the working directory {root} does not exist")
     name = _file_of(workload)
+    if name.startswith(("/", "../")):
+        raise InvalidInput(
+            f"the workload {workload!r} is outside the folder {root}: name its folder with --working-dir, and the file "
+            "relative to it"
+        )
     if not (root / name).is_file():
         hint = "" if working_dir is None else "; with a working directory, the path is relative to it"
         raise InvalidInput(f"the workload {workload!r} needs {root / name}, which does not exist{hint}")

@@ -9,7 +9,7 @@ from estimators.model import Layout
 from estimators.tracing.session import Recipe
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.protocol import Split, Workload
-from workloads.refusals import expect
+from workloads.refusals import expect, expect_optimizer
 from workloads.training.step import train_step
 
 _STEPS = 1000  # passed to ``on_step``; the length of the study does not change the structure of a step
@@ -19,7 +19,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
     """The tracer's recipe for ``workload``; ``on_cuda`` traces the step as it runs on CUDA."""
 
     def optimizer(model: torch.nn.Module, layout: Layout, mesh: DeviceMesh | None) -> torch.optim.Optimizer:
-        made = expect(workload.optimizer(model), torch.optim.Optimizer, workload.optimizer, "a torch optimizer")
+        made = expect_optimizer(workload.optimizer(model), workload.optimizer)
         return spread_optimizer(made, layout, mesh)
 
     return Recipe(
