@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import meta_table
 from torch._subclasses.fake_impls import register_op_impl
 
 from estimators.tracing.workspace.recurrent import kept_bytes
@@ -62,3 +64,32 @@ def _product(mode: Any, operation: Any, *given: Any, **kwargs: Any) -> Any:
     if first.dtype != second.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {first.dtype} != {second.dtype}")
     return NotImplemented
+
+
+def _instead_of_a_decomposition(operation: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a kernel that fake tensors prefer to torch's decomposition of ``operation``."""
+
+    def register(kernel: Callable[..., Any]) -> Callable[..., Any]:
+        meta_table[operation] = kernel  # an operation that is in this table is not decomposed
+        return register_op_impl(operation)(kernel)
+
+    return register
+
+
+@_instead_of_a_decomposition(_aten.native_layer_norm_backward.default)
+def _layer_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor, *more: Any) -> tuple[Any, ...]:
+    """Gradients are contiguous on a CPU; torch's fake kernel gives that of the input the input's strides."""
+    if given.device.type != "cpu":
+        return NotImplemented
+    weight, bias, asked = more[3:6]
+    made = (given, weight, bias)
+    return tuple(
+        one.new_empty(one.shape) if wanted and one is not None else None
+        for one, wanted in zip(made, asked, strict=True)
+    )
+
+
+@_instead_of_a_decomposition(_aten.hardswish_backward.default)
+def _hardswish_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor) -> Tensor:
+    """The strides are those of the output's gradient; torch's fake kernel takes the input's."""
+    return torch.empty_like(gradient)

@@ -122,7 +122,7 @@ class Outcomes:
         """The outcome of an operation that returned ``out``, cached if possible. Meta tensors stand for ``device``."""
         kind = kind_of(operation)
         amounts = amounts_of(operation, args, kwargs, out) if kind is not None else ()
-        workspace = workspace_of(operation, args, out)
+        workspace = workspace_of(operation, args, kwargs, out)
         sequence = type(out) if type(out) in (tuple, list) else None
         try:
             if key is None or torch.Tag.inplace_view in operation.tags or "out" in kwargs:

@@ -2,18 +2,21 @@
 
 Known are convolutions and LSTMs on a CPU, in a process with one thread. oneDNN computes most of them, often on copies
 in a format of its own; it is asked which (``formats``, ``recurrent``). Torch computes other convolutions itself
-(``columns``). Some of its operations on images take memory too (``images``).
+(``columns``). Some of its operations on images take memory too (``images``), others copy inputs (``copies``), and
+attention works on blocks (``attention``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 
-from estimators.tracing.workspace import blocked, columns, formats, images, onednn, recurrent
+from estimators.tracing.workspace import attention, blocked, columns, formats, images, onednn, recurrent
 from estimators.tracing.workspace.amounts import Workspace
 from estimators.tracing.workspace.convolution import Convolution, convolution_of, on_meta
+from estimators.tracing.workspace.copies import COPYING, copies
 
 __all__ = ["Workspace", "workspace_of"]
 
@@ -28,14 +31,24 @@ class _Rules(Protocol):
 
 _FORWARD, _BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
 _LSTM, _LSTM_BACKWARD = torch.ops.aten.mkldnn_rnn_layer.default, torch.ops.aten.mkldnn_rnn_layer_backward.default
-_KNOWN = {_FORWARD, _BACKWARD, _LSTM, _LSTM_BACKWARD, images.BATCH_NORM_BACKWARD} | images.UPSAMPLING
+_KNOWN = (
+    {_FORWARD, _BACKWARD, _LSTM, _LSTM_BACKWARD, images.BATCH_NORM_BACKWARD, attention.FORWARD, attention.BACKWARD}
+    | images.UPSAMPLING
+    | COPYING
+)
 
 
-def workspace_of(operation: Any, args: tuple[Any, ...], out: Any) -> Workspace:
+def workspace_of(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> Workspace:
     """The workspace of one operation that returned ``out``; empty if nothing is known about it."""
     if operation not in _KNOWN:
         return ()
     with torch._C._DisableTorchDispatch():
+        if operation in COPYING:
+            return copies(operation, args, kwargs, len(out) if isinstance(out, tuple) else 1)
+        if operation is attention.FORWARD:
+            return attention.forward(args)
+        if operation is attention.BACKWARD:
+            return attention.backward(args)
         if operation in images.UPSAMPLING:
             return images.upsampling(operation, on_meta(args[0]), on_meta(out))
         if operation is images.BATCH_NORM_BACKWARD:
@@ -57,9 +70,10 @@ def _of_convolution(convolution: Convolution, asked: tuple[bool, bool] | None) -
     if rules is None:
         return ()
     try:
-        return rules.forward(convolution) if asked is None else rules.backward(convolution, *asked)
+        workspace = rules.forward(convolution) if asked is None else rules.backward(convolution, *asked)
     except onednn.Refused:
         return ()  # the real operation fails too
+    return tuple(tuple(amount + convolution.num_copied for amount in each) for each in workspace)
 
 
 def _rules_of(convolution: Convolution) -> _Rules | None:

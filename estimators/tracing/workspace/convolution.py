@@ -15,6 +15,8 @@ from torch._prims_common import suggest_memory_format
 class Convolution:
     """A convolution of ``given``. ``made`` has the shape of its output: it is the output or its gradient.
 
+    ``num_copied`` bytes are a copy of the input that torch holds for as long as the operation lasts.
+
     All tensors are on the meta device, and have two or three dimensions of space: torch computes a convolution of a
     line as that of an image with one row (``view1d_as_2d`` in ATen/native/Convolution.cpp).
     """
@@ -29,6 +31,7 @@ class Convolution:
     transposed: bool
     output_padding: Sequence[int]
     groups: int
+    num_copied: int = 0
 
     @property
     def is_of_points(self) -> bool:
@@ -89,10 +92,15 @@ def convolution_of(operation: Any, args: tuple[Any, ...], out: Any) -> Convoluti
     stride, padding, dilation, output_padding = (
         list(numbers) * (spatial if len(numbers) == 1 else 1) for numbers in (stride, padding, dilation, output_padding)
     )
+    num_copied = 0
     if spatial == 1:
+        if not given.is_contiguous():  # torch wants no line to pass for an image with channels last
+            given, num_copied = given.contiguous(), given.nbytes
         given, weight, made = (tensor.unsqueeze(2) for tensor in (given, weight, made))
         stride, padding, dilation, output_padding = [1, *stride], [0, *padding], [1, *dilation], [0, *output_padding]
-    return Convolution(given, weight, made, has_bias, stride, padding, dilation, transposed, output_padding, groups)
+    return Convolution(
+        given, weight, made, has_bias, stride, padding, dilation, transposed, output_padding, groups, num_copied
+    )
 
 
 def on_meta(tensor: Tensor) -> Tensor:

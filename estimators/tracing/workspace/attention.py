@@ -1,0 +1,48 @@
+"""Memory of attention by blocks on a CPU: see ATen/native/cpu/FlashAttentionKernel.cpp, with one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from estimators.tracing.workspace.amounts import Workspace
+
+_ATEN = torch.ops.aten
+FORWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu.default
+BACKWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default
+_MOST_KEYS = 512  # of a block
+_QUERIES = ((768, 256), (192, 64), (0, 32))  # from this many queries on, a block has that many
+
+
+def forward(args: Sequence[Any]) -> Workspace:
+    """Workspace of the forward pass: scores, sums and results of one block, and its scores in 16 bits."""
+    query, key = args[:2]
+    queries, keys, width = _block(query, key)
+    numbers = queries * (keys + 2 + width)
+    reduced = queries * keys * query.itemsize if query.itemsize < 4 else 0
+    return ((0, 4 * numbers + reduced),) * 2
+
+
+def backward(args: Sequence[Any]) -> Workspace:
+    """Workspace of the gradients: scores of one block and their gradients, and a copy of the output's gradient.
+
+    torch wants that gradient contiguous with heads behind positions. Left out are the copies that oneDNN makes for
+    products in 16 bits: 20 to 200 KiB.
+    """
+    gradient, query, key = args[:3]
+    queries, keys, width = _block(query, key)
+    num_bytes = 8 * queries * keys
+    if query.itemsize < 4:
+        num_bytes += 2 * queries * keys * query.itemsize + 4 * keys * width
+    if not gradient.transpose(1, 2).is_contiguous():
+        num_bytes += gradient.nbytes
+    return ((0, num_bytes),) * 3
+
+
+def _block(query: Tensor, key: Tensor) -> tuple[int, int, int]:
+    """(queries, keys, width of a head) of one block."""
+    queries = next(size for fewest, size in _QUERIES if query.shape[2] >= fewest)
+    return min(queries, query.shape[2]), min(_MOST_KEYS, key.shape[2]), query.shape[3]
