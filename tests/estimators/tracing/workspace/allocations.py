@@ -145,7 +145,7 @@ def of_rows(*, transposed: bool = False) -> Iterator[Call]:
     given, ones = torch.randn(4, 50, 64), torch.ones(64)
     given = torch.randn(4, 64, 50).transpose(1, 2) if transposed else given
     gradient = torch.randn_like(given)
-    made, mean, scale = _ATEN.native_layer_norm.default(given, [64], ones, ones, 1e-5)
+    _, mean, scale = _ATEN.native_layer_norm.default(given, [64], ones, ones, 1e-5)
     likely = _ATEN._softmax.default(given, 2, False)
     options = (given, [64], mean, scale, ones, ones, [True, True, True])
     yield "layer norm", _ATEN.native_layer_norm.default, (given, [64], ones, ones, 1e-5)
