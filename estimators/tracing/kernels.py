@@ -16,6 +16,16 @@ _aten = torch.ops.aten
 PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default)
 
 
+def _instead_of_decompositions(*operations: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a kernel that fake tensors prefer to torch's decompositions of ``operations``."""
+
+    def register(kernel: Callable[..., Any]) -> Callable[..., Any]:
+        meta_table.update(dict.fromkeys(operations, kernel))  # an operation in this table is not decomposed
+        return register_op_impl(operations)(kernel)
+
+    return register
+
+
 @register_op_impl(_aten._grouped_mm.default)
 def _grouped_mm(
     mode: Any, operation: Any, given: Tensor, weight: Tensor, offs: Tensor | None = None, *_: Any, **kwargs: Any
@@ -57,7 +67,7 @@ def _ctc_loss(mode: Any, operation: Any, log_probs: Tensor, targets: Tensor, *mo
     return losses, log_probs.new_empty((num_samples, num_steps, 2 * longest + 1))
 
 
-@register_op_impl(PRODUCTS)
+@_instead_of_decompositions(*PRODUCTS)
 def _product(mode: Any, operation: Any, *given: Any, **kwargs: Any) -> Any:
     """Refuses matrices of different types, as the real products do and torch's fake kernels do not."""
     first, second = given[-2:]
@@ -66,18 +76,8 @@ def _product(mode: Any, operation: Any, *given: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
-def _instead_of_a_decomposition(operation: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a kernel that fake tensors prefer to torch's decomposition of ``operation``."""
-
-    def register(kernel: Callable[..., Any]) -> Callable[..., Any]:
-        meta_table[operation] = kernel  # an operation that is in this table is not decomposed
-        return register_op_impl(operation)(kernel)
-
-    return register
-
-
-@_instead_of_a_decomposition(_aten.native_layer_norm_backward.default)
-def _layer_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor, *more: Any) -> tuple[Any, ...]:
+@_instead_of_decompositions(_aten.native_layer_norm_backward.default)
+def _layer_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor, *more: Any) -> Any:
     """Gradients are contiguous on a CPU; torch's fake kernel gives that of the input the input's strides."""
     if given.device.type != "cpu":
         return NotImplemented
@@ -89,7 +89,7 @@ def _layer_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Ten
     )
 
 
-@_instead_of_a_decomposition(_aten.hardswish_backward.default)
+@_instead_of_decompositions(_aten.hardswish_backward.default)
 def _hardswish_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor) -> Tensor:
     """The strides are those of the output's gradient; torch's fake kernel takes the input's."""
     return torch.empty_like(gradient)

@@ -112,6 +112,17 @@ def test_a_function_with_a_wrong_result_is_refused(result: Any, said: str) -> No
         FunctionWorkload(lambda: result, {}).build_model()
 
 
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SGD])
+def test_an_optimizer_that_computes_the_loss_again_is_refused(kind: Any) -> None:
+    made = torch.nn.Linear(2, 2), lambda batch: torch.ones(batch, 2), None, lambda parameters: kind(parameters, lr=0.1)
+    workload = FunctionWorkload(lambda: made, {})
+    if kind is torch.optim.SGD:
+        assert type(workload.optimizer(workload.build_model())) is kind
+        return
+    with pytest.raises(WrongResult, match="returns LBFGS, whose step computes the loss several times by a closure"):
+        workload.optimizer(workload.build_model())
+
+
 def test_an_optimizer_that_is_none_is_refused() -> None:
     workload = FunctionWorkload(lambda: (torch.nn.Linear(2, 2), len, None, lambda parameters: None), {})
     with pytest.raises(WrongResult, match="returns None instead of a torch optimizer"):

@@ -73,7 +73,8 @@ def _of_convolution(convolution: Convolution, asked: tuple[bool, bool] | None) -
         workspace = rules.forward(convolution) if asked is None else rules.backward(convolution, *asked)
     except onednn.Refused:
         return ()  # the real operation fails too
-    return tuple(tuple(amount + convolution.num_copied for amount in each) for each in workspace)
+    copied = convolution.num_copied
+    return tuple((before + copied, during + copied) for before, during in workspace)
 
 
 def _rules_of(convolution: Convolution) -> _Rules | None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,3 +23,12 @@ def test_fake_lstms_keep_what_real_ones_keep(batch_first: bool) -> None:
     real = kept_bytes(nn.LSTM(20, 24, batch_first=batch_first), torch.randn(7, 3, 20))
     with FakeTensorMode():
         assert kept_bytes(nn.LSTM(20, 24, batch_first=batch_first), torch.randn(7, 3, 20)) == real
+
+
+@pytest.mark.parametrize("product", [torch.mm, torch.matmul, lambda a, b: torch.addmm(torch.zeros(4, 4), a, b)])
+def test_matrices_of_different_types_are_not_multiplied(product: Callable[[Tensor, Tensor], Tensor]) -> None:
+    first, second = torch.zeros(4, 4), torch.zeros(4, 4, dtype=torch.bfloat16)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        product(first, second)
+    with FakeTensorMode() as fake, pytest.raises(RuntimeError, match=r"same dtype.*float32 != torch.bfloat16"):
+        product(fake.from_tensor(first), fake.from_tensor(second))

@@ -116,9 +116,32 @@ def test_a_number_of_the_training_may_be_printed_and_not_compared(recorder: Reco
             look()
 
 
+def test_a_float_of_the_training_decides_nothing_and_it_is_told(recorder: Recorder) -> None:
+    assert checks.shows(torch.empty(3).mean()) == "loss 1.000"
+    (assumed,) = recorder.values.assumed
+    assert assumed.startswith("a number taken by float() decides nothing (checks.py:")
+    for decides in (checks.stops_early, checks.chooses, checks.compares):
+        with pytest.raises(DataDependentOutputException):
+            decides(torch.empty(3).mean())
+
+
+def test_a_number_of_the_training_may_be_formatted(recorder: Recorder) -> None:
+    loss = torch.empty(3).mean()
+    assert f"{loss:.3f} of {loss.argmax():d}" == "1.000 of 1"
+    assert recorder.values.assumed == []
+    with pytest.raises(TypeError):
+        f"{torch.empty(3):.3f}"
+
+
 @pytest.mark.parametrize(
     "check",
-    [checks.asserts, checks.raises, checks.raises_over_several_lines, lambda x: torch._check_tensor_all(x > 0)],
+    [
+        checks.asserts,
+        checks.raises,
+        checks.raises_in_one_line,
+        checks.raises_over_several_lines,
+        lambda x: torch._check_tensor_all(x > 0),
+    ],
 )
 def test_a_check_that_a_healthy_run_passes_is_passed(recorder: Recorder, check: Callable[[Tensor], None]) -> None:
     check(torch.empty(3))

@@ -71,6 +71,12 @@ def test_a_missing_file_is_named(folder: Path) -> None:
         bundle_code(folder / "study.yaml", "net.py:Mine", folder / "none")
 
 
+@pytest.mark.parametrize("name", ["../net.py", "/somewhere/net.py"])
+def test_a_file_outside_the_folder_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"outside the folder .*/lib: name its folder with --working-dir"):
+        bundle_code(folder / "lib" / "study.yaml", f"{name}:Mine")
+
+
 def test_too_much_is_refused_before_it_is_read(folder: Path) -> None:
     with (folder / "data.bin").open("wb") as file:
         file.truncate(MAX_CODE_BYTES + 1)  # sparse

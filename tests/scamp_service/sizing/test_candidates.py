@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from scamp_service.sizing.candidates import candidates_of
+
+
+@pytest.mark.parametrize("what", ["../made/net.py:net", "{folder}/made/net.py:net", "made/net.py:net", "made.net:net"])
+def test_a_function_may_be_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    is_below = what.startswith("made")
+    for name in ("made", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "made" / "net.py").write_text("def net(): ...\n")
+    monkeypatch.chdir(tmp_path if is_below else tmp_path / "other")
+    found = candidates_of(what.format(folder=tmp_path), {"width": 8})
+    name = "made/net.py" if is_below else "net.py"
+    assert found.workload == f"{name}:net"
+    assert found.code is not None and zipfile.ZipFile(io.BytesIO(found.code)).namelist() == [name]
