@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from itertools import dropwhile, zip_longest
 from typing import Any
 from unittest import mock
 
@@ -214,7 +214,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         number = len(self.categories)
         self.categories.append("workspace")
-        self.log += [(number, num_bytes) for num_bytes in workspace]
+        self.log += [(number, num_bytes) for num_bytes in dropwhile(lambda num_bytes: not num_bytes, workspace)]
         yield
         self.log.append((number, 0))
 
