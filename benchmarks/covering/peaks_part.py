@@ -29,13 +29,16 @@ from estimators.model import MIB
 
 BATCHES, PRECISIONS, NUM_FAMILIES = (3, 7, 13), ("fp32", "bf16", "amp"), 50
 TRACKED_EVERY = 4  # MemTracker is asked about a part of the cases, because it takes as long as all the rest
+LEAST_BYTES = 1024  # of a block that counts: objects of Python and of C++ are smaller
 TITLE = "Peaks of models that nobody chose"
 HEADER = ("predicted MiB", "counted MiB", "error", "MemTracker", "case")
 ABOUT = f"""\
-Peaks of two real steps, in a process where every allocation from the C library is counted, less the memory that
-libraries keep when the model is gone. {NUM_FAMILIES} families are drawn by the seed, with one of three batches and one
-of three precisions each; the other cases are models of torch alone. `MemTracker` is torch's own estimate of the same
-steps of every fourth case or so, or why it fails. A refused case is not run; its reason is below the table."""
+Peaks of two real steps, in a process where every allocation of {LEAST_BYTES} bytes or more from the C library is
+counted, less the memory that libraries keep when the model is gone. Smaller ones are objects of Python and C++, such as
+the nodes of autograd: half a MiB for a thousand operations. {NUM_FAMILIES} families are drawn by the seed, with one of
+three batches and one of three precisions each; the other cases are models of torch alone. `MemTracker` is torch's own
+estimate of the same steps of every fourth case or so, or why it fails. A refused case is not run; its reason is below
+the table."""
 
 
 def cases(quick: bool, seed: int) -> Sequence[Asked]:
@@ -128,7 +131,7 @@ def measure(case: Asked, seconds: float) -> Result:
     answer = ask(case)
     if answer.refusal:
         return Result(0, 0, answer.refusal, 0, "not asked")
-    with heap.counting() as environment:
+    with heap.counting(LEAST_BYTES) as environment:
         counted = int(last_line("-m", "benchmarks.covering.peaks_part", case.to_json(), seconds=seconds, **environment))
     is_tracked = int.from_bytes(sha256(case.to_json().encode()).digest()[:2], "big") % TRACKED_EVERY == 0
     other = tracked(case) if is_tracked else Answer(0, 0.0, 0.0, "not asked")

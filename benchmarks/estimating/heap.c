@@ -1,9 +1,11 @@
-/* Counts the bytes allocated from the C library, now and at the peak. Load it into a process with LD_PRELOAD. */
+/* Counts the bytes allocated from the C library, now and at the peak. Load it into a process with LD_PRELOAD.
+   Blocks of fewer than HEAP_LEAST_BYTES are not counted. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <malloc.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 extern void *__libc_malloc(size_t);
 extern void __libc_free(void *);
@@ -12,10 +14,21 @@ extern void *__libc_realloc(void *, size_t);
 extern void *__libc_memalign(size_t, size_t);
 
 static atomic_long held, peak;
+static long least;
+
+__attribute__((constructor)) static void read_least(void) {
+    const char *given = getenv("HEAP_LEAST_BYTES");
+    if (given) least = atol(given);
+}
+
+static long size_of(void *block) {
+    long size = block ? (long)malloc_usable_size(block) : 0;
+    return size < least ? 0 : size;
+}
 
 static void *counted(void *block) {
-    if (block) {
-        long size = (long)malloc_usable_size(block);
+    long size = size_of(block);
+    if (size) {
         long now = atomic_fetch_add(&held, size) + size;
         long highest = atomic_load(&peak);
         while (now > highest && !atomic_compare_exchange_weak(&peak, &highest, now)) {
@@ -24,9 +37,7 @@ static void *counted(void *block) {
     return block;
 }
 
-static void discounted(void *block) {
-    if (block) atomic_fetch_sub(&held, (long)malloc_usable_size(block));
-}
+static void discounted(void *block) { atomic_fetch_sub(&held, size_of(block)); }
 
 void *malloc(size_t size) { return counted(__libc_malloc(size)); }
 void *calloc(size_t count, size_t size) { return counted(__libc_calloc(count, size)); }

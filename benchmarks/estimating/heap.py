@@ -16,15 +16,17 @@ _SOURCE = Path(__file__).with_name("heap.c")
 
 
 @contextmanager
-def counting() -> Iterator[dict[str, str]]:
+def counting(least_bytes: int = 0) -> Iterator[dict[str, str]]:
     """Compile the counter; yields the environment variables with which a new process loads it.
+
+    Blocks of fewer than ``least_bytes`` are not counted.
 
     Raises ``OSError`` or ``CalledProcessError`` if there is no C compiler.
     """
     with TemporaryDirectory() as folder:
         library = Path(folder, "heap.so")
         subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, _SOURCE], check=True)
-        yield {"LD_PRELOAD": str(library)}
+        yield {"LD_PRELOAD": str(library), "HEAP_LEAST_BYTES": str(least_bytes)}
 
 
 def held() -> int:

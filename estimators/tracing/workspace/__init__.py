@@ -3,7 +3,7 @@
 Known are convolutions and LSTMs on a CPU, in a process with one thread. oneDNN computes most of them, often on copies
 in a format of its own; it is asked which (``formats``, ``recurrent``). Torch computes other convolutions itself
 (``columns``). Some of its operations on images take memory too (``images``), others copy inputs (``copies``), and
-attention works on blocks (``attention``).
+attention works on blocks (``attention``). Products of matrices take memory if they are in 16 bits (``matrices``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from estimators.tracing.workspace import attention, blocked, columns, formats, i
 from estimators.tracing.workspace.amounts import Workspace
 from estimators.tracing.workspace.convolution import Convolution, convolution_of, on_meta
 from estimators.tracing.workspace.copies import COPYING, copies
+from estimators.tracing.workspace.matrices import PRODUCTS, product
 
 __all__ = ["Workspace", "workspace_of"]
 
@@ -35,6 +36,7 @@ _KNOWN = (
     {_FORWARD, _BACKWARD, _LSTM, _LSTM_BACKWARD, images.BATCH_NORM_BACKWARD, attention.FORWARD, attention.BACKWARD}
     | images.UPSAMPLING
     | COPYING
+    | PRODUCTS
 )
 
 
@@ -43,6 +45,8 @@ def workspace_of(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     if operation not in _KNOWN:
         return ()
     with torch._C._DisableTorchDispatch():
+        if operation in PRODUCTS:
+            return product(args)
         if operation in COPYING:
             return copies(operation, args, kwargs, len(out) if isinstance(out, tuple) else 1)
         if operation is attention.FORWARD:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from estimators.tracing.workspace.amounts import Workspace
+from estimators.tracing.workspace.matrices import scratch_bytes
 
 _ATEN = torch.ops.aten
 FORWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu.default
@@ -29,14 +30,19 @@ def forward(args: Sequence[Any]) -> Workspace:
 def backward(args: Sequence[Any]) -> Workspace:
     """Workspace of the gradients: scores of one block and their gradients, and a copy of the output's gradient.
 
-    torch wants that gradient contiguous with heads behind positions. Left out are the copies that oneDNN makes for
-    products in 16 bits: 20 to 200 KiB.
+    torch wants that gradient contiguous with heads behind positions.
     """
     gradient, query, key = args[:3]
     queries, keys, width = _block(query, key)
     num_bytes = 8 * queries * keys
     if query.itemsize < 4:
         num_bytes += 2 * queries * keys * query.itemsize + 4 * keys * width
+        scores, rows, columns = (
+            torch.empty(shape, dtype=query.dtype, device="meta")
+            for shape in ((queries, keys), (queries, width), (keys, width))
+        )
+        pairs = ((rows, columns.t()), (scores.t(), rows), (scores, columns))
+        num_bytes += max(scratch_bytes(*pair, torch.float32) for pair in pairs)
     if not gradient.transpose(1, 2).is_contiguous():
         num_bytes += gradient.nbytes
     return ((0, num_bytes),) * 3

@@ -57,6 +57,7 @@ _FUNCTIONS = (
     "dnnl_deconvolution_forward_primitive_desc_create",
     "dnnl_deconvolution_backward_data_primitive_desc_create",
     "dnnl_deconvolution_backward_weights_primitive_desc_create",
+    "dnnl_matmul_primitive_desc_create",
     "dnnl_lstm_forward_primitive_desc_create",
     "dnnl_lstm_backward_primitive_desc_create",
 )
@@ -192,6 +193,14 @@ def lstm(of: str, num_steps: int, batch: int, num_inputs: int, num_hidden: int, 
         )
         scratch_bytes = query.num_bytes(primitive, _SCRATCHPAD)
         return Lstm(kept_bytes, copied_bytes, scratch_bytes, "ref" in query.name(primitive))
+
+
+def product(first: Tensor, second: Tensor, dtype: torch.dtype) -> int:
+    """Bytes of scratch memory for the product of two matrices with a result of ``dtype``. Raises ``Refused``."""
+    made = torch.empty(first.shape[0], second.shape[1], dtype=dtype, device="meta")
+    with _Query() as query:
+        tensors = (query.described(first), query.described(second), None, query.described(made))
+        return query.num_bytes(query.primitive("matmul", *tensors), _SCRATCHPAD)
 
 
 class _Query:

@@ -5,7 +5,6 @@ A process of its own, because the counter has to be loaded when it starts (``ben
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -126,6 +125,7 @@ CASES: dict[str, Callable[[], Iterator[Call]]] = {
     "attention": lambda: attention(50),
     "attention, projected": lambda: attention(300, apart=True),
     "attention, long": lambda: attention(900, apart=True),
+    "products": lambda: products(64, 96, 128, torch.float32),
     "LSTM": lambda: lstm(20, 4, 64, 128),
     "LSTM of odd sizes": lambda: lstm(30, 5, 100, 200),
 }
@@ -134,7 +134,10 @@ CASES_OF_16_BITS: dict[str, Callable[[], Iterator[Call]]] = {
     "bf16, strides": lambda: convolution(4, 64, 96, 28, 3, stride=2, dtype=_BF16),
     "bf16, depthwise": lambda: convolution(2, 96, 96, 28, 7, groups=96, dtype=_BF16),
     "bf16, channels last": lambda: convolution(4, 64, 128, 28, 3, last=True, dtype=_BF16),
-    "bf16, attention": lambda: itertools.islice(attention(300, apart=True, dtype=_BF16), 1),
+    "bf16, attention": lambda: attention(300, apart=True, dtype=_BF16),
+    "bf16, attention, long": lambda: attention(900, dtype=_BF16),
+    "bf16, products": lambda: products(256, 192, 768),
+    "bf16, small products": lambda: products(13, 100, 64),
     "bf16, mean": lambda: iter([("mean", _ATEN.mean.default, (torch.randn(8, 9, 99).to(_BF16),))]),
     "LSTM in bf16": lambda: lstm(20, 4, 64, 128, _BF16),
 }
@@ -154,6 +157,22 @@ def of_rows(*, transposed: bool = False) -> Iterator[Call]:
     yield "softmax backward", _ATEN._softmax_backward_data.default, (gradient, likely, 2, torch.float32)
     yield "GELU backward", _ATEN.gelu_backward.default, (gradient, given.contiguous())
     yield "hard swish backward", _ATEN.hardswish_backward.default, (gradient, given.contiguous())
+
+
+def products(rows: int, columns: int, depth: int, dtype: torch.dtype = _BF16) -> Iterator[Call]:
+    """Products of matrices of which none, the first or the second is transposed, alone and for several samples."""
+    for transposed in ("NN", "TN", "NT"):
+        shapes = [(rows, depth), (depth, columns)]
+        first, second = (
+            torch.randn(3, *(shape if letter == "N" else shape[::-1])).to(dtype)
+            for shape, letter in zip(shapes, transposed, strict=True)
+        )
+        first = first if transposed[0] == "N" else first.transpose(1, 2)
+        second = second if transposed[1] == "N" else second.transpose(1, 2)
+        yield f"mm {transposed}", _ATEN.mm.default, (first[0], second[0])
+        yield f"addmm {transposed}", _ATEN.addmm.default, (torch.randn(columns).to(dtype), first[0], second[0])
+        yield f"bmm {transposed}", _ATEN.bmm.default, (first, second)
+    yield "of one number", _ATEN.mm.default, (torch.ones((), dtype=dtype).expand(rows, depth), second[0])
 
 
 def attention(positions: int, *, apart: bool = False, dtype: torch.dtype = torch.float32) -> Iterator[Call]:
