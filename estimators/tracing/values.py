@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 _aten = torch.ops.aten
-_MOST_BYTES = 2**22  # of a twin: computing larger ones would take longer than the trace
+_MOST_BYTES = 2**24  # of a twin: computing larger ones would take longer than the trace
 _MOST_BATCH_BYTES = 2**24
 _MOST_DRAWN = 16  # random numbers that a decision may depend on; dropout draws more
 
@@ -105,6 +105,7 @@ class Values:
         if kind == "lift":
             if type(args[0]) is Tensor and type(out) is FakeTensor and args[0].nbytes <= _MOST_BYTES:
                 self._know(out, args[0], frozenset())
+                out.constant = None  # torch would look up copies of it in a table, and then not change their types
             return
         if kind == "view":
             return
