@@ -106,7 +106,7 @@ function attemptBody(attempt) {
       h("td", {}, clock(attempt.created_at)),
       h("td", { class: "num" }, attempt.ended_at ? duration(attempt.ended_at - attempt.created_at) : "–"),
     ),
-    h("tr", {}, h("td"), h("td", { colspan: 9 }, h("div", { class: "detail" }, attempt.placement_reason ? h("p", {}, `Placed: ${attempt.placement_reason}`) : null, detailNode(attempt)))),
+    h("tr", {}, h("td", { colspan: 10 }, h("div", { class: "detail" }, attempt.placement_reason ? h("p", {}, `Placed: ${attempt.placement_reason}`) : null, detailNode(attempt)))),
   );
 }
 
