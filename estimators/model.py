@@ -64,7 +64,7 @@ class Layout(Spread):
         return Stage(self.stage_index, self.pp, self.num_micro_batches, self.schedule) if self.pp > 1 else None
 
     @property
-    def divides_blocks_alike(self) -> bool:
+    def treats_blocks_equally(self) -> bool:
         """Whether equal blocks cost a rank the same: true unless a pipeline or ZeRO-1 gives the rank only some of
         them."""
         return self.pp == 1 and not self.zero1

@@ -146,7 +146,7 @@ def by_formula(point: Point) -> int | None:
             continue
         blueprint = blueprints[replace(point.layout, dp_shard=min(2, point.layout.dp_shard))]
         one = columns([variables], [*group.sizes, RANKS, SAMPLES])
-        if blueprint.covers(one).all() and blueprint.tells(one).all():
+        if blueprint.covers(one).all() and blueprint.predicts(one).all():
             return blueprint.costs(one).curve(0).peak_bytes(point.asked_batch)
     return None
 

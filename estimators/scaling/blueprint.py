@@ -102,7 +102,7 @@ class Blueprint:
     highest: Mapping[str, int]
     even_rows: tuple[Monomial, ...] = ()
 
-    def tells(self, points: Points) -> npt.NDArray[np.bool_]:
+    def predicts(self, points: Points) -> npt.NDArray[np.bool_]:
         """For which of the covered architectures the formulas hold; the others must be traced.
 
         They do not hold if there are too few blocks, or if the ranks do not evenly divide rows that they divide in all

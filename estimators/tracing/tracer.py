@@ -72,7 +72,7 @@ def _larger(even: Trace, same: Trace, layout: Layout) -> Trace:
 def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None, draw: int) -> tuple[Trace, bool]:
     """The trace with one draw, and whether the model draws at all."""
     largest = max(batch, 4)
-    short = equal_blocks is not False and layout.divides_blocks_alike
+    short = equal_blocks is not False and layout.treats_blocks_equally
     steps = _stretched(recipe, layout, largest, draw, verify=equal_blocks is None) if short else None
     stretched = steps is not None
     steps = steps or _whole(recipe, layout, largest, draw)
@@ -124,7 +124,7 @@ def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
         update_peak = max(first.update.peak, second.update.peak)
         single, num_params = _allowed(session, lambda: session.passes(1)), session.num_params
         outputs = {size: session.outputs(size) for size in passes}
-        equal_blocks = layout == Layout() and session.alike
+        equal_blocks = layout == Layout() and session.has_equal_blocks
         assumptions, has_drawn = tuple(session.assumptions), session.has_drawn
     units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
     return _Steps(

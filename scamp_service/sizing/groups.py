@@ -99,7 +99,7 @@ class Task:
         """A candidate to trace in full: a random one, with few blocks if possible, because full traces are slow."""
         chance = random.Random(str(kind))
         ranks = {RANKS: chance.choice(self.gangs)} if kind.dp_shard > 1 else {}
-        predicted = blueprint.tells(columns([{**one, **ranks} for one in self.members], [*self.group.sizes, *ranks]))
+        predicted = blueprint.predicts(columns([{**one, **ranks} for one in self.members], [*self.group.sizes, *ranks]))
         usable = [one for one, is_predicted in zip(self.members, predicted, strict=True) if is_predicted]
         point = {**chance.choice(usable or self.members), **ranks, SAMPLES: chance.choice((1, 2, 7))}
         return point | ({self.depth: min(point[self.depth], CHECKED_DEPTH)} if self.depth else {})

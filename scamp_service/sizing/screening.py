@@ -165,7 +165,7 @@ def _peaks(
     """Peaks of the members that the blueprints can predict, under every layout that a planner may consider."""
     points = columns([candidates[key] for key in group.members], group.sizes)
     widest = {**points, RANKS: np.full(len(group.members), degrees[-1])}  # smaller degrees divide whatever it divides
-    predicted = np.logical_and.reduce([blueprint.tells(widest) for blueprint in blueprints.values()])
+    predicted = np.logical_and.reduce([blueprint.predicts(widest) for blueprint in blueprints.values()])
     points = {name: values[predicted] for name, values in points.items()}
     members = [key for key, is_predicted in zip(group.members, predicted, strict=True) if is_predicted]
     known: dict[Layout, tuple[Costs, int]] = {}

@@ -129,7 +129,7 @@ def test_the_peak_of_a_candidate_that_was_never_traced_is_that_of_its_trace(layo
     ]:
         point = {"width": width, "inner": inner, "depth": depth, SAMPLES: size, RANKS: ranks}
         assert blueprint.covers(columns([point], layout)).all()
-        assert blueprint.tells(columns([point], layout)).all()
+        assert blueprint.predicts(columns([point], layout)).all()
         whole = trace_peak(recipe(point, Net, optimizer), of(point, layout), size)
         assert told(blueprint, layout, point) == whole.fixed_bytes, point
 
@@ -147,7 +147,7 @@ def test_candidates_beyond_the_examples_are_not_covered() -> None:
     inside = {"width": 50, "inner": 50, "depth": 40, SAMPLES: 1000, RANKS: 1}
     points = columns([inside, {**inside, "width": 97}, {**inside, "inner": 6}], Layout())
     assert blueprint.covers(points).tolist() == [True, False, False]
-    assert blueprint.tells(columns([inside, {**inside, "depth": 1}], Layout())).tolist() == [True, False]
+    assert blueprint.predicts(columns([inside, {**inside, "depth": 1}], Layout())).tolist() == [True, False]
 
 
 def test_shards_that_are_rounded_up_as_in_no_example_are_not_told_of() -> None:
@@ -157,7 +157,7 @@ def test_shards_that_are_rounded_up_as_in_no_example_are_not_told_of() -> None:
     blueprint = fit(columns(even, layout), [whole for whole, _ in pairs])
     point = {"width": 33, "inner": 64, "depth": 3, SAMPLES: 4, RANKS: 8}
     points = columns([point, {**point, "inner": 66}, {**point, "inner": 66, RANKS: 2}], layout)
-    assert blueprint.tells(points).tolist() == [True, False, True]
+    assert blueprint.predicts(points).tolist() == [True, False, True]
 
 
 def test_models_that_run_different_operations_are_no_blueprint() -> None:
