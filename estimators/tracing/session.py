@@ -153,7 +153,11 @@ class Session:
     @property
     def can_be_shortened(self) -> bool:
         """Whether there are more blocks than must be traced, all equal and one after another."""
-        return self.num_blocks > TRACED_BLOCKS and self.has_equal_blocks and container_of(self._model, self._blocks) is not None
+        return (
+            self.num_blocks > TRACED_BLOCKS
+            and self.has_equal_blocks
+            and container_of(self._model, self._blocks) is not None
+        )
 
     @property
     def has_equal_blocks(self) -> bool:
