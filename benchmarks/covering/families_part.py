@@ -16,7 +16,7 @@ from benchmarks.estimating.results import Finding
 from estimators.model import MIB
 
 BATCH = 3
-TRACKED_EVERY = 8  # MemTracker is asked about every eighth family, because it takes as long as all the rest
+TRACKED_EVERY = 16  # MemTracker is asked about every sixteenth family, because it takes as long as all the rest
 QUICK = ("bert", "gpt2", "vit")
 TITLE = "Families of transformers"
 HEADER = ("MiB", "wall s", "CPU s", "tracker s", "tracker", "answer", "family")
@@ -24,7 +24,7 @@ ABOUT = f"""\
 Estimates of {len(LISTED)} families, each from its default configuration made small, one training step with loss and a
 batch of {BATCH}, asked for through the trace process, which has not seen the family before. Every one of them runs for
 real with the same inputs; {len(LEFT_OUT)} others are left out, because they do not. The columns of the tracker have
-torch's `MemTracker` on the same steps of every eighth family."""
+torch's `MemTracker` on the same steps of every sixteenth family."""
 
 
 @dataclass(frozen=True, slots=True)
