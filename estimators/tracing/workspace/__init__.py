@@ -1,9 +1,10 @@
 """Memory that an operation uses internally while it makes its outputs. No tensor shows it, and it is freed afterwards.
 
-Known are convolutions and LSTMs on a CPU, in a process with one thread. oneDNN computes most of them, often on copies
-in a format of its own; it is asked which (``formats``, ``recurrent``). Torch computes other convolutions itself
-(``columns``). Some of its operations on images take memory too (``images``), others copy inputs (``copies``), and
-attention works on blocks (``attention``). Products of matrices take memory if they are in 16 bits (``matrices``).
+Known are operations on a CPU, in a process with one thread. oneDNN computes most convolutions and LSTMs, often on
+copies in a format of its own; it is asked which (``formats``, ``recurrent``). Torch computes other convolutions itself
+(``columns``). Some of its operations on images take memory too (``images``); others copy inputs (``copies``), or make
+other tensors on the way (``temporaries``). Attention works on blocks (``attention``), and products of matrices take
+memory if they are in 16 bits (``matrices``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from estimators.tracing.workspace.amounts import Workspace
 from estimators.tracing.workspace.convolution import Convolution, convolution_of, on_meta
 from estimators.tracing.workspace.copies import COPYING, copies
 from estimators.tracing.workspace.matrices import PRODUCTS, product
+from estimators.tracing.workspace.temporaries import TEMPORARIES, temporaries
 
 __all__ = ["Workspace", "workspace_of"]
 
@@ -37,6 +39,7 @@ _KNOWN = (
     | images.UPSAMPLING
     | COPYING
     | PRODUCTS
+    | TEMPORARIES.keys()
 )
 
 
@@ -47,8 +50,11 @@ def workspace_of(operation: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
     with torch._C._DisableTorchDispatch():
         if operation in PRODUCTS:
             return product(args)
+        num_outputs = len(out) if isinstance(out, tuple) else 1
         if operation in COPYING:
-            return copies(operation, args, kwargs, len(out) if isinstance(out, tuple) else 1)
+            return copies(operation, args, kwargs, num_outputs)
+        if operation in TEMPORARIES:
+            return temporaries(operation, args, num_outputs)
         if operation is attention.FORWARD:
             return attention.forward(args)
         if operation is attention.BACKWARD:
