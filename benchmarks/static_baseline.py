@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from estimators.memory import predict
+from estimators.memory import NO_EXTRA, Extra, predict
 from estimators.model import ModelProfile, Plan
 from placement.model import Cluster
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
@@ -72,7 +72,7 @@ def run(spec: StudySpec, planner: Planner) -> Summary:
 
 
 def all_devices(
-    profile: ModelProfile, *, batch: int, cluster: Cluster, extra_bytes: int = 0
+    profile: ModelProfile, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA
 ) -> ChosenPlan | Untraced | NoPlan:
     """The static planner: all devices for every trial, no recompute if that fits, and the largest micro-batch."""
     degree = len(cluster.devices)
@@ -83,7 +83,7 @@ def all_devices(
             plan = Plan(micro_batch, per_rank // micro_batch, dp_shard=degree, recompute=recompute)
             if plan.layout not in profile.curves:
                 return Untraced(plan.layout)
-            cost = predict(profile, plan, extra_bytes)
+            cost = predict(profile, plan, extra.bytes_for(plan.layout))
             if cost.reserved_mib <= capacity_mib:
                 return ChosenPlan(plan, cost, f"static: all {degree} devices for every trial")
     return NoPlan(f"needs {cost.reserved_mib} MiB on each of {degree} devices")

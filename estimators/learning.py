@@ -1,8 +1,11 @@
-"""Learns from earlier trials of a family how many bytes the next trial needs beyond its trace.
+"""Learns from earlier trials of a family how many bytes the next trial needs beyond its trace, under each layout.
 
 Two quantities are kept apart. Tensors that the trace did not predict are *measured*, exactly. Everything else that a
 rank holds is never measured: it is only known whether the rank died at its budget or survived. Which trials form one
 family is decided elsewhere. The constant margin of ``memory`` is added to whatever is learned here.
+
+**A layout learns from its own runs only.** It has a trace of its own, so a fault of that trace says nothing about other
+layouts: what FSDP over two ranks was found to need must not raise the reservation of one rank.
 
 **The bound** is what is reserved. Of n exchangeable residuals, the next one is at most the ⌈(n + 1) q⌉-th smallest with
 a probability of at least q, whatever their distribution (split conformal prediction: Vovk, Gammerman & Shafer 2005,
@@ -19,9 +22,14 @@ promise.
   one early step is measured, so a lower measurement does not prove that less is enough: its difference counts as 0.
 - If it ran out of memory, it needs *more* than its reservation and more than was held when it failed. The evidence is
   this lower bound plus a quarter of the traced peak, which is also what its own next attempt gets.
-- If it finished with ``extra_bytes``, it needs at most those. If failures of the family ask for more, this counts
-  against them. If the run had as much as they ask for, it cannot show whether less would have been enough, and is left
-  out.
+- If another attempt of the same trial measured tensors that explain the failure, the measured tensors are the evidence
+  instead: the quarter was a guess, and the measurement replaces it.
+- If it finished with ``extra_bytes``, it needs at most those. If failures of the layout ask for more, this counts
+  against them. If the run had as much as they ask for, it cannot show whether less would have been enough.
+
+**The decay** finds that out. When ``PATIENCE_TRIALS`` trials have finished, what failures ask for is halved, and halved
+again after as many more. Each failure doubles the number of trials that must finish first: if less is not enough after
+all, the trial that shows it raises the reservation again, and the next test comes later.
 
 Nothing goes below the margin: a measured peak covers tensors, the enforced budget covers the process, and no run has
 measured how much of the margin it used.
@@ -30,11 +38,11 @@ measured how much of the margin it used.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from statistics import median_low
 
-from estimators.model import MIB
+from estimators.model import MIB, Layout
 
 COVERED_PERCENT = 90
 """q: one of ten trials of a family may run out of memory and be planned again before all the others reserve more."""
@@ -49,6 +57,10 @@ NOISE_BYTES = MIB // 4
 LEAST_FOR_BIAS = 3
 """Least number of measured trials whose median is trusted. A single trial may be an exception, such as a resumed
 attempt that measures a rare step."""
+
+PATIENCE_TRIALS = 16
+"""How many trials must finish before what one failure asks for is halved. At most one test in 17 trials then fails,
+which is within what q allows."""
 
 WINDOW_TRIALS = 100
 """How many of the newest trials of a family count. A failure is forgotten after this many trials, and a smaller
@@ -65,7 +77,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt of an earlier trial, in bytes of one rank.
+    """One attempt of an earlier trial, in bytes of one rank. ``layout`` is that of rank 0.
 
     ``extra_bytes`` were reserved beyond the traced peak and the margin. ``measured_bytes`` is the peak of tensors in
     one early step, 0 if none was measured. After an out-of-memory it is the bytes that were held plus the request that
@@ -73,6 +85,7 @@ class Run:
     """
 
     trial_id: int
+    layout: Layout
     device_kinds: Collection[str]
     traced_bytes: int
     extra_bytes: int
@@ -84,38 +97,53 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Bytes to add to every traced peak of a family, and the evidence for them.
+    """Bytes to add to every traced peak of a family under one layout, and the evidence for them.
 
     ``extra_bytes`` are reserved. ``bias_bytes`` of them are expected to be tensors, and correct the predicted peak; the
-    rest only keeps ranks alive. The counts are of the trials that are evidence. ``studies`` are the ids of the studies
-    whose trials needed more than their trace.
+    rest only keeps ranks alive. The counts are of the trials that are evidence. ``num_halvings`` says how often trials
+    that finished have halved what failures ask for. ``studies`` are the ids of the studies whose trials needed more
+    than their trace.
     """
 
+    layout: Layout = field(default_factory=Layout)
     extra_bytes: int = 0
     bias_bytes: int = 0
     num_trials: int = 0
     num_out_of_memory: int = 0
+    num_halvings: int = 0
     studies: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        trials = f"{self.num_trials} trial{'' if self.num_trials == 1 else 's'} of this family"
+        trials = (
+            f"{self.num_trials} trial{'' if self.num_trials == 1 else 's'} of this family with layout {self.layout}"
+        )
         failed = f", {self.num_out_of_memory} of them out of memory" if self.num_out_of_memory else ""
+        halved = f", halved {self.num_halvings} × as others finished" if self.num_halvings else ""
         where = f" (study {', '.join(map(str, self.studies))})" if self.studies else ""
-        return f"{self.extra_bytes / MIB:.1f} MiB learned from {trials}{failed}{where}"
+        return f"{self.extra_bytes / MIB:.1f} MiB learned from {trials}{failed}{halved}{where}"
 
 
-NOTHING = Learned()
-"""The result without any evidence."""
+def learn(past: Iterable[Run], device_kinds: Collection[str]) -> dict[Layout, Learned]:
+    """Bytes to add under each layout that was run, for a candidate that may run on any of these device kinds.
 
-
-def learn(past: Iterable[Run], device_kinds: Collection[str]) -> Learned:
-    """Bytes to add for a candidate that may run on any of these device kinds; the kind that needs most decides.
-
-    A gang over several kinds is evidence for each of them. The order of ``past`` does not matter.
+    The kind that needs most decides. A gang over several kinds is evidence for each of them. The order of ``past`` does
+    not matter. Layouts without evidence are left out.
     """
-    runs = list(past)
-    of_kinds = (_learn([run for run in runs if kind in run.device_kinds]) for kind in sorted(device_kinds))
-    return max(of_kinds, key=lambda learned: learned.extra_bytes, default=NOTHING)
+    runs: dict[Layout, list[Run]] = {}
+    for run in past:
+        runs.setdefault(run.layout, []).append(run)
+    found = {layout: _most(layout, own, device_kinds) for layout, own in runs.items()}
+    return {layout: learned for layout, learned in found.items() if learned.num_trials}
+
+
+def own_need(runs: Iterable[Run]) -> dict[Layout, int]:
+    """Bytes beyond the traced peak that one trial needs by its own attempts, under each layout in which it ran out of
+    memory."""
+    needs: dict[Layout, int] = {}
+    for run in runs:
+        if run.ending is Ending.OUT_OF_MEMORY:
+            needs[run.layout] = max(needs.get(run.layout, 0), _need(run))
+    return needs
 
 
 def need_after_out_of_memory(traced_bytes: int, reserved_bytes: int, measured_bytes: int) -> int:
@@ -130,22 +158,30 @@ def upper_bound(residuals: Iterable[int]) -> int:
     return ordered[min(rank, len(ordered)) - 1] if ordered else 0
 
 
-def _learn(runs: Sequence[Run]) -> Learned:
+def _most(layout: Layout, runs: Sequence[Run], device_kinds: Collection[str]) -> Learned:
+    of_kinds = (_learn(layout, [run for run in runs if kind in run.device_kinds]) for kind in sorted(device_kinds))
+    return max(of_kinds, key=lambda learned: (learned.extra_bytes, learned.num_trials), default=Learned(layout))
+
+
+def _learn(layout: Layout, runs: Sequence[Run]) -> Learned:
     trials: dict[int, list[Run]] = {}
     for run in runs:
         trials.setdefault(run.trial_id, []).append(run)
     excesses = {trial: _tensor_excess(own) for trial, own in trials.items() if any(map(_is_exact, own))}
-    failed = {trial: need for trial, own in trials.items() if (need := _need(own))}
-    least = min(failed.values(), default=0)
-    enough = {trial: _enough(own) for trial, own in trials.items() if trial not in failed}
-    survived = {trial: extra for trial, extra in enough.items() if extra is not None and extra < least}
+    failed = {trial: need for trial, own in trials.items() if (need := _trial_need(own, excesses.get(trial, 0)))}
+    enough = {trial: extra for trial, own in trials.items() if trial not in failed and (extra := _enough(own)) >= 0}
+    survived = [extra for extra in enough.values() if extra < min(failed.values(), default=0)]
+    halvings = len(enough) // (PATIENCE_TRIALS << (len(failed) - 1)) if failed else 0
+    from_failures = min(upper_bound([*failed.values(), *survived]), max(failed.values(), default=0) >> halvings)
     raising = failed.keys() | {trial for trial, excess in excesses.items() if excess}
     return Learned(
+        layout,
         # The larger, not the sum: a reservation that kept a rank alive also held its tensors.
-        extra_bytes=max(upper_bound(excesses.values()), upper_bound([*failed.values(), *survived.values()])),
+        extra_bytes=max(upper_bound(excesses.values()), from_failures if from_failures > NOISE_BYTES else 0),
         bias_bytes=median_low(excesses.values()) if len(excesses) >= LEAST_FOR_BIAS else 0,
-        num_trials=len(excesses.keys() | failed.keys() | survived.keys()),
+        num_trials=len(excesses.keys() | failed.keys() | (enough.keys() if failed else set())),
         num_out_of_memory=len(failed),
+        num_halvings=halvings,
         studies=tuple(sorted({run.study_id for run in runs if run.study_id and run.trial_id in raising})),
     )
 
@@ -159,18 +195,27 @@ def _tensor_excess(runs: Sequence[Run]) -> int:
     return excess if excess > NOISE_BYTES else 0
 
 
-def _need(runs: Sequence[Run]) -> int:
-    """The largest need that any out-of-memory attempt of a trial shows; 0 if none ran out of memory."""
-    return max(
-        (
-            need_after_out_of_memory(run.traced_bytes, run.reserved_bytes, run.measured_bytes)
-            for run in runs
-            if run.ending is Ending.OUT_OF_MEMORY
-        ),
-        default=0,
-    )
+def _trial_need(runs: Sequence[Run], measured_excess: int) -> int:
+    """The largest need that any out-of-memory attempt of a trial shows; 0 if none ran out of memory.
+
+    ``measured_excess`` are the bytes of tensors beyond the trace that its other attempts measured.
+    """
+    failed = (run for run in runs if run.ending is Ending.OUT_OF_MEMORY)
+    return max((measured_excess if _explains(measured_excess, run) else _need(run) for run in failed), default=0)
 
 
-def _enough(runs: Sequence[Run]) -> int | None:
-    """The least ``extra_bytes`` that a trial finished with; None if it did not finish."""
-    return min((run.extra_bytes for run in runs if run.ending is Ending.FINISHED), default=None)
+def _explains(measured_excess: int, failed: Run) -> bool:
+    """Whether that many bytes of tensors beyond the trace are more than was reserved for them, and with the margin as
+    much as was held when the attempt failed."""
+    margin_bytes = failed.reserved_bytes - failed.traced_bytes - failed.extra_bytes
+    held_excess = failed.measured_bytes - failed.traced_bytes
+    return measured_excess > failed.extra_bytes and measured_excess + margin_bytes >= held_excess
+
+
+def _need(failed: Run) -> int:
+    return need_after_out_of_memory(failed.traced_bytes, failed.reserved_bytes, failed.measured_bytes)
+
+
+def _enough(runs: Sequence[Run]) -> int:
+    """The least ``extra_bytes`` that a trial finished with; -1 if it did not finish."""
+    return min((run.extra_bytes for run in runs if run.ending is Ending.FINISHED), default=-1)

@@ -1,12 +1,13 @@
 """Predicts the memory of one rank under a plan: the traced peak, plus a margin for what no trace of tensors shows.
 
 Pure: numbers in, numbers out. The margins are measured (see the constants). If a rank needs more nevertheless, it fails
-with a real allocation failure, and its trial is planned again with ``extra_bytes``.
+with a real allocation failure, and its trial is planned again with ``Extra`` bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from estimators.devices.catalogue import COMMUNICATORS
 from estimators.model import MIB, Layout, Peaks, Plan, Prediction
@@ -54,6 +55,27 @@ GPU_MARGIN = Margin(MARGIN_BYTES, *(MARGIN_BYTES + int(figure.value) for figure 
 
 No rank on a GPU has been measured. The CUDA context is not included: a node keeps it back from the memory it offers.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """Bytes to add to the traced peak under each layout, because attempts needed more than was traced.
+
+    ``elsewhere`` are added under the layouts that are not named.
+    """
+
+    under: Mapping[Layout, int] = field(default_factory=dict)
+    elsewhere: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.elsewhere, *self.under.values(), 0) < 0:
+            raise ValueError(f"extra bytes must be at least 0, got {self}")
+
+    def bytes_for(self, layout: Layout) -> int:
+        return self.under.get(layout, self.elsewhere) if self.under else self.elsewhere
+
+
+NO_EXTRA = Extra()
 
 
 def predict(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN) -> Prediction:

@@ -160,7 +160,7 @@ class Client:
         return self._pages(f"/v1/studies/{study_id}/peaks", {})
 
     def learned(self, study_id: int) -> list[Json]:
-        """The memory correction learned for each family of the study: bytes to add, and the trials that show it."""
+        """The memory correction learned for each family of the study and each layout: bytes to add, and evidence."""
         return cast(list[Json], self._request("GET", f"/v1/studies/{study_id}/learned"))
 
     # --- cluster and events --------------------------------------------------------------------------------------

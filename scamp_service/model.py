@@ -34,7 +34,8 @@ class Sized:
     """The result of sizing a candidate: its plan, the reason, and the prediction for the rank with the highest peak.
 
     ``structure`` identifies the traced structure. ``learned_bytes`` is what earlier trials of the family suggested to
-    add. It is larger than the ``extra_bytes`` of the prediction when no plan fits with that much added.
+    add under the layout of the plan. It is larger than the ``extra_bytes`` of the prediction when no plan fits with
+    that much added.
     """
 
     structure: str

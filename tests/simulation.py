@@ -13,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from estimators.learning import Learned
+from estimators.memory import Extra
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Cluster, Device
+from placement.planning.learned import choose_learned
+from placement.planning.planner import ChosenPlan, NoPlan
 from scamp_service.control.controller import Controller
 from scamp_service.control.executor import Demand, GangState, GangStatus, Order, Unsized
 from scamp_service.lifecycle import LIVE_STUDIES, Outcome, TrialState
@@ -55,8 +57,10 @@ class SimulatedGang:
 
 
 def truth_mib(params: Json) -> int:
-    """What one rank of this candidate really needs; the sizer predicts less for those with a ``spike``."""
-    return tensors_mib(params) + int(params.get("spike", 0))
+    """What one rank of this candidate really needs; the sizer predicts less for those with a ``spike``, or with a
+    ``gang_spike`` that only ranks of a gang have."""
+    in_gangs = int(params.get("gang_spike", 0)) if params["ranks"] > 1 else 0
+    return tensors_mib(params) + int(params.get("spike", 0)) + in_gangs
 
 
 def tensors_mib(params: Json) -> int:
@@ -160,8 +164,11 @@ class SimulatedExecutor:
         if self.rng.random() < self.faults.kill_rank:
             gang.dead_rank = True
             return
-        if truth_mib(order.candidate.params) > order.mib_per_rank and gang.step >= order.steps // 2:
-            measured = truth_mib(order.candidate.params) * MIB
+        needed_mib = truth_mib(order.candidate.params)
+        if order.trial_id == 1:
+            needed_mib += int(order.candidate.params.get("accident", 0))
+        if needed_mib > order.mib_per_rank and gang.step >= order.steps // 2:
+            measured = needed_mib * MIB
             self.send(
                 gang,
                 lambda: self.store.report(
@@ -250,21 +257,19 @@ class SimulatedSizer:
         self.pending[trial_id] = (self.clock.now + self.rng.uniform(0.0, 2.0), self._size(demand))
 
     def _size(self, demand: Demand) -> Sized | Unsized:
-        own, learned = demand.extra_bytes, demand.learned
-        with_learned = self._plan(demand.candidate.params, max(own, learned.extra_bytes), learned)
-        if isinstance(with_learned, Unsized):  # what others needed makes no candidate infeasible
-            return self._plan(demand.candidate.params, own, learned)
-        return with_learned
+        answer = choose_learned(lambda extra: self._plan(demand.candidate.params, extra), demand.own, demand.learned)
+        if isinstance(answer, ChosenPlan):
+            learned_bytes = demand.learned_bytes(answer.plan.layout)
+            return Sized("s", answer.plan, answer.prediction, answer.reason, learned_bytes)
+        return Unsized(answer.reason, infeasible=True)
 
-    def _plan(self, params: Json, extra_bytes: int, learned: Learned) -> Sized | Unsized:
-        mib = int(params["mib"]) + -(-extra_bytes // MIB)
-        if mib > 96:
-            return Unsized(f"needs {mib} MiB; devices offer 96", infeasible=True)
+    def _plan(self, params: Json, extra: Extra) -> ChosenPlan | NoPlan:
         ranks = int(params["ranks"])
-        bias_bytes = min(learned.bias_bytes, extra_bytes)
-        needed = Prediction(int(params["mib"]) * MIB, 0, extra_bytes, bias_bytes)
-        reason = f"{ranks} ranks of {mib} MiB; {learned}"
-        return Sized("s", Plan(1, 4 // ranks, dp_shard=ranks), needed, reason, learned.extra_bytes)
+        plan = Plan(1, 4 // ranks, dp_shard=ranks)
+        needed = Prediction(int(params["mib"]) * MIB, extra_bytes=extra.bytes_for(plan.layout))
+        if needed.reserved_mib > 96:
+            return NoPlan(f"needs {needed.reserved_mib} MiB; devices offer 96")
+        return ChosenPlan(plan, needed, f"{ranks} ranks of {needed.reserved_mib} MiB")
 
     def results(self) -> Mapping[int, Sized | Unsized]:
         return {trial: result for trial, (ready, result) in self.pending.items() if ready <= self.clock.now}

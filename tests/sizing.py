@@ -6,8 +6,8 @@ import hashlib
 import time
 from typing import Any
 
-from estimators.learning import NOTHING, Learned
-from estimators.model import Candidate
+from estimators.learning import Learned
+from estimators.model import Candidate, Layout
 from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
@@ -64,11 +64,13 @@ class Sizing:
         workload: str = "vit_digits",
         code: str | None = None,
         extra: int = 0,
-        learned: Learned = NOTHING,
+        learned: Learned | None = None,
         cluster: Cluster = FOUR_DEVICES,
     ) -> int:
         self.num += 1
-        self.sizer.request(self.num, Demand(Candidate(workload, code, params), extra, learned), cluster)
+        own = {Layout(): extra} if extra else {}
+        known = {learned.layout: learned} if learned else {}
+        self.sizer.request(self.num, Demand(Candidate(workload, code, params), own, known), cluster)
         return self.num
 
     def end(self, trial: int, seconds: float = 240) -> Sized | Unsized:

@@ -90,9 +90,9 @@ def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
 
 @router.get("/studies/{study_id}/learned", responses=problems(404))
 def list_learned(study_id: StudyId, store: TheStore) -> list[LearnedView]:
-    """List what was learned about the memory of the study's families, the family with the most trials first."""
+    """List what was learned about the memory of the study's families, by layout; the largest family first."""
     store.study(study_id)
-    return [LearnedView(**learned_json(*item)) for item in learned_of(store, study_id).items()]
+    return [LearnedView(**learned_json(*item)) for item in learned_of(store, study_id)]
 
 
 def _view(store: Store, study: Study, now: float) -> StudyView:

@@ -92,13 +92,13 @@ export function failureWords(peaks) {
   return `${plural(failed.length, "attempt")} out of memory: the worst needed at least ${Math.max(...failed.map(percent)).toFixed(0)} % more than predicted.`;
 }
 
-/** Memory that is added to the next predictions of each family, beyond trace and margin, or an empty string. */
+/** Memory that is added to the next predictions of each family and layout, beyond trace and margin, or an empty string. */
 export function learnedWords(families) {
   const known = families.filter((family) => family.num_trials);
   if (!known.length) return "";
   const raised = known.filter((family) => family.extra_bytes);
   if (!raised.length) return `Learned from ${plural(numTrials(known), "trial")}: the constant margin is enough.`;
-  const words = raised.map((family) => `+${toMib(family.extra_bytes).toFixed(1)} MiB from ${plural(family.num_trials, "trial")} of a family (study ${family.studies.join(", ")})`);
+  const words = raised.map((family) => `+${toMib(family.extra_bytes).toFixed(1)} MiB from ${plural(family.num_trials, "trial")} of a family with layout ${family.layout} (study ${family.studies.join(", ")})`);
   return `Learned: ${words.join("; ")}${raised.length < known.length ? "; for others the constant margin is enough" : ""}.`;
 }
 

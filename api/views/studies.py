@@ -57,15 +57,17 @@ class StudyView(View):
 
 
 class LearnedView(View):
-    """Memory correction learned from the newest trials of a family: bytes that are added to the prediction of its next
-    candidate, beyond its trace and the constant margin. A family is a workload with its code and all parameters except
-    the numbers that a study searches."""
+    """Memory correction learned from the newest trials of a family that ran with one layout: bytes that are added to
+    the prediction of its next candidate with this layout, beyond its trace and the constant margin. A family is a
+    workload with its code and all parameters except the numbers that a study searches."""
 
     family: str
+    layout: Annotated[str, Field(description="how the model was spread over ranks", examples=["fsdp2+recompute"])]
     extra_bytes: Annotated[int, Field(description="bytes reserved beyond trace and margin")]
     bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses, by the median")]
     num_trials: Annotated[int, Field(description="trials that the correction was learned from")]
     num_out_of_memory: Annotated[int, Field(description="number of them that ran out of memory")]
+    num_halvings: Annotated[int, Field(description="how often finished trials have halved what failures ask for")]
     studies: Annotated[list[int], Field(description="studies whose trials needed more than their trace")]
 
 

@@ -38,7 +38,7 @@ class TrialView(View):
     bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses")]
     expected_bytes: Annotated[int, Field(description="predicted peak of tensors, to compare with measured_bytes")]
     learned_bytes: Annotated[
-        int, Field(description="extra bytes learned for its family when it was planned, whether used or not")
+        int, Field(description="extra bytes learned for its family and layout when it was planned, whether used or not")
     ]
     family: Annotated[
         str, Field(description="trials of one family share memory corrections; empty until it is planned")

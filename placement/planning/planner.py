@@ -22,8 +22,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin, largest_micro_batch, predict, predict_states
-from estimators.model import Layout, Peaks, Plan, Prediction
+from estimators.memory import (
+    GPU_MARGIN,
+    NO_EXTRA,
+    VIRTUAL_MARGIN,
+    Extra,
+    Margin,
+    largest_micro_batch,
+    predict,
+    predict_states,
+)
+from estimators.model import MIB, Layout, Peaks, Plan, Prediction
 from placement.model import Cluster
 
 
@@ -70,6 +79,12 @@ class Option:
         return self.prediction.reserved_mib <= self.offered_mib
 
     @property
+    def learned(self) -> str:
+        """How much of the reservation was learned, as the end of a refusal; empty if nothing was."""
+        extra_bytes = self.prediction.extra_bytes
+        return f", {extra_bytes / MIB:.1f} MiB of it learned" if extra_bytes else ""
+
+    @property
     def words(self) -> str:
         """The plan in words for a refusal, without the number of micro-batches."""
         if self.states_alone:
@@ -80,18 +95,18 @@ class Option:
         if self.fits:
             return f"{self.plan}: one rank needs {self.prediction.reserved_mib} MiB, devices offer {self.offered_mib}"
         least = "at least " if self.at_least else ""
-        needs = f"one rank would need {least}{self.prediction.reserved_mib} MiB"
+        needs = f"one rank would need {least}{self.prediction.reserved_mib} MiB{self.learned}"
         return f"{self.words}: {needs}, devices offer {self.offered_mib}"
 
 
-def choose(profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0) -> ChosenPlan | Untraced | NoPlan:
+def choose(profile: Peaks, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA) -> ChosenPlan | Untraced | NoPlan:
     """Choose the plan for ``batch`` samples per optimizer step.
 
-    ``extra_bytes`` per rank, and the margin for these devices, are added to every prediction. Needs the traces of at
+    ``extra`` bytes per rank, and the margin for these devices, are added to every prediction. Needs the traces of at
     most four layouts per degree, and of none for a degree whose model states alone are too large. Raises ValueError for
     an empty cluster: a candidate is not infeasible merely because the devices are not there yet.
     """
-    return pick(_options(profile, batch, cluster, extra_bytes), batch=batch, cluster=cluster)
+    return pick(_options(profile, batch, cluster, extra), batch=batch, cluster=cluster)
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
@@ -111,9 +126,9 @@ def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) 
     return _nothing_fits(refused, batch, cluster)
 
 
-def list_options(profile: Peaks, *, batch: int, cluster: Cluster, extra_bytes: int = 0) -> list[Option | Untraced]:
+def list_options(profile: Peaks, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA) -> list[Option | Untraced]:
     """All options that ``choose`` would examine if none of them fitted, in the same order. Raises the same errors."""
-    return list(_options(profile, batch, cluster, extra_bytes))
+    return list(_options(profile, batch, cluster, extra))
 
 
 def margin_for(cluster: Cluster) -> Margin:
@@ -121,19 +136,20 @@ def margin_for(cluster: Cluster) -> Margin:
     return GPU_MARGIN if cluster.has_gpus else VIRTUAL_MARGIN
 
 
-def _options(profile: Peaks, batch: int, cluster: Cluster, extra_bytes: int) -> Iterator[Option | Untraced]:
-    if batch < 1 or extra_bytes < 0:
-        raise ValueError(f"batch must be at least 1 and extra_bytes at least 0, got {batch} and {extra_bytes}")
+def _options(profile: Peaks, batch: int, cluster: Cluster, extra: Extra) -> Iterator[Option | Untraced]:
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
     if not cluster.devices:
         raise ValueError("the cluster has no devices: ask again when it has some")
     margin = margin_for(cluster)
     for degree, offered_mib in _degrees(cluster, batch):
-        least = predict_states(profile, degree, extra_bytes, margin)
+        layouts = [*_layouts(degree, False), *_layouts(degree, True)]
+        least = predict_states(profile, degree, min(map(extra.bytes_for, layouts)), margin)
         if least.reserved_mib > offered_mib:
             yield Option(Plan(1, dp_shard=degree), least, offered_mib, states_alone=True, at_least=True)
             continue
         for recompute in (False, True):
-            yield _Row(profile, batch, extra_bytes, margin, degree, recompute, offered_mib).best()
+            yield _Row(profile, batch, extra, margin, degree, recompute, offered_mib).best()
 
 
 def _degrees(cluster: Cluster, batch: int) -> Iterator[tuple[int, int]]:
@@ -151,7 +167,7 @@ class _Row:
 
     profile: Peaks
     batch: int
-    extra_bytes: int
+    extra: Extra
     margin: Margin
     degree: int
     recompute: bool
@@ -165,9 +181,10 @@ class _Row:
         largest = self._largest(whole)
         if share <= largest:
             return self._option(share)
-        # Accumulation keeps gradients during the next forward pass, so it never needs less than a single micro-batch of
-        # the same size. If not even one sample fits, a trace with accumulation cannot change the result.
-        if largest == 0:
+        # Accumulation keeps gradients during the next forward pass, so by its trace it never needs less than a single
+        # micro-batch of the same size. If not even one sample fits, a trace with accumulation changes the result only
+        # where less was learned for it.
+        if largest == 0 and (share == 1 or self.extra.bytes_for(parts) >= self.extra.bytes_for(whole)):
             return self._option(1, at_least=share > 1)
         if parts not in self.profile.curves:
             return Untraced(parts)
@@ -176,11 +193,11 @@ class _Row:
         return self._option(size, share // size)
 
     def _largest(self, layout: Layout) -> int:
-        return largest_micro_batch(self.profile, layout, self.offered_mib, self.extra_bytes, self.margin)
+        return largest_micro_batch(self.profile, layout, self.offered_mib, self.extra.bytes_for(layout), self.margin)
 
     def _option(self, micro_batch: int, num_micro_batches: int = 1, *, at_least: bool = False) -> Option:
         plan = _plan(micro_batch, num_micro_batches, self.degree, self.recompute)
-        cost = predict(self.profile, plan, self.extra_bytes, self.margin)
+        cost = predict(self.profile, plan, self.extra.bytes_for(plan.layout), self.margin)
         return Option(plan, cost, self.offered_mib, at_least=at_least)
 
 
@@ -200,7 +217,7 @@ def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan
     best = min(refused, key=lambda option: (option.states_alone, option.prediction.reserved_mib - option.offered_mib))
     least = "at least " if best.at_least else ""
     reason = f"needs {least}{best.prediction.reserved_mib} MiB per device on its best plan ({best.words})"
-    reason += f"; the devices offer {best.offered_mib} MiB"
+    reason += f"{best.learned}; the devices offer {best.offered_mib} MiB"
     wider = 2 * max(option.plan.dp_shard for option in refused)
     if wider <= len(cluster.devices):
         reason += f" (no wider plan: {wider} ranks do not divide the batch of {batch})"

@@ -100,7 +100,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
 
 def _correction(family: Mapping[str, Any]) -> str:
     where = f" (study {', '.join(map(str, family['studies']))})" if family["studies"] else ""
-    return f"+{family['extra_bytes'] / MIB:.1f} MiB from {_plural(family['num_trials'], 'trial')} of a family{where}"
+    trials = f"{_plural(family['num_trials'], 'trial')} of a family with layout {family['layout']}"
+    return f"+{family['extra_bytes'] / MIB:.1f} MiB from {trials}{where}"
 
 
 def _plural(number: int, noun: str) -> str:

@@ -79,6 +79,7 @@ class Controller:
         trials = [trial for trial in self._store.live_trials() if trial.study_id in studies]
         judged = {trial.study_id for trial in trials if trial.state is TrialState.RUNNING and self._at_rung(trial)}
         to_plan = {studies[t.study_id].family(t) for t in trials if t.state in (TrialState.WAITING, TrialState.QUEUED)}
+        failed = [t.id for t in trials if t.state is TrialState.WAITING and t.num_oom]
         resumable = {trial.id for trial in trials if trial.attempt and trial.state is not TrialState.WAITING}
         return Snapshot(
             now=self._clock(),
@@ -91,6 +92,7 @@ class Controller:
             rungs={i: self._store.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
             past={family: self._store.family_runs(family, WINDOW_TRIALS) for family in sorted(to_plan)},
+            failures={trial_id: self._store.trial_runs(trial_id) for trial_id in failed},
             max_gangs_per_device=self._max_gangs_per_device,
         )
 

@@ -7,12 +7,12 @@ repeated. An attempt that ``gangs`` no longer lists holds no memory on any devic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from estimators.learning import NOTHING, Learned
-from estimators.model import Candidate, Plan
+from estimators.learning import Learned
+from estimators.model import Candidate, Layout, Plan
 from placement.model import Cluster
 from scamp_service.model import Sized
 
@@ -84,13 +84,17 @@ class Executor(Protocol):
 class Demand:
     """A candidate to be sized.
 
-    ``extra_bytes`` is what its own out-of-memory errors require in addition to its traced peaks, ``learned`` is the
-    correction of its family. The larger of the two is added.
+    ``own`` are the bytes beyond the traced peak that its own out-of-memory errors require, and ``learned`` are the
+    corrections of its family, both under each layout that has any.
     """
 
     candidate: Candidate
-    extra_bytes: int = 0
-    learned: Learned = NOTHING
+    own: Mapping[Layout, int] = field(default_factory=dict)
+    learned: Mapping[Layout, Learned] = field(default_factory=dict)
+
+    def learned_bytes(self, layout: Layout) -> int:
+        """Bytes that the family has learned to add under ``layout``."""
+        return self.learned[layout].extra_bytes if layout in self.learned else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A family is a workload with its code and every parameter but the numbers that th
 sizes and rates: the trace follows the sizes, and memory does not depend on the rates. What is left chooses code paths
 (an optimizer by name, a flag, a data set), and what no trace sees comes from code paths: trials that differ in them say
 little of each other. A candidate that overrides a fixed number is of another family for the same reason. The layout is
-no part of it: one rank and two run the same code of the user, and what gangs need besides is in the constant margin.
+no part of it, as a candidate has a family before it has a plan; a family learns for each layout by itself.
 """
 
 from __future__ import annotations

@@ -9,12 +9,14 @@ import itertools
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from estimators.memory import NO_EXTRA, Extra
 from estimators.model import Layout, ModelProfile
 from placement.model import Cluster
+from placement.planning.learned import choose_learned
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
@@ -34,7 +36,7 @@ class Planner(Protocol):
         *,
         batch: int,
         cluster: Cluster,
-        extra_bytes: int = 0,
+        extra: Extra = NO_EXTRA,
     ) -> ChosenPlan | Untraced | NoPlan: ...
 
 
@@ -168,20 +170,14 @@ class ProcessSizer:
         return search_plan(ask, on_gpu=cluster.has_gpus)
 
     def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
-        own, learned = demand.extra_bytes, demand.learned
-        extra_bytes = max(own, learned.extra_bytes)
-        answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=extra_bytes)
-        why = f"; with {learned}" if extra_bytes > own else ""
-        if isinstance(answer, NoPlan) and extra_bytes > own:
-            # Memory that other trials needed makes no candidate infeasible, because it may not need it.
-            extra_bytes = own
-            answer = self._planner(profile, batch=batch, cluster=cluster, extra_bytes=own)
-            why = f"; without {learned}, with which no plan fits"
-        match answer:
+        def ask(extra: Extra) -> ChosenPlan | Untraced | NoPlan:
+            return self._planner(profile, batch=batch, cluster=cluster, extra=extra)
+
+        match choose_learned(ask, demand.own, demand.learned):
             case Untraced(layout):
                 return Missing([layout])
             case NoPlan(reason=reason):
                 return Unsized(reason, infeasible=True, structure=profile.structure)
             case ChosenPlan(plan=plan, prediction=prediction, reason=reason):
-                prediction = replace(prediction, bias_bytes=min(learned.bias_bytes, extra_bytes))
-                return Sized(profile.structure, plan, prediction, reason + why + profile.assumed, learned.extra_bytes)
+                learned_bytes = demand.learned_bytes(plan.layout)
+                return Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes)

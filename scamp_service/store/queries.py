@@ -60,9 +60,10 @@ _newest_of_family = (
     .limit(bindparam("num_trials"))
 )
 # Only the fields of Run, in their order: the controller runs this query ten times a second.
-FAMILY_RUNS = (
+_runs = (
     select(
         _attempts.c.trial_id,
+        _attempts.c.plan,
         _attempts.c.device_kinds,
         _attempts.c.predicted_bytes - _attempts.c.extra_bytes,
         _attempts.c.extra_bytes,
@@ -72,10 +73,11 @@ FAMILY_RUNS = (
         _trials.c.study_id,
     )
     .join(_trials, _trials.c.id == _attempts.c.trial_id)
-    .where(_attempts.c.trial_id.in_(_newest_of_family))
     .where(sa.or_(_attempts.c.measured_bytes > 0, one_of(_attempts.c.outcome, Outcome.DONE, Outcome.OUT_OF_MEMORY)))
     .order_by(_attempts.c.trial_id, _attempts.c.attempt)
 )
+FAMILY_RUNS = _runs.where(_attempts.c.trial_id.in_(_newest_of_family))
+TRIAL_RUNS = _runs.where(_attempts.c.trial_id == bindparam("trial_id"))
 _measured_trials = (
     select(_trials.c.id)
     .where(_trials.c.study_id == bindparam("study_id"), _trials.c.id > bindparam("after"))

@@ -127,6 +127,10 @@ class Reads:
         rows = self._rows(sql.FAMILY_RUNS, family=family, num_trials=num_trials)
         return [_run(row) for row in rows]
 
+    def trial_runs(self, trial_id: int) -> list[Run]:
+        """Attempts of a trial that say something about its memory, by attempt."""
+        return [_run(row) for row in self._rows(sql.TRIAL_RUNS, trial_id=trial_id)]
+
     def families(self, study_id: int) -> list[str]:
         """Families of the study's trials that have been planned; the family with the most trials first."""
         return [row[0] for row in self._rows(sql.FAMILIES, study_id=study_id)]
@@ -198,6 +202,7 @@ class Reads:
 
 
 def _run(row: Sequence[Any]) -> Run:
-    """The run in a row of ``queries.FAMILY_RUNS``."""
-    trial_id, kinds, traced, extra, reserved, measured, outcome, study_id = row
-    return Run(trial_id, kinds, traced, extra, reserved, measured, _ENDINGS.get(outcome, Ending.OTHER), study_id)
+    """The run in a row of ``queries.FAMILY_RUNS`` or ``queries.TRIAL_RUNS``."""
+    trial_id, plan, kinds, traced, extra, reserved, measured, outcome, study_id = row
+    ending = _ENDINGS.get(outcome, Ending.OTHER)
+    return Run(trial_id, plan.layout, kinds, traced, extra, reserved, measured, ending, study_id)

@@ -43,7 +43,7 @@ class Summary:
       are not in the prediction error. ``least_excess_pct`` is how far the worst exceeded its prediction, at least.
     - ``device_seconds``: seconds × devices held. ``wall_seconds``: from creation to the end, or until now.
     - ``best_metrics``: the last evaluation of the best trial; None for NaN and infinity, which JSON does not have.
-    - ``learned``: the memory correction for each family of the study.
+    - ``learned``: the memory correction for each family of the study and each layout that it has run with.
     """
 
     study: int
@@ -102,7 +102,7 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     """The complete summary of a stored study. Raises ``NotFound``."""
     trials = all_trials(store, study_id)
     summary = summarize(store.study(study_id), trials, store.study_attempts(study_id), now=now)
-    summary = replace(summary, learned=[learned_json(*item) for item in learned_of(store, study_id).items()])
+    summary = replace(summary, learned=[learned_json(*item) for item in learned_of(store, study_id)])
     if summary.best is None:
         return summary
     best = next(trial for trial in trials if trial.number == summary.best.trial)
@@ -113,18 +113,19 @@ def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     )
 
 
-def learned_of(store: Reads, study_id: int) -> dict[str, Learned]:
-    """The memory correction of each family of the study, for the device kinds that the family has run on."""
-    found = {}
+def learned_of(store: Reads, study_id: int) -> list[tuple[str, Learned]]:
+    """The memory corrections of each family of the study, for the device kinds that the family has run on."""
+    found = []
     for family in store.families(study_id):
         past = store.family_runs(family, WINDOW_TRIALS)
-        found[family] = learn(past, {kind for run in past for kind in run.device_kinds})
+        learned = learn(past, {kind for run in past for kind in run.device_kinds})
+        found += [(family, correction) for correction in learned.values()]
     return found
 
 
 def learned_json(family: str, learned: Learned) -> Json:
-    """The memory correction of one family as JSON."""
-    return {"family": family, **asdict(learned)}
+    """The memory correction of one family under one layout as JSON."""
+    return {"family": family, **asdict(learned), "layout": str(learned.layout)}
 
 
 def all_trials(store: Reads, study_id: int) -> list[Trial]:

@@ -1,30 +1,41 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimators import learning
 from estimators.learning import (
     NOISE_BYTES,
-    NOTHING,
+    PATIENCE_TRIALS,
     Ending,
     Learned,
     Run,
-    learn,
     need_after_out_of_memory,
+    own_need,
     upper_bound,
 )
-from estimators.model import MIB
+from estimators.model import MIB, Layout
 
 KIND = {"virtual"}
+SINGLE, PAIR = Layout(), Layout(dp_shard=2)
+NOTHING = Learned()
+
+
+def learn(past: Iterable[Run], device_kinds: Collection[str]) -> Learned:
+    """What runs of one layout show."""
+    found = learning.learn(past, device_kinds)
+    assert set(found) <= {SINGLE}
+    return found.get(SINGLE, NOTHING)
 
 
 def run(trial: int, ending: Ending = Ending.FINISHED, **changes: object) -> Run:
     """Of 20 MiB traced and measured, with a margin of 6 MiB."""
-    usual = Run(trial, ("virtual",), 20 * MIB, 0, 26 * MIB, 20 * MIB, ending)
+    usual = Run(trial, SINGLE, ("virtual",), 20 * MIB, 0, 26 * MIB, 20 * MIB, ending)
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
@@ -34,17 +45,17 @@ def failed(trial: int, need_mib: int = 24) -> Run:
 
 
 # --- the three attempts of one trial of examples/digits.yaml with spike_mib 24, spike_step 6, as ranks of Ray ran them
-FIRST = Run(5, ("virtual",), 22996868, 0, 28 * MIB, 29483008, Ending.OUT_OF_MEMORY)
-SECOND = Run(5, ("virtual",), 22996868, 12235357, 40 * MIB, 42090496, Ending.OUT_OF_MEMORY)
-THIRD = Run(5, ("virtual",), 22996868, 24842845, 53 * MIB, 22997380, Ending.OTHER)
+FIRST = Run(5, SINGLE, ("virtual",), 22996868, 0, 28 * MIB, 29483008, Ending.OUT_OF_MEMORY)
+SECOND = Run(5, SINGLE, ("virtual",), 22996868, 12235357, 40 * MIB, 42090496, Ending.OUT_OF_MEMORY)
+THIRD = Run(5, SINGLE, ("virtual",), 22996868, 24842845, 53 * MIB, 22997380, Ending.OTHER)
 
 
 def test_a_measured_failure_teaches_its_family_what_its_own_next_attempt_gets() -> None:
     assert learn([FIRST], KIND).extra_bytes == SECOND.extra_bytes
     assert learn([FIRST, SECOND], KIND).extra_bytes == THIRD.extra_bytes
     learned = learn([FIRST, SECOND, THIRD], KIND)
-    assert learned == Learned(THIRD.extra_bytes, num_trials=1, num_out_of_memory=1)
-    assert str(learned) == "23.7 MiB learned from 1 trial of this family, 1 of them out of memory"
+    assert learned == Learned(SINGLE, THIRD.extra_bytes, num_trials=1, num_out_of_memory=1)
+    assert str(learned) == "23.7 MiB learned from 1 trial of this family with layout single, 1 of them out of memory"
 
 
 def test_measured_trials_that_were_predicted_leave_the_constant_margin() -> None:
@@ -63,12 +74,12 @@ def test_nothing_is_learned_of_nothing() -> None:
 def test_tensors_that_the_trace_missed_are_added_whatever_came_of_the_trial() -> None:
     for ending in (Ending.FINISHED, Ending.OTHER):
         learned = learn([run(1, ending, measured_bytes=23 * MIB)], KIND)
-        assert learned == Learned(3 * MIB, num_trials=1)
+        assert learned == Learned(SINGLE, 3 * MIB, num_trials=1)
 
 
 # --- another trial of that kind: healed, it went on from a checkpoint, so that the step it measured was the spiking one
 def test_one_measured_exception_is_reserved_for_and_not_predicted() -> None:
-    rare = Run(2, ("virtual",), 9961472, 18979225, 34 * MIB, 35127808, Ending.FINISHED)
+    rare = Run(2, SINGLE, ("virtual",), 9961472, 18979225, 34 * MIB, 35127808, Ending.FINISHED)
     usual = [run(number, extra_bytes=rare.measured_bytes - rare.traced_bytes) for number in (3, 4, 5)]
     for count in range(4):
         learned = learn([rare, *usual[:count]], KIND)
@@ -92,29 +103,76 @@ def test_tensors_within_the_noise_change_no_reservation() -> None:
 
 def test_what_was_held_at_a_failure_is_no_exact_measurement() -> None:
     past = [failed(number) for number in range(3)]
-    assert learn(past, KIND) == Learned(24 * MIB, 0, num_trials=3, num_out_of_memory=3)
+    assert learn(past, KIND) == Learned(SINGLE, 24 * MIB, 0, num_trials=3, num_out_of_memory=3)
 
 
 def test_one_failure_teaches_at_once_and_many_that_finish_take_it_for_an_accident() -> None:
     past = [failed(0)]
     for number in range(1, 19):
-        assert learn(past, KIND).extra_bytes == 24 * MIB, f"{number - 1} finished within the margin"
+        asked_mib = 24 if number <= PATIENCE_TRIALS else 12
+        assert learn(past, KIND).extra_bytes == asked_mib * MIB, f"{number - 1} finished within the margin"
         past.append(run(number))
     assert learn(past, KIND).extra_bytes == 0
     assert learn([*past, failed(99)], KIND).extra_bytes == 24 * MIB, "2 of 20 are too many"
 
 
-def test_finishing_with_what_the_failures_asked_for_does_not_speak_against_them() -> None:
-    raised = [run(number, extra_bytes=24 * MIB) for number in range(1, 90)]
-    assert learn([failed(0), *raised], KIND).extra_bytes == 24 * MIB
-    with_less = [run(number, extra_bytes=10 * MIB) for number in range(1, 90)]
-    assert learn([failed(0), *with_less], KIND).extra_bytes == 10 * MIB, "ten MiB were enough for all the others"
+def finished(count: int, extra_mib: int, first: int = 100) -> list[Run]:
+    return [run(number, extra_bytes=extra_mib * MIB) for number in range(first, first + count)]
+
+
+def test_what_a_failure_asks_for_is_halved_whenever_enough_trials_have_finished() -> None:
+    asked = [learn([failed(0), *finished(count, 24)], KIND).extra_bytes / MIB for count in range(4 * PATIENCE_TRIALS)]
+    assert [asked[count] for count in range(0, 4 * PATIENCE_TRIALS, PATIENCE_TRIALS)] == [24, 12, 6, 3]
+    assert asked[PATIENCE_TRIALS - 1] == 24 and sorted(asked, reverse=True) == asked
+    assert "halved 2 × as others finished" in str(learn([failed(0), *finished(2 * PATIENCE_TRIALS, 24)], KIND))
+
+
+def test_a_halved_correction_that_fails_is_restored_and_halved_later_the_next_time() -> None:
+    past = [failed(0), *finished(PATIENCE_TRIALS, 24)]
+    assert learn(past, KIND).extra_bytes == 12 * MIB
+    past.append(failed(1))
+    assert learn(past, KIND).extra_bytes == 24 * MIB
+    past += finished(PATIENCE_TRIALS - 1, 24, first=200)
+    assert learn(past, KIND).extra_bytes == 24 * MIB
+    assert learn([*past, run(300, extra_bytes=24 * MIB)], KIND).extra_bytes == 12 * MIB
+
+
+def test_finishing_with_less_shows_that_less_is_enough() -> None:
+    with_less = [failed(0), failed(1), *finished(28, 10)]
+    assert learn(with_less, KIND).extra_bytes == 10 * MIB, "ten MiB were enough for 28 of 30"
+
+
+def test_a_failure_that_measured_tensors_explain_counts_as_these() -> None:
+    """The quarter of the trace that the next attempt got was a guess: its measurement is exact."""
+    measured = run(0, measured_bytes=29 * MIB, extra_bytes=24 * MIB)
+    assert learn([failed(0, 15), measured], KIND).extra_bytes == 9 * MIB
+    assert learn([failed(0), measured], KIND).extra_bytes == 24 * MIB, "39 MiB were held: 29 and a margin are less"
+    within = replace(failed(0, 15), extra_bytes=10 * MIB, reserved_bytes=36 * MIB)
+    assert learn([within, measured], KIND).extra_bytes == 21 * MIB, "there was room for 30 MiB of tensors"
 
 
 def test_what_was_reserved_is_not_what_was_needed() -> None:
-    raised = [run(number, extra_bytes=40 * MIB) for number in range(1, 90)]
+    raised = finished(15, 40)
     assert learn([failed(0), *raised], KIND).extra_bytes == 24 * MIB
     assert learn(raised, KIND).extra_bytes == 0, "the failure is among the newest trials no more"
+
+
+def test_a_layout_learns_from_its_own_runs_only() -> None:
+    past = [
+        replace(failed(0), layout=PAIR),
+        run(1),
+        replace(run(2, measured_bytes=23 * MIB), layout=Layout(recompute=True)),
+    ]
+    found = learning.learn(past, KIND)
+    assert {layout: learned.extra_bytes // MIB for layout, learned in found.items()} == {
+        PAIR: 24, SINGLE: 0, Layout(recompute=True): 3,
+    }  # fmt: skip
+    assert "trial of this family with layout fsdp2, 1 of them out of memory" in str(found[PAIR])
+
+
+def test_a_trial_needs_under_each_layout_what_its_worst_failure_there_shows() -> None:
+    past = [failed(0, 10), failed(0, 24), replace(failed(0, 12), layout=PAIR), run(0)]
+    assert own_need(past) == {SINGLE: 24 * MIB, PAIR: 12 * MIB}
 
 
 def test_stopping_early_does_not_show_that_the_memory_was_enough() -> None:
@@ -151,7 +209,7 @@ def test_the_bound_covers_nine_of_ten_whatever_the_distribution() -> None:
 MIBS = st.integers(0, 60)
 RUNS = st.builds(
     lambda trial, ending, traced, extra, measured: Run(
-        trial, ("virtual",), traced * MIB, extra * MIB, (traced + extra + 5) * MIB, measured * MIB, ending
+        trial, SINGLE, ("virtual",), traced * MIB, extra * MIB, (traced + extra + 5) * MIB, measured * MIB, ending
     ),
     st.integers(0, 12),
     st.sampled_from(Ending),
@@ -163,11 +221,11 @@ PASTS = st.lists(RUNS, max_size=40)
 
 
 def needs(past: list[Run]) -> list[int]:
-    """What each trial was seen to need, exactly or at least."""
+    """What each trial was seen to need beside its margin of 5 MiB, exactly or at least."""
     seen: dict[int, int] = {}
     for one in past:
         is_failure = one.ending is Ending.OUT_OF_MEMORY
-        floor = max(one.measured_bytes, one.reserved_bytes) if is_failure else one.measured_bytes
+        floor = max(one.measured_bytes, one.reserved_bytes) - 5 * MIB if is_failure else one.measured_bytes
         seen[one.trial_id] = max(seen.get(one.trial_id, 0), floor - one.traced_bytes)
     return list(seen.values())
 

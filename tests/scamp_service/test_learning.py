@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from estimators.learning import PATIENCE_TRIALS
 from estimators.model import MIB
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Json
@@ -15,12 +16,12 @@ from scamp_service.store.summary import prediction_errors_pct
 from tests.simulation import Faults, Simulation
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0)
-TRIALS = 24
+TRIALS = 16
 ONE_STUDY = 2  # a seed
 
 
 class Forgetful:
-    """A store that keeps no past of families: what the service did before it learned."""
+    """A store that keeps no past of families: every trial learns from its own attempts only."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,17 +35,21 @@ class HiddenMemory(Simulation):
 
     fixed: Mapping[str, int]
     max_concurrent: int
+    trials: int
+    ranks: Sequence[int]
 
     def __init__(
         self,
         store: Any,
         *,
         max_concurrent: int = 1,
+        trials: int = TRIALS,
+        ranks: Sequence[int] = (1,),
         faults: Faults = NO_FAULTS,
         after: HiddenMemory | None = None,
         **fixed: int,
     ) -> None:
-        self.fixed, self.max_concurrent = fixed, max_concurrent
+        self.fixed, self.max_concurrent, self.trials, self.ranks = fixed, max_concurrent, trials, ranks
         super().__init__(store, ONE_STUDY, faults)
         if after:  # what it has seen is checked at the end of this one, too
             self.executor.completed, self.executor.acknowledged = after.executor.completed, after.executor.acknowledged
@@ -52,11 +57,15 @@ class HiddenMemory(Simulation):
 
     def spec(self, number: int) -> Json:
         usual = super().spec(number)
-        budget = {**usual["budget"], "trials": TRIALS, "max_concurrent": self.max_concurrent}
+        budget = {**usual["budget"], "trials": self.trials, "max_concurrent": self.max_concurrent}
         return {
             **usual,
-            "space": {"mib": {"choice": [20, 30, 40]}, "lr": {"low": 0.001, "high": 0.1}},
-            "fixed": {"ranks": 1, **self.fixed},
+            "space": {
+                "mib": {"choice": [20, 30, 40]},
+                "ranks": {"choice": list(self.ranks)},
+                "lr": {"low": 0.001, "high": 0.1},
+            },
+            "fixed": self.fixed,
             "stopping": {"rule": "none"},
             "budget": budget,
         }
@@ -86,7 +95,7 @@ def test_a_family_with_hidden_memory_is_out_of_memory_once_and_no_more(empty: St
     assert {(trial.sized.learned_bytes, trial.prediction.extra_bytes) for trial in later if trial.sized} == {
         (teacher.prediction.extra_bytes,) * 2
     }
-    assert "MiB learned from 1 trial of this family, 1 of them out of memory" in str(
+    assert "MiB learned from 1 trial of this family with layout single+accumulate, 1 of them out of memory" in str(
         later[0].sized and later[0].sized.reason
     )
 
@@ -128,8 +137,32 @@ def test_candidates_that_the_learned_bytes_would_not_fit_run_without_them(empty:
     assert learning.out_of_memory()
 
 
+def test_a_fault_of_gangs_raises_no_reservation_of_single_ranks(empty: Store) -> None:
+    learning = HiddenMemory(empty, trials=24, ranks=(1, 2), gang_spike=30)
+    (failure,) = learning.out_of_memory()
+    assert failure.plan.world_size == 2
+    singles = [attempt for attempt in learning.attempts() if attempt.plan.world_size == 1]
+    assert len(singles) > 8 and {attempt.prediction.extra_bytes for attempt in singles} == {0}
+
+
+def test_an_accident_of_one_trial_is_forgotten_by_halves_as_others_finish(empty: Store) -> None:
+    learning = HiddenMemory(empty, trials=3 * PATIENCE_TRIALS, accident=30)
+    (failure,) = learning.out_of_memory()
+    assert failure.trial_id == 1
+    later = [attempt for attempt in learning.attempts() if attempt.created_at > failure.created_at]
+    added = [attempt.prediction.extra_bytes for attempt in later]
+    assert added == sorted(added, reverse=True) and 0 < added[-1] <= added[0] // 4
+
+
+def test_what_is_needed_after_all_costs_a_failure_after_16_trials_and_again_after_32(empty: Store) -> None:
+    learning = HiddenMemory(empty, trials=64, spike=30)
+    failed = [index for index, attempt in enumerate(learning.attempts()) if attempt.outcome is Outcome.OUT_OF_MEMORY]
+    assert len(failed) == 3 and failed[0] == 0
+    assert failed[1] >= PATIENCE_TRIALS and failed[2] >= 2 * PATIENCE_TRIALS
+
+
 def test_what_one_study_has_learned_the_next_one_knows(empty: Store) -> None:
-    again = HiddenMemory(empty, after=HiddenMemory(empty, spike=15), spike=15)
+    again = HiddenMemory(empty, after=HiddenMemory(empty, trials=8, spike=15), trials=8, spike=15)
     assert len(empty.studies()) == 2
     assert again.out_of_memory() == again.attempts()[:1]
 

@@ -15,13 +15,13 @@ from scamp_service.control.decide.follow import follow_attempts
 from scamp_service.control.decide.place import place_queued
 from scamp_service.control.decide.propose import propose
 from scamp_service.control.decide.size import size_waiting
-from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.snapshot import Corrections, Snapshot
 
 
 def decide(snapshot: Snapshot) -> list[Effect]:
     """The effects of one cycle, to be applied in this order."""
     kinds = {device.kind for device in snapshot.cluster.devices}
-    learned = {family: learn(runs, kinds) for family, runs in snapshot.past.items()}
+    learned: Corrections = {family: learn(runs, kinds) for family, runs in snapshot.past.items()}
     effects: list[Effect] = []
     effects += fence_unknown_gangs(snapshot)  # 1. gangs that the database does not know
     effects += follow_attempts(snapshot)  # 2. outcomes, losses, rungs, teardown

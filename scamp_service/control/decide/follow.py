@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from estimators.learning import need_after_out_of_memory
 from estimators.model import MIB
@@ -97,9 +96,7 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
         f"ran out of memory with {attempt.mib_per_rank} MiB per rank; "
         f"its next plan adds {extra_bytes / MIB:.1f} MiB to the traced peak"
     )
-    assert trial.sized is not None, "a running trial has a plan"
-    sized = replace(trial.sized, prediction=replace(prediction, extra_bytes=extra_bytes))
-    return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom}, sized)
+    return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom})
 
 
 def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
-from estimators.learning import NOTHING, Learned
+from estimators.learning import Learned
 from estimators.model import MIB
 from placement.model import Cluster, Gang, Placement, Queued
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
 from scamp_service.control.decide.orders import order_for
-from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
 from scamp_service.model import Attempt, Sized, Trial
 
 
-def place_queued(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect]:
+def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     """Begin each queued trial whose gang fits, and record why the others wait.
 
-    Trials of stopped studies are cancelled. When a trial's family has since learned that it needs more memory, the
-    trial goes back to WAITING for a new plan. ``learned`` is keyed by family.
+    Trials of stopped studies are cancelled. When a trial's family has since learned that its layout needs more memory,
+    the trial goes back to WAITING for a new plan.
     """
     queued: list[Trial] = []
     # Two attempts of one trial must not use its checkpoints at the same time.
@@ -66,11 +66,12 @@ def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:
     return Begin(attempt, order_for(s, trial, attempt))
 
 
-def _learned_since(s: Snapshot, trial: Trial, learned: Mapping[str, Learned]) -> Learned | None:
-    """The correction of the trial's family, if it is at least 1 MiB more than the trial was planned with."""
-    newer = learned.get(s.studies[trial.study_id].family(trial), NOTHING)
-    planned_with = max(_sized(trial).learned_bytes, trial.prediction.extra_bytes)
-    return newer if newer.extra_bytes >= planned_with + MIB else None
+def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned | None:
+    """The correction of the trial's family and layout, if it is at least 1 MiB more than the trial was planned with."""
+    sized = _sized(trial)
+    newer = learned.get(s.studies[trial.study_id].family(trial), {}).get(sized.plan.layout)
+    planned_with = max(sized.learned_bytes, sized.prediction.extra_bytes)
+    return newer if newer and newer.extra_bytes >= planned_with + MIB else None
 
 
 def _still_waiting(trial: Trial, reason: str, passes: int) -> Iterator[Effect]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from estimators.learning import NOTHING, Learned
+from estimators.learning import own_need
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
-from scamp_service.control.decide.snapshot import Snapshot
+from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Sized
 
 
-def size_waiting(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect]:
+def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     """Act on finished sizings, and start one for every other waiting trial.
 
     A trial with a plan becomes QUEUED, one that fits nowhere INFEASIBLE, and one whose workload fails FAILED. Trials of
-    stopped studies are cancelled. ``learned`` is keyed by family.
+    stopped studies are cancelled.
     """
     for trial in s.trials:
         if trial.state is not TrialState.WAITING:
@@ -36,5 +36,5 @@ def size_waiting(s: Snapshot, learned: Mapping[str, Learned]) -> Iterator[Effect
             case Unsized() as unsized:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
             case None if s.cluster.devices:
-                known = learned.get(study.family(trial), NOTHING)
-                yield Size(trial, Demand(study.candidate(trial), trial.prediction.extra_bytes, known))
+                own = own_need(s.failures.get(trial.id, ()))
+                yield Size(trial, Demand(study.candidate(trial), own, learned.get(study.family(trial), {})))

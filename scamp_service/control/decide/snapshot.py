@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from estimators.learning import Run
-from estimators.model import Candidate
+from estimators.learning import Learned, Run
+from estimators.model import Candidate, Layout
 from placement.model import Cluster
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Attempt, Sized, Trial
+
+Corrections = Mapping[str, Mapping[Layout, Learned]]
+"""Family → layout → what was learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +74,5 @@ class Snapshot:
     rungs: Mapping[int, Mapping[int, Mapping[int, float]]] = field(default_factory=dict)  # study → step → trial → value
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
+    failures: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # waiting trial → its own runs
     max_gangs_per_device: int = 4

@@ -74,8 +74,8 @@ def test_what_was_learned_is_told_by_family(api: InProcess) -> None:
         new_attempt(waiting.id, token=SECRET, device_kinds=("virtual",), reserved_mib=9, predicted_bytes=8 * 2**20)
     )
     assert api.store.report(waiting.id, 1, SECRET, measured_bytes=10 * 2**20, now=3.0)
-    lesson = {"family": "f", "extra_bytes": 2 * 2**20, "bias_bytes": 0, "num_trials": 1,
-              "num_out_of_memory": 0, "studies": [study.id]}  # fmt: skip
+    lesson = {"family": "f", "layout": "single", "extra_bytes": 2 * 2**20, "bias_bytes": 0, "num_trials": 1,
+              "num_out_of_memory": 0, "num_halvings": 0, "studies": [study.id]}  # fmt: skip
     assert api.get(f"/v1/studies/{study.id}/learned").json() == [lesson]
     assert api.get(f"/v1/studies/{study.id}").json()["summary"]["learned"] == [lesson]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, predict
+from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, predict
 from estimators.model import MIB, Layout, ModelProfile, PeakCurve, Plan
 from estimators.peaks.envelope import Envelope, Line, PeakTable
 from placement.model import VIRTUAL_KIND, Cluster, Device
@@ -44,19 +44,19 @@ class Model:
         fixed = (self.state + self.state / 3 * (1.5 if layout.accumulate else 1)) / layout.dp_shard
         return line(fixed, self.sample / 4 if layout.recompute else self.sample)
 
-    def choose(self, batch: int, devices: Cluster = FOUR, extra_bytes: int = 0) -> ChosenPlan | NoPlan:
+    def choose(self, batch: int, devices: Cluster = FOUR, extra: Extra = NO_EXTRA) -> ChosenPlan | NoPlan:
         """As the caller does: trace what is asked for, and ask again."""
         known = profile(self.state)
         while True:
-            answer = choose(known, batch=batch, cluster=devices, extra_bytes=extra_bytes)
+            answer = choose(known, batch=batch, cluster=devices, extra=extra)
             if not isinstance(answer, Untraced):
                 return answer
             assert answer.layout not in known.curves, f"{answer.layout} was traced already"
             self.traced.append(answer.layout)
             known = known.with_curve(answer.layout, self.curve(answer.layout))
 
-    def chosen(self, batch: int, devices: Cluster = FOUR, extra_bytes: int = 0) -> ChosenPlan:
-        answer = self.choose(batch, devices, extra_bytes)
+    def chosen(self, batch: int, devices: Cluster = FOUR, extra: Extra = NO_EXTRA) -> ChosenPlan:
+        answer = self.choose(batch, devices, extra)
         assert isinstance(answer, ChosenPlan), answer
         return answer
 
@@ -156,8 +156,20 @@ def test_more_ranks_than_devices_are_never_planned() -> None:
 def test_what_was_learned_from_an_out_of_memory_changes_the_plan() -> None:
     model = Model(state=30, sample=1)
     assert model.chosen(batch=32).plan == Plan(32)
-    assert model.chosen(batch=32, extra_bytes=25 * MIB).plan == Plan(16, 2)
-    assert isinstance(model.choose(batch=32, extra_bytes=101 * MIB), NoPlan)
+    assert model.chosen(batch=32, extra=Extra(elsewhere=25 * MIB)).plan == Plan(16, 2)
+    answer = model.choose(batch=32, extra=Extra(elsewhere=101 * MIB))
+    assert isinstance(answer, NoPlan) and ", 101.0 MiB of it learned; the devices offer 100 MiB" in answer.reason
+
+
+def test_what_one_layout_has_learned_changes_no_other() -> None:
+    model = Model(state=30, sample=1)
+    accumulated = model.chosen(batch=32, extra=Extra({Layout(): 90 * MIB}))
+    assert accumulated.plan == Plan(16, 2) and accumulated.prediction.extra_bytes == 0
+    alone = {
+        Layout(recompute=recompute, accumulate=part): 90 * MIB for recompute in (False, True) for part in (False, True)
+    }
+    pair = model.chosen(batch=32, extra=Extra(alone))
+    assert pair.plan == Plan(16, dp_shard=2) and ", 90.0 MiB of it learned, devices offer 100)" in pair.reason
 
 
 def test_a_table_of_traced_peaks_is_not_asked_beyond_its_end() -> None:
@@ -172,12 +184,15 @@ def test_a_table_of_traced_peaks_is_not_asked_beyond_its_end() -> None:
 @pytest.mark.parametrize(("batch", "extra_bytes"), [(0, 0), (-1, 0), (1, -1)])
 def test_senseless_demands_are_refused(batch: int, extra_bytes: int) -> None:
     with pytest.raises(ValueError, match="at least"):
-        choose(profile(1), batch=batch, cluster=FOUR, extra_bytes=extra_bytes)
+        choose(profile(1), batch=batch, cluster=FOUR, extra=Extra({Layout(): extra_bytes}))
 
 
 def test_an_empty_cluster_makes_no_candidate_infeasible() -> None:
     with pytest.raises(ValueError, match="no devices"):
         choose(profile(1), batch=1, cluster=Cluster())
+
+
+LAYOUTS = st.builds(Layout, dp_shard=st.sampled_from([1, 2, 4]), recompute=st.booleans(), accumulate=st.booleans())
 
 
 @settings(max_examples=100, deadline=None)
@@ -187,12 +202,13 @@ def test_an_empty_cluster_makes_no_candidate_infeasible() -> None:
     st.integers(1, 256),
     st.lists(st.integers(20, 200), min_size=1, max_size=9),
     st.integers(0, 50),
+    st.dictionaries(LAYOUTS, st.integers(0, 80 * MIB), max_size=6),
 )
 def test_the_choice_is_the_first_that_fits_among_all_plans(
-    state: float, sample: float, batch: int, capacities: list[int], extra_mib: int
+    state: float, sample: float, batch: int, capacities: list[int], extra_mib: int, under: dict[Layout, int]
 ) -> None:
     """Against brute force over every plan in the order of preference, with every layout traced."""
-    model, devices, extra = Model(state, sample), cluster(*capacities), extra_mib * MIB
+    model, devices, extra = Model(state, sample), cluster(*capacities), Extra(under, extra_mib * MIB)
     full = profile(state)
     fitting: list[Plan] = []
     for degree in (1, 2, 4, 8):
@@ -205,7 +221,7 @@ def test_the_choice_is_the_first_that_fits_among_all_plans(
                     continue
                 plan = Plan(size, batch // degree // size, dp_shard=degree, recompute=recompute)
                 full = full.with_curve(plan.layout, model.curve(plan.layout))
-                if predict(full, plan, extra).reserved_mib <= capacity:
+                if predict(full, plan, extra.bytes_for(plan.layout)).reserved_mib <= capacity:
                     fitting.append(plan)
     answer = model.choose(batch, devices, extra)
     if fitting:

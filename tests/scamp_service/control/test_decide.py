@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from estimators.learning import NOTHING, Ending, Learned, Run
-from estimators.model import MIB, Plan
+from estimators.learning import Ending, Learned, Run
+from estimators.model import MIB, Layout, Plan
 from placement.model import Cluster, Device
 from placement.packing.packer import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide import decide
@@ -66,15 +66,20 @@ def test_out_of_memory_is_planned_again_with_what_was_measured() -> None:
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, measured_bytes=50 * MIB)
     move = only_move(effects(trials=[trial()], attempts=[oom]))
     assert move.to is TrialState.WAITING and move.changes["num_oom"] == 1
-    assert move.sized is not None and move.sized.prediction.extra_bytes == 35 * MIB
+    assert "its next plan adds 35.0 MiB to the traced peak" in move.changes["reason"]
 
 
 def test_predictions_grow_after_out_of_memory_even_when_nothing_was_measured() -> None:
     again = trial(predicted_bytes=25 * MIB, extra_bytes=5 * MIB, num_oom=1)
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, predicted_bytes=25 * MIB, extra_bytes=5 * MIB)
-    healed = only_move(effects(trials=[again], attempts=[oom])).sized
-    assert healed is not None and healed.prediction.extra_bytes == (24 - 20 + 5) * MIB
-    assert healed.prediction.traced_bytes == 20 * MIB
+    assert "adds 9.0 MiB" in only_move(effects(trials=[again], attempts=[oom])).changes["reason"]
+
+
+def test_a_trial_that_ran_out_of_memory_is_sized_with_what_its_own_runs_show() -> None:
+    """Not with what its last plan added: that may have been learned from others, for another layout."""
+    failed = trial(state=TrialState.WAITING, num_oom=1, predicted_bytes=45 * MIB, extra_bytes=25 * MIB)
+    (size,) = effects(trials=[failed], failures={1: [FAILED]})
+    assert isinstance(size, d.Size) and size.demand.own == {Layout(): RAISED} and not size.demand.learned
 
 
 def learning(*past: Run, **row: Any) -> tuple[list[d.Effect], str]:
@@ -84,15 +89,16 @@ def learning(*past: Run, **row: Any) -> tuple[list[d.Effect], str]:
     return effects(trials=[candidate], past={family: past}), family
 
 
-FAILED = Run(1, ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB, Ending.OUT_OF_MEMORY, study_id=7)
+FAILED = Run(1, Layout(), ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB, Ending.OUT_OF_MEMORY, study_id=7)
 RAISED = 30 * MIB - 20 * MIB + 5 * MIB
 
 
 def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
     found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
-    assert [effect.demand.learned for effect in found if isinstance(effect, d.Size)] == [Learned(RAISED, 0, 1, 1, (7,))]
+    learned = {Layout(): Learned(Layout(), RAISED, num_trials=1, num_out_of_memory=1, studies=(7,))}
+    assert [effect.demand.learned for effect in found if isinstance(effect, d.Size)] == [learned]
     others, _ = learning(replace(FAILED, device_kinds=("H200",)), state=TrialState.WAITING, plan=None)
-    assert [effect.demand.learned for effect in others if isinstance(effect, d.Size)] == [NOTHING]
+    assert [effect.demand.learned for effect in others if isinstance(effect, d.Size)] == [{}]
 
 
 def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
@@ -100,8 +106,11 @@ def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns
     move = only_move(found)
     assert (
         move.to is TrialState.WAITING
-        and "15.0 MiB learned from 1 trial of this family, 1 of them out of memory (study 7)" in move.changes["reason"]
+        and "15.0 MiB learned from 1 trial of this family with layout single, 1 of them out of memory (study 7)"
+        in move.changes["reason"]
     )
+    found, _ = learning(FAILED, state=TrialState.QUEUED, plan=Plan(4, dp_shard=2))
+    assert [type(effect) for effect in found] == [d.Begin], "another layout has learned it"
     for known in ({"learned_bytes": RAISED}, {"extra_bytes": RAISED}, {"learned_bytes": RAISED - MIB + 1}):
         found, _ = learning(FAILED, state=TrialState.QUEUED, **known)
         assert [type(effect) for effect in found] == [d.Begin], "it was planned with it, or with hardly less"

@@ -5,6 +5,7 @@ import os
 import time
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ MIB = 2**20
 
 def test_what_the_family_has_learned_is_reserved_and_said(sizing: Sizing) -> None:
     small = {"depth": 4, "width": 64, "batch": 64}
-    learned = Learned(24 * MIB, 2 * MIB, num_trials=3, num_out_of_memory=1)
+    learned = Learned(Layout(), 24 * MIB, 2 * MIB, num_trials=3, num_out_of_memory=1)
     plain, raised = sizing.size(small), sizing.size(small, learned=learned)
     assert isinstance(plain, Sized) and isinstance(raised, Sized)
     assert (
@@ -121,12 +122,15 @@ def test_what_the_family_has_learned_is_reserved_and_said(sizing: Sizing) -> Non
         2 * MIB,
         24 * MIB,
     )
-    assert raised.reason.endswith("; with 24.0 MiB learned from 3 trials of this family, 1 of them out of memory")
+    words = "; with 24.0 MiB learned from 3 trials of this family with layout single, 1 of them out of memory"
+    assert raised.reason.endswith(words)
+    other = sizing.size(small, learned=replace(learned, layout=Layout(dp_shard=2)))
+    assert other == plain, "what two ranks need says nothing about one"
 
 
 def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> None:
     small = {"depth": 4, "width": 64, "batch": 64}
-    own = sizing.size(small, extra=30 * MIB, learned=Learned(24 * MIB, num_trials=1))
+    own = sizing.size(small, extra=30 * MIB, learned=Learned(Layout(), 24 * MIB, num_trials=1))
     assert isinstance(own, Sized)
     assert own.prediction.extra_bytes == 30 * MIB and own.learned_bytes == 24 * MIB and "learned" not in own.reason
 
@@ -134,7 +138,7 @@ def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> N
 def test_what_others_needed_makes_no_candidate_infeasible(sizing: Sizing) -> None:
     large = {"depth": 1, "width": 768, "heads": 8, "batch": 32}
     plain = sizing.size(large)
-    sized = sizing.size(large, learned=Learned(90 * MIB, num_trials=1, num_out_of_memory=1))
+    sized = sizing.size(large, learned=Learned(plain.plan.layout, 90 * MIB, num_trials=1, num_out_of_memory=1))
     assert isinstance(plain, Sized) and isinstance(sized, Sized)
     assert (sized.plan, sized.prediction.reserved_mib, sized.prediction.extra_bytes) == (
         plain.plan,

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from estimators.learning import Ending, Run
-from estimators.model import MIB
+from estimators.model import MIB, Layout
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Metric, Totals
 from scamp_service.store.queries import FAMILY_RUNS
@@ -137,12 +137,13 @@ def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None
         assert store.begin_attempt(new_attempt(trial_id, device_kinds=kinds, extra_bytes=3 * MIB))
         if outcome:
             assert store.report_outcome(trial_id, 1, "t", outcome, "", now=2.0)
-    run = Run(0, kinds, 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER, study_id=1)
+    run = Run(0, Layout(), kinds, 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER, study_id=1)
     done, failed = (ids[1 + list(Outcome).index(outcome)] for outcome in (Outcome.DONE, Outcome.OUT_OF_MEMORY))
     evidence = [
         replace(run, trial_id=done, ending=Ending.FINISHED),
         replace(run, trial_id=failed, ending=Ending.OUT_OF_MEMORY),
     ]
+    assert store.trial_runs(failed) == evidence[1:] and store.trial_runs(ids[0]) == []
     assert store.family_runs("f", 10) == evidence, "the others have neither a measured peak nor an end that tells"
     for trial_id in set(ids) - {done, failed}:
         assert store.report(trial_id, 1, "t", measured_bytes=9, now=3.0)

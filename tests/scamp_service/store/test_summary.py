@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from estimators.learning import Learned
-from estimators.model import MIB
+from estimators.model import MIB, Layout
 from scamp_service.cli.progress import closing_line
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Study
@@ -128,17 +128,20 @@ def test_what_is_learned_is_told_by_family_on_the_devices_it_ran_on(store: Store
     assert store.begin_attempt(new_attempt(first, device_kinds=("H200",), reserved_mib=26, now=2.0))
     assert store.report(first, 1, "t", measured_bytes=31 * MIB, now=3.0)
     assert store.report_outcome(first, 1, "t", Outcome.OUT_OF_MEMORY, "", now=4.0)
-    assert learned_of(store, study.id) == {"f": Learned(16 * MIB, 0, 1, 1, (study.id,)), "g": Learned()}
-    assert learned_json("f", Learned(16, 2, 1, 1, (3,))) == {
-        "family": "f", "extra_bytes": 16, "bias_bytes": 2, "num_trials": 1, "num_out_of_memory": 1, "studies": (3,),
+    assert learned_of(store, study.id) == [("f", Learned(Layout(), 16 * MIB, 0, 1, 1, 0, (study.id,)))]
+    assert learned_json("f", Learned(Layout(dp_shard=2), 16, 2, 1, 1, 3, (3,))) == {
+        "family": "f", "layout": "fsdp2", "extra_bytes": 16, "bias_bytes": 2, "num_trials": 1, "num_out_of_memory": 1,
+        "num_halvings": 3, "studies": (3,),
     }  # fmt: skip
 
 
 def test_the_closing_line_tells_measured_errors_failures_and_what_was_learned() -> None:
-    summary = replace(summary_of(HONEST, *HEALED), learned=[learned_json("f", Learned(24842845, 0, 1, 1, (3,)))])
+    summary = replace(
+        summary_of(HONEST, *HEALED), learned=[learned_json("f", Learned(Layout(), 24842845, 0, 1, 1, 0, (3,)))]
+    )
     line = closing_line(summary.to_json())
     assert "predicted within 0.0 % (median), 0.0 % (worst)" in line
     assert "2 attempts out of memory, the worst needed at least 83 % more than predicted" in line
-    assert "learned: +23.7 MiB from 1 trial of a family (study 3)" in line
+    assert "learned: +23.7 MiB from 1 trial of a family with layout single (study 3)" in line
     quiet = closing_line(summary_of(HONEST).to_json())
     assert "out of memory," not in quiet and "learned" not in quiet
