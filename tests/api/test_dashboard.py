@@ -446,7 +446,9 @@ def test_predicted_is_plotted_against_measured_and_an_out_of_memory_as_a_lower_b
     expect(page.locator("#memory-failures")).to_have_text(
         "1 attempt out of memory: the worst needed at least 8 % more than predicted."
     )
-    expect(page.locator("#memory-learned")).to_have_text("Learned: +13.0 MiB from 7 trials of a family with layout single (study 1).")
+    expect(page.locator("#memory-learned")).to_have_text(
+        "Learned: +13.0 MiB from 7 trials of a family with layout single (study 1)."
+    )
 
 
 @pytest.mark.browser
