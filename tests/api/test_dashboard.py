@@ -447,7 +447,8 @@ def test_predicted_is_plotted_against_measured_and_an_out_of_memory_as_a_lower_b
         "1 attempt out of memory: the worst needed at least 8 % more than predicted."
     )
     expect(page.locator("#memory-learned")).to_have_text(
-        "Learned: +13.0 MiB from 7 trials of a family with layout single (study 1)."
+        "Learned: +13.0 MiB from 5 trials of a family with layout single (study 1); "
+        "+7.0 MiB from 3 trials of a family with layout fsdp2+recompute+accumulate (study 1)."
     )
 
 
