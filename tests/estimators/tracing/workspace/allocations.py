@@ -93,6 +93,58 @@ def upsampling(channels: int, side: int, *, last: bool = False) -> Iterator[Call
     yield "bilinear", _ATEN.upsample_bilinear2d.vec, (given, None, False, [2.0, 2.0])
 
 
+CASES: dict[str, Callable[[], Iterator[Call]]] = {
+    "depthwise 7×7": lambda: convolution(1, 96, 96, 28, 7, groups=96),
+    "depthwise 3×3": lambda: convolution(2, 144, 144, 28, 3, groups=144, stride=2),
+    "depthwise, channels last": lambda: convolution(2, 96, 96, 28, 7, groups=96, last=True),
+    "channels last": lambda: convolution(4, 48, 96, 28, 3, last=True),
+    "1×1, channels last": lambda: convolution(2, 96, 40, 28, 1, last=True),
+    "strides, channels last": lambda: convolution(4, 64, 128, 28, 3, stride=2, last=True),
+    "transposed, channels last": lambda: convolution(2, 64, 32, 14, 2, stride=2, last=True, transposed=True),
+    "strides": lambda: convolution(4, 64, 128, 28, 3, stride=2),
+    "odd channels": lambda: convolution(3, 20, 36, 33, 5),
+    "many groups": lambda: convolution(2, 128, 128, 28, 3, groups=32),
+    "groups of points": lambda: convolution(3, 64, 96, 28, 1, groups=4),
+    "points": lambda: convolution(3, 64, 96, 28, 1),
+    "long kernel": lambda: convolution(2, 192, 192, 60, 128, dimensions=1, groups=16),
+    "line, transposed": lambda: turned(convolution(2, 64, 96, 700, 10, dimensions=1, stride=5)),
+    "line": lambda: convolution(2, 64, 96, 700, 10, dimensions=1, stride=5),
+    "one small image": lambda: convolution(1, 64, 64, 16, 3),
+    "transposed": lambda: convolution(2, 64, 48, 28, 2, stride=2, transposed=True),
+    "dilation": lambda: convolution(2, 64, 64, 28, 3, dilation=2),
+    "volumes": lambda: convolution(2, 16, 24, 16, 3, dimensions=3),
+    "batch norm": lambda: batch_norm(4, 64, 28, 28),
+    "batch norm, channels last": lambda: batch_norm(4, 64, 28, 28, last=True),
+    "batch norm of vectors": lambda: batch_norm(256, 512),
+    "upsampling": lambda: upsampling(16, 28),
+    "upsampling, large": lambda: upsampling(16, 65),
+    "upsampling, colours": lambda: upsampling(3, 65),
+    "upsampling, channels last": lambda: upsampling(16, 28, last=True),
+    "rows": lambda: of_rows(),
+    "rows, transposed": lambda: of_rows(transposed=True),
+    "one image": lambda: of_images(1),
+    "two images": lambda: of_images(2),
+    "attention": lambda: attention(50),
+    "attention, projected": lambda: attention(300, apart=True),
+    "attention, long": lambda: attention(900, apart=True),
+    "products": lambda: products(64, 96, 128, torch.float32),
+    "LSTM": lambda: lstm(20, 4, 64, 128),
+    "LSTM of odd sizes": lambda: lstm(30, 5, 100, 200),
+}
+CASES_OF_16_BITS: dict[str, Callable[[], Iterator[Call]]] = {
+    "bf16": lambda: convolution(4, 64, 128, 28, 3, dtype=_BF16),
+    "bf16, strides": lambda: convolution(4, 64, 96, 28, 3, stride=2, dtype=_BF16),
+    "bf16, depthwise": lambda: convolution(2, 96, 96, 28, 7, groups=96, dtype=_BF16),
+    "bf16, channels last": lambda: convolution(4, 64, 128, 28, 3, last=True, dtype=_BF16),
+    "bf16, attention": lambda: attention(300, apart=True, dtype=_BF16),
+    "bf16, attention, long": lambda: attention(900, dtype=_BF16),
+    "bf16, products": lambda: products(256, 192, 768),
+    "bf16, small products": lambda: products(13, 100, 64),
+    "bf16, mean": lambda: iter([("mean", _ATEN.mean.default, (torch.randn(8, 9, 99).to(_BF16),))]),
+    "LSTM in bf16": lambda: lstm(20, 4, 64, 128, _BF16),
+}
+
+
 def of_rows(*, transposed: bool = False) -> Iterator[Call]:
     """Operations over the last dimension and their gradients; ``transposed``: it is the second in memory."""
     given, ones = torch.randn(4, 50, 64), torch.ones(64)
@@ -162,6 +214,32 @@ def products(rows: int, columns: int, depth: int, dtype: torch.dtype = _BF16) ->
         yield f"addmm {transposed}", _ATEN.addmm.default, (torch.randn(columns).to(dtype), first[0], second[0])
         yield f"bmm {transposed}", _ATEN.bmm.default, (first, second)
     yield "of one number", _ATEN.mm.default, (torch.ones((), dtype=dtype).expand(rows, depth), second[0])
+
+
+def of_images(batch: int) -> Iterator[Call]:
+    """Operations on images with channels last. Of one image, the stride of the first dimension may be any number."""
+    last = torch.randn(batch, 8, 8, 32).permute(0, 3, 1, 2)
+    other, ones = torch.randn(batch, 32, 8, 8), torch.ones(32)
+    odd = last.as_strided(last.shape, (32 if batch == 1 else 2048, 1, 256, 32))  # as views of one image have
+    yield "layer norm", _ATEN.native_layer_norm.default, (odd.permute(0, 2, 3, 1), [32], ones, ones, 1e-5)
+    norm = (last, ones, ones, batch, 32, 64, 4, 1e-5)
+    yield "group norm", _ATEN.native_group_norm.default, norm
+    _, mean, scale = _ATEN.native_group_norm.default(*norm)
+    options = (mean, scale, ones, batch, 32, 64, 4, [True, True, True])
+    yield "group norm backward", _ATEN.native_group_norm_backward.default, (last.clone(), last, *options)
+    sums = (ones, ones, ones, ones, ones, True, 1e-5, [True, True, True])
+    for name, gradient, given in (("last", last, other), ("given last", other, last), ("odd", last, odd)):
+        yield f"batch norm backward, {name}", _ATEN.native_batch_norm_backward.default, (gradient, given, *sums)
+    wide = torch.randn(batch, 10, 10, 32).permute(0, 3, 1, 2)
+    for pad in (_ATEN.reflection_pad2d_backward.default, _ATEN.replication_pad2d_backward.default):
+        yield f"{pad}", pad, (wide, last, [1, 1, 1, 1])
+    half = torch.randn(batch, 8, 8, 16).permute(0, 3, 1, 2)
+    yield "GLU backward", _ATEN.glu_backward.default, (half, last, 1)
+    yield "log softmax backward", _ATEN._log_softmax_backward_data.default, (last, other, 1, torch.float32)
+    yield "hard tanh backward", _ATEN.hardtanh_backward.default, (last, other, 0.0, 6.0)
+    yield "hard sigmoid backward", _ATEN.hardsigmoid_backward.default, (last, other)
+    yield "softplus backward", _ATEN.softplus_backward.default, (last, other, 1.0, 20.0)
+    yield "ELU backward", _ATEN.elu_backward.default, (last, 1.0, 1.0, 1.0, False, other)
 
 
 def attention(positions: int, *, apart: bool = False, dtype: torch.dtype = torch.float32) -> Iterator[Call]:
