@@ -17,7 +17,7 @@ from torch.nn import functional
 from workloads.protocol import Spatial, Split
 
 Made = tuple[nn.Module, Callable[[int], Any], Callable[[nn.Module, Any], Tensor]]
-_CLASSES = 100
+_CLASSES, _NUMBERS = 100, 64
 
 
 class FeedForward(nn.Module):
@@ -101,12 +101,47 @@ class Images(nn.Module):
         return logits.mean((2, 3))
 
 
-class Sequences(nn.Module):
-    """Numbers or words over time, blocks, and the mean over time as a class."""
+class Turned(nn.Module):
+    """Layer norm over the channels of images."""
 
-    def __init__(self, width: int, block: Callable[[int], nn.Module], num: int, words: int = 0) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.enter = nn.Embedding(words, width) if words else nn.Linear(64, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normal: Tensor = self.norm(x.permute(0, 2, 3, 1))
+        return normal.permute(0, 3, 1, 2)
+
+
+class Stages(nn.Module):
+    """ConvNeXt as published: stages of blocks, each with half the side and twice the width of the one before.
+
+    Norms leave channels in the last place in memory, so that convolutions take images of either format.
+    """
+
+    def __init__(self, patch: int, width: int, num: int, depth: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Sequential(nn.Conv2d(3, width, patch, patch), Turned(width))]
+        for stage in range(num):
+            before = width << max(0, stage - 1)
+            layers += [nn.Sequential(Turned(before), nn.Conv2d(before, 2 * before, 2, 2))] if stage else []
+            layers += [ConvNext(width << stage) for _ in range(depth)]
+        last = width << (num - 1)
+        self.blocks, self.norm, self.head = nn.ModuleList(layers), nn.LayerNorm(last), nn.Linear(last, _CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x.mean((2, 3))))
+        return logits
+
+
+class Sequences(nn.Module):
+    """Numbers over time, blocks, and the mean over time as a class."""
+
+    def __init__(self, width: int, block: Callable[[int], nn.Module], num: int) -> None:
+        super().__init__()
+        self.enter = nn.Linear(_NUMBERS, width)
         self.blocks, self.norm = nn.ModuleList(block(width) for _ in range(num)), nn.LayerNorm(width)
         self.head = nn.Linear(width, _CLASSES)
 
@@ -175,7 +210,7 @@ _SEQUENCES: Mapping[str, Callable[[int], nn.Module]] = {
     "lstm": _lstm,
     "gru": _gru,
 }
-MODELS = (*_IMAGES, *_SEQUENCES)
+MODELS = ("stages", *_IMAGES, *_SEQUENCES)
 SPATIAL = ("mobilenet", "resnext", "separable")
 """Models whose images can be divided."""
 TENSOR_PARALLEL = ("convnext", *_SEQUENCES)
@@ -183,7 +218,10 @@ TENSOR_PARALLEL = ("convnext", *_SEQUENCES)
 
 
 def make(model: str, width: int, depth: int = 3, size: int = 64, patch: int = 4, precision: str = "fp32") -> Made:
-    """One of ``MODELS``; ``size`` is the side of an image or the length of a sequence. ``precision``: fp32 or amp."""
+    """One of ``MODELS``; ``size`` is the side of an image or the length of a sequence. ``precision``: fp32 or amp.
+
+    Of ``stages``, ``depth`` is the number of stages, which have one block each.
+    """
 
     def classes(batch: int) -> Tensor:
         return torch.randint(0, _CLASSES, (batch,))
@@ -192,8 +230,9 @@ def make(model: str, width: int, depth: int = 3, size: int = 64, patch: int = 4,
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "amp"):
             return functional.cross_entropy(module(batch[0]).float(), batch[1])
 
-    if model in _IMAGES:
-        net: nn.Module = Images(patch, width, _IMAGES[model], depth)
+    if model in ("stages", *_IMAGES):
+        is_plain = model in _IMAGES
+        net: nn.Module = Images(patch, width, _IMAGES[model], depth) if is_plain else Stages(patch, width, depth, 1)
         return net, lambda batch: (torch.randn(batch, 3, size, size), classes(batch)), loss
     net = Sequences(width, _SEQUENCES[model], depth)
-    return net, lambda batch: (torch.randn(batch, size, 64), classes(batch)), loss
+    return net, lambda batch: (torch.randn(batch, size, _NUMBERS), classes(batch)), loss
