@@ -1,8 +1,8 @@
 """Models of depthwise, grouped, recurrent and normalising layers that can be divided over ranks.
 
-``make(model=…)`` returns what ``scamp estimate benchmarks/covering/divided.py:make`` takes. Blocks are in a list, so that
-FSDP2 shards each of them. Blocks with a feed-forward can be divided by tensor parallelism, models of images alone by
-their rows.
+``make(model=…)`` returns what ``scamp estimate benchmarks/covering/divided.py:make`` takes. Blocks are in a list, so
+that FSDP2 shards each of them. Blocks with a feed-forward can be divided by tensor parallelism; some models of images
+can be divided by their rows.
 """
 
 from __future__ import annotations

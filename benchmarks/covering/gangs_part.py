@@ -1,7 +1,7 @@
 """Compares predicted peaks of the ranks of gangs with what real ranks on gloo allocate.
 
-The models have depthwise, grouped, recurrent and normalising layers, and micro-batches of one to four samples, for which
-kernels take other paths than for large ones.
+The models have depthwise, grouped, recurrent and normalising layers, and micro-batches of one to four samples: kernels
+take other paths for these than for large ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs the largest micro-batch that the estimator says fits, under a limit that the operating system enforces.
 
-The models are those of ``plain.py``. The answer is the one by which the service plans, margin included. A rank is warmed
-up as in the service and forked, and trains a few steps under ``RLIMIT_DATA``.
+The models are those of ``plain.py``. The answer is the one by which the service plans, margin included. A rank is
+warmed up as in the service and forked, and trains a few steps under ``RLIMIT_DATA``.
 """
 
 from __future__ import annotations
