@@ -93,58 +93,6 @@ def upsampling(channels: int, side: int, *, last: bool = False) -> Iterator[Call
     yield "bilinear", _ATEN.upsample_bilinear2d.vec, (given, None, False, [2.0, 2.0])
 
 
-CASES: dict[str, Callable[[], Iterator[Call]]] = {
-    "depthwise 7×7": lambda: convolution(1, 96, 96, 28, 7, groups=96),
-    "depthwise 3×3": lambda: convolution(2, 144, 144, 28, 3, groups=144, stride=2),
-    "depthwise, channels last": lambda: convolution(2, 96, 96, 28, 7, groups=96, last=True),
-    "channels last": lambda: convolution(4, 48, 96, 28, 3, last=True),
-    "1×1, channels last": lambda: convolution(2, 96, 40, 28, 1, last=True),
-    "strides, channels last": lambda: convolution(4, 64, 128, 28, 3, stride=2, last=True),
-    "transposed, channels last": lambda: convolution(2, 64, 32, 14, 2, stride=2, last=True, transposed=True),
-    "strides": lambda: convolution(4, 64, 128, 28, 3, stride=2),
-    "odd channels": lambda: convolution(3, 20, 36, 33, 5),
-    "many groups": lambda: convolution(2, 128, 128, 28, 3, groups=32),
-    "groups of points": lambda: convolution(3, 64, 96, 28, 1, groups=4),
-    "points": lambda: convolution(3, 64, 96, 28, 1),
-    "long kernel": lambda: convolution(2, 192, 192, 60, 128, dimensions=1, groups=16),
-    "line, transposed": lambda: turned(convolution(2, 64, 96, 700, 10, dimensions=1, stride=5)),
-    "line": lambda: convolution(2, 64, 96, 700, 10, dimensions=1, stride=5),
-    "one small image": lambda: convolution(1, 64, 64, 16, 3),
-    "transposed": lambda: convolution(2, 64, 48, 28, 2, stride=2, transposed=True),
-    "dilation": lambda: convolution(2, 64, 64, 28, 3, dilation=2),
-    "volumes": lambda: convolution(2, 16, 24, 16, 3, dimensions=3),
-    "batch norm": lambda: batch_norm(4, 64, 28, 28),
-    "batch norm, channels last": lambda: batch_norm(4, 64, 28, 28, last=True),
-    "batch norm of vectors": lambda: batch_norm(256, 512),
-    "upsampling": lambda: upsampling(16, 28),
-    "upsampling, large": lambda: upsampling(16, 65),
-    "upsampling, colours": lambda: upsampling(3, 65),
-    "upsampling, channels last": lambda: upsampling(16, 28, last=True),
-    "rows": lambda: of_rows(),
-    "rows, transposed": lambda: of_rows(transposed=True),
-    "one image": lambda: of_images(1),
-    "two images": lambda: of_images(2),
-    "attention": lambda: attention(50),
-    "attention, projected": lambda: attention(300, apart=True),
-    "attention, long": lambda: attention(900, apart=True),
-    "products": lambda: products(64, 96, 128, torch.float32),
-    "LSTM": lambda: lstm(20, 4, 64, 128),
-    "LSTM of odd sizes": lambda: lstm(30, 5, 100, 200),
-}
-CASES_OF_16_BITS: dict[str, Callable[[], Iterator[Call]]] = {
-    "bf16": lambda: convolution(4, 64, 128, 28, 3, dtype=_BF16),
-    "bf16, strides": lambda: convolution(4, 64, 96, 28, 3, stride=2, dtype=_BF16),
-    "bf16, depthwise": lambda: convolution(2, 96, 96, 28, 7, groups=96, dtype=_BF16),
-    "bf16, channels last": lambda: convolution(4, 64, 128, 28, 3, last=True, dtype=_BF16),
-    "bf16, attention": lambda: attention(300, apart=True, dtype=_BF16),
-    "bf16, attention, long": lambda: attention(900, dtype=_BF16),
-    "bf16, products": lambda: products(256, 192, 768),
-    "bf16, small products": lambda: products(13, 100, 64),
-    "bf16, mean": lambda: iter([("mean", _ATEN.mean.default, (torch.randn(8, 9, 99).to(_BF16),))]),
-    "LSTM in bf16": lambda: lstm(20, 4, 64, 128, _BF16),
-}
-
-
 def of_rows(*, transposed: bool = False) -> Iterator[Call]:
     """Operations over the last dimension and their gradients; ``transposed``: it is the second in memory."""
     given, ones = torch.randn(4, 50, 64), torch.ones(64)
@@ -282,6 +230,8 @@ CASES: dict[str, Callable[[], Iterator[Call]]] = {
     "upsampling, channels last": lambda: upsampling(16, 28, last=True),
     "rows": of_rows,
     "rows, transposed": lambda: of_rows(transposed=True),
+    "one image": lambda: of_images(1),
+    "two images": lambda: of_images(2),
     "attention": lambda: attention(50),
     "attention, projected": lambda: attention(300, apart=True),
     "attention, long": lambda: attention(900, apart=True),
