@@ -1,7 +1,8 @@
 """Measures what the estimator covers. Prints every case, refused ones too, and last the figures as one line of JSON.
 
 It asks for an estimate of families of ``transformers`` that nobody chose for ScaMP, and compares predicted peaks of a
-part of them, and of models of torch alone, with what real steps allocate. It also makes mistakes, and counts the clear
+part of them, and of models of torch alone, with what real steps allocate, in single ranks and in gangs. It runs the
+largest micro-batches that the estimator says fit, under an enforced limit. It also makes mistakes, and counts the clear
 answers.
 
 Use --only, --cases and --results to run a part of the cases and to continue later.
@@ -15,12 +16,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.covering import families_part, mistakes, peaks_part
+from benchmarks.covering import families_part, gangs_part, largest_part, mistakes, peaks_part
 from benchmarks.estimating.results import Results, Section, page
 from benchmarks.estimators import figures, run
 
 COMMAND = "python -m benchmarks.coverage --results FILE --write PAGE"
-PARTS: Mapping[str, ModuleType] = {"families": families_part, "peaks": peaks_part, "mistakes": mistakes}
+PARTS: Mapping[str, ModuleType] = {
+    "families": families_part,
+    "peaks": peaks_part,
+    "gangs": gangs_part,
+    "largest": largest_part,
+    "mistakes": mistakes,
+}
 
 
 def main() -> None:

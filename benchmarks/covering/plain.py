@@ -599,8 +599,12 @@ def make(
         kept = list(parameters)
         made: torch.optim.Optimizer = getattr(torch.optim, optimizer)(kept, lr=1e-3)
         if clip:
-            limit = {"norm": nn.utils.clip_grad_norm_, "value": nn.utils.clip_grad_value_}[clip]
-            made.register_step_pre_hook(lambda *_: limit(kept, 1.0) and None)
+            limit: Callable[..., Any] = {"norm": nn.utils.clip_grad_norm_, "value": nn.utils.clip_grad_value_}[clip]
+
+            def clipped(*_: Any) -> None:
+                limit(kept, 1.0)
+
+            made.register_step_pre_hook(clipped)
         if average is not None:
             made.register_step_post_hook(lambda *_: average.update_parameters(built))
         return made

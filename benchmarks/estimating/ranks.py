@@ -17,36 +17,68 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
+
+import torch
+from torch.distributed import FileStore
+from torch.distributed.device_mesh import DeviceMesh
 
 from benchmarks.estimating import heap
 from benchmarks.estimating.zoo import make
 from estimators.model import MIB, Plan
+from estimators.tracing.tracer import trace
+from workloads.function import FunctionWorkload
+from workloads.loading import BUILT_INS, load_workload
+from workloads.parallel.apply import rank_part, spread_optimizer
+from workloads.protocol import Workload
+from workloads.sandbox.recipe import recipe_of
+from workloads.training.gang import process_group
+from workloads.training.peak import measure_peak
+from workloads.training.runtime import build_model, rank_slices
+from workloads.training.step import train_step
+from workloads.training.warm_up import warm_up
 
 NUM_STEPS = 3  # the last is measured, as optimizer states and lazily created buffers exist by then
+
+
+class Divided(Protocol):
+    """A case that real ranks can run."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    def workload(self) -> Workload: ...
+
+    def to_json(self) -> str: ...
 
 
 @dataclass(frozen=True)
 class Case:
     """A built-in workload, or a model of the zoo, under a plan for several ranks."""
 
-    workload: str
+    model: str
     params: dict[str, Any]
     plan: Plan
 
     def to_json(self) -> str:
         """The case as JSON, for another process."""
-        return json.dumps({"workload": self.workload, "params": self.params, "plan": self.plan.to_json()})
+        return json.dumps({"model": self.model, "params": self.params, "plan": self.plan.to_json()})
 
     @classmethod
     def from_json(cls, text: str) -> Case:
         """The case that ``to_json`` wrote."""
         data = json.loads(text)
-        return cls(data["workload"], data["params"], Plan.from_json(data["plan"]))
+        return cls(data["model"], data["params"], Plan.from_json(data["plan"]))
+
+    def workload(self) -> Workload:
+        """A new workload."""
+        if self.model in BUILT_INS:
+            return load_workload(self.model, None)(self.params)
+        return FunctionWorkload(make, {"model": self.model, **self.params})
 
     def __str__(self) -> str:
         size = " ".join(f"{name}={value}" for name, value in self.params.items())
-        return f"{self.workload} {size}: {self.plan}"
+        return f"{self.model} {size}: {self.plan}"
 
 
 GPT = {"depth": 4, "width": 512, "context": 64}
@@ -143,26 +175,26 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 def measure(case: Case, seconds: float) -> Result:
     """The result of one case; ``seconds`` limits its real run."""
-    predicted, counted = predict(case), _counted(case, seconds)
+    predicted, counted = predict(case), [int(line) for line in in_ranks(__name__, case, seconds)]
     if case.plan.zero1:  # it divides whole parameters, and the prediction is for the rank with the largest part
         predicted, counted = predicted[:1], [max(counted)]
     return Result(predicted, counted)
 
 
-def predict(case: Case) -> list[int]:
+def predict(case: Divided) -> list[int]:
     """Predicted peak bytes of each rank."""
-    from estimators.tracing.tracer import trace
-    from workloads.sandbox.recipe import recipe_of
-
-    plan, recipe = case.plan, recipe_of(_workload(case))
+    plan, recipe = case.plan, recipe_of(case.workload())
     curves = {layout: trace(recipe, layout, plan.micro_batch).curve for layout in plan.layouts}
     return [curves[plan.layout_of(rank)].peak_bytes(plan.micro_batch) for rank in range(plan.world_size)]
 
 
-def _counted(case: Case, seconds: float) -> list[int]:
-    """Counted peak bytes of each rank. Raises ``RuntimeError`` if one fails, ``TimeoutError`` after ``seconds``."""
+def in_ranks(module: str, case: Divided, seconds: float) -> list[str]:
+    """The last line that each rank prints; a rank is a process ``python -m module CASE STORE RANK`` with ``heap.c``.
+
+    Raises ``RuntimeError`` if one fails, ``TimeoutError`` after ``seconds``.
+    """
     with tempfile.TemporaryDirectory() as folder, heap.counting() as environment:
-        command = [sys.executable, "-m", "benchmarks.estimating.ranks", case.to_json(), f"{folder}/store"]
+        command = [sys.executable, "-m", module, case.to_json(), f"{folder}/store"]
         own = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         ranks = [
             subprocess.Popen([*command, str(rank)], env=own, stdout=subprocess.PIPE, text=True)
@@ -180,50 +212,39 @@ def _counted(case: Case, seconds: float) -> list[int]:
             for rank in ranks:
                 rank.kill()
                 rank.wait()
-        return [int(rank.communicate()[0].splitlines()[-1]) for rank in ranks]
+        return [rank.communicate()[0].splitlines()[-1] for rank in ranks]
 
 
-def run_for_real(case: Case, rank: int, store: str) -> int:
-    """Peak bytes of this rank; its peers must run at the same time."""
-    import torch
-    from torch.distributed import FileStore
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from workloads.parallel.apply import rank_part, spread_optimizer
-    from workloads.training.gang import process_group
-    from workloads.training.runtime import build_model, rank_slices
-    from workloads.training.step import train_step
-    from workloads.training.warm_up import warm_up
-
+def run_for_real(case: Divided, rank: int, store: str, *, hooked: bool = False) -> tuple[int, int]:
+    """Peak bytes of this rank: counted by ``heap.c`` in the last step and, if ``hooked``, by torch's allocation hook in
+    the step before it. Its peers must run at the same time.
+    """
     torch.set_num_threads(1)
-    device, plan, workload = torch.device("cpu"), case.plan, _workload(case)
+    device, plan, workload = torch.device("cpu"), case.plan, case.workload()
 
-    def peak_of_last_step(mesh: DeviceMesh) -> int:
+    def peaks(mesh: DeviceMesh) -> tuple[int, int]:
         model = build_model(workload, plan, 0, device, mesh)
         optimizer = spread_optimizer(workload.optimizer(model), plan.layout, mesh)
         samples = rank_slices(torch.arange(plan.batch) % workload.num_train, plan, rank)
-        for _ in range(NUM_STEPS):
-            heap.forget_peak()
+
+        def step() -> None:
             batches = (rank_part(model, workload.train_batch(part), plan, rank) for part in samples)
             train_step(workload, model, optimizer, batches, plan.num_micro_batches)
-        return heap.peak()
+
+        for _ in range(NUM_STEPS - 1):
+            step()
+        seen_by_torch = measure_peak(device, model, optimizer, step) if hooked else 0
+        heap.forget_peak()
+        step()
+        return heap.peak(), seen_by_torch
 
     with process_group(plan, rank, FileStore(store, plan.world_size), device) as mesh:
         assert mesh is not None
         warm_up(device, mesh)
-        peak = peak_of_last_step(mesh)
+        counted, seen_by_torch = peaks(mesh)
         gc.collect()
-        return peak - heap.held()
-
-
-def _workload(case: Case) -> Any:
-    from workloads.function import FunctionWorkload
-    from workloads.loading import BUILT_INS, load_workload
-
-    if case.workload in BUILT_INS:
-        return load_workload(case.workload, None)(case.params)
-    return FunctionWorkload(make, {"model": case.workload, **case.params})
+        return counted - heap.held(), seen_by_torch
 
 
 if __name__ == "__main__":
-    print(run_for_real(Case.from_json(sys.argv[1]), int(sys.argv[3]), sys.argv[2]))
+    print(run_for_real(Case.from_json(sys.argv[1]), int(sys.argv[3]), sys.argv[2])[0])

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import meta_table
-from torch._subclasses.fake_impls import register_op_impl
+from torch._prims_common import suggest_memory_format
+from torch._refs import native_layer_norm
+from torch._subclasses.fake_impls import op_implementations_dict, register_op_impl
 
 from estimators.tracing.workspace.recurrent import kept_bytes
 
 _aten = torch.ops.aten
+_HALVES = (torch.bfloat16, torch.float16)
 PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default)
 
 
@@ -21,7 +24,8 @@ def _instead_of_decompositions(*operations: Any) -> Callable[[Callable[..., Any]
 
     def register(kernel: Callable[..., Any]) -> Callable[..., Any]:
         meta_table.update(dict.fromkeys(operations, kernel))  # an operation in this table is not decomposed
-        return register_op_impl(operations)(kernel)
+        op_implementations_dict.update(dict.fromkeys(operations, kernel))  # layer norm has one of torch already
+        return kernel
 
     return register
 
@@ -89,7 +93,82 @@ def _layer_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Ten
     )
 
 
-@_instead_of_decompositions(_aten.hardswish_backward.default)
-def _hardswish_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor) -> Tensor:
-    """The strides are those of the output's gradient; torch's fake kernel takes the input's."""
-    return torch.empty_like(gradient)
+@_instead_of_decompositions(_aten.native_layer_norm.default)
+def _layer_norm(mode: Any, operation: Any, given: Tensor, shape: list[int], *more: Any) -> Any:
+    """The output is contiguous on a CPU. Of a single image torch's fake kernel keeps the stride of the first dimension,
+    and then takes later images with channels last for contiguous ones."""
+    if given.device.type != "cpu":
+        return native_layer_norm(given, shape, *more)
+    others = given.shape[: given.ndim - len(shape)]
+    weight = more[0]
+    dtype = weight.dtype if weight is not None and given.dtype in _HALVES else given.dtype
+    mean, scale = (given.new_empty((*others, *[1] * len(shape)), dtype=dtype) for _ in range(2))
+    return given.new_empty(given.shape), mean, scale
+
+
+@_instead_of_decompositions(_aten.native_group_norm.default)
+def _group_norm(
+    mode: Any, operation: Any, given: Tensor, weight: Tensor | None, bias: Tensor | None, num: int, *more: Any
+) -> Any:
+    """The output has the memory format of the input on a CPU (ATen/native/group_norm.cpp)."""
+    if given.device.type != "cpu":
+        return NotImplemented
+    dtype = weight.dtype if weight is not None and given.dtype in _HALVES else given.dtype
+    mean, scale = (given.new_empty((num, more[2]), dtype=dtype) for _ in range(2))
+    return _like(given), mean, scale
+
+
+@_instead_of_decompositions(_aten.native_group_norm_backward.default)
+def _group_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor, *more: Any) -> Any:
+    """The gradient of the input has the input's memory format on a CPU."""
+    if given.device.type != "cpu":
+        return NotImplemented
+    weight, asked = more[2], more[7]
+    like = weight if weight is not None else gradient
+    parameters = [like.new_empty(given.shape[1]) if wanted else None for wanted in asked[1:]]
+    return (_like(given) if asked[0] else None), *parameters
+
+
+@_instead_of_decompositions(_aten.native_batch_norm_backward.default)
+def _batch_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor, *more: Any) -> Any:
+    """The gradient of the input has the input's memory format on a CPU (ATen/native/Normalization.cpp)."""
+    if given.device.type != "cpu":
+        return NotImplemented
+    weight, asked = more[0], more[7]
+    like = weight if weight is not None else given
+    parameters = [like.new_empty(given.shape[1]) if wanted else None for wanted in asked[1:]]
+    return (_like(given) if asked[0] else None), *parameters
+
+
+@_instead_of_decompositions(_aten.reflection_pad2d_backward.default, _aten.replication_pad2d_backward.default)
+def _padding_backward(mode: Any, operation: Any, gradient: Tensor, given: Tensor, padding: Any) -> Tensor:
+    """The gradient has the input's memory format; torch's fake kernel makes a contiguous one."""
+    return _like(given)
+
+
+@_instead_of_decompositions(_aten.glu_backward.default, _aten._log_softmax_backward_data.default)
+def _contiguous_backward(mode: Any, operation: Any, gradient: Tensor, like: Tensor, *more: Any) -> Any:
+    """The gradient is contiguous on a CPU, with the shape of ``like``: the input or the output."""
+    if like.device.type != "cpu":
+        return NotImplemented
+    dtype = more[1] if operation is _aten._log_softmax_backward_data.default else like.dtype
+    return like.new_empty(like.shape, dtype=dtype)
+
+
+@_instead_of_decompositions(
+    _aten.hardswish_backward.default,
+    _aten.hardtanh_backward.default,
+    _aten.hardsigmoid_backward.default,
+    _aten.softplus_backward.default,
+    _aten.elu_backward.default,
+)
+def _activation_backward(mode: Any, operation: Any, gradient: Tensor, *more: Any) -> Tensor:
+    """Strides as of a product: the output's gradient comes first. torch's fake kernel takes the input's."""
+    given = more[-1] if operation is _aten.elu_backward.default else more[0]
+    made: Tensor = gradient * given
+    return made
+
+
+def _like(given: Tensor) -> Tensor:
+    """A tensor of the same shape in the memory format that torch suggests for ``given``."""
+    return torch.empty_like(given, memory_format=suggest_memory_format(given))

@@ -164,6 +164,32 @@ def products(rows: int, columns: int, depth: int, dtype: torch.dtype = _BF16) ->
     yield "of one number", _ATEN.mm.default, (torch.ones((), dtype=dtype).expand(rows, depth), second[0])
 
 
+def of_images(batch: int) -> Iterator[Call]:
+    """Operations on images with channels last. Of one image, the stride of the first dimension may be any number."""
+    last = torch.randn(batch, 8, 8, 32).permute(0, 3, 1, 2)
+    other, ones = torch.randn(batch, 32, 8, 8), torch.ones(32)
+    odd = last.as_strided(last.shape, (32 if batch == 1 else 2048, 1, 256, 32))  # as views of one image have
+    yield "layer norm", _ATEN.native_layer_norm.default, (odd.permute(0, 2, 3, 1), [32], ones, ones, 1e-5)
+    norm = (last, ones, ones, batch, 32, 64, 4, 1e-5)
+    yield "group norm", _ATEN.native_group_norm.default, norm
+    _, mean, scale = _ATEN.native_group_norm.default(*norm)
+    options = (mean, scale, ones, batch, 32, 64, 4, [True, True, True])
+    yield "group norm backward", _ATEN.native_group_norm_backward.default, (last.clone(), last, *options)
+    sums = (ones, ones, ones, ones, ones, True, 1e-5, [True, True, True])
+    for name, gradient, given in (("last", last, other), ("given last", other, last), ("odd", last, odd)):
+        yield f"batch norm backward, {name}", _ATEN.native_batch_norm_backward.default, (gradient, given, *sums)
+    wide = torch.randn(batch, 10, 10, 32).permute(0, 3, 1, 2)
+    for pad in (_ATEN.reflection_pad2d_backward.default, _ATEN.replication_pad2d_backward.default):
+        yield f"{pad}", pad, (wide, last, [1, 1, 1, 1])
+    half = torch.randn(batch, 8, 8, 16).permute(0, 3, 1, 2)
+    yield "GLU backward", _ATEN.glu_backward.default, (half, last, 1)
+    yield "log softmax backward", _ATEN._log_softmax_backward_data.default, (last, other, 1, torch.float32)
+    yield "hard tanh backward", _ATEN.hardtanh_backward.default, (last, other, 0.0, 6.0)
+    yield "hard sigmoid backward", _ATEN.hardsigmoid_backward.default, (last, other)
+    yield "softplus backward", _ATEN.softplus_backward.default, (last, other, 1.0, 20.0)
+    yield "ELU backward", _ATEN.elu_backward.default, (last, 1.0, 1.0, 1.0, False, other)
+
+
 def attention(positions: int, *, apart: bool = False, dtype: torch.dtype = torch.float32) -> Iterator[Call]:
     """Attention and its gradients; ``apart``: heads lie behind positions, as projections make them."""
     shape = (2, positions, 4, 16) if apart else (2, 4, positions, 16)
@@ -204,6 +230,8 @@ CASES: dict[str, Callable[[], Iterator[Call]]] = {
     "upsampling, channels last": lambda: upsampling(16, 28, last=True),
     "rows": of_rows,
     "rows, transposed": lambda: of_rows(transposed=True),
+    "one image": lambda: of_images(1),
+    "two images": lambda: of_images(2),
     "attention": lambda: attention(50),
     "attention, projected": lambda: attention(300, apart=True),
     "attention, long": lambda: attention(900, apart=True),

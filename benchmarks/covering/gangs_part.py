@@ -1,0 +1,166 @@
+"""Compares predicted peaks of the ranks of gangs with what real ranks on gloo allocate.
+
+The models have depthwise, grouped, recurrent and normalising layers, and micro-batches of one to four samples: kernels
+take other paths for these than for large ones.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.covering import divided
+from benchmarks.estimating import ranks
+from benchmarks.estimating.results import Finding
+from estimators.model import MIB, Plan
+from workloads.function import FunctionWorkload
+from workloads.protocol import Workload
+
+MOST_PERCENT = 3
+NUM_DRAWN = 10
+TITLE = "Peaks of the ranks of gangs"
+HEADER = ("predicted MiB", "allocated MiB", "error", "counted MiB", "case")
+ABOUT = f"""\
+Peaks of real ranks on gloo, of models with depthwise, grouped, recurrent and normalising layers. Each row has the rank
+with the largest error. "Allocated" is what torch's allocation hook reports of a training step, as the ranks of the
+service do. "Counted" is every allocation from the C library in another step, less the memory that libraries keep. The
+last {NUM_DRAWN} gangs are drawn by the seed."""
+
+
+@dataclass(frozen=True)
+class Gang:
+    """A model of ``divided.py`` under a plan for several ranks."""
+
+    params: dict[str, Any]
+    plan: Plan
+
+    def workload(self) -> Workload:
+        """A new workload."""
+        return FunctionWorkload(divided.make, self.params)
+
+    def to_json(self) -> str:
+        """The case as JSON, for another process."""
+        return json.dumps({"params": self.params, "plan": self.plan.to_json()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Gang:
+        """The case that ``to_json`` wrote."""
+        data = json.loads(text)
+        return cls(data["params"], Plan.from_json(data["plan"]))
+
+    def __str__(self) -> str:
+        model, *others = self.params.items()
+        return " ".join([model[1], *(f"{name}={value}" for name, value in others)]) + f": {self.plan}"
+
+
+def cases(quick: bool, seed: int) -> Sequence[Gang]:
+    """The chosen gangs, and ``NUM_DRAWN`` drawn by ``seed`` at the end; or a small one."""
+    if quick:
+        return [Gang(_params("grouped", 128, size=64), Plan(1, dp_shard=2))]
+    chosen = list(_chosen())
+    known, drawn, source = {str(gang) for gang in chosen}, [], random.Random(seed)
+    while len(drawn) < NUM_DRAWN:
+        gang = draw(source)
+        if str(gang) not in known:
+            known.add(str(gang))
+            drawn.append(gang)
+    return [*chosen, *drawn]
+
+
+def _params(model: str, width: int, **more: Any) -> dict[str, Any]:
+    return {"model": model, "width": width, **more}
+
+
+def _chosen() -> Iterator[Gang]:
+    yield Gang(_params("stages", 96, depth=4, size=128), Plan(1, dp_shard=4))
+    yield Gang(_params("stages", 96, depth=4, size=128), Plan(1, dp_shard=2))
+    yield Gang(_params("stages", 96, depth=4, size=96), Plan(3, dp_shard=4))
+    yield Gang(_params("convnext", 192, size=128), Plan(1, dp_shard=4))
+    yield Gang(_params("convnext", 96, size=128), Plan(4, dp_shard=2, recompute=True))
+    yield Gang(_params("convnext", 192, size=96), Plan(2, 2, tp=2))
+    yield Gang(_params("convnext", 192, size=96), Plan(2, dp_shard=2, tp=2))
+    yield Gang(_params("mobilenet", 64, size=128), Plan(1, dp_shard=2))
+    yield Gang(_params("mobilenet", 64, size=128), Plan(2, spatial=2))
+    yield Gang(_params("resnext", 256, size=128), Plan(1, dp_shard=4))
+    yield Gang(_params("resnext", 256, size=128), Plan(3, spatial=4))
+    yield Gang(_params("separable", 128, size=128), Plan(1, spatial=2))
+    yield Gang(_params("separable", 128, size=128), Plan(2, spatial=2, dp_shard=2))
+    yield Gang(_params("conformer", 384, size=256), Plan(1, dp_shard=2))
+    yield Gang(_params("conformer", 384, size=256), Plan(4, tp=4))
+    yield Gang(_params("grouped", 384, size=256), Plan(2, dp_shard=4))
+    yield Gang(_params("lstm", 512, size=96), Plan(1, dp_shard=2))
+    yield Gang(_params("lstm", 512, size=96), Plan(4, tp=2))
+    yield Gang(_params("gru", 512, size=96), Plan(2, dp_shard=4))
+    yield Gang(_params("gru", 512, size=96), Plan(3, 2, dp_shard=2, recompute=True))
+
+
+def draw(source: random.Random) -> Gang:
+    """A random gang of two or four ranks."""
+    model, num = source.choice(divided.MODELS), source.choice([2, 4])
+    params = _params(model, source.choice([64, 128, 192, 256]), depth=source.choice([2, 3, 4]))
+    params["size"] = source.choice([96, 128])
+    if source.random() < 0.25:
+        params["precision"] = "amp"
+    axes = ["dp_shard"] + ["tp"] * (model in divided.TENSOR_PARALLEL) + ["spatial"] * (model in divided.SPATIAL)
+    spread: dict[str, Any] = {source.choice(axes): num}
+    if source.random() < 0.3:
+        spread["recompute"] = True
+    return Gang(params, Plan(source.randint(1, 4), source.choice([1, 1, 2]), **spread))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Peak bytes of each rank: predicted, by torch's allocation hook, and by ``heap.c``."""
+
+    predicted: list[int]
+    allocated: list[int]
+    counted: list[int]
+
+    @property
+    def errors_pct(self) -> list[float]:
+        """Error of each rank in percent of the allocated bytes; negative: predicted too low."""
+        return [100 * (p / a - 1) for p, a in zip(self.predicted, self.allocated, strict=True)]
+
+    def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
+        worst = max(range(len(self.predicted)), key=lambda rank: abs(self.errors_pct[rank]))
+        predicted, allocated, counted = (
+            f"{sizes[worst] / MIB:.1f}" for sizes in (self.predicted, self.allocated, self.counted)
+        )
+        return [predicted, allocated, f"{self.errors_pct[worst]:+.2f} %", counted]
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """The number of gangs, and the largest and the median absolute error of all their ranks."""
+    errors = [abs(error) for result in results for error in result.errors_pct]
+    return {
+        "conv_ranks_cases": len(results),
+        "conv_ranks_max_pct": max(errors),
+        "conv_ranks_median_pct": median(errors),
+    }
+
+
+def notes(found: Sequence[Finding]) -> list[str]:
+    """Every gang with an error of more than ``MOST_PERCENT``, and every one that failed."""
+    off = [
+        f"  {one.case}: {one.failure or ', '.join(one.row)}"
+        for one in found
+        if one.failure or max(map(abs, Result(**one.values).errors_pct)) > MOST_PERCENT
+    ]
+    return [f"{len(off)} gangs failed, or are off by more than {MOST_PERCENT} %:", *off] if off else []
+
+
+def measure(case: Gang, seconds: float) -> Result:
+    """The result of one gang; ``seconds`` limits its real run."""
+    predicted = ranks.predict(case)
+    pairs = [json.loads(line) for line in ranks.in_ranks(__name__, case, seconds)]
+    return Result(predicted, [allocated for _, allocated in pairs], [counted for counted, _ in pairs])
+
+
+if __name__ == "__main__":
+    print(json.dumps(ranks.run_for_real(Gang.from_json(sys.argv[1]), int(sys.argv[3]), sys.argv[2], hooked=True)))
