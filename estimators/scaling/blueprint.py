@@ -258,6 +258,8 @@ def _even_rows(factors: Sequence[Monomial | Shards], points: Points) -> Iterator
 
 def _formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards]) -> Formula:
     formula = solver.formula(sizes, factors)
+    if formula is None and (total := solver.sum_with_constant(sizes)):
+        formula = Formula(Monomial(Fraction(1)), (total,))
     if formula is None:
         raise NoBlueprint(f"no formula gives the sizes {sizes.tolist()}")
     samples = dict(formula.monomial.exponents).get(SAMPLES, 0)

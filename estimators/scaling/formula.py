@@ -127,6 +127,31 @@ class Solver:
         """A monomial plus a small constant (−2 to 2) that gives these values; None if there is none."""
         return self.monomial(values, _CONSTANTS)
 
+    def sum_with_constant(self, values: Whole) -> Monomial | None:
+        """A constant plus a multiple of a product or quotient of variables that gives these values; None if there is
+        none.
+
+        Blocks of attention have such sizes: numbers for all pairs in a block, and a row of a head's width.
+        """
+        for exponents in itertools.product((0, 1, -1), repeat=len(self._names)):
+            named = tuple((name, e) for name, e in zip(self._names, exponents, strict=True) if e)
+            over, under = (
+                Monomial(Fraction(1), tuple((name, 1) for name, e in named if e == sign)).at(self._points)
+                for sign in (1, -1)
+            )
+            at = [Fraction(o, u) for o, u in zip(over.tolist(), under.tolist(), strict=True)]
+            known = dict(zip(at, values.tolist(), strict=True))
+            if len(known) < 2:
+                continue
+            (first, lower), (second, upper), *_ = known.items()
+            slope = Fraction(upper - lower) / (second - first)
+            constant = lower - slope * first
+            if slope and constant.denominator == 1 and all(
+                slope * one + constant == value for one, value in zip(at, values.tolist(), strict=True)
+            ):  # fmt: skip
+                return Monomial(slope, named, int(constant))
+        return None
+
     def formula(self, values: Whole, factors: Sequence[Monomial | Shards]) -> Formula | None:
         """A formula with at most two of the ``factors`` that gives these positive values; None if there is none."""
         known = [factor.at(self._points) for factor in factors]
