@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimators.peaks.depth import Passes
-from estimators.tracing import kernels  # noqa: F401  (registers them)
+from estimators.tracing import kernels, sparse  # noqa: F401  (registers kernels)
 from estimators.tracing.outcomes import Outcomes
 from estimators.tracing.values import Values, depends_on_values, takes_masks
 from estimators.work import Work, WorkCounter
@@ -166,6 +166,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self._paused:
             return func(*args, **kwargs)
+        if func in sparse.OPERATIONS and (made := self._sparse(func, args)) is not None:
+            return made
         if depends_on_values(func):
             if takes_masks(func) and (chosen := self.values.positions(args[1], self._fake_like)) is not None:
                 args = (args[0], chosen, *args[2:])
@@ -193,6 +195,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self._taken(workspace):
                 if isinstance(leaf, FakeTensor):
                     self._see(leaf)
+        return out
+
+    def _sparse(self, operation: Any, args: tuple[Any, ...]) -> Any:
+        """The result of an operation on sparse gradients; None for other tensors."""
+        given = args[1 if operation is sparse.MASK else 0]
+        if type(given) is not FakeTensor or given.layout is not torch.sparse_coo:
+            return None
+        indices = given._indices()
+        out = sparse.result(operation, args, self.values.of(indices) if operation is sparse.COALESCE else None)
+        if out is None:
+            return None
+        if out._nnz() == given._nnz():
+            self.values.follow(torch.ops.aten.clone.default, (indices,), {}, out._indices())
+        with self._taken((0, sparse.workspace_bytes(operation, given))):
+            self._see(out)
         return out
 
     def _fake_like(self, real: Tensor) -> FakeTensor:

@@ -78,6 +78,21 @@ def test_a_sum_that_no_factor_explains_has_no_formula() -> None:
     assert Solver(POINTS).formula(POINTS["width"] * POINTS["tokens"] + POINTS["width"] ** 2, []) is None
 
 
+@given(st.integers(1, 9999), st.integers(1, 64), st.sampled_from([(1, 0), (0, 1), (1, 1)]))
+def test_a_constant_and_a_product_may_add_up(constant: int, slope: int, exponents: tuple[int, int]) -> None:
+    product = Monomial(Fraction(slope), (("width", exponents[0]), ("tokens", exponents[1])))
+    values = product.at(POINTS) + constant
+    found = Solver(POINTS).sum_with_constant(values)
+    assert found is not None and found.constant == constant and found.at(POINTS).tolist() == values.tolist()
+    assert Solver(POINTS).sum_with_constant(values + np.arange(10) // 9) is None
+
+
+def test_a_constant_and_a_quotient_may_add_up() -> None:
+    points = {"width": np.array([64, 96, 192, 320, 256, 48, 480]), "heads": np.array([4, 2, 3, 5, 8, 1, 4])}
+    values = 4 * 32 * (66 + points["width"] // points["heads"])
+    assert Solver(points).sum_with_constant(values) == Monomial(Fraction(128), (("width", 1), ("heads", -1)), 8448)
+
+
 def test_a_size_that_falls_out_of_the_line_has_no_formula() -> None:
     values = 4 * POINTS["width"] * POINTS["micro_batch"]
     values[3] += 4

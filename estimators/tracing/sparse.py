@@ -1,0 +1,52 @@
+"""Results of operations on sparse gradients. Torch's own fake kernels make them all empty."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ATEN = torch.ops.aten
+COALESCE, MASK = _ATEN._coalesce.default, _ATEN.sparse_mask.default
+_SUM = _ATEN.add.Tensor
+_SAME_ROWS = (_ATEN.clone.default, _ATEN.neg.default, _ATEN.mul.Tensor, _ATEN.mul.Scalar, _ATEN.div.Tensor)
+OPERATIONS = frozenset([*_SAME_ROWS, COALESCE, MASK, _SUM])
+_SORTED_BYTES = 4 * 8  # sorting and joining rows takes so much for each
+
+
+def result(operation: Any, args: tuple[Any, ...], known: Tensor | None) -> Any:
+    """The fake result, with as many rows as the real one has; None if the operation's other tensor is not sparse.
+
+    ``COALESCE`` joins equal rows: they are counted if the indices are ``known``, else all rows are taken to differ.
+    """
+    given = args[1 if operation is MASK else 0]
+    num_rows = given._nnz()
+    if operation is COALESCE:
+        num_rows = min(num_rows, prod(given.shape[: given.sparse_dim()]))
+        if known is not None:
+            with torch._C._DisableTorchDispatch():  # these values are real
+                num_rows = torch.unique(known, dim=1).shape[1]
+    elif operation is _SUM:
+        if args[1].layout is not torch.sparse_coo:
+            return None
+        num_rows += args[1]._nnz()
+    indices, values = given._indices(), given._values()
+    return _ATEN._sparse_coo_tensor_with_dims_and_tensors.default(
+        given.sparse_dim(),
+        given.dense_dim(),
+        given.shape,
+        indices.new_empty(indices.shape[0], num_rows),
+        values.new_empty(num_rows, *values.shape[1:]),
+        dtype=values.dtype,
+        layout=torch.sparse_coo,
+        device=given.device,
+    )
+
+
+def workspace_bytes(operation: Any, given: Tensor) -> int:
+    """Bytes that the operation on ``given`` takes while it makes its result (torch 2.13 on a CPU)."""
+    if operation is COALESCE:
+        return _SORTED_BYTES * given._nnz()
+    return given._values().nbytes if operation is MASK else 0
