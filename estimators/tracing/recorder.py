@@ -204,8 +204,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         indices = given._indices()
         out = sparse.result(operation, args, self.values.of(indices) if operation is sparse.COALESCE else None)
-        if out is None:
-            return None
         if out._nnz() == given._nnz():
             self.values.follow(torch.ops.aten.clone.default, (indices,), {}, out._indices())
         with self._taken((0, sparse.workspace_bytes(operation, given))):

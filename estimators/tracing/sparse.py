@@ -1,4 +1,7 @@
-"""Results of operations on sparse gradients. Torch's own fake kernels make them all empty."""
+"""Results of operations on sparse gradients. Torch's own fake kernels make them all empty.
+
+Left out is ``add_``, by which gradients of several micro-batches are accumulated.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,13 @@ from torch import Tensor
 
 _ATEN = torch.ops.aten
 COALESCE, MASK = _ATEN._coalesce.default, _ATEN.sparse_mask.default
-_SUM = _ATEN.add.Tensor
 _SAME_ROWS = (_ATEN.clone.default, _ATEN.neg.default, _ATEN.mul.Tensor, _ATEN.mul.Scalar, _ATEN.div.Tensor)
-OPERATIONS = frozenset([*_SAME_ROWS, COALESCE, MASK, _SUM])
+OPERATIONS = frozenset([*_SAME_ROWS, COALESCE, MASK])
 _SORTED_BYTES = 4 * 8  # sorting and joining rows takes so much for each
 
 
 def result(operation: Any, args: tuple[Any, ...], known: Tensor | None) -> Any:
-    """The fake result, with as many rows as the real one has; None if the operation's other tensor is not sparse.
+    """The fake result, with as many rows as the real one has.
 
     ``COALESCE`` joins equal rows: they are counted if the indices are ``known``, else all rows are taken to differ.
     """
@@ -28,10 +30,6 @@ def result(operation: Any, args: tuple[Any, ...], known: Tensor | None) -> Any:
         if known is not None:
             with torch._C._DisableTorchDispatch():  # these values are real
                 num_rows = torch.unique(known, dim=1).shape[1]
-    elif operation is _SUM:
-        if args[1].layout is not torch.sparse_coo:
-            return None
-        num_rows += args[1]._nnz()
     indices, values = given._indices(), given._values()
     return _ATEN._sparse_coo_tensor_with_dims_and_tensors.default(
         given.sparse_dim(),

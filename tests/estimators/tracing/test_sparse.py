@@ -21,14 +21,6 @@ def gradient(asked: Tensor) -> Tensor:
     return words.weight.grad
 
 
-def test_a_second_gradient_adds_its_rows() -> None:
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake, Recorder(fake) as recorder, stand_ins(recorder.values):
-        words = nn.Embedding(NUM_ROWS, WIDTH, sparse=True)
-        for num in (4, 5):
-            words(torch.empty(num, dtype=torch.int64)).sum().backward()
-        assert words.weight.grad is not None and words.weight.grad._nnz() == 9
-
-
 def shapes(given: Tensor) -> tuple[torch.Size, torch.Size]:
     return given._indices().shape, given._values().shape
 
