@@ -57,10 +57,12 @@ def test_a_gang_reads_back_what_it_wrote() -> None:
 
 
 def test_the_worst_rank_counts_whether_too_high_or_too_low() -> None:
-    results = [Result([100, 96], [100, 100], [99, 99]), Result([101], [100], [100])]
+    results = [Result([95, 100], [100, 100], [99, 104]), Result([101], [100], [102]), Result([105], [99], [102])]
+    assert [round(error, 2) for result in results for error in result.errors_pct] == [-4.04, 0, 0, 2.94]
     found = gangs_part.figures(results)
-    assert found["conv_ranks_cases"] == 2 and found["conv_ranks_max_pct"] == pytest.approx(4)
-    assert results[0].row()[2] == "-4.00 %"
+    assert found["conv_ranks_cases"] == 3 and found["conv_ranks_max_pct"] == pytest.approx(100 * 4 / 99)
+    assert found["conv_ranks_by_hook_max_pct"] == pytest.approx(100 * 6 / 99)
+    assert results[0].row()[3] == "-4.04 %"
 
 
 def test_bad_and_failed_gangs_are_named() -> None:
