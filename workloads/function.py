@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -76,7 +77,18 @@ class FunctionWorkload(Workload):
         return self._inputs_of(len(indices))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return expect_loss(self._loss(model, batch), self._loss) if self._loss else self._own_loss(model, batch)
+        if self._loss is None:
+            return self._own_loss(model, batch)
+        try:
+            return expect_loss(self._loss(model, batch), self._loss)
+        except (TypeError, AttributeError) as error:
+            if not re.search(rf"\b{type(model).__name__}\b", str(error)):
+                raise
+            raise WrongResult(
+                self._loss,
+                f"takes the model for its output ({error})",
+                "call the model in it, such as loss(model, inputs): mse_loss(model(inputs), …)",
+            ) from error
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         if self._optimizer is None:

@@ -123,6 +123,20 @@ def test_an_optimizer_that_computes_the_loss_again_is_refused(kind: Any) -> None
         workload.optimizer(workload.build_model())
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda output, inputs: output.square().mean(),
+        lambda output, inputs: torch.nn.functional.mse_loss(output, inputs),
+    ],
+)
+def test_a_loss_that_takes_the_model_for_its_output_is_told_so(loss: Any) -> None:
+    workload = FunctionWorkload(lambda: (torch.nn.Linear(2, 2), lambda batch: torch.ones(batch, 2), loss), {})
+    model = workload.build_model()
+    with pytest.raises(WrongResult, match="takes the model for its output"):
+        workload.loss(model, workload.train_batch(torch.arange(3)))
+
+
 def test_an_optimizer_that_is_none_is_refused() -> None:
     workload = FunctionWorkload(lambda: (torch.nn.Linear(2, 2), len, None, lambda parameters: None), {})
     with pytest.raises(WrongResult, match="returns None instead of a torch optimizer"):
