@@ -91,9 +91,16 @@ def target(
     return devices(1 if count is None else count, mib or offered_mib, kind.name), kind
 
 
+class GangRefused(InvalidInput):
+    """The model cannot be divided among several ranks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """All plans that a study would choose from, in its order, and the one that it would choose."""
+    """All plans that a study would choose from, in its order, and the one that it would choose.
+
+    ``refused`` says why there are no plans of several ranks, if the model cannot be divided.
+    """
 
     params: Json
     batch: int
@@ -103,6 +110,7 @@ class Estimate:
     margin: Margin
     kind: DeviceKind | None = None
     units: Sequence[Unit] = ()
+    refused: str = ""
 
     @property
     def of_any_size(self) -> bool:
@@ -184,6 +192,7 @@ class Estimate:
             "plan": chosen.to_json() if chosen else None,
             "reason": self.reason,
             "assumptions": list(self.profile.assumptions),
+            "refused": self.refused,
             "device": self._device_json(),
             "options": [self._option_json(option) for option in self.options],
         }
@@ -269,7 +278,11 @@ class Estimator:
             return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind)
 
         search = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
-        found = run_search(search, lambda layouts: self._traces(candidate, layouts))
+        try:
+            found = run_search(search, lambda layouts: self._traces(candidate, layouts))
+        except GangRefused as refused:
+            largest = max(cluster.devices, key=lambda device: device.capacity_mib)
+            return replace(self.estimate(params, Cluster((largest,))), refused=str(refused))
         return replace(found, units=self._traces(candidate, [Layout()])[Layout()].units)
 
     def predict(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
@@ -286,12 +299,16 @@ class Estimator:
 
     def _traces(self, candidate: Candidate, layouts: Sequence[Layout]) -> dict[Layout, Trace]:
         """Traces by layout; missing ones are made in parallel."""
-        known = {layout: self._tracer.known(candidate, layout) for layout in layouts}
-        answers = {layout: self._submit(candidate, layout) for layout, trace in known.items() if trace is None}
+        found = {layout: self._tracer.known(candidate, layout) for layout in layouts}
+        answers = {layout: self._submit(candidate, layout) for layout, trace in found.items() if trace is None}
         try:
-            return {layout: trace or answers[layout].result() for layout, trace in known.items()}
-        except TraceFailed as failed:
-            raise InvalidInput(f"{self._workload} with {listed(candidate.params)}: {failed.reason}") from None
+            for layout, answer in answers.items():
+                try:
+                    found[layout] = answer.result()
+                except TraceFailed as failed:
+                    kind = InvalidInput if layout.world_size == 1 else GangRefused
+                    raise kind(f"{self._workload} with {listed(candidate.params)}: {failed.reason}") from None
+            return {layout: trace for layout, trace in found.items() if trace is not None}
         finally:
             for answer in answers.values():
                 answer.cancel()

@@ -257,6 +257,16 @@ def given(width: int, momentum=0.0):
 def bare(width: int):
     return Net(width), lambda batch: torch.zeros(batch, width)
 
+class Mixed(Net):
+    def __init__(self, width):
+        super().__init__(width)
+        self.turn, self.shift = (nn.Parameter(torch.zeros(width, dtype=t)) for t in (torch.cfloat, torch.float))
+    def forward(self, x):
+        return super().forward(torch.fft.ifft(torch.fft.fft(x) * self.turn).real + self.shift)
+
+def mixed(width: int):
+    return Mixed(width), lambda batch: torch.zeros(batch, width), lambda model, batch: model(batch).mean()
+
 def wrong():
     return Net(4)
 
@@ -295,6 +305,9 @@ def test_a_function_that_makes_a_model_is_enough(folder: Path, pool: TracePool) 
     assert state_bytes(given, width=32, batch=4) == pytest.approx(2 * 4 * num_params, abs=few)
     assert state_bytes(given, width=32, momentum=0.9) == pytest.approx(3 * 4 * num_params, abs=few)
     refuses(function("bare"), r"returns a tensor of shape \[\d+, 8\], which is not a loss", width=8)
+    mixed = function("mixed").estimate({"width": 32, "batch": 4}, devices(4, 96))
+    assert [option.plan.world_size for option in mixed.options] == [1, 1] and isinstance(mixed.choice, ChosenPlan)
+    assert "FSDP expects uniform original parameter dtype" in mixed.refused
     endless = Estimator("nets.py:endless", packed.getvalue(), folder, pool=pool, seconds=1)
     refuses(endless, r"nets\.py, line \d+: (pass|while True:)\ntook more than 1 s of .*\n→ .* --seconds 4")
     refuses(function("wrong"), r"must return \(model, inputs\[, loss\[, optimizer\]\]\), not Net")
