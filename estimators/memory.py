@@ -45,6 +45,13 @@ class Margin:
         """Bytes of the whole margin for one rank of a gang of ``num_ranks``."""
         return self.fixed_bytes(num_ranks) + peak_bytes * self.percent // 100
 
+    def largest_peak_bytes(self, capacity_mib: int, num_ranks: int) -> int:
+        """The largest peak that fits into ``capacity_mib`` together with this margin; negative if none does."""
+        without_margin = capacity_mib * MIB - self.fixed_bytes(num_ranks)
+        return (100 * (without_margin + 1) - 1) // (
+            100 + self.percent
+        )  # peak + ⌊percent · peak / 100⌋ ≤ without_margin
+
 
 VIRTUAL_MARGIN = Margin()
 """Margin on virtual devices."""
@@ -119,7 +126,5 @@ def largest_micro_batch(
 
     Raises KeyError when the layout has not been traced.
     """
-    without_margin = capacity_mib * MIB - margin.fixed_bytes(layout.world_size)
-    # The largest peak with peak + ⌊percent · peak / 100⌋ ≤ without_margin
-    highest = (100 * (without_margin + 1) - 1) // (100 + margin.percent)
+    highest = margin.largest_peak_bytes(capacity_mib, layout.world_size)
     return profile.curves[layout].largest_batch(highest - extra_bytes)

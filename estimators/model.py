@@ -36,6 +36,14 @@ class Stage:
             raise ValueError(f"1F1B needs at least {self.count} micro-batches, one for each stage: use them, or gpipe")
 
 
+def blocks_of_stage(num_blocks: int, index: int, count: int) -> range:
+    """The blocks that ranks give to one of ``count`` stages.
+
+    If they do not divide evenly, later stages get more of them, as they hold fewer micro-batches at a time.
+    """
+    return range(num_blocks * index // count, num_blocks * (index + 1) // count)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(Spread):
     """The part of a plan that changes the sequence of operations on one rank, and so needs a trace of its own.

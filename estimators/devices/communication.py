@@ -33,6 +33,13 @@ def ring_seconds(num_bytes: float, num_ranks: int, links: Links) -> float:
     return links.start_seconds.value + latency + hops / num_ranks * num_bytes / speed
 
 
+def message_seconds(num_bytes: float, sender: int, receiver: int, links: Links) -> float:
+    """Seconds of one message between two ranks, which fill link domains one after another."""
+    domain = int(links.domain_size.value)
+    link = links.inside if sender // domain == receiver // domain else links.across
+    return links.start_seconds.value + link.latency_seconds.value + num_bytes / link.bytes_per_second.value
+
+
 @dataclass(frozen=True, slots=True)
 class StepTime:
     """Seconds of one optimizer step on one rank.

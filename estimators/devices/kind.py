@@ -114,3 +114,7 @@ class DeviceKind:
                 yield from ((f"{place}_{field.name}", getattr(link, field.name)) for field in fields(Link))
             yield "domain_size", self.links.domain_size
             yield "start_seconds", self.links.start_seconds
+
+
+FLOP_COUNTER = DeviceKind("FLOPs", {kind: Rate(0.0, 1.0, 0.0, per_half_flop=1.0) for kind in OP_KINDS}, "", False)
+"""A device whose seconds are FLOPs, to compare plans where no speed is known."""

@@ -10,19 +10,21 @@ the backward and both passes of one micro-batch, these times are, messages aside
   take L = Σ c(s + 1 … p), while stage s runs the k = p − s passes that it is ahead: max(0, L − k · f(s)) at the
   beginning and max(0, L − k · b(s)) at the end; with no more micro-batches than k + 1 only the longer of both.
 
-The formula for 1F1B is our own and leaves out paths that change direction more than once. A simulated step may take
-some percent longer, but on small instances with the same b/f in all stages no cut was simulated faster (see the tests).
+The formula for 1F1B is our own and leaves out paths that change direction more than once, so a simulated step may take
+some percent longer. Of 300 random small instances, none had a cut that was simulated more than 8 % faster than the one
+found here, and on average it was 0.1 % (see the tests).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from estimators.model import blocks_of_stage
 
 _SAME = 1 + 1e-9  # sums of the same numbers in another order differ by rounding
 
@@ -60,9 +62,8 @@ class Demand:
 
 
 def even_cut(num_pieces: int, num_stages: int) -> Cut:
-    """The cut with as equal numbers of pieces as possible; later stages, which hold fewer micro-batches, get more."""
-    ends = [num_pieces * stage // num_stages for stage in range(num_stages + 1)]
-    return tuple(end - start for start, end in pairwise(ends))
+    """The cut that ranks make today: as equal numbers of pieces as possible."""
+    return tuple(len(blocks_of_stage(num_pieces, stage, num_stages)) for stage in range(num_stages))
 
 
 def best_cut(pieces: Sequence[Piece], demand: Demand, capacity_bytes: int | None = None) -> Cut | None:

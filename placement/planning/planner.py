@@ -136,13 +136,30 @@ def margin_for(cluster: Cluster) -> Margin:
     return GPU_MARGIN if cluster.has_gpus else VIRTUAL_MARGIN
 
 
+def degrees(cluster: Cluster) -> Iterator[tuple[int, int]]:
+    """Yield (degree, MiB that each rank may use). The largest devices are taken; the smallest of them limits."""
+    capacities = sorted((device.capacity_mib for device in cluster.devices), reverse=True)
+    degree = 1
+    while degree <= len(capacities):
+        yield degree, capacities[degree - 1]
+        degree *= 2
+
+
+def divisors(number: int) -> list[int]:
+    """Largest first: ``number`` itself, …, 1."""
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)}, reverse=True)
+
+
 def _options(profile: Peaks, batch: int, cluster: Cluster, extra: Extra) -> Iterator[Option | Untraced]:
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
     if not cluster.devices:
         raise ValueError("the cluster has no devices: ask again when it has some")
     margin = margin_for(cluster)
-    for degree, offered_mib in _degrees(cluster, batch):
+    for degree, offered_mib in degrees(cluster):
+        if batch % degree:
+            return
         layouts = [*_layouts(degree, False), *_layouts(degree, True)]
         least = predict_states(profile, degree, min(map(extra.bytes_for, layouts)), margin)
         if least.reserved_mib > offered_mib:
@@ -150,15 +167,6 @@ def _options(profile: Peaks, batch: int, cluster: Cluster, extra: Extra) -> Iter
             continue
         for recompute in (False, True):
             yield _Row(profile, batch, extra, margin, degree, recompute, offered_mib).best()
-
-
-def _degrees(cluster: Cluster, batch: int) -> Iterator[tuple[int, int]]:
-    """Yield (degree, MiB that each rank may use). The largest devices are taken; the smallest of them limits."""
-    capacities = sorted((device.capacity_mib for device in cluster.devices), reverse=True)
-    degree = 1
-    while degree <= len(capacities) and batch % degree == 0:
-        yield degree, capacities[degree - 1]
-        degree *= 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +197,7 @@ class _Row:
         if parts not in self.profile.curves:
             return Untraced(parts)
         largest = self._largest(parts)
-        size = next((size for size in _divisors(share)[1:] if size <= largest), 1)
+        size = next((size for size in divisors(share)[1:] if size <= largest), 1)
         return self._option(size, share // size)
 
     def _largest(self, layout: Layout) -> int:
@@ -222,9 +230,3 @@ def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan
     if wider <= len(cluster.devices):
         reason += f" (no wider plan: {wider} ranks do not divide the batch of {batch})"
     return NoPlan(reason)
-
-
-def _divisors(number: int) -> list[int]:
-    """Largest first: ``number`` itself, …, 1."""
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)}, reverse=True)

@@ -64,14 +64,15 @@ class Interval:
 class Simulation:
     """One simulated step of ``num_ranks``.
 
-    ``computing`` and ``messages`` are in the order of time. ``waits`` are (seconds in bubbles, seconds in which a
-    result was ready but had not arrived) by rank. ``memory`` has for each rank the bytes that it holds from a time on.
+    ``computing``, ``messages`` and ``late`` are in the order of time; in ``late`` a rank waits for a result that is
+    computed but has not arrived, before it runs ``action``. ``memory`` has for each rank the bytes that it holds from a
+    time on.
     """
 
     num_ranks: int
     computing: tuple[Interval, ...]
     messages: tuple[Interval, ...]
-    waits: tuple[tuple[float, float], ...]
+    late: tuple[Interval, ...]
     memory: tuple[tuple[tuple[float, int], ...], ...]
 
     @cached_property
@@ -82,21 +83,21 @@ class Simulation:
     @property
     def bubble_share(self) -> float:
         """Share (0 to 1) of the time of all ranks in which one is idle, because what it needs is not computed yet."""
-        return self._share(sum(bubble for bubble, _ in self.waits))
+        return max(0.0, 1 - self._share(self.computing) - self.communication_share)
 
     @property
     def communication_share(self) -> float:
         """Share (0 to 1) of the time of all ranks in which one is idle, because what it needs is still on its way."""
-        return self._share(sum(waiting for _, waiting in self.waits))
+        return self._share(self.late)
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
         """Most bytes that each rank holds at once."""
         return tuple(max(num_bytes for _, num_bytes in held) for held in self.memory)
 
-    def _share(self, seconds: float) -> float:
+    def _share(self, intervals: Sequence[Interval]) -> float:
         whole = self.makespan_seconds * self.num_ranks
-        return seconds / whole if whole else 0.0
+        return sum(one.end_seconds - one.start_seconds for one in intervals) / whole if whole else 0.0
 
 
 def simulate(
@@ -125,7 +126,6 @@ class _Run:
         self._place = [0 for _ in ranks]
         self._computes, self._talks = [False for _ in ranks], [False for _ in ranks]
         self._free = [0.0 for _ in ranks]
-        self._waits = [(0.0, 0.0) for _ in ranks]
         self._missing = {step: len(needed) for step, needed in schedule.needs.items()}
         self._wanted_by: dict[Step, list[Step]] = defaultdict(list)
         for step, needed in schedule.needs.items():
@@ -137,6 +137,7 @@ class _Run:
         self._num_events = 0
         self._computing: list[Interval] = []
         self._messages: list[Interval] = []
+        self._late: list[Interval] = []
         held = [stage.state_bytes for stage in stages]
         self._memory: list[list[tuple[float, int]]] = [
             [(0.0, sum(held[stage] for stage, holders in enumerate(schedule.holders) if rank in holders))]
@@ -156,11 +157,12 @@ class _Run:
             # What ends at the same time counts first: a stream goes to the message that was ready first.
             if not self._events or self._events[0][0] > now:
                 self._send(now)
-        ends = self._update()
+        self._update()
         memory = tuple(tuple(_summed(changes)) for changes in self._memory)
-        waits = tuple((bubble + ends[1] - end, late) for (bubble, late), end in zip(self._waits, ends[0], strict=True))
-        computing = sorted(self._computing, key=lambda one: (one.start_seconds, one.rank, one.end_seconds))
-        return Simulation(self._schedule.num_ranks, tuple(computing), tuple(self._messages), waits, memory)
+        computing, messages, late = (
+            tuple(sorted(stream, key=_by_time)) for stream in (self._computing, self._messages, self._late)
+        )
+        return Simulation(self._schedule.num_ranks, computing, messages, late, memory)
 
     def _compute(self, rank: int, now: float) -> None:
         """Start the rank's next pass, if the rank is idle and the inputs are there."""
@@ -182,11 +184,10 @@ class _Run:
         self._schedule_event(end, step)
 
     def _wait_until(self, step: Step, now: float) -> None:
-        rank, _ = step
+        rank, action = step
         computed = max((self._computed_at[one] for one in self._schedule.needs[step]), default=0.0)
-        bubble, late = self._waits[rank]
-        ready = min(max(self._free[rank], computed), now)
-        self._waits[rank] = bubble + ready - self._free[rank], late + now - ready
+        if (ready := max(self._free[rank], computed)) < now:
+            self._late.append(Interval(rank, ready, now, action))
 
     def _end_pass(self, step: Step, now: float) -> None:
         rank, action = step
@@ -236,19 +237,20 @@ class _Run:
             if wanting[0] == receiver:
                 self._missing[wanting] -= 1
 
-    def _update(self) -> tuple[list[float], float]:
-        """Let each rank update its parameters; returns when each has ended, and the last."""
-        ends = list(self._free)
+    def _update(self) -> None:
+        """Let each rank update its parameters."""
         for rank, free in enumerate(self._free):
             stages = {action.stage for action in self._schedule.orders[rank]}
             if seconds := sum(self._stages[stage].update_seconds for stage in sorted(stages)):
-                ends[rank] = free + seconds
-                self._computing.append(Interval(rank, free, ends[rank], None))
-        return ends, max(ends)
+                self._computing.append(Interval(rank, free, free + seconds, None))
 
     def _schedule_event(self, end: float, what: Step | _Message) -> None:
         self._num_events += 1
         heapq.heappush(self._events, (end, self._num_events, what))
+
+
+def _by_time(interval: Interval) -> tuple[float, float, int]:
+    return interval.start_seconds, interval.end_seconds, interval.rank
 
 
 def _summed(changes: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:

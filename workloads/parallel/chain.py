@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
+from estimators.model import blocks_of_stage
 from workloads.protocol import Chain, Place
 
 
 def cut(model: nn.Module, place: Place) -> list[nn.Module]:
     """Remove all but one stage of ``model`` and return the blocks of that stage; remaining parameters keep their names.
 
-    If the blocks do not divide evenly, later stages get more of them, as they hold fewer micro-batches at a time.
     Raises ``ValueError`` for a model that cannot be cut into these stages.
     """
     stage = place.stage
@@ -27,8 +27,8 @@ def cut(model: nn.Module, place: Place) -> list[nn.Module]:
             f"the first and the last stage of {type(model).__name__} would share parameters, as `enters` and `leaves` "
             "name the same ones: untie them, or use plans without a pipeline"
         )
-    first, end = (len(blocks) * index // stage.count for index in (stage.index, stage.index + 1))
-    model.blocks._modules = dict(blocks[first:end])
+    kept = blocks_of_stage(len(blocks), stage.index, stage.count)
+    model.blocks._modules = dict(blocks[kept.start : kept.stop])
     model.place = place
     for name in (() if model.is_first else model.enters) + (() if model.is_last else model.leaves):
         setattr(model, name, None)
