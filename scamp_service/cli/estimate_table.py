@@ -79,7 +79,7 @@ def _virtual_table(estimate: Estimate) -> Table:
         least = "≥" if option.at_least else ""
         cells = [*_parts(option, size), f"{least}{size(cost.peak_bytes)}", f"{least}{size(cost.reserved_mib * MIB)}"]
         cells += [_rounded(largest)] if limited else []
-        cells += ["" if time is None else _seconds(time.seconds)] if timed else []
+        cells += ["" if time is None else short_seconds(time.seconds)] if timed else []
         _add(table, estimate, option, cells)
     return table
 
@@ -95,7 +95,7 @@ def _gpu_table(estimate: Estimate) -> Table:
         capacity, bound = estimate.smallest_capacity_bytes(option), "≥" if option.at_least else ""
         least = option.prediction.peak_bytes + outside if option.states_alone else capacity
         cells = [*_parts(option, size), size(outside), "" if least is None else f"{bound}{size(least)}"]
-        cells += [_rounded(estimate.largest_micro_batch(option)), "" if time is None else _seconds(time.seconds)]
+        cells += [_rounded(estimate.largest_micro_batch(option)), "" if time is None else short_seconds(time.seconds)]
         _add(table, estimate, option, [*cells, f"{time.communication_share:.0%}" if time else ""])
     return table
 
@@ -145,5 +145,5 @@ def _rounded(number: int | None) -> str:
     return "" if number is None else str(number) if number < 10_000 else f"{number // 1000}k"
 
 
-def _seconds(seconds: float) -> str:
+def short_seconds(seconds: float) -> str:
     return f"{seconds * 1e3:.2g}ms" if seconds < 0.0995 else f"{seconds:.2g}s" if seconds < 99.5 else f"{seconds:.0f}s"

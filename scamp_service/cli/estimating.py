@@ -9,7 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from estimators.model import MIB, Plan, Prediction
-from scamp_service.cli.terminal import AsJson, DataDir, Seconds, StudyFile, WorkingDir, err, out, progress, settings_of
+from scamp_service.cli.terminal import (
+    AsJson,
+    Count,
+    DataDir,
+    Kind,
+    Mib,
+    Param,
+    Seconds,
+    StudyFile,
+    What,
+    WorkingDir,
+    err,
+    out,
+    params_of,
+    progress,
+    settings_of,
+)
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.under_way import TRACE_SECONDS, UnderWay
@@ -22,24 +38,15 @@ app = typer.Typer()
 
 @app.command()
 def estimate(
-    what: Annotated[
-        str, typer.Argument(help="a study, a built-in workload, FILE.py:Class, or MODULE:FUNC", metavar="WHAT")
-    ],
-    param: Annotated[
-        list[str] | None, typer.Option(help="set a parameter (NAME=VALUE), overriding the study's value; repeatable")
-    ] = None,
+    what: What,
+    param: Param = None,
     candidates: Annotated[
         int,
         typer.Option(help="how many of the study's candidates to estimate, starting with the first", min=1, max=1000),
     ] = 1,
-    device: Annotated[
-        str | None, typer.Option(help="kind of GPU, such as H100; default: virtual devices", metavar="KIND")
-    ] = None,
-    count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
-    mib: Annotated[
-        int | None,
-        typer.Option(help="MiB to use on each device; default: all of KIND, a study's, otherwise any size", min=1),
-    ] = None,
+    device: Kind = None,
+    count: Count = None,
+    mib: Mib = None,
     expandable: Annotated[
         bool, typer.Option("--expandable-segments", help="with PyTorch's expandable_segments; needs --device")
     ] = False,
@@ -82,7 +89,7 @@ def estimate(
         raise InvalidInput("--expandable-segments applies to the allocator of GPUs: name a GPU with --device")
     cluster, kind = target(settings, device, count, mib, any_size=not is_study(what))
     given = plan_of(plan) if plan is not None else None
-    wanted = candidates_of(what, _params(param or []), candidates, working_dir)
+    wanted = candidates_of(what, params_of(param), candidates, working_dir)
     found, under_way, profiles = [], UnderWay(), settings.data_dir / "profiles"
     with Estimator(
         wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds, under_way=under_way
@@ -116,14 +123,10 @@ def screen(
     candidates: Annotated[
         int, typer.Option(help="number of candidates to draw from the study's space", min=1, max=10_000)
     ] = 1000,
-    device: Annotated[
-        str | None, typer.Option(help="kind of GPU, such as H100; default: virtual devices", metavar="KIND")
-    ] = None,
-    count: Annotated[int | None, typer.Option(help="number of devices", min=1)] = None,
+    device: Kind = None,
+    count: Count = None,
     mib: Annotated[int | None, typer.Option(help="MiB to use on each device; default: all", min=1)] = None,
-    param: Annotated[
-        list[str] | None, typer.Option(help="set a parameter (NAME=VALUE), overriding the study's value; repeatable")
-    ] = None,
+    param: Param = None,
     seconds: Seconds = TRACE_SECONDS,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
@@ -147,7 +150,7 @@ def screen(
     cluster, kind = target(settings, device, count, mib)
     if not is_study(str(what)):
         raise InvalidInput(f"{what} has no space to screen: name a study in YAML, or run `scamp estimate {what}`")
-    wanted = candidates_of(str(what), _params(param or []), candidates, working_dir, at_random=True)
+    wanted = candidates_of(str(what), params_of(param), candidates, working_dir, at_random=True)
     cache_dir = settings.data_dir / "profiles"
     under_way = UnderWay()
     with progress(under_way):
@@ -243,18 +246,3 @@ def devices(as_json: AsJson = False) -> None:
         out.print(as_table(gpus))
     else:
         out.print(without_gpus(settings), soft_wrap=True)
-
-
-def _params(given: list[str]) -> dict[str, Any]:
-    import yaml
-
-    params = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        try:
-            params[name] = yaml.safe_load(value) if name and equals else None
-        except yaml.YAMLError:
-            params[name] = value
-        if not isinstance(params[name], str | int | float | bool):
-            raise InvalidInput(f"--param wants NAME=VALUE with a number, a word, true or false; got {text!r}")
-    return params

@@ -18,6 +18,7 @@ import typer
 from rich.live import Live
 
 from scamp_service.cli.estimating import app as estimating
+from scamp_service.cli.planning import app as planning
 from scamp_service.cli.progress import closing_line, leaderboard, live_view
 from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, err, out, settings_of
 from scamp_service.client import Client
@@ -169,6 +170,7 @@ def _conclude(
 
 
 app.add_typer(estimating)
+app.add_typer(planning)
 
 
 # --- a running service --------------------------------------------------------------------------------------------

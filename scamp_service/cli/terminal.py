@@ -10,13 +10,29 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import yaml
 from rich.console import Console
 
+from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
+What = Annotated[
+    str, typer.Argument(help="a study, a built-in workload, FILE.py:Class, or MODULE:FUNC", metavar="WHAT")
+]
+Param = Annotated[
+    list[str] | None, typer.Option(help="set a parameter (NAME=VALUE), overriding the study's value; repeatable")
+]
+Kind = Annotated[
+    str | None, typer.Option("--device", help="kind of GPU, such as H100; default: virtual devices", metavar="KIND")
+]
+Count = Annotated[int | None, typer.Option(help="number of devices", min=1)]
+Mib = Annotated[
+    int | None,
+    typer.Option(help="MiB to use on each device; default: all of KIND, a study's, otherwise any size", min=1),
+]
 StudyFile = Annotated[Path, typer.Argument(help="a study in YAML", metavar="STUDY.yaml")]
 AsJson = Annotated[bool, typer.Option("--json", help="machine-readable output")]
 WorkingDir = Annotated[Path | None, typer.Option(help="folder to send with the study's own workload file")]
@@ -29,6 +45,20 @@ DataDir = Annotated[
 def settings_of(**given: Any) -> Settings:
     """Settings from the environment, overridden by the given values that are not empty."""
     return Settings(**{name: value for name, value in given.items() if value})
+
+
+def params_of(given: list[str] | None) -> dict[str, Any]:
+    """Parameters of ``--param`` options. Raises ``InvalidInput``."""
+    params: dict[str, Any] = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
+        try:
+            params[name] = yaml.safe_load(value) if name and equals else None
+        except yaml.YAMLError:
+            params[name] = value
+        if not isinstance(params[name], str | int | float | bool):
+            raise InvalidInput(f"--param wants NAME=VALUE with a number, a word, true or false; got {text!r}")
+    return params
 
 
 @contextmanager

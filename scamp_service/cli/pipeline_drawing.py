@@ -1,0 +1,99 @@
+"""Draws a simulated pipeline as text: what each rank computes over time, where it waits, and what it holds."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from estimators.model import MIB
+from placement.planning.passes import BACKWARD_WEIGHT, FORWARD
+from placement.planning.pipelines import Pipeline
+from placement.planning.simulator import Interval, Simulation
+
+BUBBLE, LATE, WEIGHTS, SHARED, UPDATE = "·", "~", "+", "%", "="
+_LEVELS = "▁▂▃▄▅▆▇█"
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def draw(pipeline: Pipeline, time: Callable[[float], str], width: int = 79) -> Iterator[str]:
+    """Yield the lines of the drawing, none longer than ``width``. ``time`` puts an amount of time into words."""
+    simulation = pipeline.simulation
+    label = len(f"rank {simulation.num_ranks - 1} ")
+    peaks = [f" {peak / MIB:.0f} MiB" for peak in simulation.peak_bytes]
+    columns = width - label - max(map(len, peaks))
+    end = time(simulation.makespan_seconds)
+    yield f"{'':{label}}0{end:>{columns - 1}}"
+    for rank in range(simulation.num_ranks):
+        yield f"{f'rank {rank}':<{label}}{_computing(pipeline, rank, columns)}"
+    yield ""
+    yield f"{'':{label}}memory held, the full height is {max(simulation.peak_bytes) / MIB:.0f} MiB"
+    for rank, peak in enumerate(peaks):
+        yield f"{f'rank {rank}':<{label}}{_memory(simulation, rank, columns)}{peak}"
+
+
+def legend(pipeline: Pipeline) -> Iterator[str]:
+    """Yield lines that explain the characters that are in the drawing."""
+    actions = [interval.action for interval in pipeline.simulation.computing]
+    found = {action.kind for action in actions if action is not None}
+    words = ["a b c … forward, A B C … backward of micro-batches 1 2 3 …"]
+    words += [f"{WEIGHTS} gradients of weights"] if BACKWARD_WEIGHT in found else []
+    words += [f"{SHARED} shared layers"] if any(len(ranks) > 1 for ranks in pipeline.schedule.holders) else []
+    words += [f"{UPDATE} update"] if None in actions else []
+    words += [f"{BUBBLE} bubble"]
+    words += [f"{LATE} waits for a message"] if pipeline.simulation.late else []
+    line = ""
+    for word in words:
+        if line and len(line) + len(word) > 75:
+            yield f"{line},"
+            line = ""
+        line += f", {word}" if line else word
+    yield line
+
+
+def _computing(pipeline: Pipeline, rank: int, columns: int) -> str:
+    computing = [one for one in pipeline.simulation.computing if one.rank == rank]
+    late = [one for one in pipeline.simulation.late if one.rank == rank]
+    shared = {stage for stage, ranks in enumerate(pipeline.schedule.holders) if len(ranks) > 1}
+    drawn = ""
+    for now in _middles(pipeline.simulation, columns):
+        interval = _at(computing, now)
+        if interval is not None:
+            drawn += _character(interval, shared)
+        else:
+            drawn += BUBBLE if _at(late, now) is None else LATE
+    return drawn
+
+
+def _character(interval: Interval, shared: set[int]) -> str:
+    action = interval.action
+    if action is None:
+        return UPDATE
+    if action.stage in shared:
+        return SHARED
+    if action.kind == BACKWARD_WEIGHT:
+        return WEIGHTS
+    letter = _LETTERS[action.micro_batch % len(_LETTERS)]
+    return letter if action.kind == FORWARD else letter.upper()
+
+
+def _memory(simulation: Simulation, rank: int, columns: int) -> str:
+    """The most that is held in the time of each column."""
+    held, most = simulation.memory[rank], max(1, *simulation.peak_bytes)
+    starts = [now for now, _ in held]
+    drawn = ""
+    for column in range(columns):
+        begin, end = (simulation.makespan_seconds * place / columns for place in (column, column + 1))
+        first, last = max(0, bisect_right(starts, begin) - 1), bisect_right(starts, end)
+        highest = max(num_bytes for _, num_bytes in held[first : max(last, first + 1)])
+        drawn += _LEVELS[max(0, -(-highest * len(_LEVELS) // most) - 1)]
+    return drawn
+
+
+def _middles(simulation: Simulation, columns: int) -> Sequence[float]:
+    return [simulation.makespan_seconds * (column + 0.5) / columns for column in range(columns)]
+
+
+def _at(intervals: Sequence[Interval], now: float) -> Interval | None:
+    """The interval that contains a time; they are in the order of time."""
+    place = bisect_right(intervals, now, key=lambda one: one.start_seconds) - 1
+    return intervals[place] if place >= 0 and intervals[place].end_seconds > now else None

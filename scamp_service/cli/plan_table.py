@@ -1,0 +1,96 @@
+"""Prints a comparison of plans as a table in a terminal, with the best pipeline drawn below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from scamp_service.cli.estimate_table import short_seconds
+from scamp_service.cli.pipeline_drawing import draw, legend
+from scamp_service.sizing.alternatives import Alternative, Comparison
+
+MOST_ROWS = 24
+
+
+def as_table(comparison: Comparison) -> Table:
+    """One row for each of the best alternatives, the best first; those that do not fit come last."""
+    unit = "GFLOP" if comparison.by_flops else "step"
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 2))
+    table.add_column("plan", no_wrap=True)
+    for heading in ("ranks", "batch", unit, "bubble", "comm", "MiB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("today", no_wrap=True)
+    for one in comparison.alternatives[:MOST_ROWS]:
+        accumulated = f"{one.num_micro_batches}×" if one.num_micro_batches > 1 else ""
+        table.add_row(
+            one.ways,
+            str(one.num_ranks),
+            f"{accumulated}{one.micro_batch}",
+            time_of(comparison, one),
+            f"{one.bubble_share:.0%}" if one.pipeline else "",
+            f"{one.communication_share:.0%}" if comparison.links_are_known and one.num_ranks > 1 else "",
+            _mib(one),
+            "trains" if one.plan is not None else "planned",
+            style=None if one.fits else "dim",
+        )
+    return table
+
+
+def time_of(comparison: Comparison, one: Alternative) -> str:
+    """Time of a step; ``≥`` where communication takes more, which is not known."""
+    if one.seconds is None:
+        return ""
+    if comparison.by_flops:
+        return f"{one.seconds / 1e9:.3g}"
+    return f"{'' if comparison.links_are_known or one.num_ranks == 1 else '≥'}{short_seconds(one.seconds)}"
+
+
+def picture(comparison: Comparison) -> Iterator[str]:
+    """Yield the lines that draw the best pipeline, none longer than 79 characters; none without a pipeline."""
+    best = comparison.best_pipeline
+    if best is None or best.pipeline is None:
+        return
+    cut = "-".join(map(str, best.pipeline.cut))
+    today = "ranks can train it" if best.plan is not None else "planned only"
+    yield f"{best.ways}: {best.num_micro_batches} micro-batches of {best.micro_batch}; {today}"
+    yield f"blocks of each stage: {cut if len(cut) < 56 else f'{cut[:52]} …'}"
+    yield ""
+    yield from draw(best.pipeline, lambda amount: _time(comparison, amount))
+    yield ""
+    yield from legend(best.pipeline)
+
+
+def footnotes(comparison: Comparison) -> Iterator[str]:
+    """One line for each thing that the figures take for granted."""
+    more = len(comparison.alternatives) - MOST_ROWS
+    if more > 0:
+        yield f"{more} more plans in --json"
+    kind = comparison.estimate.kind
+    if kind is not None and comparison.estimate.on_gpu:
+        yield f"{'' if kind.verified else 'unverified: '}step: {kind.provenance}"
+    if comparison.by_flops:
+        yield "The speed of these devices is not known, so plans are ranked by FLOPs, not by seconds:"
+        yield "  run `scamp calibrate` to measure this machine, or name a GPU with --device"
+        yield "GFLOP: of a step on the slowest rank, idle time included; the cost of small batches does not show"
+    elif not comparison.links_are_known:
+        yield "≥: computation and bubbles alone; what communication and shared cores add is not known,"
+        yield "  so plans of several ranks look faster than they are"
+    else:
+        yield "bubble, comm: shares of the step in which ranks are idle, or wait for messages and collectives"
+    yield "MiB: reservation of the rank that needs most; ~ from the costs of units (see --units), else from a trace"
+    yield "today: whether ranks can train the plan, or it is only planned; studies choose among one rank and FSDP"
+    yield "pipelines: forward passes are assumed to take a third of the time of forward and backward"
+    if comparison.best_pipeline is None:
+        yield "no pipeline: it needs two devices, two blocks that run one after another, and a batch of two"
+    if comparison.refusal:
+        yield f"ranks can train no pipeline: {comparison.refusal}"
+
+
+def _mib(one: Alternative) -> str:
+    mark = "≥" if one.option is not None and one.option.at_least else "" if one.is_traced else "~"
+    return f"{mark}{one.prediction.reserved_mib}"
+
+
+def _time(comparison: Comparison, amount: float) -> str:
+    return f"{amount / 1e9:.3g} GFLOP" if comparison.by_flops else short_seconds(amount)

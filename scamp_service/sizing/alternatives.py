@@ -1,0 +1,193 @@
+"""Compares the plans of one candidate by time: those of ``scamp estimate``, and pipelines.
+
+Candidates, traces, units and seconds are those of the estimate. Pipelines are priced from units; the fastest one that
+ranks can train today is traced, so that its memory is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from estimators.devices.kind import FLOP_COUNTER
+from estimators.model import Plan, Prediction
+from placement.model import Cluster
+from placement.planning.passes import Action
+from placement.planning.pipelines import FORWARD_SHARE, Pipeline, list_pipelines, order
+from placement.planning.planner import Option
+from placement.planning.simulator import Interval
+from scamp_service.errors import InvalidInput
+from scamp_service.sizing.estimate import Estimate, Estimator
+
+MOST_TRACED = 3
+"""Most pipelines that are traced until one fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One plan of a candidate. ``seconds`` of an optimizer step are FLOPs if no speed is known, None without a trace.
+
+    ``plan`` is None if ranks cannot train it today. ``option`` or ``pipeline`` is where the figures come from.
+    """
+
+    plan: Plan | None
+    num_ranks: int
+    micro_batch: int
+    num_micro_batches: int
+    seconds: float | None
+    bubble_share: float
+    communication_share: float
+    prediction: Prediction
+    fits: bool
+    option: Option | None = None
+    pipeline: Pipeline | None = None
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether its memory is that of a trace, and not added up from the costs of units."""
+        return bool(self.prediction.parts)
+
+    @property
+    def ways(self) -> str:
+        """How the ranks divide the work, in a few words."""
+        if self.pipeline is None:
+            assert self.plan is not None
+            return self.plan.short + (", recompute" if self.plan.recompute else "")
+        uneven = "" if self.pipeline.is_even else ", uneven"
+        return f"PP ×{self.num_ranks} {self.pipeline.schedule.name}{uneven}"
+
+    def to_json(self) -> dict[str, Any]:
+        """One alternative of ``scamp plan --json``, without its time."""
+        pipeline = self.pipeline
+        return {
+            "text": self.ways,
+            "trains_today": self.plan is not None,
+            "plan": self.plan.to_json() if self.plan else None,
+            "num_ranks": self.num_ranks,
+            "micro_batch": self.micro_batch,
+            "num_micro_batches": self.num_micro_batches,
+            "bubble_share": self.bubble_share,
+            "communication_share": self.communication_share,
+            "peak_bytes": self.prediction.peak_bytes,
+            "reserved_mib": self.prediction.reserved_mib,
+            "traced": self.is_traced,
+            "fits": self.fits,
+            "schedule": pipeline.schedule.name if pipeline else None,
+            "blocks": list(pipeline.cut) if pipeline else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All alternatives of a candidate, the best first; ``refusal`` is why ranks can train none of the pipelines."""
+
+    estimate: Estimate
+    alternatives: Sequence[Alternative]
+    refusal: str = ""
+
+    @property
+    def by_flops(self) -> bool:
+        """Whether FLOPs stand for time, because nothing is known of the speed of the devices."""
+        return self.estimate.kind is None
+
+    @property
+    def links_are_known(self) -> bool:
+        """Whether the time of gangs contains their communication."""
+        return self.estimate.kind is not None and self.estimate.kind.links is not None
+
+    @property
+    def best_pipeline(self) -> Alternative | None:
+        """The best of the pipelines, whether or not ranks can train it today."""
+        return next((one for one in self.alternatives if one.pipeline is not None), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """One line of ``scamp plan --json``. Intervals have (start, end, stage, micro-batch, pass) for each rank."""
+        best = self.best_pipeline
+        return {
+            "params": dict(self.estimate.params),
+            "batch": self.estimate.batch,
+            "device": self.estimate.kind.name if self.estimate.kind else None,
+            "ranked_by": "FLOPs" if self.by_flops else "seconds",
+            "times_include_communication": self.links_are_known,
+            "assumed_forward_share": FORWARD_SHARE,
+            "alternatives": [{**one.to_json(), **self._time_json(one)} for one in self.alternatives],
+            "refusal": self.refusal,
+            "best_pipeline": self._intervals(best.pipeline) if best and best.pipeline else None,
+        }
+
+    def _time_json(self, one: Alternative) -> dict[str, float | None]:
+        return {"step_flops" if self.by_flops else "step_seconds": one.seconds}
+
+    def _intervals(self, pipeline: Pipeline) -> dict[str, Any]:
+        simulation = pipeline.simulation
+        ranks = range(simulation.num_ranks)
+        computing = [[_interval_json(one) for one in simulation.computing if one.rank == rank] for rank in ranks]
+        return {"computing": computing, "memory_bytes": [list(map(list, held)) for held in simulation.memory]}
+
+
+def compare(estimator: Estimator, params: Mapping[str, Any], cluster: Cluster) -> Comparison:
+    """Compare the plans of one candidate. Raises ``InvalidInput`` like ``Estimator.estimate``."""
+    found = estimator.estimate(params, cluster)
+    pipelines = list_pipelines(found.units, found.profile, batch=found.batch, cluster=cluster, kind=found.kind)
+    refusal = ""
+    try:
+        pipelines = _traced(estimator, params, pipelines)
+    except InvalidInput as refused:
+        refusal = str(refused)
+        pipelines = [replace(one, plan=None) for one in pipelines]
+    alternatives = [*(_of_option(found, option) for option in found.options), *map(_of_pipeline, pipelines)]
+    return Comparison(found, sorted(alternatives, key=_order), refusal)
+
+
+def _traced(estimator: Estimator, params: Mapping[str, Any], pipelines: Sequence[Pipeline]) -> list[Pipeline]:
+    """The pipelines, with the exact memory of the best one that ranks can train and that fits."""
+    found = list(pipelines)
+    for _ in range(MOST_TRACED):
+        trained = [one for one in sorted(found, key=order) if one.plan is not None]
+        untraced = next((one for one in trained if not one.prediction.parts), None)
+        if untraced is None or any(one.fits and one.prediction.parts for one in trained):
+            break
+        assert untraced.plan is not None
+        largest = max(estimator.predict(params, untraced.plan), key=lambda stage: stage.reserved_mib)
+        found[found.index(untraced)] = replace(untraced, prediction=largest)
+    return found
+
+
+def _of_option(found: Estimate, option: Option) -> Alternative:
+    """An option's time is FLOPs without a device kind, and without links that of its computation."""
+    plan, time = option.plan, found.step_time(option)
+    work = found.profile.work.get(plan.layout)
+    seconds = time.seconds if time else None
+    if time is None and work is not None:
+        seconds = (found.kind or FLOP_COUNTER).seconds(work.step(plan.micro_batch, plan.num_micro_batches))
+    share = time.communication_share if time else 0.0
+    sizes = (plan.world_size, plan.micro_batch, plan.num_micro_batches)
+    return Alternative(plan, *sizes, seconds, 0.0, share, option.prediction, option.fits, option=option)
+
+
+def _of_pipeline(pipeline: Pipeline) -> Alternative:
+    simulation, schedule = pipeline.simulation, pipeline.schedule
+    return Alternative(
+        pipeline.plan,
+        schedule.num_ranks,
+        pipeline.micro_batch,
+        schedule.num_micro_batches,
+        pipeline.seconds,
+        simulation.bubble_share,
+        simulation.communication_share,
+        pipeline.prediction,
+        pipeline.fits,
+        pipeline=pipeline,
+    )
+
+
+def _order(one: Alternative) -> tuple[bool, float, int, bool]:
+    seconds = float("inf") if one.seconds is None else float(f"{one.seconds:.6g}")
+    return not one.fits, seconds, one.num_ranks, one.plan is None
+
+
+def _interval_json(interval: Interval) -> list[Any]:
+    action: Action | None = interval.action
+    what = [action.stage, action.micro_batch, action.kind] if action else [None, None, "update"]
+    return [interval.start_seconds, interval.end_seconds, *what]
