@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,17 +17,24 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def draw(pipeline: Pipeline, time: Callable[[float], str], width: int = 79) -> Iterator[str]:
-    """Yield the lines of the drawing, none longer than ``width``. ``time`` puts an amount of time into words."""
+    """Yield the lines of the drawing, none longer than ``width``. ``time`` puts an amount of time into words.
+
+    A step with many passes is drawn in several sections, one below the other.
+    """
     simulation = pipeline.simulation
     label = len(f"rank {simulation.num_ranks - 1} ")
-    peaks = [f" {peak / MIB:.0f} MiB" for peak in simulation.peak_bytes]
+    decimals = 1 if max(simulation.peak_bytes) < 100 * MIB else 0
+    peaks = [f" {peak / MIB:.{decimals}f} MiB" for peak in simulation.peak_bytes]
     columns = width - label - max(map(len, peaks))
-    end = time(simulation.makespan_seconds)
-    yield f"{'':{label}}0{end:>{columns - 1}}"
-    for rank in range(simulation.num_ranks):
-        yield f"{f'rank {rank}':<{label}}{_computing(pipeline, rank, columns)}"
-    yield ""
-    yield f"{'':{label}}memory held, the full height is {max(simulation.peak_bytes) / MIB:.0f} MiB"
+    sections = _num_sections(simulation, columns)
+    for section in range(sections):
+        begin, end = (simulation.makespan_seconds * place / sections for place in (section, section + 1))
+        start = time(begin) if section else "0"
+        yield f"{'':{label}}{start}{time(end):>{columns - len(start)}}"
+        for rank in range(simulation.num_ranks):
+            yield f"{f'rank {rank}':<{label}}{_computing(pipeline, rank, _times(begin, end, columns))}"
+        yield ""
+    yield f"{'':{label}}memory held over the step; the full height is {max(simulation.peak_bytes) / MIB:.{decimals}f} MiB"
     for rank, peak in enumerate(peaks):
         yield f"{f'rank {rank}':<{label}}{_memory(simulation, rank, columns)}{peak}"
 
@@ -50,12 +58,21 @@ def legend(pipeline: Pipeline) -> Iterator[str]:
     yield line
 
 
-def _computing(pipeline: Pipeline, rank: int, columns: int) -> str:
+def _num_sections(simulation: Simulation, columns: int) -> int:
+    """So many that most passes have one or two columns, but at most three."""
+    lengths = sorted(one.end_seconds - one.start_seconds for one in simulation.computing if one.action is not None)
+    typical = lengths[len(lengths) // 4]
+    if not typical:
+        return 1
+    return max(1, min(3, math.ceil(1.5 * simulation.makespan_seconds / typical / columns)))
+
+
+def _computing(pipeline: Pipeline, rank: int, times: Sequence[float]) -> str:
     computing = [one for one in pipeline.simulation.computing if one.rank == rank]
     late = [one for one in pipeline.simulation.late if one.rank == rank]
     shared = {stage for stage, ranks in enumerate(pipeline.schedule.holders) if len(ranks) > 1}
     drawn = ""
-    for now in _middles(pipeline.simulation, columns):
+    for now in times:
         interval = _at(computing, now)
         if interval is not None:
             drawn += _character(interval, shared)
@@ -89,8 +106,9 @@ def _memory(simulation: Simulation, rank: int, columns: int) -> str:
     return drawn
 
 
-def _middles(simulation: Simulation, columns: int) -> Sequence[float]:
-    return [simulation.makespan_seconds * (column + 0.5) / columns for column in range(columns)]
+def _times(begin: float, end: float, columns: int) -> list[float]:
+    """The middle of each column."""
+    return [begin + (end - begin) * (column + 0.5) / columns for column in range(columns)]
 
 
 def _at(intervals: Sequence[Interval], now: float) -> Interval | None:

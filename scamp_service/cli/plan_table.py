@@ -62,27 +62,33 @@ def picture(comparison: Comparison) -> Iterator[str]:
 
 
 def footnotes(comparison: Comparison) -> Iterator[str]:
-    """One line for each thing that the figures take for granted."""
+    """Lines on what the figures take for granted, none longer than 79 characters, except a refusal."""
+    kind = comparison.estimate.kind
     more = len(comparison.alternatives) - MOST_ROWS
     if more > 0:
         yield f"{more} more plans in --json"
-    kind = comparison.estimate.kind
-    if kind is not None and comparison.estimate.on_gpu:
-        yield f"{'' if kind.verified else 'unverified: '}step: {kind.provenance}"
     if comparison.by_flops:
-        yield "The speed of these devices is not known, so plans are ranked by FLOPs, not by seconds:"
-        yield "  run `scamp calibrate` to measure this machine, or name a GPU with --device"
-        yield "GFLOP: of a step on the slowest rank, idle time included; the cost of small batches does not show"
+        yield "the speed of these devices is not known, so FLOPs rank the plans, not seconds:"
+        yield "        run `scamp calibrate` to measure this machine, or name a --device"
+        yield "GFLOP   length of a step in FLOPs of one rank, idle time included; they do not"
+        yield "        show what communication and small batches cost"
     elif not comparison.links_are_known:
-        yield "≥: computation and bubbles alone; what communication and shared cores add is not known,"
-        yield "  so plans of several ranks look faster than they are"
+        yield "≥       computation and bubbles alone: what communication and shared cores add"
+        yield "        is not known, so plans of several ranks look faster than they are"
     else:
-        yield "bubble, comm: shares of the step in which ranks are idle, or wait for messages and collectives"
-    yield "MiB: reservation of the rank that needs most; ~ from the costs of units (see --units), else from a trace"
-    yield "today: whether ranks can train the plan, or it is only planned; studies choose among one rank and FSDP"
-    yield "pipelines: forward passes are assumed to take a third of the time of forward and backward"
+        yield "bubble  share of the step in which ranks wait for others to compute"
+        yield "comm    share of the step in which ranks wait for messages and collectives"
+    if kind is not None and comparison.estimate.on_gpu and not kind.verified:
+        yield "step    unverified: datasheet peaks times assumed shares (docs/estimate.md)"
+    yield "MiB     reservation of the rank that needs most: traced, or if ~ added up from"
+    yield "        the costs of units (`scamp estimate --units`)"
+    yield "today   trains: ranks can run it (--plan of `scamp estimate` has its memory by"
+    yield "        stage; studies choose one rank or FSDP); planned: they cannot yet"
     if comparison.best_pipeline is None:
-        yield "no pipeline: it needs two devices, two blocks that run one after another, and a batch of two"
+        yield "no pipeline: it needs two devices, two blocks that run one after another, and"
+        yield "        at least one sample for each stage"
+    else:
+        yield "PP      a third of the time of both passes is assumed to be the forward pass"
     if comparison.refusal:
         yield f"ranks can train no pipeline: {comparison.refusal}"
 
