@@ -23,7 +23,8 @@ def draw(pipeline: Pipeline, time: Callable[[float], str], width: int = 79) -> I
     """
     simulation = pipeline.simulation
     label = len(f"rank {simulation.num_ranks - 1} ")
-    decimals = 1 if max(simulation.peak_bytes) < 100 * MIB else 0
+    highest = max(simulation.peak_bytes)
+    decimals = 1 if highest < 100 * MIB else 0
     peaks = [f" {peak / MIB:.{decimals}f} MiB" for peak in simulation.peak_bytes]
     columns = width - label - max(map(len, peaks))
     sections = _num_sections(simulation, columns)
@@ -34,7 +35,7 @@ def draw(pipeline: Pipeline, time: Callable[[float], str], width: int = 79) -> I
         for rank in range(simulation.num_ranks):
             yield f"{f'rank {rank}':<{label}}{_computing(pipeline, rank, _times(begin, end, columns))}"
         yield ""
-    yield f"{'':{label}}memory held over the step; the full height is {max(simulation.peak_bytes) / MIB:.{decimals}f} MiB"
+    yield f"{'':{label}}memory held over the step; the full height is {highest / MIB:.{decimals}f} MiB"
     for rank, peak in enumerate(peaks):
         yield f"{f'rank {rank}':<{label}}{_memory(simulation, rank, columns)}{peak}"
 

@@ -1,0 +1,121 @@
+"""`scamp plan` has the candidates, memory and seconds of `scamp estimate`, and pipelines beside them."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from estimators.devices.catalogue import gpu
+from estimators.devices.kind import DeviceKind, Rate
+from placement.planning.planner import Option
+from scamp_service.sizing.alternatives import Comparison, compare
+from scamp_service.sizing.estimate import Estimator, devices
+from scamp_service.sizing.trace_pool import TracePool
+
+SMALL = {"depth": 4, "width": 64, "heads": 4, "batch": 16}
+SLOW = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
+NOT_A_CHAIN = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).relu()
+        return x.square().mean()
+
+def make():
+    return Net(), lambda batch: torch.zeros(batch, 64)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+@pytest.fixture(scope="module")
+def pool(warm_traces: None) -> Iterator[TracePool]:
+    with TracePool(2) as started:
+        yield started
+
+
+def compared(folder: Path, pool: TracePool, kind: DeviceKind | None, mib: int = 1000) -> Comparison:
+    estimator = Estimator("vit_digits", None, folder, kind, pool=pool)
+    name = kind.name if kind and kind.memory else "virtual"
+    found = compare(estimator, SMALL, devices(2, mib, name))
+    assert list(found.estimate.options) == list(estimator.estimate(SMALL, devices(2, mib, name)).options)
+    return found
+
+
+def test_options_have_the_memory_and_seconds_of_the_estimate(folder: Path, pool: TracePool) -> None:
+    on_gpu = compared(folder, pool, gpu("V100-16"), 8000)
+    options = [one.option for one in on_gpu.alternatives if one.option is not None]
+    assert sorted(map(str, options)) == sorted(map(str, on_gpu.estimate.options))
+    for one in on_gpu.alternatives:
+        if isinstance(one.option, Option):
+            time = on_gpu.estimate.step_time(one.option)
+            assert time is not None and one.seconds == time.seconds
+            assert one.prediction == one.option.prediction and one.is_traced and one.plan == one.option.plan
+    assert on_gpu.links_are_known and not on_gpu.by_flops
+
+
+def test_the_best_come_first(folder: Path, pool: TracePool) -> None:
+    for kind in (None, SLOW):
+        seconds = [float(f"{one.seconds or 0:.6g}") for one in compared(folder, pool, kind).alternatives]
+        assert seconds == sorted(seconds) and all(seconds)
+
+
+def test_flops_stand_for_seconds_where_no_speed_is_known(folder: Path, pool: TracePool) -> None:
+    by_flops, slow = compared(folder, pool, None), compared(folder, pool, SLOW)
+    assert by_flops.by_flops and not slow.by_flops and not slow.links_are_known
+    alone = next(one for one in by_flops.alternatives if one.num_ranks == 1 and one.plan and not one.plan.recompute)
+    work = by_flops.estimate.profile.work[alone.plan.layout] if alone.plan else None
+    assert work is not None and alone.seconds == pytest.approx(work.step(16, 1).flops)
+    assert {"step_flops"} == {name for name in by_flops.to_json()["alternatives"][0] if name.startswith("step_")}
+    assert {"step_seconds"} == {name for name in slow.to_json()["alternatives"][0] if name.startswith("step_")}
+
+
+def test_the_pipeline_that_ranks_can_train_is_traced_and_the_units_were_nearly_right(
+    folder: Path, pool: TracePool
+) -> None:
+    found = compared(folder, pool, None)
+    pipelines = [one for one in found.alternatives if one.pipeline is not None]
+    (traced,) = [one for one in pipelines if one.is_traced]
+    assert traced.plan is not None and traced.fits and traced.ways == "PP ×2 1f1b"
+    stages = Estimator("vit_digits", None, folder, pool=pool).predict(SMALL, traced.plan)
+    assert traced.prediction.reserved_mib == max(stage.reserved_mib for stage in stages)
+    assert traced.pipeline is not None
+    by_units = max(traced.pipeline.simulation.peak_bytes)
+    assert by_units == pytest.approx(traced.prediction.peak_bytes, rel=0.2)
+    assert {one.pipeline.schedule.name for one in pipelines if one.plan is None and one.pipeline} >= {"zb-h1", "zbv"}
+
+
+def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(folder: Path, pool: TracePool) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("nets.py", NOT_A_CHAIN)
+    with Estimator("nets.py:make", packed.getvalue(), folder, pool=pool) as estimator:
+        found = compare(estimator, {}, devices(2, 1000))
+    assert "Net does not say where a pipeline may cut it" in found.refusal
+    pipelines = [one for one in found.alternatives if one.pipeline is not None]
+    assert pipelines and {one.plan for one in pipelines} == {None}
+
+
+def test_json_has_every_interval_of_the_best_pipeline(folder: Path, pool: TracePool) -> None:
+    found = compared(folder, pool, SLOW)
+    data = json.loads(json.dumps(found.to_json()))
+    best = found.best_pipeline
+    assert best is not None and best.pipeline is not None
+    schedule = best.pipeline.schedule
+    assert [len(rank) for rank in data["best_pipeline"]["computing"]] == [len(order) for order in schedule.orders]
+    start, end, stage, micro_batch, kind = data["best_pipeline"]["computing"][0][0]
+    assert (start, stage, micro_batch, kind) == (0.0, 0, 0, "forward") and end > 0
