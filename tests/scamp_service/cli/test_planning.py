@@ -9,7 +9,7 @@ from tests.conftest import Scamp
 
 pytestmark = pytest.mark.usefixtures("warm_traces")
 
-SMALL = ("vit_digits", "--param", "depth=4", "--param", "width=32", "--param", "batch=16", "--count", "2")
+SMALL = ("vit_digits", "--param", "depth=4", "--param", "width=32", "--param", "batch=4", "--count", "2")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from scamp_service.sizing.alternatives import Comparison, compare
 from scamp_service.sizing.estimate import Estimator, devices
 from scamp_service.sizing.trace_pool import TracePool
 
-SMALL = {"depth": 4, "width": 64, "heads": 4, "batch": 16}
+SMALL = {"depth": 4, "width": 64, "heads": 4, "batch": 4}
 SLOW = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")
 NOT_A_CHAIN = """
 import torch
@@ -79,7 +79,7 @@ def test_flops_stand_for_seconds_where_no_speed_is_known(folder: Path, pool: Tra
     assert by_flops.by_flops and not slow.by_flops and not slow.links_are_known
     alone = next(one for one in by_flops.alternatives if one.num_ranks == 1 and one.plan and not one.plan.recompute)
     work = by_flops.estimate.profile.work[alone.plan.layout] if alone.plan else None
-    assert work is not None and alone.seconds == pytest.approx(work.step(16, 1).flops)
+    assert work is not None and alone.seconds == pytest.approx(work.step(4, 1).flops)
     assert {"step_flops"} == {name for name in by_flops.to_json()["alternatives"][0] if name.startswith("step_")}
     assert {"step_seconds"} == {name for name in slow.to_json()["alternatives"][0] if name.startswith("step_")}
 
