@@ -10,6 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Pass(StrEnum):
@@ -20,13 +21,14 @@ class Pass(StrEnum):
     BACKWARD_INPUT = "backward of the input"
     BACKWARD_WEIGHT = "backward of the weights"
 
+    __hash__ = str.__hash__  # an enum's own is slow
+
 
 FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = Pass
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One pass of one micro-batch through one stage.
+class Action(NamedTuple):
+    """One pass of one micro-batch through one stage. A tuple, because simulations look up many of them.
 
     ``turn`` numbers the forward passes of a model that runs several before each backward pass (recycling). Only the
     last one keeps activations.

@@ -36,6 +36,11 @@ MOST_MICRO_BATCHES = 8
 MOST_BY_FLOPS = 4
 """The same where FLOPs stand for time, which do not show that small micro-batches use a device less well."""
 
+MOST_PASSES = 4096
+"""Most micro-batches × ranks that are simulated, if there is a choice: a simulation of so many takes up to a second."""
+MANY_RANKS = 8
+"""On more ranks only one number of micro-batches is tried."""
+
 _CHUNKS = {"1f1b": 1, "gpipe": 1, "zb-h1": 1, "interlaced": 1, "interleaved": 2, "zbv": 2, "dualpipev": 2}
 """Stages of each rank by schedule. 3F1B is missing: only a model that feeds its output back runs it."""
 _TRANSIENT = ("scratch", "workspace", "batch", "slack")
@@ -190,10 +195,11 @@ def _is_even(pipeline: Pipeline) -> bool:
 
 
 def _numbers(candidate: _Candidate, num_ranks: int) -> list[int]:
-    """The numbers of micro-batches to try: at most three, from one for each rank on."""
+    """The numbers of micro-batches to try, at most three of them: one for each rank, or more."""
     most = MOST_BY_FLOPS if candidate.kind is FLOP_COUNTER else MOST_MICRO_BATCHES
     usable = [num for num in divisors(candidate.batch) if num_ranks <= num <= most * num_ranks]
-    return usable[:3]
+    small = [num for num in usable if num * num_ranks <= MOST_PASSES] or usable[-1:]
+    return small[: 3 if num_ranks <= MANY_RANKS else 1]
 
 
 @dataclass(frozen=True, slots=True)

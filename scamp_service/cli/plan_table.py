@@ -90,7 +90,7 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     else:
         yield "PP      a third of the time of both passes is assumed to be the forward pass"
     if comparison.refusal:
-        yield f"ranks can train no pipeline: {comparison.refusal}"
+        yield f"no pipeline could be traced, so all are only planned: {comparison.refusal}"
 
 
 def _mib(one: Alternative) -> str:

@@ -80,7 +80,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All alternatives of a candidate, the best first; ``refusal`` is why ranks can train none of the pipelines."""
+    """All alternatives of a candidate, the best first; ``refusal`` is why no pipeline could be traced, if so."""
 
     estimate: Estimate
     alternatives: Sequence[Alternative]
