@@ -67,3 +67,10 @@ def test_the_parts_add_up_to_the_peak_with_what_was_learned_and_what_the_allocat
     found = predict(profile, Plan(8), extra_bytes=5 * MIB, margin=GPU_MARGIN)
     assert found.parts.keys() <= set(CATEGORIES) and sum(found.parts.values()) == found.peak_bytes == 23 * MIB
     assert (found.traced_bytes, found.slack_bytes, found.predicted_bytes) == (16 * MIB, 2 * MIB, 21 * MIB)
+
+
+@given(st.integers(1, 400), st.sampled_from([1, 2, 4]))
+def test_the_largest_peak_fits_with_its_margin_and_one_more_byte_does_not(capacity_mib: int, num_ranks: int) -> None:
+    peak = GPU_MARGIN.largest_peak_bytes(capacity_mib, num_ranks)
+    assert peak + GPU_MARGIN.bytes_for(peak, num_ranks) <= capacity_mib * MIB
+    assert peak + 1 + GPU_MARGIN.bytes_for(peak + 1, num_ranks) > capacity_mib * MIB

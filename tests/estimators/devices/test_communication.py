@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.devices.communication import StepTime, ring_seconds, step_time
+from estimators.devices.communication import StepTime, message_seconds, ring_seconds, step_time
 from estimators.devices.kind import DeviceKind, Figure, Link, Links, Rate
 from estimators.work import Work, WorkCounter
 
@@ -32,6 +32,11 @@ def test_more_bytes_or_ranks_never_take_less(num_ranks: int) -> None:
     once = ring_seconds(1e6, num_ranks, LINKS)
     assert once <= ring_seconds(2e6, num_ranks, LINKS) and once <= ring_seconds(1e6, num_ranks + 1, LINKS)
     assert ring_seconds(1e6, 1, LINKS) == 0
+
+
+def test_a_message_takes_the_link_between_its_two_ranks() -> None:
+    assert message_seconds(100e6, 1, 3, LINKS) == pytest.approx(5e-6 + 2e-6 + 1e-3)
+    assert message_seconds(100e6, 4, 3, LINKS) == pytest.approx(5e-6 + 10e-6 + 2e-3)
 
 
 def sharded(flops: float, units: int, parameter_bytes: float, num_ranks: int) -> Work:

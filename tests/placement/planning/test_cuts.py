@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, pairwise
 from random import Random
@@ -15,24 +16,17 @@ from placement.planning.passes import Schedule
 from placement.planning.schedules import SCHEDULES
 from placement.planning.simulator import StageCost, simulate
 
-PIECES = st.integers(0, 20).flatmap(
-    lambda seconds: st.builds(
-        Piece,
-        st.just(float(seconds)),
-        st.just(2.0 * seconds),
-        st.integers(0, 50),
-        st.integers(0, 50),
-        st.integers(0, 50),
-    )
-)
-
-
+SECONDS = st.integers(0, 20).map(float)
+PIECES = st.builds(Piece, SECONDS, SECONDS, st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
 SCHEDULE = st.sampled_from(["gpipe", "1f1b"])
 
 
 @st.composite
 def instances(draw: st.DrawFn) -> tuple[list[Piece], Demand]:
+    """Pieces whose backward passes take twice the time of their forward passes, or any time."""
     pieces = draw(st.lists(PIECES, min_size=1, max_size=7))
+    if draw(st.booleans()):
+        pieces = [replace(piece, backward_seconds=2 * piece.forward_seconds) for piece in pieces]
     num_stages = draw(st.integers(1, min(4, len(pieces))))
     return pieces, Demand(draw(SCHEDULE), num_stages, num_stages * draw(st.integers(1, 3)))
 
@@ -96,7 +90,10 @@ def test_the_best_cut_is_that_of_brute_force(instance: tuple[list[Piece], Demand
         assert found is None
     else:
         assert found in fitting
-        for seconds in (formula, simulated) if demand.schedule == "gpipe" else (formula,):
+        is_exact = demand.schedule == "gpipe" and all(
+            piece.backward_seconds == 2 * piece.forward_seconds for piece in pieces
+        )
+        for seconds in (formula, simulated) if is_exact else (formula,):
             assert seconds(pieces, found, demand) == min(seconds(pieces, cut, demand) for cut in fitting)
     smallest = smallest_cut(pieces, demand)
     least = min(largest_bytes(pieces, cut, demand) for cut in cuts)
