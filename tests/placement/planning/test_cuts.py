@@ -109,7 +109,9 @@ def test_few_cuts_for_1f1b_are_simulated_faster_and_none_much() -> None:
         demand = Demand("1f1b", num_stages, num_stages * chance.randint(1, 3))
         found = best_cut(pieces, demand)
         assert found is not None
-        fastest = min(simulated(pieces, cut, demand) for cut in all_cuts(len(pieces), num_stages))
+        cuts = list(all_cuts(len(pieces), num_stages))
+        assert formula(pieces, found, demand) == min(formula(pieces, cut, demand) for cut in cuts)
+        fastest = min(simulated(pieces, cut, demand) for cut in cuts)
         excess.append(simulated(pieces, found, demand) / fastest - 1)
     assert max(excess) < 0.08 and sum(excess) / len(excess) < 0.001
 
