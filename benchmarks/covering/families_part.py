@@ -17,7 +17,7 @@ from estimators.model import MIB
 
 BATCH = 3
 TRACKED_EVERY = 16  # MemTracker is asked about every sixteenth family, because it takes as long as all the rest
-QUICK = ("bert", "gpt2", "vit")
+QUICK = ("gpt2", "vit")
 TITLE = "Families of transformers"
 HEADER = ("MiB", "wall s", "CPU s", "tracker s", "tracker", "answer", "family")
 ABOUT = f"""\
