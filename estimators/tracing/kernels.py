@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -124,9 +124,7 @@ def _group_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Ten
     if given.device.type != "cpu":
         return NotImplemented
     weight, asked = more[2], more[7]
-    like = weight if weight is not None else gradient
-    parameters = [like.new_empty(given.shape[1]) if wanted else None for wanted in asked[1:]]
-    return (_like(given) if asked[0] else None), *parameters
+    return _gradients_of_norm(given, weight if weight is not None else gradient, asked)
 
 
 @_instead_of_decompositions(_aten.native_batch_norm_backward.default)
@@ -135,8 +133,12 @@ def _batch_norm_backward(mode: Any, operation: Any, gradient: Tensor, given: Ten
     if given.device.type != "cpu":
         return NotImplemented
     weight, asked = more[0], more[7]
-    like = weight if weight is not None else given
-    parameters = [like.new_empty(given.shape[1]) if wanted else None for wanted in asked[1:]]
+    return _gradients_of_norm(given, weight if weight is not None else given, asked)
+
+
+def _gradients_of_norm(given: Tensor, parameter: Tensor, asked: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    """Gradients of the input, and of the weight and the bias in the type of ``parameter``, as far as asked for."""
+    parameters = [parameter.new_empty(given.shape[1]) if wanted else None for wanted in asked[1:]]
     return (_like(given) if asked[0] else None), *parameters
 
 

@@ -61,7 +61,7 @@ def _with_words(chosen: ChosenPlan, words: str, learned: Mapping[Layout, Learned
 
 
 def _examined(chosen: ChosenPlan, own: Mapping[Layout, int], learned: Mapping[Layout, Learned]) -> str:
-    """What was learned under the layouts with at most as many ranks: the planner has examined these."""
+    """The corrections of layouts with at most as many ranks, which the planner has examined."""
     most = max(own.values(), default=0)
     words = [f"{most / MIB:.1f} MiB {_own_words(own)}"] if most else []
     near = (known for layout, known in learned.items() if layout.world_size <= chosen.plan.world_size)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Pass(StrEnum):
-    """What an action computes. A backward pass runs whole, or in two parts: gradients of inputs, then of weights."""
+    """What an action computes. A backward pass is one action, or two: gradients of inputs first, then of weights."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -82,7 +82,7 @@ class Schedule:
 
     @property
     def num_stages(self) -> int:
-        """Stages, of which a rank may hold several."""
+        """Number of stages. A rank may hold several."""
         return len(self.holders)
 
     def keeps(self, action: Action) -> bool:
@@ -90,7 +90,7 @@ class Schedule:
         return action.kind == FORWARD and action.turn == self.num_forwards - 1
 
     def in_flight(self, rank: int, stage: int) -> int:
-        """Most micro-batches of which the rank holds activations of this stage at once."""
+        """Largest number of micro-batches whose activations of this stage the rank holds at once."""
         held = most = 0
         for action in self.orders[rank]:
             if action.stage == stage:

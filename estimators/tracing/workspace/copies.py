@@ -17,7 +17,7 @@ _ATEN = torch.ops.aten
 _NORM, _NORM_BACKWARD = _ATEN.native_layer_norm.default, _ATEN.native_layer_norm_backward.default
 _GELU_BACKWARD, _MEAN, _MEAN_OF_ALL = _ATEN.gelu_backward.default, _ATEN.mean.dim, _ATEN.mean.default
 
-# The places of the arguments of which an operation wants a contiguous copy.
+# The positions of the arguments that each operation copies unless they are contiguous.
 _CONTIGUOUS: Mapping[Any, Sequence[int]] = {
     _NORM: (0,),
     _NORM_BACKWARD: (0, 1),
