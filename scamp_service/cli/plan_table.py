@@ -89,6 +89,8 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
         yield "        at least one sample for each stage"
     else:
         yield "PP      a third of the time of both passes is assumed to be the forward pass"
+    if comparison.estimate.refused:
+        yield f"no plans of several ranks without a pipeline: {comparison.estimate.refused}"
     if comparison.refusal:
         yield f"no pipeline could be traced, so all are only planned: {comparison.refusal}"
 

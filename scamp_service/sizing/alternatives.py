@@ -113,6 +113,7 @@ class Comparison:
             "assumed_forward_share": FORWARD_SHARE,
             "alternatives": [{**one.to_json(), **self._time_json(one)} for one in self.alternatives],
             "refusal": self.refusal,
+            "refused": self.estimate.refused,
             "best_pipeline": self._intervals(best.pipeline) if best and best.pipeline else None,
         }
 

@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Rate
 from placement.planning.planner import Option
+from scamp_service.cli.plan_table import footnotes
 from scamp_service.sizing.alternatives import Comparison, compare
 from scamp_service.sizing.estimate import Estimator, devices
 from scamp_service.sizing.trace_pool import TracePool
@@ -108,6 +110,9 @@ def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(
     assert "Net does not say where a pipeline may cut it" in found.refusal
     pipelines = [one for one in found.alternatives if one.pipeline is not None]
     assert pipelines and {one.plan for one in pipelines} == {None}
+    undivided = replace(found, estimate=replace(found.estimate, refused="FSDP expects one type"))
+    assert "no plans of several ranks without a pipeline: FSDP expects one type" in list(footnotes(undivided))
+    assert not any("no plans" in line for line in footnotes(found))
 
 
 def test_json_has_every_interval_of_the_best_pipeline(folder: Path, pool: TracePool) -> None:
