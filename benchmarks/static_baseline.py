@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 from estimators.memory import NO_EXTRA, Extra, predict
-from estimators.model import ModelProfile, Plan
+from estimators.model import Plan
+from estimators.profile import ModelProfile
 from placement.model import Cluster
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
 from scamp_service.processes.controller_process import run_study

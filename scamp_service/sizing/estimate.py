@@ -18,9 +18,10 @@ from estimators.devices.catalogue import gpu
 from estimators.devices.communication import StepTime, step_time
 from estimators.devices.kind import DeviceKind
 from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin, largest_micro_batch, predict_stages
-from estimators.model import MIB, Candidate, Layout, ModelProfile, Plan, Prediction
+from estimators.model import MIB, Candidate, Layout, Plan, Prediction
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.units import Unit
+from estimators.profile import ModelProfile
 from estimators.trace import Trace, profile_of
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, list_options, margin_for, pick

@@ -10,7 +10,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from estimators.model import Layout, ModelProfile
+from estimators.model import Layout
+from estimators.profile import ModelProfile
 from estimators.trace import Trace, profile_of
 
 Answer = TypeVar("Answer")

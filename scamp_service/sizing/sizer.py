@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from estimators.memory import NO_EXTRA, Extra
-from estimators.model import Layout, ModelProfile
+from estimators.model import Layout
+from estimators.profile import ModelProfile
 from placement.model import Cluster
 from placement.planning.learned import choose_learned
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, predict
-from estimators.model import MIB, Layout, ModelProfile, PeakCurve, Plan
+from estimators.model import MIB, Layout, PeakCurve, Plan
 from estimators.peaks.envelope import Envelope, Line, PeakTable
+from estimators.profile import ModelProfile
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose, margin_for
 
