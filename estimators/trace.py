@@ -53,13 +53,15 @@ def profile_of(
     on_gpu: bool = False,
     expandable: bool = False,
 ) -> ModelProfile:
-    """The profile of one candidate from at least one trace, added to its ``known`` profile if there is one.
+    """The profile of one candidate from traces, added to its ``known`` profile; without one, there must be a trace.
 
     With ``on_gpu`` the peaks are the bytes that PyTorch's caching allocator needs, with ``expandable`` segments or
     classic ones.
     """
-    first = next(iter(traces.values()))
-    profile = known or ModelProfile(first.structure, first.num_params, first.state_bytes, {})
+    profile = known
+    if profile is None:
+        first = next(iter(traces.values()))
+        profile = ModelProfile(first.structure, first.num_params, first.state_bytes, {})
     for layout, trace in traces.items():
         if layout == Layout():
             profile = replace(profile, units=trace.units, divisions=trace.divisions)
