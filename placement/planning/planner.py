@@ -53,11 +53,16 @@ MOST_SIZES = 3
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """The most preferred plan that fits, its cost per rank, and the reason why the one preferred to it was refused."""
+    """The most preferred plan that fits, its cost per rank, and the reason why the one preferred to it was refused.
+
+    ``options`` are the options that were examined, this plan's last, and after it those on more ranks that would be
+    faster, the one with the fewest ranks first. The latter were not traced.
+    """
 
     plan: Plan
     prediction: Prediction
     reason: str
+    options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,8 @@ class Option:
     """The best plan of one way to spread a candidate (the smallest if none fits), and its cost per rank.
 
     ``states_alone``: the model states alone are too large, so nothing was traced. ``at_least``: one micro-batch alone
-    already needs too much, so the cost of accumulating several was not examined.
+    already needs too much, so the cost of accumulating several was not examined. ``price`` is that by units, None if
+    nothing was priced. ``by_units``: the prediction is a rough one by units too, because no such plan was traced.
     """
 
     plan: Plan
@@ -87,6 +93,13 @@ class Option:
     offered_mib: int
     states_alone: bool = False
     at_least: bool = False
+    price: Price | None = None
+    by_units: bool = False
+
+    @property
+    def device_seconds(self) -> float | None:
+        """Ranks × predicted seconds of a step, on the device kind that the planner was given; None without a price."""
+        return self.price.seconds * self.plan.world_size if self.price else None
 
     @property
     def fits(self) -> bool:
@@ -125,7 +138,13 @@ def choose(
     ValueError for an empty cluster: a candidate is not infeasible merely because the devices are not there yet.
     """
     request = _Request(profile, batch, cluster, extra)
-    return pick(_by_price(request, profile, kind or ASSUMED_CPU), batch=batch, cluster=cluster)
+    if Layout() not in profile.curves:
+        return Untraced(Layout())
+    rows = _rows(request, profile, kind or ASSUMED_CPU)
+    answer = pick(_examined(request, rows, profile), batch=batch, cluster=cluster)
+    if not isinstance(answer, ChosenPlan):
+        return answer
+    return replace(answer, options=(*answer.options, *_faster(rows, answer)))
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
@@ -140,7 +159,7 @@ def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) 
         if option.fits:
             # The last refused option says the most: it is the next better one.
             why = f" ({refused[-1]})" if refused else ""
-            return ChosenPlan(option.plan, option.prediction, f"{option}{why}")
+            return ChosenPlan(option.plan, option.prediction, f"{option}{why}", (*refused, option))
         refused.append(option)
     return _nothing_fits(refused, batch, cluster)
 
@@ -254,23 +273,35 @@ def _plain_options(request: _Request) -> Iterator[Option | Untraced]:
             yield request.best(replace(way, recompute=recompute), offered_mib)
 
 
-def _by_price(request: _Request, profile: ModelProfile, kind: DeviceKind) -> Iterator[Option | Untraced]:
-    """The options in the order of preference."""
-    if Layout() not in profile.curves:
-        yield Untraced(Layout())
-        return
-    offered_mib = next(degrees(request.cluster))[1]
-    yield request.states_alone(Spread(), offered_mib) or request.best(Spread(), offered_mib)
+def _rows(request: _Request, profile: ModelProfile, kind: DeviceKind) -> list[_Row]:
+    """Every way that the batch and the model states allow, with its price."""
     pricer = Pricer(profile, kind)
-    rows: list[_Row] = []
+    ways = ((way, mib) for degree, mib in degrees(request.cluster) for way in list_ways(profile.divisions, degree))
+    return [row for way, mib in ways if (row := _Row.of(request, pricer, way, mib)) is not None]
+
+
+def _examined(request: _Request, rows: Sequence[_Row], profile: ModelProfile) -> Iterator[Option | Untraced]:
+    """The options in the order of preference: one rank, then those that may fit, by device-seconds."""
+    plain = next((row for row in rows if row.way == Spread()), None)
+    if plain is not None:
+        yield plain.best()
     for degree, offered_mib in degrees(request.cluster):
-        if degree > 1 and (refused := request.states_alone(Spread(dp_shard=degree), offered_mib)) is not None:
+        if (refused := request.states_alone(Spread(dp_shard=degree), offered_mib)) is not None:
             yield refused
-        ways = (way for way in list_ways(profile.divisions, degree) if way != Spread())
-        rows += [row for way in ways if (row := _Row.of(request, pricer, way, offered_mib)) is not None]
-    for row in _worth_a_trace(rows):
+    for row in _worth_a_trace([row for row in rows if row is not plain]):
         if not any(layout in profile.refusals for layout in row.layouts):
             yield row.best()
+
+
+def _faster(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
+    """Options that by their units fit on more ranks and take less time, each less than the one before it."""
+    price = chosen.options[-1].price
+    least = price.seconds if price else math.inf
+    wider = (row for row in rows if row.way.world_size > chosen.plan.world_size and row.need <= 1)
+    for row in sorted(wider, key=lambda row: (row.way.world_size, row.price.seconds)):
+        if row.price.seconds < least:
+            least = row.price.seconds
+            yield row.by_units()
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +347,21 @@ class _Row:
         return device_seconds, self.way.world_size
 
     def best(self) -> Option | Untraced:
-        if self.way.pp == 1:
-            return self.request.best(self.way, self.offered_mib)
-        return self.request.best_pipeline(self.way, self.sizes, self.offered_mib)
+        """The option with the largest micro-batch that fits, from traces."""
+        if self.way.pp > 1:
+            found = self.request.best_pipeline(self.way, self.sizes, self.offered_mib)
+        else:
+            found = self.request.best(self.way, self.offered_mib)
+        return found if isinstance(found, Untraced) else replace(found, price=self.price)
+
+    def by_units(self) -> Option:
+        """The option as its units price it."""
+        size, share = self.sizes[0], self.request.batch // _num_shares(self.way)
+        peak_bytes = self.price.peak_bytes
+        margin_bytes = self.request.margin.bytes_for(peak_bytes, self.way.world_size)
+        prediction = Prediction(peak_bytes, margin_bytes=margin_bytes)
+        plan = _plan(size, share // size, self.way)
+        return Option(plan, prediction, self.offered_mib, price=self.price, by_units=True)
 
 
 def _worth_a_trace(rows: Sequence[_Row]) -> list[_Row]:

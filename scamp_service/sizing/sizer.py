@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +22,7 @@ from placement.model import Cluster
 from placement.planning.learned import choose_learned
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
 from scamp_service.control.executor import Demand, Unsized
-from scamp_service.model import Sized
+from scamp_service.model import Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.traces import Blobs, Tracer
@@ -202,6 +202,33 @@ class ProcessSizer:
                 return Missing([layout])
             case NoPlan(reason=reason):
                 return Unsized(reason, infeasible=True, structure=profile.structure)
-            case ChosenPlan(plan=plan, prediction=prediction, reason=reason):
+            case ChosenPlan(plan=plan, prediction=prediction, reason=reason) as chosen:
                 learned_bytes = demand.learned_bytes(plan.layout)
-                return Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes)
+                options = tuple(options_json(chosen, self._kind_of(cluster)))
+                return Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes, options)
+
+
+def options_json(chosen: ChosenPlan, kind: DeviceKind | None) -> Iterator[Json]:
+    """Yield the plans that were compared for a candidate, as the study database keeps them.
+
+    ``relative_device_seconds`` is ranks × seconds of a step over that of the chosen plan. ``seconds`` are those of a
+    step, and None without a ``kind``, whose speed would only be assumed. ``traced`` is False where the costs of units
+    stand for a trace.
+    """
+    own = next((option.device_seconds for option in chosen.options if option.plan == chosen.plan), None)
+    for option in chosen.options:
+        price, device_seconds = option.price, option.device_seconds
+        yield {
+            "plan": option.plan.to_json(),
+            "plan_text": str(option.plan) if option.fits else option.words,
+            "num_ranks": option.plan.world_size,
+            "chosen": option.plan == chosen.plan,
+            "fits": option.fits,
+            "reserved_mib": option.prediction.reserved_mib,
+            "offered_mib": option.offered_mib,
+            "at_least": option.at_least,
+            "traced": not (option.by_units or option.states_alone),
+            "seconds": price.seconds if price and kind else None,
+            "communication_share": price.communication_seconds / price.seconds if price else None,
+            "relative_device_seconds": device_seconds / own if device_seconds and own else None,
+        }
