@@ -19,9 +19,9 @@ from workloads.protocol import Batch, Workload
 SHAPES: dict[str, tuple[type[Workload], dict[str, Any]]] = {
     "small": (StdlibGpt, {"depth": 2, "width": 64, "batch": 16}),
     "wide layers": (StdlibGpt, {"depth": 1, "width": 1024, "heads": 8, "context": 32, "batch": 4}),
-    "many layers": (StdlibGpt, {"depth": 24, "width": 192, "context": 32, "batch": 6}),
-    "long context": (StdlibGpt, {"depth": 4, "width": 64, "context": 2048, "batch": 2}),
-    "large volumes": (Unet3dBlobs, {"side": 32, "width": 16, "batch": 2}),
+    "many layers": (StdlibGpt, {"depth": 20, "width": 208, "heads": 1, "context": 32, "batch": 6}),
+    "long context": (StdlibGpt, {"depth": 6, "width": 64, "context": 4096, "batch": 2}),
+    "large volumes": (Unet3dBlobs, {"side": 48, "width": 16, "batch": 1}),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from rich.table import Table
 
 from estimators.devices.catalogue import UNVERIFIED
-from estimators.model import MIB, Layout
+from estimators.model import MIB, Layout, Plan
 from placement.planning.planner import ChosenPlan, Option
 from scamp_service.sizing.estimate import Estimate, listed
 
@@ -32,7 +32,10 @@ def headline(estimate: Estimate) -> str:
 
 
 def as_table(estimate: Estimate) -> Table:
-    """Memory of one rank by category, one row for each plan, the chosen one in bold. ``rc`` is recompute."""
+    """Memory of one rank by category, one row for each plan, the chosen one in bold.
+
+    ``rc`` is recompute (``sel``: selective), ``co2`` stands for blocks in 2 parts.
+    """
     return _gpu_table(estimate) if estimate.on_gpu else _virtual_table(estimate)
 
 
@@ -128,12 +131,18 @@ def _add(table: Table, estimate: Estimate, option: Option, cells: list[str]) -> 
     accumulated = f"{plan.num_micro_batches}×" if plan.num_micro_batches > 1 and option.fits else ""
     chosen = isinstance(estimate.choice, ChosenPlan) and plan == estimate.choice.plan
     table.add_row(
-        str(plan.world_size),
+        str(plan.world_size) if plan.world_size == plan.dp_shard else plan.short.replace(" ×", "").replace(" · ", " "),
         "states" if option.states_alone else f"{accumulated}{plan.micro_batch}",
-        "rc" if plan.recompute else "",
+        _inside(plan),
         *cells,
         style="bold green" if chosen else None if option.fits else "dim",
     )
+
+
+def _inside(plan: Plan) -> str:
+    """How each rank computes its blocks, in a few letters."""
+    recompute = "sel" if plan.selective else "rc" if plan.recompute else ""
+    return f"{recompute}co{plan.co_shard}" if plan.co_shard > 1 else recompute
 
 
 def _parts(option: Option, size: Callable[[int], str]) -> list[str]:
