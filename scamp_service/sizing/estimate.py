@@ -145,7 +145,7 @@ class Estimate:
             return None
         plan = option.plan
         step = work.step(plan.micro_batch, plan.num_micro_batches)
-        return step_time(self.kind, step, plan.world_size, plan.num_micro_batches)
+        return step_time(self.kind, plan.layout, step, plan.num_micro_batches)
 
     def outside_bytes(self, option: Option) -> int:
         """Bytes of one rank outside of the allocator: CUDA context, workspaces, NCCL. 0 on virtual devices."""

@@ -29,6 +29,7 @@ from scipy.optimize import nnls
 from estimators.devices.catalogue import COMMUNICATORS, KINDS
 from estimators.devices.kind import DeviceKind, Figure, Memory, Rate
 from estimators.work import OP_KINDS, Work
+from workloads.calibration.links import measure_host
 from workloads.calibration.probes import Clock, GpuTime, Probe, ProcessorTime, Sample, apart, steps
 from workloads.training.warm_up import warm_up
 
@@ -44,10 +45,14 @@ def prepare() -> None:
 
 
 def calibrate_cpu() -> DeviceKind:
-    """The rates of this machine's CPU; takes about 30 seconds on one core."""
+    """The rates of this machine's CPU, and the links between ranks on it; takes about 50 seconds."""
     prepare()
     rates, steadiness = _rates(CPU, ProcessorTime())
-    return DeviceKind(cpu_name(), rates, f"measured {date.today()}, 1 thread, torch {torch.__version__}, {steadiness}")
+    source = f"{date.today()}, torch {torch.__version__}"
+    host = measure_host(source)
+    rates["sharded"] = Rate(host.sharded_seconds, 0.0, 0.0)
+    provenance = f"measured {date.today()}, 1 thread, torch {torch.__version__}, {steadiness}"
+    return DeviceKind(cpu_name(), rates, provenance, links=host.links, cores=host.cores)
 
 
 def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
