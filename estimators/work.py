@@ -103,8 +103,9 @@ class Work:
         return self + other * -1
 
     def __mul__(self, factor: float) -> Work:
-        collectives = tuple(replace(one, num=one.num * factor, num_bytes=one.num_bytes * factor) for one in
-                            self.collectives)
+        collectives = tuple(
+            replace(one, num=one.num * factor, num_bytes=one.num_bytes * factor) for one in self.collectives
+        )
         return Work(tuple(amount * factor for amount in self.amounts), collectives)
 
 

@@ -32,7 +32,8 @@ _PARTS = {
     "function": ("softmax", "gelu_", "silu_", "tanh_", "sigmoid_", "logsumexp", "bernoulli", "dropout"),
     "copy": ("_foreach_copy", "all_gather_copy_in", "chunk_cat"),
 }
-_FILLS = {  # operations of c10d → kind of collective, and the place of the argument that is the whole tensor
+_Known = dict[str, tuple[str, int | None]]  # operation → kind of collective, and place of the argument that is whole
+_FILLS: _Known = {
     "_allgather_base_": ("all_gather", 0),
     "allgather_": ("all_gather", 0),
     "allgather_coalesced_": ("all_gather", 0),
@@ -48,7 +49,7 @@ _FILLS = {  # operations of c10d → kind of collective, and the place of the ar
     "alltoall_base_": ("all_to_all", 1),
     "send": ("message", 0),  # the other end is not counted again
 }
-_RETURNS = {  # functional collectives; None: the result is the whole tensor
+_RETURNS: _Known = {  # functional collectives; None: the result is the whole tensor
     "all_gather_into_tensor": ("new_all_gather", None),
     "all_gather_into_tensor_coalesced": ("new_all_gather", None),
     "reduce_scatter_tensor": ("new_reduce_scatter", 0),
@@ -106,7 +107,8 @@ def collective_of(operation: Any, args: tuple[Any, ...], out: Any) -> tuple[str,
 
 @cache
 def _collective(operation: Any) -> tuple[str, int | None] | None:
-    return _OF_NAMESPACE.get(operation.namespace, {}).get(operation._overloadpacket.__name__)
+    names = _OF_NAMESPACE.get(operation.namespace)
+    return names.get(operation._overloadpacket.__name__) if names is not None else None
 
 
 def _is_group(arg: Any) -> bool:

@@ -1,6 +1,6 @@
 """Measures how fast ranks on this host communicate over gloo, and how much they slow each other.
 
-``python -m workloads.calibration.links STORE RANK NUM_RANKS`` is one rank. Rank 0 prints what all ranks measured
+``python -m workloads.calibration.links STORE RANK NUM_RANKS ROUNDS`` is one rank. Rank 0 prints what all ranks measured
 together as one line of JSON: the seconds of each kind of collective (``estimators.work.COLLECTIVES``) of several sizes,
 over the first two ranks and over all, as ranks of a study run them. ``measured_links`` starts such ranks and fits a
 latency and a speed for each kind.
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from scipy.optimize import nnls
 from torch import Tensor
-from torch.distributed import FileStore
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -44,11 +44,11 @@ from workloads.training.warm_up import warm_up
 
 SIZES = tuple(2**power for power in (10, 14, 17, 20, 22, 24))
 MOST_RANKS = 4
-NUM_ROUNDS = 3
 TIMEOUT_SECONDS = 300.0
 _NUM_FITS = 5
 _ALL_ON_ONE_HOST = 2**16
 _CPU = torch.device("cpu")
+_SUM = dist.ReduceOp(dist.ReduceOp.SUM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,14 @@ class Measured:
     """What the ranks measured. ``slowing`` is how many times as long a rank computes while all cores have one.
 
     ``unit_seconds`` is the time in Python for each of FSDP2's gathers and reductions, ``sharded_seconds`` that for each
-    operation on DTensors.
+    operation on DTensors. ``apart`` is the share by which the slowest round took longer than the fastest one.
     """
 
     samples: Sequence[Timed]
     slowing: float
     unit_seconds: float
     sharded_seconds: float
+    apart: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +86,22 @@ class OnHost:
     sharded_seconds: float
 
 
-def measure_host(source: str) -> OnHost:
-    """Measure this host with real ranks; takes about 20 seconds. ``source`` says when and with what it was done."""
+def measure_host(source: str, rounds: int) -> OnHost:
+    """Measure this host with real ranks; three ``rounds`` take about 20 seconds. ``source`` says when and how."""
     num_cores = len(os.sched_getaffinity(0))
-    return fitted(measure(max(2, min(MOST_RANKS, 2 * num_cores))), num_cores, source)
+    measured = measure(max(2, min(MOST_RANKS, 2 * num_cores)), rounds)
+    return fitted(measured, num_cores, f"{source}, rounds {measured.apart:.0%} apart")
 
 
-def measure(num_ranks: int) -> Measured:
+def measure(num_ranks: int, rounds: int) -> Measured:
     """The measurement of ``num_ranks`` ranks. Raises ``RuntimeError`` if one fails, or takes too long."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "workloads.calibration.links", f"{folder}/store"]
         own = {**os.environ, "OMP_NUM_THREADS": "1"}
         ranks = [
-            subprocess.Popen([*command, str(rank), str(num_ranks)], env=own, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [*command, str(rank), str(num_ranks), str(rounds)], env=own, stdout=subprocess.PIPE, text=True
+            )
             for rank in range(num_ranks)
         ]
         try:
@@ -161,7 +165,7 @@ def _fit(samples: Sequence[Timed], cores: float) -> tuple[float, float, float]:
     return start * 1e-6, hop * 1e-6, per_byte * 1e-9
 
 
-def run_rank(store: str, rank: int, num_ranks: int) -> Measured:
+def run_rank(store: str, rank: int, num_ranks: int, rounds: int) -> Measured:
     """Measure as ``rank`` of ``num_ranks``, which all call this at the same time."""
     torch.set_num_threads(1)
     with process_group(Plan(1, dp_shard=num_ranks), rank, FileStore(store, num_ranks), _CPU) as mesh:
@@ -169,27 +173,28 @@ def run_rank(store: str, rank: int, num_ranks: int) -> Measured:
         warm_up(_CPU, mesh)
         pair, everyone = DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",)) if num_ranks > 2 else mesh, mesh
         by_pair: list[Timed] = []
-        slowing, unit, sharded = 1.0, 0.0, 0.0
+        slowing, unit, sharded, apart = 1.0, 0.0, 0.0, 0.0
         if rank < 2:
-            by_pair = _samples(pair.get_group("dp"))
-            slowing = _slowing(pair.get_group("dp"))
-            unit, sharded = _overheads(pair, by_pair)
+            by_pair, apart = _samples(pair.get_group("dp"), rounds)
+            slowing = _slowing(pair.get_group("dp"), rounds)
+            unit, sharded = _overheads(pair, by_pair, rounds)
         dist.barrier()
-        by_all = _samples(everyone.get_group("dp")) if num_ranks > 2 else []
-        return Measured([*by_pair, *by_all], slowing, unit, sharded)
+        by_all, apart_of_all = _samples(everyone.get_group("dp"), rounds) if num_ranks > 2 else ([], 0.0)
+        return Measured([*by_pair, *by_all], slowing, unit, sharded, max(apart, apart_of_all))
 
 
-def _samples(group: dist.ProcessGroup) -> list[Timed]:
-    """One sample for each kind and size: the median of several rounds."""
+def _samples(group: dist.ProcessGroup, num_rounds: int) -> tuple[list[Timed], float]:
+    """One sample for each kind and size: the median of several rounds; and how far the rounds were apart."""
     calls = [(kind, size, call) for size in SIZES for kind, call in _calls(group, size)]
     rounds = []
-    for _ in range(NUM_ROUNDS):
+    for _ in range(num_rounds):
         rounds.append([_time(call, 8 if size < 2**20 else 3 if size < 2**24 else 1, group) for _, size, call in calls])
     found = []
     for (kind, size, _), taken in zip(calls, zip(*rounds, strict=True), strict=True):
         wall, thread = (median(values) for values in zip(*taken, strict=True))
         found.append(Timed(kind, group.size(), size, wall, thread))
-    return found
+    paces = [median(wall / one.seconds for (wall, _), one in zip(taken, found, strict=True)) for taken in rounds]
+    return found, max(paces) / min(paces) - 1
 
 
 def _time(call: Callable[[], object], repeats: int, group: dist.ProcessGroup) -> tuple[float, float]:
@@ -223,7 +228,7 @@ def _calls(group: dist.ProcessGroup, num_bytes: int) -> list[tuple[str, Callable
 
     return [
         ("all_gather", lambda: gather(whole, part, group)),
-        ("reduce_scatter", lambda: reduce(part, whole, group, dist.ReduceOp.SUM)),
+        ("reduce_scatter", lambda: reduce(part, whole, group, _SUM)),
         ("all_reduce", lambda: dist.all_reduce(whole, group=group)),
         ("broadcast", lambda: dist.broadcast(whole, group=group, group_src=0)),
         ("message", exchange),
@@ -233,10 +238,10 @@ def _calls(group: dist.ProcessGroup, num_bytes: int) -> list[tuple[str, Callable
     ]
 
 
-def _slowing(group: dist.ProcessGroup) -> float:
+def _slowing(group: dist.ProcessGroup, rounds: int) -> float:
     """How many times as long rank 0 computes while the other rank does, too: cores may share caches and units."""
     step, ratios = _step(None, Layout()), []
-    for _ in range(NUM_ROUNDS):
+    for _ in range(rounds):
         dist.barrier(group)
         alone = _thread_seconds(step) if group.rank() == 0 else 0.0
         dist.barrier(group)
@@ -245,16 +250,17 @@ def _slowing(group: dist.ProcessGroup) -> float:
     return median(ratios)
 
 
-def _overheads(mesh: DeviceMesh, samples: Sequence[Timed]) -> tuple[float, float]:
+def _overheads(mesh: DeviceMesh, samples: Sequence[Timed], rounds: int) -> tuple[float, float]:
     """Seconds in Python for each collective of FSDP2, and for each operation on DTensors."""
     spent = {sample.kind: sample.thread_seconds for sample in reversed(samples)}  # of the smallest size
-    plain = median(_thread_seconds(_step(None, Layout())) for _ in range(NUM_ROUNDS))
+    plain_step = _step(None, Layout())
+    plain = median(_thread_seconds(plain_step) for _ in range(rounds))
     tensor, sharded = _step(mesh, Layout(dp_shard=1, tp=2)), _step(mesh, Layout(dp_shard=2))
     num_operations, num_reduces = _counts(tensor)
-    in_tensor = median(_thread_seconds(tensor) for _ in range(NUM_ROUNDS)) - plain
+    in_tensor = median(_thread_seconds(tensor) for _ in range(rounds)) - plain
     per_operation = max(0.0, in_tensor - num_reduces * spent["new_all_reduce"]) / num_operations
     units = _DEPTH + 1
-    in_fsdp = median(_thread_seconds(sharded) for _ in range(NUM_ROUNDS)) - plain
+    in_fsdp = median(_thread_seconds(sharded) for _ in range(rounds)) - plain
     in_collectives = (2 * units - 1) * spent["all_gather"] + units * spent["reduce_scatter"]
     return max(0.0, in_fsdp - in_collectives) / (3 * units - 1), per_operation
 
@@ -312,18 +318,13 @@ def _counts(step: Callable[[], None]) -> tuple[int, int]:
     return counter.num_sharded, counter.num_reduces
 
 
-def to_json(measured: Measured) -> Mapping[str, Any]:
-    """The measurement as JSON."""
-    return asdict(measured)
-
-
 def main() -> None:
     """Run one rank; rank 0 prints what was measured."""
-    store, rank, num_ranks = sys.argv[1:]
+    store, rank, num_ranks, rounds = sys.argv[1:]
     warnings.simplefilter("ignore")  # FSDP2 warns of a model that returns a view
-    measured = run_rank(store, int(rank), int(num_ranks))
+    measured = run_rank(store, int(rank), int(num_ranks), int(rounds))
     if rank == "0":
-        print(json.dumps(to_json(measured)))
+        print(json.dumps(asdict(measured)))
 
 
 if __name__ == "__main__":
