@@ -27,6 +27,7 @@ COLLECTIVES = (
     "all_gather",
     "reduce_scatter",
     "all_reduce",
+    "queued_all_reduce",
     "all_to_all",
     "broadcast",
     "message",
@@ -35,7 +36,8 @@ COLLECTIVES = (
     "new_all_reduce",
 )
 """How ranks communicate. ``message`` goes from one rank to another. ``new_…`` return their result in new memory, as
-DTensor's do; the others fill memory that exists, as FSDP2's do. The bytes of a collective are those of the whole
+DTensor's do; the others fill memory that exists, as FSDP2's do. A ``queued_all_reduce`` is one of many that a rank
+starts before it waits for the first, as ZeRO-1 does. The bytes of a collective are those of the whole
 tensor: what an all-gather gives each rank; what each rank contributes to a reduce-scatter, an all-reduce or an
 all-to-all; what a broadcast or a message sends."""
 

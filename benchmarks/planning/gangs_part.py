@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -53,9 +53,9 @@ from workloads.training.warm_up import prepare_process, warm_up
 
 MOST_RANKS = 4
 NUM_WARM = 2
-MEASURED_SECONDS = 2.0
+MEASURED_SECONDS = 2.5
 FEWEST_STEPS, MOST_STEPS = 5, 20
-NUM_TRIES = 3
+NUM_TRIES = 2
 ROUNDS = 3  # of the calibration
 QUIET = 0.1  # if other processes take more than this share of the cores, a case is measured again
 CALIBRATION_SECONDS = 600
@@ -63,12 +63,13 @@ UNSEEN_SHARE = 0.4
 FORWARD_SHARE = 1 / 3
 """Assumed share of the forward pass in the time of a stage."""
 TITLE = "Seconds of a step of gangs"
-HEADER = ("predicted ms", "measured ms", "error", "wait", "others", "case")
+HEADER = ("predicted ms", "measured ms", "error", "scaled", "wait", "others", "case")
 ABOUT = f"""\
 Wall-clock seconds of an optimizer step of real ranks on gloo that share this machine's cores, predicted after
 `scamp calibrate` in the same run. "Wait" is the predicted share of the step in which ranks wait for communication (in
 pipelines also for other stages). "Others" is the share of the cores that other processes took meanwhile; a case is
-measured up to {NUM_TRIES} times if it is more than {QUIET:.0%}, and the quietest time counts. Cases whose name ends
+measured {NUM_TRIES} times if it is more than {QUIET:.0%}, and the quietest time counts. "Scaled" is the error if the
+ranks share only the cores that the others left, which a user cannot know. Cases whose name ends
 with "(unseen)" were drawn by the seed, and were not looked at while the prediction was made."""
 
 
@@ -166,11 +167,16 @@ def _transformer(batch: int) -> list[Plan]:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Predicted and measured seconds of a step of one gang; ``others`` is the share of the cores that others took."""
+    """Predicted and measured seconds of a step of one gang.
+
+    ``others`` is the share of the cores that others took meanwhile; ``scaled`` are the seconds predicted for the rest
+    of the cores.
+    """
 
     name: str
     unseen: bool
     predicted: float
+    scaled: float
     measured: float
     waiting: float
     others: float
@@ -180,38 +186,59 @@ class Result:
         """Error in percent of the measured seconds; negative: predicted too low."""
         return 100 * (self.predicted / self.measured - 1)
 
+    @property
+    def scaled_error_pct(self) -> float:
+        """Error in percent, if the ranks share only the cores that others left."""
+        return 100 * (self.scaled / self.measured - 1)
+
+    @property
+    def steady(self) -> float:
+        """Measured seconds less what others are predicted to add."""
+        return self.measured * self.predicted / self.scaled
+
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
         seconds = [f"{1e3 * value:.1f}" for value in (self.predicted, self.measured)]
-        return [*seconds, f"{self.error_pct:+.1f} %", f"{self.waiting:.0%}", f"{self.others:.0%}"]
+        errors = [f"{error:+.1f} %" for error in (self.error_pct, self.scaled_error_pct)]
+        return [*seconds, *errors, f"{self.waiting:.0%}", f"{self.others:.0%}"]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
     """Median and 95th percentile of absolute errors, of all gangs and of the unseen ones, and the regret of models."""
-    found = {"gang_pairs": len(results), **_errors("gang_step", results)}
-    if unseen := [result for result in results if result.unseen]:
-        found |= {"gang_unseen_pairs": len(unseen), **_errors("gang_unseen", unseen)}
-    regrets = list(regrets_pct(results).values())
-    others = median(result.others for result in results)
-    return found | {"plan_regret_mean_pct": mean(regrets), "plan_regret_max_pct": max(regrets), "gang_others": others}
-
-
-def _errors(name: str, results: Sequence[Result]) -> dict[str, float]:
-    errors = sorted(abs(result.error_pct) for result in results)
-    return {
-        f"{name}_median_pct": median(errors),
-        f"{name}_p95_pct": errors[min(len(errors) - 1, len(errors) * 95 // 100)],
+    found: dict[str, float] = {"gang_pairs": len(results)}
+    unseen = [result for result in results if result.unseen]
+    for name, some in (("gang", results), ("gang_unseen", unseen)):
+        if some:
+            found |= _errors(f"{name}_step", [result.error_pct for result in some])
+            found |= _errors(f"{name}_scaled", [result.scaled_error_pct for result in some])
+    regrets, scaled = regrets_pct(results), regrets_pct(results, steady=True)
+    return found | {
+        "gang_unseen_pairs": len(unseen),
+        "plan_regret_mean_pct": mean(regrets.values()),
+        "plan_regret_max_pct": max(regrets.values()),
+        "plan_regret_scaled_mean_pct": mean(scaled.values()),
+        "gang_others_median": median(result.others for result in results),
     }
 
 
-def regrets_pct(results: Sequence[Result]) -> dict[str, float]:
+def _errors(name: str, signed_pct: Sequence[float]) -> dict[str, float]:
+    errors = sorted(map(abs, signed_pct))
+    last = min(len(errors) - 1, int(0.95 * len(errors)))
+    return {f"{name}_median_pct": median(errors), f"{name}_p95_pct": errors[last]}
+
+
+def regrets_pct(results: Sequence[Result], *, steady: bool = False) -> dict[str, float]:
     """For each model: how much longer the plan that is predicted to be the fastest takes than the one that is, in
-    percent."""
+    percent. With ``steady``, less what others are predicted to add."""
     by_model: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_model[result.name].append(result)
+
+    def taken(result: Result) -> float:
+        return result.steady if steady else result.measured
+
     return {
-        name: 100 * (min(some, key=lambda one: one.predicted).measured / min(one.measured for one in some) - 1)
+        name: 100 * (taken(min(some, key=lambda one: one.predicted)) / min(map(taken, some)) - 1)
         for name, some in by_model.items()
     }
 
@@ -227,14 +254,22 @@ def notes(found: Sequence[Finding]) -> list[str]:
 def measure(case: Gang, seconds: float) -> Result:
     """The result of one gang; ``seconds`` limits its real run. The first call also calibrates."""
     kind = calibration(1 if case.quick else ROUNDS)
-    predicted, waiting = predict(case, kind)
+    work = traced(case)
+    predicted, waiting = predict(case, work, kind)
     tries: list[Run] = []
     for _ in range(1 if case.quick else NUM_TRIES):
         tries.append(_ranks().run(case, seconds))
         if tries[-1].others <= QUIET:
             break
     quietest = min(tries, key=lambda run: run.others)
-    return Result(case.name, case.unseen, predicted, median(quietest.steps), waiting, quietest.others)
+    scaled, _ = predict(case, work, _left(kind, quietest.others))
+    return Result(case.name, case.unseen, predicted, scaled, median(quietest.steps), waiting, quietest.others)
+
+
+def _left(kind: DeviceKind, others: float) -> DeviceKind:
+    """The kind without the share of its cores that others take."""
+    assert kind.cores is not None
+    return replace(kind, cores=replace(kind.cores, value=kind.cores.value * (1 - others)))
 
 
 @cache
@@ -244,19 +279,19 @@ def calibration(rounds: int) -> DeviceKind:
     return DEVICE_KIND.validate_json(last_line(*command, seconds=CALIBRATION_SECONDS))
 
 
-def predict(case: Gang, kind: DeviceKind) -> tuple[float, float]:
+def traced(case: Gang) -> dict[Layout, StepWork]:
+    """The work of each layout of the case's plan."""
+    recipe = recipe_of(case.workload())
+    return {layout: trace(recipe, layout, case.plan.micro_batch).work for layout in case.plan.layouts}
+
+
+def predict(case: Gang, work: Mapping[Layout, StepWork], kind: DeviceKind) -> tuple[float, float]:
     """(predicted seconds of a step, share of it in which ranks wait)."""
-    plan, recipe = case.plan, recipe_of(case.workload())
-    work = {layout: trace(recipe, layout, plan.micro_batch).work for layout in plan.layouts}
-    return seconds_of(plan, work, case, kind)
-
-
-def seconds_of(plan: Plan, work: dict[Layout, StepWork], case: Gang, kind: DeviceKind) -> tuple[float, float]:
-    """The same from the work of each layout of ``plan``."""
+    plan = case.plan
     if plan.pp > 1:
         return _pipeline(plan, [work[layout] for layout in plan.layouts], case, kind)
-    found = step_time(kind, plan.layout, work[plan.layout].step(plan.micro_batch, plan.num_micro_batches),
-                      plan.num_micro_batches)  # fmt: skip
+    step = work[plan.layout].step(plan.micro_batch, plan.num_micro_batches)
+    found = step_time(kind, plan.layout, step, plan.num_micro_batches)
     assert found is not None
     return found.seconds, found.communication_share
 

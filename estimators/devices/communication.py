@@ -42,7 +42,7 @@ def collective_seconds(kind: str, num_bytes: float, group: Group, links: Links) 
 
     With g ranks there are g − 1 hops, and (g − 1)/g of the bytes move over each link. An all-reduce is a reduce-scatter
     and an all-gather, so it takes twice as many. A broadcast moves all bytes over each link, as does a message, which
-    takes one hop.
+    takes one hop: across domains if the group is in several.
     """
     if group.num_ranks == 1:
         return 0.0
@@ -51,13 +51,13 @@ def collective_seconds(kind: str, num_bytes: float, group: Group, links: Links) 
     if (pace := links.paces.get(kind)) is not None and domains == 1:
         seconds = pace.start_seconds.value + hops * pace.hop_seconds.value
         return seconds + moved_bytes / pace.bytes_per_second.value
-    share_across = (domains - 1) / (group.num_ranks - 1)
+    hops_across = 1 if kind == "message" and domains > 1 else hops * (domains - 1) / (group.num_ranks - 1)
     inside, across = links.inside, links.across
-    latency = (1 - share_across) * inside.latency_seconds.value + share_across * across.latency_seconds.value
+    latency = (hops - hops_across) * inside.latency_seconds.value + hops_across * across.latency_seconds.value
     speed = inside.bytes_per_second.value
     if domains > 1:
         speed = min(speed, across.bytes_per_second.value / group.num_beside(links))
-    return links.start_seconds.value + hops * latency + moved_bytes / speed
+    return links.start_seconds.value + latency + moved_bytes / speed
 
 
 def ring(kind: str, num_bytes: float, num_ranks: int) -> tuple[int, float]:

@@ -99,6 +99,8 @@ def collective_of(operation: Any, args: tuple[Any, ...], out: Any) -> tuple[str,
     if known is None:
         return None
     kind, place = known
+    if kind == "all_reduce" and operation.namespace == "c10d" and not any(arg is False for arg in args):
+        kind = "queued_all_reduce"  # by default such an operation is asynchronous
     whole = _tensors(out if place is None else args[place])
     group = next(arg for arg in reversed(args) if isinstance(arg, str) or _is_group(arg))
     name = group if isinstance(group, str) else dist.ProcessGroup.unbox(group).group_name

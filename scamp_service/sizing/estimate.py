@@ -137,8 +137,8 @@ class Estimate:
     def step_time(self, option: Option) -> StepTime | None:
         """Time of one optimizer step.
 
-        None when nothing was calibrated or traced, when the plan does not fit, and for several virtual devices, whose
-        links are unknown.
+        None when nothing was calibrated or traced, when the plan does not fit, and for several devices whose links are
+        unknown.
         """
         work = self.profile.work.get(option.plan.layout)
         if self.kind is None or work is None or not option.fits:

@@ -83,8 +83,8 @@ def test_zero_1_communicates_in_the_update_alone_and_waits() -> None:
     steps = _steps(Plan(2, dp_replicate=2, zero1=True))
     assert not steps.passes.work.collectives
     found = counted(steps.update.work)
-    assert found.keys() == {("all_reduce", "replicate", False), ("broadcast", "replicate", False)}
-    assert found["all_reduce", "replicate", False][1] == found["broadcast", "replicate", False][1]
+    assert found.keys() == {("queued_all_reduce", "replicate", False), ("broadcast", "replicate", False)}
+    assert found["queued_all_reduce", "replicate", False][1] == found["broadcast", "replicate", False][1]
 
 
 def test_a_stage_sends_one_message_for_each_pass_of_a_micro_batch() -> None:
