@@ -49,6 +49,7 @@ _QUEUED, _LARGEST_QUEUED = 8, 2**22
 _NUM_FITS = 5
 _ALL_ON_ONE_HOST = 2**16
 _CPU = torch.device("cpu")
+_FSDP = ("all_gather", "reduce_scatter")
 _SUM = dist.ReduceOp(dist.ReduceOp.SUM)
 
 
@@ -65,7 +66,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the ranks measured. ``slowing`` is how many times as long a rank computes while all cores have one.
+    """What the ranks measured. ``slowing`` is how many times as long a rank computes while a second one does, too.
 
     ``unit_seconds`` is the time in Python for each of FSDP2's gathers and reductions, ``sharded_seconds`` that for each
     operation on DTensors. ``apart`` is the share by which the slowest round took longer than the fastest one.
@@ -130,12 +131,12 @@ def fitted(measured: Measured, num_cores: int, source: str) -> OnHost:
         return Figure(value, "measured", f"{what}; {source}")
 
     slowing = max(1.0, measured.slowing)
-    cores = figure(num_cores / slowing, f"{num_cores} cores; ranks on all of them take {slowing:.2f} times as long")
+    cores = figure(num_cores / slowing, f"{num_cores} cores; two ranks at once take {slowing:.2f} times as long as one")
     paces: dict[str, Pace] = {}
     for kind in dict.fromkeys(sample.kind for sample in measured.samples):
         samples = [sample for sample in measured.samples if sample.kind == kind]
         start, hop, per_byte = _fit(samples, cores.value)
-        if kind in ("all_gather", "reduce_scatter"):
+        if kind in _FSDP:
             start += measured.unit_seconds
         what = "gloo between ranks of this host, with FSDP2's own time" if kind in _FSDP else "gloo between ranks"
         speed = 1 / max(per_byte, 1e-15)
@@ -144,9 +145,6 @@ def fitted(measured: Measured, num_cores: int, source: str) -> OnHost:
     link = Link(message.hop_seconds, message.bytes_per_second)
     domain = Figure(_ALL_ON_ONE_HOST, "assumed", "all virtual devices are on one host")
     return OnHost(Links(link, link, domain, message.start_seconds, paces, False), cores, measured.sharded_seconds)
-
-
-_FSDP = ("all_gather", "reduce_scatter")
 
 
 def _fit(samples: Sequence[Timed], cores: float) -> tuple[float, float, float]:
