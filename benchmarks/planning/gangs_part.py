@@ -51,7 +51,6 @@ from workloads.training.runtime import build_model, rank_slices
 from workloads.training.step import train_step
 from workloads.training.warm_up import prepare_process, warm_up
 
-MOST_RANKS = 4
 NUM_WARM = 2
 MEASURED_SECONDS = 2.5
 FEWEST_STEPS, MOST_STEPS = 5, 20
@@ -329,20 +328,12 @@ class Ranks:
     """Rank processes that run one case after another."""
 
     def __init__(self) -> None:
-        own = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._ranks = [
-            subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.planning.gangs_part", str(rank)],
-                env=own,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(MOST_RANKS)
-        ]
+        self._ranks: list[subprocess.Popen[str]] = []
 
     def run(self, case: Gang, seconds: float) -> Run:
         """Run one case. Raises ``RuntimeError`` if a rank fails, or if it takes more than ``seconds``."""
+        while len(self._ranks) < case.plan.world_size:
+            self._ranks.append(_started(len(self._ranks)))
         ranks = self._ranks[: case.plan.world_size]
         with tempfile.TemporaryDirectory() as folder:
             for rank in ranks:
@@ -368,6 +359,12 @@ class Ranks:
         """End the processes."""
         for rank in self._ranks:
             rank.kill()
+
+
+def _started(rank: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.planning.gangs_part", str(rank)]
+    own = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @cache
