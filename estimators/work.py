@@ -1,4 +1,4 @@
-"""Amounts of work in a step by kind of operation, which a device's speed turns into seconds.
+"""Amounts of work in a step by kind of operation and of collective, which a device's speed turns into seconds.
 
 Pure. The kinds were chosen because the same FLOPs and bytes take them very different times. ``estimators.tracing``
 counts the work.
@@ -6,7 +6,7 @@ counts the work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 OP_KINDS = (
     "matmul",
@@ -17,13 +17,29 @@ OP_KINDS = (
     "function",
     "copy",
     "other",
-    "gather",
-    "reduce",
     "sharded",
 )
-"""``function`` stands for transcendental functions (GELU, softmax …), ``lookup`` for embeddings and indexing,
-``gather`` and ``reduce`` for collectives. ``sharded`` stands for operations on DTensors, which only cost time in
-Python. ``other`` operations mostly wait for memory."""
+"""``function`` stands for transcendental functions (GELU, softmax …), ``lookup`` for embeddings and indexing.
+``sharded`` stands for operations on DTensors, which only cost time in Python. ``other`` operations mostly wait for
+memory."""
+
+COLLECTIVES = (
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "queued_all_reduce",
+    "all_to_all",
+    "broadcast",
+    "message",
+    "new_all_gather",
+    "new_reduce_scatter",
+    "new_all_reduce",
+)
+"""How ranks communicate. ``message`` goes from one rank to another. ``new_…`` return their result in new memory, as
+DTensor's do; the others fill memory that exists, as FSDP2's do. A ``queued_all_reduce`` is one of many that a rank
+starts before it waits for the first, as ZeRO-1 does. The bytes of a collective are those of the whole
+tensor: what an all-gather gives each rank; what each rank contributes to a reduce-scatter, an all-reduce or an
+all-to-all; what a broadcast or a message sends."""
 
 AMOUNTS = ("operations", "FLOPs", "bytes", "fresh bytes", "half FLOPs")
 """The amounts counted for each kind. ``bytes`` are those of all tensors read and written. ``fresh bytes`` are those of
@@ -35,10 +51,32 @@ _NUM_AMOUNTS = _PER_KIND * len(OP_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
+class Collectives:
+    """``num`` collectives of one kind (``COLLECTIVES``) over one ``dimension`` of the device mesh, of ``num_bytes`` in
+    total.
+
+    A ``dimension`` "" stands for all ranks of the gang. With ``overlaps`` the rank computes meanwhile, as it does while
+    FSDP2 communicates; otherwise it waits.
+    """
+
+    kind: str
+    dimension: str
+    overlaps: bool
+    num: float
+    num_bytes: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in COLLECTIVES:
+            raise ValueError(f"{self.kind!r} is none of {', '.join(COLLECTIVES)}")
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
-    """The ``AMOUNTS`` of each of ``OP_KINDS``, one kind after another in one tuple."""
+    """The ``AMOUNTS`` of each of ``OP_KINDS``, one kind after another in one tuple, and all ``collectives``: one entry
+    for each kind, dimension and whether they overlap."""
 
     amounts: tuple[float, ...] = (0,) * _NUM_AMOUNTS
+    collectives: tuple[Collectives, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.amounts) != _NUM_AMOUNTS:
@@ -60,13 +98,28 @@ class Work:
         return sum(self.amounts[2::_PER_KIND])
 
     def __add__(self, other: Work) -> Work:
-        return Work(tuple(a + b for a, b in zip(self.amounts, other.amounts, strict=True)))
+        amounts = tuple(a + b for a, b in zip(self.amounts, other.amounts, strict=True))
+        return Work(amounts, _merged(self.collectives, other.collectives))
 
     def __sub__(self, other: Work) -> Work:
         return self + other * -1
 
     def __mul__(self, factor: float) -> Work:
-        return Work(tuple(amount * factor for amount in self.amounts))
+        collectives = tuple(
+            replace(one, num=one.num * factor, num_bytes=one.num_bytes * factor) for one in self.collectives
+        )
+        return Work(tuple(amount * factor for amount in self.amounts), collectives)
+
+
+def _merged(some: tuple[Collectives, ...], others: tuple[Collectives, ...]) -> tuple[Collectives, ...]:
+    """The sums of both, without those that are nothing."""
+    if not some or not others:
+        return some or others
+    sums: dict[tuple[str, str, bool], tuple[float, float]] = {}
+    for one in (*some, *others):
+        num, num_bytes = sums.get(key := (one.kind, one.dimension, one.overlaps), (0, 0))
+        sums[key] = num + one.num, num_bytes + one.num_bytes
+    return tuple(Collectives(*key, *amounts) for key, amounts in sums.items() if any(amounts))
 
 
 class WorkCounter:
@@ -74,6 +127,7 @@ class WorkCounter:
 
     def __init__(self) -> None:
         self._amounts = [0.0] * len(Work().amounts)
+        self._collectives: dict[tuple[str, str, bool], list[float]] = {}
 
     def add(
         self, kind: str, flops: float = 0, num_bytes: float = 0, fresh_bytes: float = 0, half_flops: float = 0
@@ -82,14 +136,22 @@ class WorkCounter:
         for place, amount in enumerate((1, flops, num_bytes, fresh_bytes, half_flops), _FIRST[kind]):
             self._amounts[place] += amount
 
+    def communicate(self, kind: str, dimension: str, num_bytes: float, *, overlaps: bool = False) -> None:
+        """Count one collective (see ``Collectives``)."""
+        amounts = self._collectives.setdefault((kind, dimension, overlaps), [0.0, 0.0])
+        amounts[0] += 1
+        amounts[1] += num_bytes
+
     def clear(self) -> None:
         """Start again from zero."""
         self._amounts = [0.0] * len(self._amounts)
+        self._collectives.clear()
 
     @property
     def work(self) -> Work:
         """The work counted since the start or the last ``clear``."""
-        return Work(tuple(self._amounts))
+        collectives = (Collectives(*key, *amounts) for key, amounts in self._collectives.items())
+        return Work(tuple(self._amounts), tuple(collectives))
 
 
 _FIRST = {kind: _PER_KIND * number for number, kind in enumerate(OP_KINDS)}

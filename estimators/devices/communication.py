@@ -1,7 +1,8 @@
-"""Seconds that the ranks of a gang communicate, and how many of them a sharded step hides behind its computation.
+"""Seconds that the ranks of a gang communicate, and how many of them a step hides behind its computation.
 
 Collectives are modelled as rings in the alpha-beta model: a latency for each hop, and the bytes over the slowest link.
-Left out are trees and in-network reduction (NVLink SHARP), which NCCL uses where they are faster, and contention.
+Left out are trees and in-network reduction (NVLink SHARP), which NCCL uses where they are faster, and contention with
+other gangs.
 
 Sources: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, for
 the formulas; ``src/graph/tuning.cc`` of NCCL, which uses the same ones for its rings, for hops inside and across nodes.
@@ -10,33 +11,78 @@ the formulas; ``src/graph/tuning.cc`` of NCCL, which uses the same ones for its 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from estimators.axes import MESH, Spread
 from estimators.devices.kind import DeviceKind, Links
-from estimators.work import Work
+from estimators.work import Collectives, Work
+
+_NEIGHBOURS = MESH["spatial"].name
+"""The dimension whose ranks exchange messages with both neighbours. The first rank, which is traced, has only one."""
 
 
-def ring_seconds(num_bytes: float, num_ranks: int, links: Links) -> float:
-    """Seconds of one all-gather or reduce-scatter over ``num_ranks``, which fill link domains one after another.
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``num_ranks`` that communicate; the numbers of neighbours differ by ``stride``. Ranks fill link domains one after
+    another, the first rank of the group being the first of its domain."""
 
-    ``num_bytes`` is the size of the whole tensor: what an all-gather gives each rank, or what each rank contributes to
-    a reduce-scatter. With g ranks there are g − 1 hops, and (g − 1)/g of the bytes move over each link.
+    num_ranks: int
+    stride: int = 1
+
+    def num_domains(self, links: Links) -> int:
+        """Link domains that the ranks are in."""
+        return min(self.num_ranks, (self.num_ranks - 1) * self.stride // int(links.domain_size.value) + 1)
+
+    def num_beside(self, links: Links) -> int:
+        """Groups that cross between the same domains at the same time, and share the links there."""
+        return min(self.stride, int(links.domain_size.value))
+
+
+def collective_seconds(kind: str, num_bytes: float, group: Group, links: Links) -> float:
+    """Seconds of one collective of a whole tensor of ``num_bytes`` (see ``estimators.work.COLLECTIVES``).
+
+    With g ranks there are g − 1 hops, and (g − 1)/g of the bytes move over each link. An all-reduce is a reduce-scatter
+    and an all-gather, so it takes twice as many. A broadcast moves all bytes over each link, as does a message, which
+    takes one hop: across domains if the group is in several.
     """
-    if num_ranks == 1:
+    if group.num_ranks == 1:
         return 0.0
-    hops, hops_across = num_ranks - 1, -(-num_ranks // int(links.domain_size.value)) - 1
+    hops, moved_bytes = ring(kind, num_bytes, group.num_ranks)
+    domains = group.num_domains(links)
+    if (pace := links.paces.get(kind)) is not None and domains == 1:
+        seconds = pace.start_seconds.value + hops * pace.hop_seconds.value
+        return seconds + moved_bytes / pace.bytes_per_second.value
+    hops_across = 1 if kind == "message" and domains > 1 else hops * (domains - 1) / (group.num_ranks - 1)
     inside, across = links.inside, links.across
     latency = (hops - hops_across) * inside.latency_seconds.value + hops_across * across.latency_seconds.value
     speed = inside.bytes_per_second.value
-    if hops_across:
-        speed = min(speed, across.bytes_per_second.value)
-    return links.start_seconds.value + latency + hops / num_ranks * num_bytes / speed
+    if domains > 1:
+        speed = min(speed, across.bytes_per_second.value / group.num_beside(links))
+    return links.start_seconds.value + latency + moved_bytes / speed
+
+
+def ring_seconds(num_bytes: float, num_ranks: int, links: Links) -> float:
+    """Seconds of one all-gather or reduce-scatter of ``num_bytes`` over ``num_ranks`` that are neighbours."""
+    return collective_seconds("all_gather", num_bytes, Group(num_ranks), links)
+
+
+def ring(kind: str, num_bytes: float, num_ranks: int) -> tuple[int, float]:
+    """(hops, bytes over each link) of one collective of a whole tensor of ``num_bytes``."""
+    hops, share = num_ranks - 1, (num_ranks - 1) / num_ranks
+    if kind == "message":
+        return 1, num_bytes
+    if kind == "broadcast":
+        return hops, num_bytes
+    times = 2 if kind.endswith("all_reduce") else 1
+    return times * hops, times * share * num_bytes
 
 
 def message_seconds(num_bytes: float, sender: int, receiver: int, links: Links) -> float:
     """Seconds of one message between two ranks, which fill link domains one after another."""
     domain = int(links.domain_size.value)
-    link = links.inside if sender // domain == receiver // domain else links.across
+    is_inside = sender // domain == receiver // domain
+    if is_inside and "message" in links.paces:
+        return collective_seconds("message", num_bytes, Group(2), links)
+    link = links.inside if is_inside else links.across
     return links.start_seconds.value + link.latency_seconds.value + num_bytes / link.bytes_per_second.value
 
 
@@ -63,37 +109,48 @@ class StepTime:
         return self.exposed_seconds / self.seconds if self.seconds else 0.0
 
 
-def step_time(kind: DeviceKind, work: Work, num_ranks: int, num_micro_batches: int) -> StepTime | None:
-    """Seconds of a step that does ``work`` on each of ``num_ranks`` (FSDP); None for a gang if the links are not known.
+def step_time(kind: DeviceKind, spread: Spread, work: Work, num_micro_batches: int) -> StepTime | None:
+    """Seconds of a step that does ``work`` on each rank of ``spread``; None for a gang if the links are not known.
 
-    While a block computes, FSDP2 gathers the parameters of the next block and reduces the gradients of the one before
-    (Zhao et al., "PyTorch FSDP", VLDB 2023). So collectives are assumed to be hidden as far as there is computation to
-    hide them, except for the first gather and the last reduction of each micro-batch. Those are assumed to be of
-    average size. Gathers and reductions share the links.
+    Ranks on the same cores slow each other, whether they compute or communicate. Ranks wait for tensor, sequence and
+    spatial parallelism and for ZeRO-1. While a block computes, FSDP2 gathers the parameters of the next block and
+    reduces the gradients of the one before (Zhao et al., "PyTorch FSDP", VLDB 2023). So its collectives are assumed to
+    be hidden as far as there is computation to hide them, except for the first gather and the last reduction of each
+    micro-batch. Those are assumed to be of average size. Gathers and reductions share the links.
+
+    For a stage of a pipeline these are the seconds that it is busy; ``placement.planning.simulator`` knows when it
+    waits for others.
     """
-    compute_seconds = kind.seconds(work)
-    if num_ranks == 1:
+    slower = kind.sharing(spread.world_size)
+    compute_seconds = slower * kind.seconds(work)
+    if spread.world_size == 1:
         return StepTime(compute_seconds)
     if kind.links is None:
         return None
-    gather_seconds, gather = _all_of(work, "gather", num_ranks, kind.links)
-    reduce_seconds, reduce = _all_of(work, "reduce", num_ranks, kind.links)
-    total = gather_seconds + reduce_seconds
-    at_the_ends = min(total, num_micro_batches * (gather + reduce))
-    exposed = at_the_ends + max(0.0, total - at_the_ends - compute_seconds)
-    return StepTime(compute_seconds, total, exposed)
+    waiting = hidden = at_the_ends = 0.0
+    for one in work.collectives:
+        average = slower * _average_seconds(one, spread, kind.links)
+        if one.overlaps and kind.links.overlap:
+            hidden += one.num * average
+            at_the_ends += min(one.num, num_micro_batches) * average
+        else:
+            waiting += one.num * average
+    exposed = waiting + at_the_ends + max(0.0, hidden - at_the_ends - compute_seconds)
+    return StepTime(compute_seconds, waiting + hidden, exposed)
 
 
-def _all_of(work: Work, kind: Literal["gather", "reduce"], num_ranks: int, links: Links) -> tuple[float, float]:
-    """Seconds of all collectives of one kind, and of an average one.
+def _average_seconds(one: Collectives, spread: Spread, links: Links) -> float:
+    """Seconds of one of these collectives, if all are of the same size."""
+    if not one.num:
+        return 0.0
+    seconds = collective_seconds(one.kind, one.num_bytes / one.num, group_of(spread, one.dimension), links)
+    both_sides = one.kind == "message" and one.dimension == _NEIGHBOURS and spread.spatial > 2
+    return 2 * seconds if both_sides else seconds
 
-    A trace counts the bytes of all tensors that an operation takes and returns. For a tensor of N bytes on g ranks, an
-    all-gather takes a shard, and has the whole as argument and as result: (2 + 1/g) N. A reduce-scatter takes the
-    whole, and has the shard as argument and as result: (1 + 2/g) N.
-    """
-    num, _, num_bytes, *_ = work.of(kind)
-    if not num:
-        return 0.0, 0.0
-    counted = 2 + 1 / num_ranks if kind == "gather" else 1 + 2 / num_ranks
-    average = ring_seconds(num_bytes / counted / num, num_ranks, links)
-    return num * average, average
+
+def group_of(spread: Spread, dimension: str) -> Group:
+    """The ranks along a dimension of the mesh of ``spread``, by its name; "" means all ranks."""
+    if not dimension:
+        return Group(spread.world_size)
+    axis = next(axis for axis, row in MESH.items() if row.name == dimension)
+    return Group(getattr(spread, axis), spread.stride(axis))

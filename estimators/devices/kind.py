@@ -6,10 +6,10 @@ hand.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from estimators.work import OP_KINDS, Work
+from estimators.work import COLLECTIVES, OP_KINDS, Work
 
 Provenance = Literal["measured", "datasheet", "literature", "assumed"]
 
@@ -71,14 +71,34 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """A collective takes ``start_seconds``, ``hop_seconds`` for each hop, and the bytes that move over one link divided
+    by ``bytes_per_second``; hops and bytes are those of a ring (``devices.communication``)."""
+
+    start_seconds: Figure
+    hop_seconds: Figure
+    bytes_per_second: Figure
+
+
+@dataclass(frozen=True, slots=True)
 class Links:
     """How devices communicate: ``inside`` a link domain of up to ``domain_size`` devices, and ``across`` domains, where
-    the speed is that of all devices of a domain together. Every collective takes ``start_seconds`` in addition."""
+    the speed is that of all devices of a domain together. Every collective takes ``start_seconds`` in addition.
+
+    ``paces`` are those of collectives (``COLLECTIVES``) that were measured inside a domain, instead of ``inside``. With
+    ``overlap`` the collectives of FSDP2 run while ranks compute.
+    """
 
     inside: Link
     across: Link
     domain_size: Figure
     start_seconds: Figure
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        if unknown := self.paces.keys() - set(COLLECTIVES):
+            raise ValueError(f"unknown kinds of collective: {', '.join(sorted(unknown))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +106,8 @@ class DeviceKind:
     """A model of device. ``rates`` are by kind of operation (``OP_KINDS``); a kind without a rate takes no time.
 
     ``provenance`` says where the rates come from, and when; ``verified`` is False if no such device was timed.
-    A device kind without ``memory`` is a part of a host, whose memory is a budget (a virtual device).
+    A device kind without ``memory`` is a part of a host, whose memory is a budget (a virtual device). Its ranks share
+    the ``cores`` of the host.
     """
 
     name: str
@@ -95,6 +116,7 @@ class DeviceKind:
     verified: bool = True
     memory: Memory | None = None
     links: Links | None = None
+    cores: Figure | None = None
 
     def __post_init__(self) -> None:
         if unknown := self.rates.keys() - set(OP_KINDS):
@@ -104,16 +126,24 @@ class DeviceKind:
         """Seconds that a rank takes for ``work`` alone on its device, one operation after another."""
         return sum(rate.seconds(work.of(kind)) for kind, rate in self.rates.items())
 
+    def sharing(self, num_ranks: int) -> float:
+        """How many times as long each of ``num_ranks`` on one host takes as one that has a core for itself."""
+        return max(1.0, num_ranks / self.cores.value) if self.cores is not None else 1.0
+
     def figures(self) -> Iterator[tuple[str, Figure]]:
-        """Yield all figures of memory and links, each with a name that contains its unit."""
+        """Yield all figures of memory, links and cores, each with a name that contains its unit."""
         if self.memory is not None:
-            yield from ((f"{field.name}_bytes", getattr(self.memory, field.name)) for field in fields(Memory))
+            yield from ((f"{item.name}_bytes", getattr(self.memory, item.name)) for item in fields(Memory))
         if self.links is not None:
             for place in ("inside", "across"):
                 link: Link = getattr(self.links, place)
-                yield from ((f"{place}_{field.name}", getattr(link, field.name)) for field in fields(Link))
+                yield from ((f"{place}_{item.name}", getattr(link, item.name)) for item in fields(Link))
             yield "domain_size", self.links.domain_size
             yield "start_seconds", self.links.start_seconds
+            for name, pace in self.links.paces.items():
+                yield from ((f"{name}_{item.name}", getattr(pace, item.name)) for item in fields(Pace))
+        if self.cores is not None:
+            yield "cores", self.cores
 
 
 FLOP_COUNTER = DeviceKind("FLOPs", {kind: Rate(0.0, 1.0, 0.0, per_half_flop=1.0) for kind in OP_KINDS}, "", False)

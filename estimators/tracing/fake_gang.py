@@ -42,6 +42,12 @@ def fake_mesh(layout: Layout) -> Iterator[DeviceMesh | None]:
         dist.destroy_process_group()
 
 
+def groups_of(mesh: DeviceMesh) -> dict[str, tuple[str, int]]:
+    """Name of the process group along each dimension of ``mesh`` → name and size of the dimension."""
+    names = mesh.mesh_dim_names or ()
+    return {mesh.get_group(name).group_name: (name, mesh[name].size()) for name in names}
+
+
 @contextlib.contextmanager
 def _real_meshes() -> Iterator[None]:
     """Make meshes outside of fake mode. FSDP2 joins the mesh of a tensor-parallel parameter to its own while it shards,

@@ -1,4 +1,5 @@
-"""The cost of a torch operation: its kind (``estimators.work``), FLOPs and bytes, from its arguments and result."""
+"""The cost of a torch operation: its kind (``estimators.work``), FLOPs and bytes, from its arguments and result; and
+what a collective moves, over which process group."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
@@ -29,16 +31,47 @@ _PARTS = {
     "lookup": ("embedding", "index", "nll_loss"),
     "function": ("softmax", "gelu_", "silu_", "tanh_", "sigmoid_", "logsumexp", "bernoulli", "dropout"),
     "copy": ("_foreach_copy", "all_gather_copy_in", "chunk_cat"),
-    "gather": ("allgather", "all_gather", "broadcast", "alltoall", "all_to_all"),
-    "reduce": ("allreduce", "all_reduce", "reduce_scatter"),
 }
+_Known = dict[str, tuple[str, int | None]]  # operation → kind of collective, and place of the argument that is whole
+_FILLS: _Known = {
+    "_allgather_base_": ("all_gather", 0),
+    "allgather_": ("all_gather", 0),
+    "allgather_coalesced_": ("all_gather", 0),
+    "allgather_into_tensor_coalesced_": ("all_gather", 0),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "reduce_scatter_": ("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
+    "allreduce_": ("all_reduce", 0),
+    "allreduce_coalesced_": ("all_reduce", 0),
+    "reduce_": ("broadcast", 0),  # as long as a broadcast, in the other direction
+    "broadcast_": ("broadcast", 0),
+    "alltoall_": ("all_to_all", 1),
+    "alltoall_base_": ("all_to_all", 1),
+    "send": ("message", 0),  # the other end is not counted again
+}
+_RETURNS: _Known = {  # functional collectives; None: the result is the whole tensor
+    "all_gather_into_tensor": ("new_all_gather", None),
+    "all_gather_into_tensor_coalesced": ("new_all_gather", None),
+    "reduce_scatter_tensor": ("new_reduce_scatter", 0),
+    "reduce_scatter_tensor_coalesced": ("new_reduce_scatter", 0),
+    "all_reduce": ("new_all_reduce", 0),
+    "all_reduce_coalesced": ("new_all_reduce", 0),
+    "all_reduce_": ("all_reduce", 0),
+    "all_reduce_coalesced_": ("all_reduce", 0),
+    "all_to_all_single": ("all_to_all", 0),
+    "shard_dim_alltoall": ("all_to_all", 0),
+    "broadcast": ("broadcast", 0),
+    "broadcast_": ("broadcast", 0),
+}
+_OF_NAMESPACE = {"c10d": _FILLS, "_c10d_functional": _RETURNS, "_dtensor": _RETURNS}
 
 
 @cache
 def kind_of(operation: Any) -> str | None:
-    """One of ``OP_KINDS``; None for operations that move no data: views, and memory that is only allocated."""
+    """One of ``OP_KINDS``; None for collectives (``collective_of``) and for operations that move no data: views, and
+    memory that is only allocated."""
     name = operation._overloadpacket.__name__
-    if operation.is_view or name in _IDLE or operation.namespace == "prim":
+    if operation.is_view or name in _IDLE or operation.namespace == "prim" or operation.namespace in _OF_NAMESPACE:
         return None
     for kind, names in _KINDS.items():
         if name in names:
@@ -58,6 +91,30 @@ def amounts_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], ou
     fresh = sum(t.numel() * t.itemsize for t in large if t.untyped_storage()._cdata not in known)
     flops = flops_of(operation, args, kwargs, out)
     return flops, num_bytes, fresh, flops if given and given[-1].itemsize <= 2 else 0.0
+
+
+def collective_of(operation: Any, args: tuple[Any, ...], out: Any) -> tuple[str, str, int] | None:
+    """(kind of ``COLLECTIVES``, name of the process group, bytes of the whole tensor); None for other operations."""
+    known = _collective(operation)
+    if known is None:
+        return None
+    kind, place = known
+    if kind == "all_reduce" and operation.namespace == "c10d" and not any(arg is False for arg in args):
+        kind = "queued_all_reduce"  # by default such an operation is asynchronous
+    whole = _tensors(out if place is None else args[place])
+    group = next(arg for arg in reversed(args) if isinstance(arg, str) or _is_group(arg))
+    name = group if isinstance(group, str) else dist.ProcessGroup.unbox(group).group_name
+    return kind, name, sum(tensor.numel() * tensor.itemsize for tensor in whole)
+
+
+@cache
+def _collective(operation: Any) -> tuple[str, int | None] | None:
+    names = _OF_NAMESPACE.get(operation.namespace)
+    return names.get(operation._overloadpacket.__name__) if names is not None else None
+
+
+def _is_group(arg: Any) -> bool:
+    return isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type())
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import dropwhile, zip_longest
 from typing import Any
 from unittest import mock
@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimators.peaks.depth import Passes
 from estimators.tracing import kernels, sparse  # noqa: F401  (registers kernels)
+from estimators.tracing.operations import collective_of
 from estimators.tracing.outcomes import Outcomes
 from estimators.tracing.values import Values, depends_on_values, takes_masks
 from estimators.work import Work, WorkCounter
@@ -39,10 +40,21 @@ class _EndOfForward(BaseException):
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Logs the life of every storage of a fake tensor: allocated when first seen, freed when nothing refers to it."""
 
-    def __init__(self, fake: FakeTensorMode, *, workspaces: bool = True, even: bool = True) -> None:
-        """``workspaces``: also log the memory that a CPU's kernels use internally. ``even``: see ``Values``."""
+    def __init__(
+        self,
+        fake: FakeTensorMode,
+        *,
+        workspaces: bool = True,
+        even: bool = True,
+        groups: Mapping[str, tuple[str, int]] | None = None,
+    ) -> None:
+        """``workspaces``: also log the memory that a CPU's kernels use internally. ``even``: see ``Values``.
+
+        ``groups`` maps the names of process groups to the dimension of the mesh that they lie along, and its size.
+        Collectives of other groups count as collectives of the whole gang.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
-        self._workspaces = workspaces
+        self._workspaces, self._groups = workspaces, groups or {}
         self.log: list[tuple[int, int]] = []
         self.live_bytes = 0
         self.categories: list[str] = []  # of the buffers in the log, by number
@@ -186,6 +198,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outcome = self._outcomes.learn(key, func, args, kwargs, out)
         if outcome.kind is not None:
             self._done.add(outcome.kind, *outcome.amounts)
+        elif (collective := collective_of(func, args, out)) is not None:
+            self._communicate(*collective)
         self.values.follow(func, args, kwargs, out)
         workspaces = outcome.workspace if self._workspaces else ()
         if type(out) is FakeTensor and not workspaces:
@@ -196,6 +210,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(leaf, FakeTensor):
                     self._see(leaf)
         return out
+
+    def _communicate(self, kind: str, group: str, num_bytes: int) -> None:
+        dimension, num_ranks = self._groups.get(group, ("", 2))
+        if num_ranks > 1:
+            # FSDP2 communicates on streams of its own; whoever communicates on the compute stream waits.
+            overlaps = torch.cpu.current_stream() is not self._compute
+            self._done.communicate(kind, dimension, num_bytes, overlaps=overlaps)
 
     def _sparse(self, operation: Any, args: tuple[Any, ...]) -> Any:
         """The result of an operation on sparse gradients; None for other tensors."""

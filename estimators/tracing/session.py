@@ -29,7 +29,7 @@ from estimators.peaks.envelope import EventLog
 from estimators.peaks.units import Outline
 from estimators.tracing.blocks import are_equal, container_of, lengthen, shorten
 from estimators.tracing.cuda import as_on_cuda
-from estimators.tracing.fake_gang import fake_mesh
+from estimators.tracing.fake_gang import fake_mesh, groups_of
 from estimators.tracing.recorder import Batch, Recorder
 from estimators.tracing.stand_ins import stand_ins
 from estimators.work import Work
@@ -124,7 +124,12 @@ class Session:
                 modes.enter_context(as_on_cuda())
             self._mesh = modes.enter_context(fake_mesh(self._wanted))
             fake = modes.enter_context(_FakeMode(allow_non_fake_inputs=True))
-            recorder = Recorder(fake, workspaces=not self._recipe.on_cuda, even=self._draw != UNEVEN)
+            recorder = Recorder(
+                fake,
+                workspaces=not self._recipe.on_cuda,
+                even=self._draw != UNEVEN,
+                groups=groups_of(self._mesh) if self._mesh is not None else None,
+            )
             self._recorder = modes.enter_context(recorder)
             modes.enter_context(stand_ins(self._recorder.values))
             modes.enter_context(torch.random.fork_rng(devices=[]))

@@ -71,8 +71,8 @@ def estimate(
     gath     sharded parameters while they are gathered to full size
     reserve  peak plus a margin for memory that a trace does not see
     max      largest micro-batch at which the plan still fits a device
-    step     time of an optimizer step; on virtual devices of one with a core
-             to itself, and only after `scamp calibrate`
+    step     time of an optimizer step; on virtual devices, which share this
+             machine's cores, only after `scamp calibrate`
 
     With --device also:
 
@@ -200,10 +200,11 @@ def _show_plan(
 def calibrate(data_dir: DataDir = None) -> None:
     """Measure this machine's CPU and GPUs, for the step times that `scamp estimate` predicts.
 
-    It takes about 30 seconds for the CPU and a minute for each model of GPU.
-    Leave one GPU of each model idle meanwhile. The measured speed and memory
-    outside of PyTorch's allocator then replace the literature's figures for
-    `scamp estimate --device`.
+    It takes about a minute for the CPU, on which a few ranks also measure how
+    fast they communicate, and a minute for each model of GPU. Leave one GPU of
+    each model idle meanwhile. The measured speed and memory outside of
+    PyTorch's allocator then replace the literature's figures for `scamp
+    estimate --device`.
     """
     from scamp_service.cluster.gpus import inventory
     from scamp_service.sizing.calibration import calibrate_cpu, calibrate_gpu, one_of_each
@@ -222,6 +223,9 @@ def _print_kind(kind: DeviceKind) -> None:
     out.print(f"{kind.name}: {kind.provenance}", highlight=False, soft_wrap=True)
     if per_flop := kind.rates["matmul"].per_flop:  # a fit may give zero
         out.print(f"{1e-9 / per_flop:.3g} GFLOP/s for matrix multiplication", highlight=False)
+    if kind.links is not None and kind.cores is not None:
+        speed = kind.links.inside.bytes_per_second.value
+        out.print(f"{speed / 1e9:.3g} GB/s between ranks, which share {kind.cores.value:.3g} cores", highlight=False)
     if kind.memory is not None:
         outside = kind.memory.outside_bytes(1) / MIB
         out.print(f"{outside:.0f} MiB of a process's memory is outside PyTorch's tensors", highlight=False)

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from estimators.devices.kind import FLOP_COUNTER
+from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.model import Plan, Prediction
 from placement.model import Cluster
 from placement.planning.passes import Action
 from placement.planning.pipelines import FORWARD_SHARE, Pipeline, list_pipelines, order
 from placement.planning.planner import Option
+from placement.planning.shared_cores import seconds_on
 from placement.planning.simulator import Interval
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.estimate import Estimate, Estimator
@@ -137,7 +138,8 @@ def compare(estimator: Estimator, params: Mapping[str, Any], cluster: Cluster) -
     except InvalidInput as refused:
         refusal = str(refused)
         pipelines = [replace(one, plan=None) for one in pipelines]
-    alternatives = [*(_of_option(found, option) for option in found.options), *map(_of_pipeline, pipelines)]
+    options = (_of_option(found, option) for option in found.options)
+    alternatives = [*options, *(_of_pipeline(pipeline, found.kind) for pipeline in pipelines)]
     return Comparison(found, sorted(alternatives, key=_order), refusal)
 
 
@@ -167,14 +169,14 @@ def _of_option(found: Estimate, option: Option) -> Alternative:
     return Alternative(plan, *sizes, seconds, 0.0, share, option.prediction, option.fits, option=option)
 
 
-def _of_pipeline(pipeline: Pipeline) -> Alternative:
+def _of_pipeline(pipeline: Pipeline, kind: DeviceKind | None) -> Alternative:
     simulation, schedule = pipeline.simulation, pipeline.schedule
     return Alternative(
         pipeline.plan,
         schedule.num_ranks,
         pipeline.micro_batch,
         schedule.num_micro_batches,
-        pipeline.seconds,
+        seconds_on(simulation, kind or FLOP_COUNTER),
         simulation.bubble_share,
         simulation.communication_share,
         pipeline.prediction,

@@ -147,15 +147,15 @@ class Estimate:
     def step_time(self, option: Option) -> StepTime | None:
         """Time of one optimizer step.
 
-        None when nothing was calibrated or traced, when the plan does not fit, and for several virtual devices, whose
-        links are unknown.
+        None when nothing was calibrated or traced, when the plan does not fit, and for several devices whose links are
+        unknown.
         """
         work = self.profile.work.get(option.plan.layout)
         if self.kind is None or work is None or not option.fits:
             return None
         plan = option.plan
         step = work.step(plan.micro_batch, plan.num_micro_batches)
-        return step_time(self.kind, step, plan.world_size, plan.num_micro_batches)
+        return step_time(self.kind, plan.layout, step, plan.num_micro_batches)
 
     def outside_bytes(self, option: Option) -> int:
         """Bytes of one rank outside of the allocator: CUDA context, workspaces, NCCL. 0 on virtual devices."""

@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from estimators.devices.kind import DeviceKind, Rate
-from estimators.work import OP_KINDS, StepWork, Work, WorkCounter
+from estimators.work import OP_KINDS, Collectives, StepWork, Work, WorkCounter
 from workloads.calibration.measure import _fit
 
 
@@ -38,8 +38,41 @@ def test_a_step_is_its_micro_batches_and_the_update() -> None:
     assert work.of("copy") == only(3, 0, 21) and work.of("other") == only(1, 0, 100)
 
 
+def talking(kind: str, *sizes: float, dimension: str = "dp", overlaps: bool = False) -> Work:
+    counter = WorkCounter()
+    for num_bytes in sizes:
+        counter.communicate(kind, dimension, num_bytes, overlaps=overlaps)
+    return counter.work
+
+
+def test_collectives_add_up_by_kind_dimension_and_whether_ranks_wait() -> None:
+    one = talking("all_gather", 8, 2)
+    assert one.collectives == (Collectives("all_gather", "dp", False, 2, 10),)
+    assert (one + one).collectives == (one * 2).collectives == (Collectives("all_gather", "dp", False, 4, 20),)
+    others = [
+        talking("all_reduce", 1),
+        talking("all_gather", 1, dimension="tp"),
+        talking("all_gather", 1, overlaps=True),
+    ]
+    assert len(sum(others, one).collectives) == 4
+    assert one + others[0] - one == others[0] and one - one == Work()
+    assert (Work() + one).collectives == (one + counted(("copy", 0, 1))).collectives == one.collectives
+    with pytest.raises(ValueError, match="'shout' is none of all_gather, "):
+        Collectives("shout", "dp", False, 1, 1)
+
+
+def test_collectives_of_a_step_are_affine_in_the_micro_batch() -> None:
+    two, four = talking("message", 20, 20), talking("message", 40, 40)
+    per_sample = (four - two) * (1 / 2)
+    step = StepWork(two - per_sample * 2, per_sample, talking("broadcast", 5)).step(3, 2)
+    assert step.collectives == (
+        Collectives("message", "dp", False, 4, 120),
+        Collectives("broadcast", "dp", False, 1, 5),
+    )
+
+
 def test_what_is_written_is_read_again_and_anything_else_is_refused() -> None:
-    step = StepWork(counted(("copy", 0, 7)), counted(("matmul", 10, 2)), Work())
+    step = StepWork(counted(("copy", 0, 7)), counted(("matmul", 10, 2)), talking("all_reduce", 5, overlaps=True))
     assert TypeAdapter(StepWork).validate_json(json.dumps(asdict(step))) == step
     kind = DeviceKind("a CPU", {"matmul": Rate(1e-6, 2e-11, 3e-10, 4e-10)}, "measured today")
     kinds = TypeAdapter(DeviceKind)

@@ -4,7 +4,8 @@
 of a few models are timed in several rounds. For each kind of operation, operations · a + FLOPs · b + bytes · c + … is
 fitted to the median seconds, with no negative term. On a CPU, with one thread and the allocator settings of ranks,
 there is a term for fresh bytes; on a GPU, one for FLOPs on 16-bit numbers. The time that steps take between operations,
-in Python and in autograd, is fitted to whole steps of the same models. For a GPU the result also has the memory that
+in Python and in autograd, is fitted to whole steps of the same models. On a CPU, ranks that communicate over gloo are
+measured too (``workloads.calibration.links``). For a GPU the result also has the memory that
 the driver offers, and the memory that a process takes outside its tensors.
 """
 
@@ -29,6 +30,7 @@ from scipy.optimize import nnls
 from estimators.devices.catalogue import COMMUNICATORS, KINDS
 from estimators.devices.kind import DeviceKind, Figure, Memory, Rate
 from estimators.work import OP_KINDS, Work
+from workloads.calibration.links import measure_host
 from workloads.calibration.probes import Clock, GpuTime, Probe, ProcessorTime, Sample, apart, steps
 from workloads.training.warm_up import warm_up
 
@@ -43,11 +45,15 @@ def prepare() -> None:
     warm_up(CPU, None)
 
 
-def calibrate_cpu() -> DeviceKind:
-    """The rates of this machine's CPU; takes about 30 seconds on one core."""
+def calibrate_cpu(rounds: int = NUM_ROUNDS) -> DeviceKind:
+    """The rates of this machine's CPU, and the links between ranks on it; takes about 50 seconds."""
     prepare()
-    rates, steadiness = _rates(CPU, ProcessorTime())
-    return DeviceKind(cpu_name(), rates, f"measured {date.today()}, 1 thread, torch {torch.__version__}, {steadiness}")
+    rates, steadiness = _rates(CPU, ProcessorTime(), rounds)
+    source = f"{date.today()}, torch {torch.__version__}"
+    host = measure_host(source, rounds)
+    rates["sharded"] = Rate(host.sharded_seconds, 0.0, 0.0)
+    provenance = f"measured {date.today()}, 1 thread, torch {torch.__version__}, {steadiness}"
+    return DeviceKind(cpu_name(), rates, provenance, links=host.links, cores=host.cores)
 
 
 def calibrate_gpu(uuid: str, name: str) -> DeviceKind:
@@ -94,10 +100,10 @@ def held_bytes(uuid: str) -> int:
         pynvml.nvmlShutdown()
 
 
-def _rates(device: torch.device, clock: Clock) -> tuple[dict[str, Rate], str]:
+def _rates(device: torch.device, clock: Clock, rounds: int = NUM_ROUNDS) -> tuple[dict[str, Rate], str]:
     """Rates by kind of operation, and a phrase that says how far the rounds were apart."""
     probes = [Probe(step, clock) for step in steps(device)]
-    for _ in range(NUM_ROUNDS):
+    for _ in range(rounds):
         for probe in probes:
             probe.measure()
     by_kind: dict[str, list[Sample]] = defaultdict(list)
@@ -154,9 +160,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", metavar="UUID", help="measure this GPU, the only one that CUDA shows, not the CPU")
     parser.add_argument("--name", default="GPU", help="name of the GPU's device kind (GPU)")
+    parser.add_argument("--rounds", type=int, default=NUM_ROUNDS, help=f"rounds over all of the CPU's ({NUM_ROUNDS})")
     options = parser.parse_args()
     torch.manual_seed(0)
-    kind = calibrate_gpu(options.gpu, options.name) if options.gpu else calibrate_cpu()
+    kind = calibrate_gpu(options.gpu, options.name) if options.gpu else calibrate_cpu(options.rounds)
     print(json.dumps(asdict(kind)))
 
 

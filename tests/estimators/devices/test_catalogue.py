@@ -7,7 +7,6 @@ from estimators.devices.kind import DeviceKind
 from estimators.model import MIB
 from estimators.work import OP_KINDS, WorkCounter
 
-ASKED_OF_LINKS = {"gather", "reduce"}
 OF_PYTHON = {"sharded"}
 
 
@@ -25,7 +24,7 @@ def test_every_figure_has_a_source_and_no_kind_claims_to_be_measured(kind: Devic
     for name, figure in figures.items():
         assert figure.value > 0 and figure.source and name.endswith(("_bytes", "_seconds", "_per_second", "_size"))
         assert figure.provenance in ("datasheet", "literature", "assumed")
-    assert kind.rates.keys() == set(OP_KINDS) - ASKED_OF_LINKS - OF_PYTHON
+    assert kind.rates.keys() == set(OP_KINDS) - OF_PYTHON
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

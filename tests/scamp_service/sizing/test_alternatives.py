@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from estimators.devices.catalogue import gpu
-from estimators.devices.kind import DeviceKind, Rate
+from estimators.devices.kind import DeviceKind, Figure, Rate
 from placement.planning.planner import Option
 from scamp_service.cli.plan_table import footnotes
 from scamp_service.sizing.alternatives import Comparison, compare
@@ -74,6 +74,15 @@ def test_the_best_come_first(folder: Path, pool: TracePool) -> None:
     for kind in (None, SLOW):
         seconds = [float(f"{one.seconds or 0:.6g}") for one in compared(folder, pool, kind).alternatives]
         assert seconds == sorted(seconds) and all(seconds)
+
+
+def test_pipelines_on_shared_cores_take_longer_than_simulated(folder: Path, pool: TracePool) -> None:
+    one_core = replace(SLOW, cores=Figure(1, "assumed", "made up"))
+    for one in compared(folder, pool, one_core).alternatives:
+        if one.pipeline is not None:
+            assert one.seconds is not None and one.seconds > 1.2 * one.pipeline.seconds
+    for one in compared(folder, pool, SLOW).alternatives:
+        assert one.pipeline is None or one.seconds == pytest.approx(one.pipeline.seconds)
 
 
 def test_flops_stand_for_seconds_where_no_speed_is_known(folder: Path, pool: TracePool) -> None:

@@ -18,7 +18,7 @@ from estimators.devices.kind import DeviceKind, Figure, Rate
 from estimators.memory import VIRTUAL_MARGIN
 from estimators.model import CATEGORIES, MIB, Layout, Plan, Prediction
 from estimators.profile import ModelProfile
-from estimators.work import StepWork, Work
+from estimators.work import COLLECTIVES, StepWork, Work
 from placement.model import Cluster
 from placement.planning.planner import ChosenPlan, NoPlan, Option
 from scamp_service.cli.estimate_table import as_table, footnotes, headline
@@ -111,6 +111,11 @@ def test_seconds_are_told_where_something_was_calibrated_and_one_rank_works_alon
     found = Estimator("vit_digits", None, folder, slow, pool=pool).estimate(MEDIUM, devices(2, 96))
     plain, recompute, *gangs = (data["step_seconds"] for data in found.to_json()["options"])
     assert plain is not None and recompute is not None and recompute > plain and gangs == [None, None]
+    linked = replace(slow, links=gpu("H100").links)
+    joined = Estimator("vit_digits", None, folder, linked, pool=pool).estimate(MEDIUM, devices(2, 96)).to_json()
+    assert [data["step_seconds"] for data in joined["options"][:2]] == [plain, recompute]
+    assert all(data["communication_share"] > 0 for data in joined["options"][2:])
+    assert "inside_bytes_per_second" in joined["device"]["figures"]
     products = found.profile.work[Layout()].step(32, 1).of("matmul")[1]
     assert (
         plain == pytest.approx(1e-6 * products) and products > 0.9 * 32 * found.profile.work[Layout()].per_sample.flops
@@ -216,6 +221,9 @@ def test_this_machine_is_calibrated_once_and_a_damaged_file_counts_as_none(tmp_p
     kind = calibrated(tmp_path)
     assert kind is not None and kind.name in told and kind.provenance.startswith("measured 20")
     assert kind.rates["matmul"].per_flop > 0 and kind.rates["other"].per_op > 0
+    assert kind.links is not None and kind.links.paces.keys() == set(COLLECTIVES) - {"all_to_all"}
+    assert all(pace.bytes_per_second.value < 1e12 for pace in kind.links.paces.values())
+    assert kind.rates["sharded"].per_op > 0 and kind.cores is not None and kind.cores.value > 0.5
     (file,) = tmp_path.glob("device_kinds/*.json")
     file.write_text(file.read_text()[:-9])
     assert calibrated(tmp_path) is None

@@ -1,0 +1,114 @@
+"""Collectives in traces: how many, over which dimension of the mesh, of how many bytes, and whether ranks wait."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from estimators.model import Layout, Plan
+from estimators.tracing.session import Recipe, Session, Step
+from estimators.tracing.tracer import trace
+from estimators.work import Work
+from workloads.loading import load_workload
+from workloads.sandbox.recipe import recipe_of
+
+WIDTH, CONTEXT, DEPTH = 32, 8, 5
+BLOCK_PARAMS = 12 * WIDTH * WIDTH + 13 * WIDTH
+Key = tuple[str, str, bool]
+
+
+def gpt(depth: int) -> Recipe:
+    return recipe_of(
+        load_workload("stdlib_gpt", None)({"depth": depth, "width": WIDTH, "heads": 4, "context": CONTEXT})
+    )
+
+
+def counted(work: Work) -> dict[Key, tuple[float, float]]:
+    return {(one.kind, one.dimension, one.overlaps): (one.num, one.num_bytes) for one in work.collectives}
+
+
+def step(plan: Plan) -> dict[Key, tuple[float, float]]:
+    """Collectives of a step of one micro-batch, for pipelines of all."""
+    return counted(_steps(plan).passes.work + _steps(plan).update.work)
+
+
+@cache
+def _steps(plan: Plan) -> Step:
+    with Session(gpt(DEPTH), plan.layout) as session:
+        session.spread()
+        return session.step(plan.micro_batch)
+
+
+def test_fsdp_gathers_each_block_twice_and_the_ends_once_and_reduces_all_while_it_computes() -> None:
+    found = step(Plan(2, dp_shard=2))
+    (num_gathers, gathered), (num_reductions, reduced) = found.pop(("all_gather", "dp", True)), found.popitem()[1]
+    assert (num_gathers, num_reductions, found) == (2 * DEPTH + 1, DEPTH + 1, {})
+    assert gathered - reduced == pytest.approx(4 * DEPTH * BLOCK_PARAMS, rel=0.01)
+
+
+def test_bytes_are_those_of_the_whole_tensor_whatever_the_number_of_ranks() -> None:
+    two, four = step(Plan(2, dp_shard=2)), step(Plan(2, dp_shard=4))
+    assert two.keys() == four.keys()
+    for kind, amounts in two.items():
+        assert amounts == pytest.approx(four[kind], rel=0.01)  # shards are padded
+
+
+def test_replicas_of_shards_reduce_their_shards_over_the_other_dimension() -> None:
+    found = step(Plan(2, dp_shard=2, dp_replicate=2))
+    num, num_bytes = found["all_reduce", "replicate", True]
+    assert num == DEPTH + 1 and 2 * num_bytes == found["reduce_scatter", "dp", True][1]
+
+
+def test_tensor_parallel_ranks_wait_for_two_sums_of_activations_in_each_pass_of_a_block() -> None:
+    for samples in (2, 8):
+        activations = 4 * samples * CONTEXT * WIDTH
+        assert step(Plan(samples, tp=2)) == {("new_all_reduce", "tp", False): (4 * DEPTH, 4 * DEPTH * activations)}
+
+
+def test_sequence_parallel_ranks_gather_and_scatter_instead() -> None:
+    found = step(Plan(2, tp=2, sequence_parallel=True))
+    activations = 4 * 2 * CONTEXT * WIDTH
+    assert found["new_reduce_scatter", "tp", False] == (4 * DEPTH, 4 * DEPTH * activations)
+    assert found["new_all_gather", "tp", False][0] == 4 * DEPTH + 2
+
+
+def test_each_dimension_counts_its_own() -> None:
+    both = step(Plan(2, dp_shard=2, tp=2))
+    assert {dimension for _, dimension, _ in both} == {"dp", "tp"}
+    assert both["new_all_reduce", "tp", False] == step(Plan(2, tp=2))["new_all_reduce", "tp", False]
+
+
+def test_zero_1_communicates_in_the_update_alone_and_waits() -> None:
+    steps = _steps(Plan(2, dp_replicate=2, zero1=True))
+    assert not steps.passes.work.collectives
+    found = counted(steps.update.work)
+    assert found.keys() == {("queued_all_reduce", "replicate", False), ("broadcast", "replicate", False)}
+    assert found["queued_all_reduce", "replicate", False][1] == found["broadcast", "replicate", False][1]
+
+
+def test_a_stage_sends_one_message_for_each_pass_of_a_micro_batch() -> None:
+    plan = Plan(2, 4, pp=2)
+    assert step(plan) == {("message", "pp", False): (4, 4 * 4 * 2 * CONTEXT * WIDTH)}
+
+
+def test_space_sends_halos_and_sums_statistics_and_its_gradients_overlap() -> None:
+    workload = load_workload("unet3d_blobs", None)({"side": 8, "width": 4, "levels": 1})
+    with Session(recipe_of(workload), Layout(spatial=2)) as session:
+        session.spread()
+        found = counted(session.passes(2).work)
+    assert found.keys() == {
+        ("message", "spatial", False),
+        ("all_reduce", "spatial", False),
+        ("all_reduce", "spatial", True),
+    }
+
+
+def test_a_trace_of_a_few_blocks_counts_the_collectives_of_all_blocks_for_any_micro_batch() -> None:
+    for plan in (Plan(2, dp_shard=2), Plan(8, tp=2)):
+        found = trace(gpt(DEPTH), plan.layout, 4)
+        assert found.equal_blocks and counted(found.work.step(plan.micro_batch, 1)) == step(plan)
+
+
+def test_a_single_rank_has_none() -> None:
+    assert not step(Plan(2))
