@@ -10,6 +10,7 @@ the formulas; ``src/graph/tuning.cc`` of NCCL, which uses the same ones for its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from estimators.axes import MESH, Spread
@@ -121,16 +122,29 @@ def step_time(kind: DeviceKind, spread: Spread, work: Work, num_micro_batches: i
     For a stage of a pipeline these are the seconds that it is busy; ``placement.planning.simulator`` knows when it
     waits for others.
     """
-    slower = kind.sharing(spread.world_size)
-    compute_seconds = slower * kind.seconds(work)
+    computing = kind.seconds(work)
     if spread.world_size == 1:
-        return StepTime(compute_seconds)
+        return StepTime(computing)
     if kind.links is None:
         return None
+    return gang_time(kind, kind.links, spread, computing, work.collectives, num_micro_batches)
+
+
+def gang_time(
+    kind: DeviceKind,
+    links: Links,
+    spread: Spread,
+    computing_seconds: float,
+    collectives: Sequence[Collectives],
+    num_micro_batches: int,
+) -> StepTime:
+    """The same for a rank that alone on its device would compute for ``computing_seconds``."""
+    slower = kind.sharing(spread.world_size)
+    compute_seconds = slower * computing_seconds
     waiting = hidden = at_the_ends = 0.0
-    for one in work.collectives:
-        average = slower * _average_seconds(one, spread, kind.links)
-        if one.overlaps and kind.links.overlap:
+    for one in collectives:
+        average = slower * _average_seconds(one, spread, links)
+        if one.overlaps and links.overlap:
             hidden += one.num * average
             at_the_ends += min(one.num, num_micro_batches) * average
         else:

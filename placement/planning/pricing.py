@@ -6,29 +6,23 @@ a plan is chosen by always comes from a trace.
 
 Seconds are those of a rank that has its device for itself. With F the forward share of a unit's time, recompute adds F
 of it, selective recompute F of what is neither a product of matrices nor attention. A 1F1B pipeline of p stages takes
-the time of (m + p − 1) / m steps of its slowest stage. Collectives are rings (``estimators.devices.communication``):
-
-- FSDP gathers every unit's parameters twice and reduces its gradients once per micro-batch; this overlaps with
-  computation, but for the ends;
-- tensor parallel ranks add up the outputs of each block twice in either pass, and wait for it;
-- stages send the output of a micro-batch and get its gradient back;
-- slabs exchange rows at every convolution and sums at every normalisation: hops, as the messages are small;
-- replicas add up all gradients once per step, and with ZeRO-1 send each other the updated parameters.
+the time of (m + p − 1) / m steps of its slowest stage. The collectives of a way are those that its trace would have, and
+``estimators.devices.communication`` turns them into seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from estimators.axes import Spread
+from estimators.axes import MESH, Spread
 from estimators.devices.assumed import ASSUMED_LINKS
-from estimators.devices.communication import message_seconds, ring_seconds
+from estimators.devices.communication import gang_time
 from estimators.devices.kind import DeviceKind
 from estimators.model import Layout, blocks_of_stage
 from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
-from estimators.work import OP_KINDS, Work
+from estimators.work import OP_KINDS, Collectives, Work
 
 FORWARD_SHARE = 1 / 3
 """Share of the forward pass in a unit's time: the backward pass has two products of matrices for each of its own."""
@@ -39,6 +33,12 @@ WHOLE_SHARE = 0.4
 """Share of a block's activations that tensor parallelism does not divide: what lies between the divided layers."""
 
 BYTES_PER_PARAMETER = 4
+TENSORS_PER_BLOCK = 12
+"""Parameters of a block of a transformer; ZeRO-1 adds up the gradient of each by itself."""
+SHARDED_PER_BLOCK = 68
+"""Operations on DTensors of a tensor-parallel block of a transformer in both passes: 64, and 72 if sequences are
+divided."""
+
 _SLOW = ("matmul", "convolution", "attention")
 _TRANSIENT = ("scratch", "workspace", "batch", "slack")
 
@@ -57,21 +57,24 @@ class Pricer:
     """Prices the ways of one candidate on devices of one kind."""
 
     def __init__(self, profile: ModelProfile, kind: DeviceKind) -> None:
-        self._profile, self._kind = profile, kind
-        self._links = kind.links or ASSUMED_LINKS
+        """``profile`` must have units."""
+        self._profile, self._links = profile, kind.links or ASSUMED_LINKS
+        self._kind = replace(kind, cores=None)  # all devices are busy, so all ranks share cores in the same way
         each = [unit for unit in profile.units for _ in range(unit.count)]
         last = len(each) - 1
         self._units = [_costs(unit, kind, 0 < number < last or not last) for number, unit in enumerate(each)]
         self._corrections: dict[int, float] = {}
         self._state_bytes_per_parameter = profile.state_bytes / max(1, profile.num_params)
+        self._update_seconds = kind.seconds(profile.work[Layout()].update)
+        self._sharded_seconds = kind.rates["sharded"].per_op if "sharded" in kind.rates else 0.0
 
     def price(self, way: Spread, micro_batch: int, num_micro_batches: int) -> Price:
-        """Price of a step of so many micro-batches on each rank. The profile must have units."""
+        """Price of a step of so many micro-batches on each rank."""
         computing = self._compute_seconds(way, micro_batch, num_micro_batches)
-        waiting = self._communication_seconds(way, micro_batch, num_micro_batches, computing)
-        update = self._kind.seconds(self._profile.work[Layout()].update) / _state_shards(way)
+        collectives = list(self._collectives(way, micro_batch, num_micro_batches))
+        time = gang_time(self._kind, self._links, way, computing, collectives, num_micro_batches)
         peak_bytes = self._peak_bytes(way, micro_batch, num_micro_batches) * self._correction(micro_batch)
-        return Price(computing + waiting + update, waiting, round(peak_bytes))
+        return Price(time.seconds, time.exposed_seconds, round(peak_bytes))
 
     def _stages(self, way: Spread) -> list[Sequence[_Costs]]:
         """The units of each stage; the first stage has the part before the blocks, the last one that after them."""
@@ -83,40 +86,56 @@ class Pricer:
         return [[first, *stages[0]], *stages[1:-1], [*stages[-1], last]]
 
     def _compute_seconds(self, way: Spread, micro_batch: int, num: int) -> float:
-        slowest = max(sum(unit.seconds(way, micro_batch) for unit in stage) for stage in self._stages(way))
-        return slowest * (num + way.pp - 1)
-
-    def _communication_seconds(self, way: Spread, micro_batch: int, num: int, computing: float) -> float:
-        samples = micro_batch / way.spatial
-        waiting = 0.0
+        stages = self._stages(way)
+        slowest = max(sum(unit.seconds(way, micro_batch) for unit in stage) for stage in stages)
         if way.tp > 1:
-            sums = [ring_seconds(unit.output(samples), way.tp, self._links) for unit in self._units if unit.is_block]
-            waiting += num * 4 * 2 * sum(sums)
+            slowest += SHARDED_PER_BLOCK * self._sharded_seconds * sum(unit.is_block for unit in stages[0])
+        return slowest * (num + way.pp - 1) + self._update_seconds / _state_shards(way)
+
+    def _collectives(self, way: Spread, micro_batch: int, num: int) -> Iterator[Collectives]:
+        """The collectives of a rank of the first stage."""
+        units, samples = self._stages(way)[0], micro_batch / way.spatial
+        blocks = [unit for unit in units if unit.is_block]
+        everything = sum(self._parameter_bytes(unit, way) for unit in units)
+        if way.fsdp_mesh:
+            yield from self._of_shards(way, sum(self._parameter_bytes(unit, way) for unit in blocks), everything, num)
+        if way.zero1:
+            name = MESH["dp_replicate"].name
+            yield Collectives("queued_all_reduce", name, False, TENSORS_PER_BLOCK * len(units), everything)
+            yield Collectives("broadcast", name, False, way.dp_replicate, everything)
+        if way.tp > 1:
+            passes = 3 if way.recompute else 2
+            times, sent = (
+                passes * 2 * num * len(blocks),
+                passes * 2 * num * sum(unit.output(samples) for unit in blocks),
+            )
+            kinds = ("new_all_gather", "new_reduce_scatter") if way.sequence_parallel else ("new_all_reduce",)
+            yield from (Collectives(kind, MESH["tp"].name, False, times, sent) for kind in kinds)
         if way.pp > 1:
-            sent = max(unit.output(samples) for unit in self._units)
-            waiting += 2 * (num + way.pp - 1) * message_seconds(sent, 0, 1, self._links)
+            sent = max(unit.output(samples) for unit in units)
+            yield Collectives("message", MESH["pp"].name, False, 2 * (num + way.pp - 1), 2 * (num + way.pp - 1) * sent)
         if way.spatial > 1:
-            hops = sum(unit.num_exchanges for unit in self._units)
-            waiting += num * 2 * hops * message_seconds(0, 0, 1, self._links)
-        return waiting + self._shard_seconds(way, num, computing) + self._replica_seconds(way, num)
+            times = 2 * num * sum(unit.num_convolutions for unit in units)
+            yield Collectives("message", MESH["spatial"].name, False, times, self._halo_share(way) * times * samples)
+            norms = 4 * num * sum(unit.num_norms for unit in units)
+            yield Collectives("all_reduce", MESH["spatial"].name, False, norms, 64 * norms)
 
-    def _shard_seconds(self, way: Spread, num: int, computing: float) -> float:
-        """Seconds that ranks wait for FSDP's gathers and reductions."""
-        if way.dp_shard == 1:
-            return 0.0
-        sizes = [self._parameter_bytes(unit, way) for stage in self._stages(way)[:1] for unit in stage]
-        each = [3 * ring_seconds(size, way.dp_shard, self._links) for size in sizes if size]
-        at_the_ends = num * (sum(each) / max(1, len(each))) * 2 / 3
-        return at_the_ends + max(0.0, num * sum(each) - at_the_ends - computing)
+    def _of_shards(self, way: Spread, blocks: float, everything: float, num: int) -> Iterator[Collectives]:
+        """Each block is gathered for either pass, the rest of the model once; all gradients are reduced."""
+        groups = sum(unit.is_block for unit in self._stages(way)[0])
+        if way.dp_shard > 1:
+            name = MESH["dp_shard"].name
+            yield Collectives("all_gather", name, True, num * (2 * groups + 1), num * (everything + blocks))
+            yield Collectives("reduce_scatter", name, True, num * (groups + 1), num * everything)
+        for axis in ("dp_replicate", "spatial"):
+            if getattr(way, axis) > 1:
+                sent = num * everything / way.dp_shard
+                yield Collectives("all_reduce", MESH[axis].name, True, num * (groups + 1), sent)
 
-    def _replica_seconds(self, way: Spread, num: int) -> float:
-        """Seconds in which copies of parameters add up their gradients, and ZeRO-1 sends the parameters."""
-        copies = way.dp_replicate * way.spatial
-        if copies == 1:
-            return 0.0
-        whole = self._profile.num_params * BYTES_PER_PARAMETER / (way.dp_shard * way.tp * way.pp)
-        times = 3 if way.zero1 else 2 * num
-        return times * ring_seconds(whole, copies, self._links)
+    def _halo_share(self, way: Spread) -> float:
+        """Bytes of the rows that a convolution of an average unit exchanges, for each sample."""
+        outputs = [unit.output(1) for unit in self._units]
+        return 0.1 * sum(outputs) / len(outputs)
 
     def _parameter_bytes(self, unit: _Costs, way: Spread) -> float:
         return unit.num_params * BYTES_PER_PARAMETER / (way.tp if unit.is_divided(way) else 1)
@@ -177,7 +196,8 @@ class _Costs:
     per_sample: float
     light_fixed: float
     light_per_sample: float
-    num_exchanges: float
+    num_convolutions: float
+    num_norms: float
 
     @property
     def num_params(self) -> int:
@@ -231,8 +251,8 @@ class _Costs:
 def _costs(unit: Unit, kind: DeviceKind, is_block: bool) -> _Costs:
     fixed, per_sample = unit.fixed, unit.per_sample
     whole, light = (kind.seconds(fixed), kind.seconds(per_sample)), (_light(fixed), _light(per_sample))
-    num_exchanges = fixed.of("convolution")[0] + fixed.of("normalisation")[0]
-    return _Costs(unit, is_block, *whole, kind.seconds(light[0]), kind.seconds(light[1]), num_exchanges)
+    counts = fixed.of("convolution")[0], fixed.of("normalisation")[0]
+    return _Costs(unit, is_block, *whole, kind.seconds(light[0]), kind.seconds(light[1]), *counts)
 
 
 def _light(work: Work) -> Work:
