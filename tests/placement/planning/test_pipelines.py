@@ -8,7 +8,7 @@ from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Rate
 from estimators.model import MIB, Layout, ModelProfile, Plan
 from estimators.peaks.envelope import Envelope, Line
-from estimators.peaks.units import Unit
+from estimators.peaks.units import PassWork, Unit
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import Cluster, Device
 from placement.planning.pipelines import Pipeline, list_pipelines
@@ -25,7 +25,8 @@ def work(gflops: float) -> Work:
 
 def unit(name: str, gflops: float, count: int = 1, num_params: int = PARAMS) -> Unit:
     """FLOPs, 1 MiB of activations and 4 KiB of output for each sample."""
-    return Unit(name, num_params, 1, Work(), work(gflops), Line(MIB, 0), Line(4096, 0), count)
+    forward, backward = (PassWork(Work(), work(share * gflops)) for share in (1 / 3, 2 / 3))
+    return Unit(name, num_params, 1, forward, backward, Line(MIB, 0), Line(4096, 0), count)
 
 
 def model(*units: Unit) -> tuple[tuple[Unit, ...], ModelProfile]:
