@@ -154,6 +154,13 @@ class _Run:
         actions, num = self._graph.actions, len(self._graph.actions)
         lasting = [{kind: stage.seconds(kind) for kind in Pass} for stage in stages]
         self._lasting = [lasting[stage][kind] for stage, _, kind, _ in actions]
+        # Bytes of activations that each pass begins to hold, and those that it gives back; None for neither.
+        kept, turn_kept = [stage.kept_bytes for stage in stages], schedule.num_forwards - 1
+        self._taken = [kept[stage] if kind == FORWARD else None for stage, _, kind, _ in actions]
+        self._given = [
+            -kept[stage] if (turn < turn_kept if kind == FORWARD else kind != BACKWARD_INPUT) else None
+            for stage, _, kind, turn in actions
+        ]
         self._num_missing = [len(needed) for needed in self._graph.needs]
         self._started, self._ended = [0.0] * num, [0.0] * num
         self._at, self._last = list(self._graph.bounds[:-1]), self._graph.bounds[1:]
@@ -166,7 +173,11 @@ class _Run:
         self._waited: list[tuple[int, float, float, int]] = []
         self._memory = [[(0.0, sum(stages[stage].state_bytes for stage in self._stages_of(rank)))] for rank in ranks]
         self._received = [0] * (1 + max(self._graph.held))  # bytes, by what they are held for
-        self._num_bytes = [self._message_bytes(action) for action in actions]
+        sizes = [
+            (self._message_bytes(stage, ahead=False), self._message_bytes(stage, ahead=True))
+            for stage in range(len(stages))
+        ]
+        self._num_bytes = [sizes[stage][kind == FORWARD] for stage, _, kind, _ in actions]
 
     def run(self) -> Simulation:
         events, end_pass, end_message = self._events, self._end_pass, self._end_message
@@ -193,25 +204,24 @@ class _Run:
         self._computes[rank] = True
         self._at[rank] = number + 1
         self._started[number] = now
-        ended = self._ended
-        ready = ended[number - 1] if number > self._graph.bounds[rank] else 0.0
-        for needed in self._graph.needs[number]:
-            ready = max(ready, ended[needed])
+        graph, ended = self._graph, self._ended
+        ready = ended[number - 1] if number > graph.bounds[rank] else 0.0
+        for needed in graph.needs[number]:
+            if ended[needed] > ready:
+                ready = ended[needed]
         if ready < now:
             self._waited.append((rank, ready, now, number))
-        action = self._graph.actions[number]
-        if action.kind == FORWARD:
-            self._hold(rank, now, self._stages[action.stage].kept_bytes)
+        if (more_bytes := self._taken[number]) is not None:
+            self._hold(rank, now, more_bytes)
         self._num_events += 1
         heappush(self._events, (now + self._lasting[number], self._num_events, number))
 
     def _end_pass(self, number: int, now: float) -> None:
         graph, rank = self._graph, self._graph.ranks[number]
         self._computes[rank], self._ended[number] = False, now
-        action = graph.actions[number]
-        if action.frees or (action.kind == FORWARD and not self._schedule.keeps(action)):
+        if (given := self._given[number]) is not None:
             held = graph.held[number]
-            self._hold(rank, now, -self._stages[action.stage].kept_bytes - self._received[held])
+            self._hold(rank, now, given - self._received[held])
             self._received[held] = 0
         for wanting in graph.wanted_here[number]:
             self._num_missing[wanting] -= 1
@@ -223,10 +233,10 @@ class _Run:
         memory = self._memory[rank]
         memory.append((now, memory[-1][1] + more_bytes))
 
-    def _message_bytes(self, action: Action) -> int:
+    def _message_bytes(self, stage: int, *, ahead: bool) -> int:
         """A forward pass sends its output, a backward pass the gradient of its input; sharers send their parts."""
-        stage = action.stage if action.kind == FORWARD else max(0, action.stage - 1)
-        return self._stages[stage].output_bytes // len(self._schedule.holders[action.stage])
+        sent = stage if ahead else max(0, stage - 1)
+        return self._stages[sent].output_bytes // len(self._schedule.holders[stage])
 
     def _send(self, now: float) -> None:
         """Start all messages whose streams are free."""
