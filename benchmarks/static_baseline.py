@@ -12,8 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from estimators.devices.kind import DeviceKind
 from estimators.memory import NO_EXTRA, Extra, predict
-from estimators.model import ModelProfile, Plan
+from estimators.model import Plan
+from estimators.profile import ModelProfile
 from placement.model import Cluster
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
 from scamp_service.processes.controller_process import run_study
@@ -72,7 +74,7 @@ def run(spec: StudySpec, planner: Planner) -> Summary:
 
 
 def all_devices(
-    profile: ModelProfile, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA
+    profile: ModelProfile, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA, kind: DeviceKind | None = None
 ) -> ChosenPlan | Untraced | NoPlan:
     """The static planner: all devices for every trial, no recompute if that fits, and the largest micro-batch."""
     degree = len(cluster.devices)

@@ -110,13 +110,15 @@ def predict_stages(
     return tuple(stages)
 
 
-def predict_states(profile: Peaks, dp_shard: int, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN) -> Prediction:
-    """A lower bound for every plan of ``dp_shard`` ranks, traced or not: the model states alone, divided evenly.
+def predict_states(
+    profile: Peaks, num_shards: int, num_ranks: int, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
+) -> Prediction:
+    """A lower bound for every plan of ``num_ranks`` that divides the model states into ``num_shards``, traced or not.
 
     The states exist when the optimizer begins, and sharding at best divides them evenly.
     """
-    states = -(-profile.state_bytes // dp_shard)
-    return Prediction(states, extra_bytes=extra_bytes, margin_bytes=margin.bytes_for(states + extra_bytes, dp_shard))
+    states = -(-profile.state_bytes // num_shards)
+    return Prediction(states, extra_bytes=extra_bytes, margin_bytes=margin.bytes_for(states + extra_bytes, num_ranks))
 
 
 def largest_micro_batch(

@@ -1,18 +1,17 @@
-"""The nouns of cost: a plan, the layouts that it is traced under, and what a trace says about a model.
+"""The nouns of cost: a candidate, a plan, the layouts that it is traced under, and the memory that one rank needs.
 
 Nothing here knows torch. Sizes are bytes, micro-batches count samples on one rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import cache
 from math import prod
 from typing import Any, Protocol
 
 from estimators.axes import AXES, SCHEDULES, SHARES, Spread, axis_values, check
-from estimators.work import StepWork
 
 MIB = 2**20
 
@@ -200,7 +199,7 @@ class PeakCurve(Protocol):
 
 
 class Peaks(Protocol):
-    """The facts about a candidate from which its plan is chosen; see ``ModelProfile``."""
+    """The facts about a candidate from which its plan is chosen; see ``estimators.profile``."""
 
     @property
     def state_bytes(self) -> int:
@@ -214,35 +213,21 @@ class Peaks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelProfile:
-    """The costs of one model structure, from fake traces. Each traced layout adds a peak curve and the work of a step.
+class Divisions:
+    """How a model says that it can be divided, beside the ways that need nothing of it (replicas, FSDP, recompute).
 
-    ``state_bytes`` are the model states in the sense of ZeRO, held by one process when its optimizer begins:
-    parameters, buffers, gradients and optimizer states. ``assumptions`` say in words what the traces take for granted.
-    ``structure`` identifies the traced structure: two candidates
-    that differ only in learning rate share it.
+    Tensor-parallel ranks must divide ``most_parts``, and so must the parts of co-shard if the blocks compute
+    ``in_parts``. A pipeline has at most ``most_stages``. Ranks that divide space must divide ``most_slabs``. Each is 1
+    if the model cannot be divided in this way.
     """
 
-    structure: str
-    num_params: int
-    state_bytes: int
-    curves: Mapping[Layout, PeakCurve]
-    work: Mapping[Layout, StepWork] = field(default_factory=dict)
-    assumptions: tuple[str, ...] = ()
+    most_parts: int = 1
+    in_parts: bool = False
+    most_stages: int = 1
+    most_slabs: int = 1
 
-    def with_curve(
-        self, layout: Layout, curve: PeakCurve, work: StepWork | None = None, assumptions: Sequence[str] = ()
-    ) -> ModelProfile:
-        """A copy that also knows the peak curve of ``layout`` with its assumptions and, if given, the work of its
-        step."""
-        known = {**self.work, layout: work} if work is not None else self.work
-        assumed = tuple(sorted({*self.assumptions, *assumptions}))
-        return replace(self, curves={**self.curves, layout: curve}, work=known, assumptions=assumed)
 
-    @property
-    def assumed(self) -> str:
-        """The assumptions, as the end of a reason: ``; assumed: …``, empty if there are none."""
-        return f"; assumed: {', '.join(self.assumptions)}" if self.assumptions else ""
+INDIVISIBLE = Divisions()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ writes ``dataclasses.asdict`` of it as JSON, and ``scamp_service.sizing`` valida
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from estimators.model import Layout, ModelProfile, PeakCurve
+from estimators.model import INDIVISIBLE, Divisions, Layout, PeakCurve
 from estimators.peaks.envelope import Envelope, PeakTable
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.step_log import StepLog
 from estimators.peaks.units import Unit
+from estimators.profile import ModelProfile
 from estimators.work import StepWork
 
 
@@ -23,8 +24,8 @@ class Trace:
 
     ``batch`` is the candidate's effective batch. ``structure`` identifies the sequence of operations and all sizes.
     ``state_bytes`` are alive when the optimizer begins. ``equal_blocks`` is True if the model's blocks are equal and
-    only a few of them were traced. ``log`` is None unless the curve is an envelope; ``units`` is empty for all layouts
-    but the plain one. ``assumptions`` say in words what the trace takes for granted.
+    only a few of them were traced. ``log`` is None unless the curve is an envelope. ``units`` and ``divisions`` are
+    those of the plain layout; other layouts have none. ``assumptions`` say in words what the trace takes for granted.
     """
 
     batch: int
@@ -36,6 +37,7 @@ class Trace:
     equal_blocks: bool
     log: StepLog | None = None
     units: tuple[Unit, ...] = ()
+    divisions: Divisions = INDIVISIBLE
     assumptions: tuple[str, ...] = ()
 
     def gpu_curve(self, expandable: bool = False) -> PeakCurve:
@@ -51,14 +53,18 @@ def profile_of(
     on_gpu: bool = False,
     expandable: bool = False,
 ) -> ModelProfile:
-    """The profile of one candidate from at least one trace, added to its ``known`` profile if there is one.
+    """The profile of one candidate from traces, added to its ``known`` profile; without one, there must be a trace.
 
     With ``on_gpu`` the peaks are the bytes that PyTorch's caching allocator needs, with ``expandable`` segments or
     classic ones.
     """
-    first = next(iter(traces.values()))
-    profile = known or ModelProfile(first.structure, first.num_params, first.state_bytes, {})
+    profile = known
+    if profile is None:
+        first = next(iter(traces.values()))
+        profile = ModelProfile(first.structure, first.num_params, first.state_bytes, {})
     for layout, trace in traces.items():
+        if layout == Layout():
+            profile = replace(profile, units=trace.units, divisions=trace.divisions)
         curve = trace.gpu_curve(expandable) if on_gpu else trace.curve
         profile = profile.with_curve(layout, curve, trace.work, trace.assumptions)
     return profile

@@ -35,7 +35,8 @@ class Sized:
 
     ``structure`` identifies the traced structure. ``learned_bytes`` is what earlier trials of the family suggested to
     add under the layout of the plan. It is larger than the ``extra_bytes`` of the prediction when no plan fits with
-    that much added.
+    that much added. ``options`` are the plans that were compared, as JSON (see ``sizing.sizer.options_json``). The
+    store keeps them apart, so they are empty in a trial that was read.
     """
 
     structure: str
@@ -43,6 +44,7 @@ class Sized:
     prediction: Prediction
     reason: str
     learned_bytes: int = 0
+    options: tuple[Json, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,10 @@ def _peaks(group: list[tuple[int, Attempt]]) -> PeaksView:
 
 @router.get("/studies/{study_id}/trials/{number}", responses=problems(404))
 def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail:
-    """Get one trial with all its attempts."""
+    """Get one trial with all its attempts, and the plans that were compared for it."""
     event_id = store.last_event_id()
     trial = store.trial_by_number(study_id, number)
-    return trial_detail(trial, store.attempts(trial.id), event_id)
+    return trial_detail(trial, store.attempts(trial.id), store.options(trial.id), event_id)
 
 
 @router.get("/studies/{study_id}/trials/{number}/metrics", responses=problems(404, 422))

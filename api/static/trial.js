@@ -16,6 +16,7 @@ const number = Number(page.number);
 let study = null;
 let trial = null;
 let attempts = [];
+let options = [];
 const rows = new Map(); // step → {attempt, values}
 const charts = new Map(); // metric name → {figure, lines}
 const attemptsHead = byId("attempts-head");
@@ -25,6 +26,7 @@ const draw = coalesced(() => {
   if (!trial) return;
   drawHead();
   drawPlan();
+  drawOptions();
   drawAttempts();
 });
 const drawCurves = coalesced(drawCurvesNow, 300);
@@ -72,6 +74,30 @@ function drawPlan() {
     (item) => h(item.tag),
     (node, item) => setText(node, item.text),
   );
+}
+
+function drawOptions() {
+  byId("options-card").hidden = options.length < 2;
+  const cheaper = options.findIndex((option) => option.chosen);
+  setText(byId("options-aside"), cheaper > 0 ? "the plan with the least device time that fits was chosen" : "");
+  keyed(byId("options-rows"), options.map((option) => ({ key: JSON.stringify(option), option })), (row) => row.key, (row) => optionRow(row.option));
+}
+
+function stepTime(seconds) {
+  return seconds < 1 ? `${(1000 * seconds).toPrecision(3)} ms` : duration(seconds);
+}
+
+function optionRow(option) {
+  const least = option.at_least ? "≥ " : option.traced ? "" : "~ ";
+  const cells = [
+    count(option.num_ranks),
+    `${least}${count(option.reserved_mib)}`,
+    option.relative_device_seconds === null ? "–" : `× ${option.relative_device_seconds.toFixed(2)}`,
+    option.seconds === null ? "–" : stepTime(option.seconds),
+    option.communication_share === null ? "–" : `${(100 * option.communication_share).toFixed(0)} %`,
+  ];
+  const verdict = option.chosen ? "chosen" : option.fits ? "faster, on more devices" : `over ${count(option.offered_mib)} MiB`;
+  return h("tr", {}, h("th", { scope: "row" }, option.plan_text), cells.map((text) => h("td", { class: "num" }, text)), h("td", {}, verdict));
 }
 
 function drawAttempts() {
@@ -156,6 +182,7 @@ const fetchers = {
   async trial() {
     trial = await api.trial(studyId, number);
     attempts = trial.attempts;
+    options = trial.options;
     draw();
   },
   async metrics() {

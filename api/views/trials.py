@@ -9,7 +9,7 @@ from pydantic import Field
 
 from api.views.view import LastEvent, NumRanks, PlanShort, Time, View
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
-from scamp_service.model import Attempt, LogLine, Metric, Trial
+from scamp_service.model import Attempt, Json, LogLine, Metric, Trial
 from scamp_service.store.fields import attempt_fields, trial_fields
 
 
@@ -84,10 +84,36 @@ class AttemptView(View):
     ended_at: Time | None
 
 
+class OptionView(View):
+    """One of the plans that were compared when the trial was sized."""
+
+    plan: dict[str, Any]
+    plan_text: str
+    num_ranks: NumRanks
+    chosen: bool
+    fits: Annotated[bool, Field(description="whether one rank's reservation is within what devices offer")]
+    reserved_mib: Annotated[int, Field(description="MiB to reserve on a device for one rank")]
+    offered_mib: Annotated[int, Field(description="MiB that each of its devices offers")]
+    at_least: Annotated[bool, Field(description="whether reserved_mib is a lower bound")]
+    traced: Annotated[
+        bool, Field(description="whether its memory is that of a trace, and not added up from the costs of blocks")
+    ]
+    seconds: Annotated[
+        float | None, Field(description="predicted seconds of a step; null where the devices' speed is not known")
+    ]
+    communication_share: Annotated[
+        float | None, Field(description="predicted share of the step, 0 to 1, in which ranks wait for each other")
+    ]
+    relative_device_seconds: Annotated[
+        float | None, Field(description="devices × seconds of a step, over that of the chosen plan")
+    ]
+
+
 class TrialDetail(TrialView):
-    """A trial with all its attempts."""
+    """A trial with all its attempts, and the plans that were compared: the examined ones, then faster ones."""
 
     attempts: list[AttemptView]
+    options: list[OptionView]
     last_event_id: LastEvent
 
 
@@ -134,10 +160,13 @@ def trial_view(trial: Trial) -> TrialView:
     return TrialView(**trial_fields(trial))
 
 
-def trial_detail(trial: Trial, attempts: Iterable[Attempt], last_event_id: int) -> TrialDetail:
-    """View of a trial with its attempts."""
+def trial_detail(trial: Trial, attempts: Iterable[Attempt], options: Iterable[Json], last_event_id: int) -> TrialDetail:
+    """View of a trial with its attempts, and with the plans that were compared."""
     return TrialDetail(
-        **trial_fields(trial), attempts=[attempt_view(attempt) for attempt in attempts], last_event_id=last_event_id
+        **trial_fields(trial),
+        attempts=[attempt_view(attempt) for attempt in attempts],
+        options=[OptionView(**option) for option in options],
+        last_event_id=last_event_id,
     )
 
 

@@ -18,7 +18,8 @@ import torch
 from benchmarks.estimating.case import Case
 from benchmarks.estimating.process import last_line
 from estimators.memory import predict
-from estimators.model import MIB, ModelProfile, Plan
+from estimators.model import MIB, Plan
+from estimators.profile import ModelProfile
 from estimators.tracing.tracer import trace
 from workloads.parallel.apply import apply_plan
 from workloads.sandbox.recipe import recipe_of

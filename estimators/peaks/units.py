@@ -54,6 +54,11 @@ class Unit:
     count: int = 1
 
     @property
+    def fixed(self) -> Work:
+        """Work of both passes that does not depend on the micro-batch."""
+        return self.forward.fixed + self.backward.fixed
+
+    @property
     def per_sample(self) -> Work:
         """Work of both passes for each sample."""
         return self.forward.per_sample + self.backward.per_sample

@@ -6,6 +6,7 @@ Meshes hold ranks as real tensors, so code that makes a mesh leaves fake mode. T
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from unittest import mock
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.distributed import distributed_c10d
+from torch.distributed import _meta_registrations, distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import _sharding_prop
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
@@ -32,7 +33,8 @@ def fake_mesh(layout: Layout) -> Iterator[DeviceMesh | None]:
         return
     dist.init_process_group("fake", store=FakeStore(), rank=layout.first_rank, world_size=layout.world_size)
     try:
-        with _real_meshes(), _sends_that_hold(), contextlib.nullcontext() if "tp" in sizes else _nothing_strided():
+        plain = contextlib.nullcontext() if "tp" in sizes else _nothing_strided()
+        with _real_meshes(), _sends_that_hold(), _counted_messages(), plain:
             yield init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     finally:
         # Otherwise a later mesh that equals this one would get the process groups that end here.
@@ -64,6 +66,14 @@ def _nothing_strided() -> Iterator[None]:
         pass
 
     with mock.patch.object(_sharding_prop, "_propagate_use_strided_shard_flag", find_none):
+        yield
+
+
+@contextlib.contextmanager
+def _counted_messages() -> Iterator[None]:
+    """Number the handles of fake messages one by one. torch draws these numbers from Python's generator, and a model
+    that draws from it is traced several times."""
+    with mock.patch.object(_meta_registrations, "generate_unique_id", itertools.count(1).__next__):
         yield
 
 

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from estimators.model import Layout
+from estimators.model import INDIVISIBLE, Divisions, Layout
 from estimators.peaks.depth import TRACED_BLOCKS, Passes
 from estimators.peaks.envelope import EventLog
 from estimators.peaks.units import Outline
@@ -46,8 +46,9 @@ class Recipe:
     ``make_batch`` returns real tensors with the given number of samples. ``begin_step`` takes the number of the step,
     from 0. ``train_step`` runs the forward and backward passes of all micro-batches that it is given, and then calls
     ``step`` and ``zero_grad`` of the optimizer that it is given. ``most_parts`` returns the number of parts that the
-    layers of a block can be divided into. ``rank_part`` returns the part of a batch that a rank has. ``on_cuda`` asks
-    for the behaviour on CUDA (see ``estimators.tracing.cuda``).
+    layers of a block can be divided into, and ``divisions`` how the model with its blocks can be divided. ``rank_part``
+    returns the part of a batch that a rank has. ``on_cuda`` asks for the behaviour on CUDA (see
+    ``estimators.tracing.cuda``).
     """
 
     build_model: Callable[[], nn.Module]
@@ -58,6 +59,7 @@ class Recipe:
     begin_step: Callable[[int, Optimizer], None]
     train_step: Callable[[nn.Module, Optimizer, Iterable[Batch], int], object]
     most_parts: Callable[[nn.Module], int] = lambda block: 1
+    divisions: Callable[[nn.Module, Sequence[nn.Module]], Divisions] = lambda model, blocks: INDIVISIBLE
     rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
     on_cuda: bool = False
 
@@ -136,6 +138,7 @@ class Session:
             self._blocks = list(self._recipe.blocks(self._model))
             self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
             self.num_blocks = len(self._blocks)
+            self.divisions = self._divisions() if self._wanted == Layout() else INDIVISIBLE
             self.outlines = _outlines(self._model, self._blocks, self._recipe.most_parts)
             self._optimizer = self._new_optimizer()
             self._modes = modes.pop_all()
@@ -323,6 +326,10 @@ class Session:
             # Before FSDP's own hooks, so that gathering and freeing a block's parameters is logged as part of it.
             self._hooks.append(block.register_forward_pre_hook(begins(number), prepend=True))
             self._hooks.append(block.register_forward_hook(ends(number), prepend=True))
+
+    def _divisions(self) -> Divisions:
+        with _disable_current_modes():  # batches are real
+            return self._recipe.divisions(self._model, self._blocks)
 
     def _owners(self) -> dict[int, int]:
         """The block of each buffer that is alive between steps, by the buffer's number."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from estimators.model import MIB, Layout
+from estimators.model import MIB, Divisions, Layout
 from estimators.peaks.depth import Passes, stretch
 from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit
 from estimators.peaks.step_log import StepLog, log_of
@@ -88,7 +88,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
     return (
         Trace(
             batch, structure, steps.num_params, second.held_after, curve, work, stretched, log, steps.units,
-            assumptions=steps.assumptions,
+            steps.divisions, steps.assumptions,
         ),
         steps.has_drawn,
     )  # fmt: skip
@@ -111,6 +111,7 @@ class _Steps:
     update: EventLog
     num_params: int
     units: tuple[Unit, ...]
+    divisions: Divisions
     assumptions: tuple[str, ...]
     has_drawn: bool
 
@@ -129,7 +130,7 @@ def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
     units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
     return _Steps(
         passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
-        assumptions, has_drawn,
+        session.divisions, assumptions, has_drawn,
     )  # fmt: skip
 
 
@@ -173,7 +174,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
     units = _units(session.outlines, passes, outputs, equal_blocks=True) if layout == Layout() else ()
     return _Steps(
         passes, single, first.update.peak, update_peak, second.update.work, second.made, num_params, units,
-        assumptions, has_drawn,
+        session.divisions, assumptions, has_drawn,
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def _with_words(chosen: ChosenPlan, words: str, learned: Mapping[Layout, Learned
     known = learned.get(chosen.plan.layout)
     bias_bytes = min(known.bias_bytes, chosen.prediction.extra_bytes) if known else 0
     prediction = replace(chosen.prediction, bias_bytes=bias_bytes)
-    return ChosenPlan(chosen.plan, prediction, chosen.reason + words)
+    return replace(chosen, prediction=prediction, reason=chosen.reason + words)
 
 
 def _examined(chosen: ChosenPlan, own: Mapping[Layout, int], learned: Mapping[Layout, Learned]) -> str:

@@ -19,8 +19,9 @@ from estimators.axes import SCHEDULES as TRAINED
 from estimators.devices.communication import message_seconds
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.memory import Margin
-from estimators.model import Layout, ModelProfile, Plan, Prediction
+from estimators.model import Layout, Plan, Prediction
 from estimators.peaks.units import Unit
+from estimators.profile import ModelProfile
 from estimators.work import Work
 from placement.model import Cluster
 from placement.planning.bounds import least_bytes, least_seconds

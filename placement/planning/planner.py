@@ -1,27 +1,33 @@
-"""Chooses the plan of one candidate from its traced profile: how many ranks, whether to recompute, which micro-batch.
+"""Chooses the plan of one candidate from its profile: how its ranks divide the work, and the largest micro-batch.
 
-Pure: it traces nothing. It examines the options in order of preference. If it needs the peak curve of a layout that has
-not been traced, it returns that layout; the caller traces it and asks again. It does not know what else runs on the
-devices: the packer decides when and where the gang starts.
+Pure: it traces nothing. It examines ways to spread the candidate in order of preference. If it needs the peak curve of
+a layout that has not been traced, it returns that layout; the caller traces it and asks again. It does not know what
+else runs on the devices: the packer decides when and where the gang starts.
 
-The rule, most preferred first:
+The rule: among all plans that fit, take the one with the fewest predicted *device-seconds* per step, that is ranks ×
+seconds. While other candidates wait for devices, this trains the most candidates per hour. So
 
-1. the smallest degree in 1, 2, 4, …: a gang of d ranks trains a step at most d times as fast, and communication reduces
-   that. So while other candidates wait, fewer ranks per candidate train more candidates per device-hour;
-2. plans without recompute before plans with it: recompute repeats every forward pass, which costs about a third more
-   FLOPs (forward : backward = 1 : 2);
-3. the largest micro-batch: accumulating over smaller ones costs no FLOPs, but smaller kernels use the device less well.
+1. one rank comes first if it fits, in as few micro-batches as possible: n ranks are at most n times faster, and
+   communication reduces that;
+2. all other ways (``transformation``) are priced from the costs of the units (``pricing``), and examined from the
+   cheapest on. The first one that fits by its trace is taken. Those that by their units need far more than a device
+   offers are not traced;
+3. in each way the micro-batch is the largest that fits: accumulating over smaller ones costs no FLOPs, but smaller
+   kernels use the device less well.
 
-Choosing the degree by memory alone leaves devices idle when few candidates are left. Avoiding that needs step times.
+The fewest device-seconds leave devices idle when few candidates are left.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
+from estimators.axes import Spread
+from estimators.devices.assumed import ASSUMED_CPU
+from estimators.devices.kind import DeviceKind
 from estimators.memory import (
     GPU_MARGIN,
     NO_EXTRA,
@@ -33,16 +39,30 @@ from estimators.memory import (
     predict_states,
 )
 from estimators.model import MIB, Layout, Peaks, Plan, Prediction
+from estimators.profile import ModelProfile
 from placement.model import Cluster
+from placement.planning.pricing import Price, Pricer
+from placement.planning.transformation import list_ways
+
+TOLERANCE = 1.3
+"""Ways whose peak by units is at most this many times the memory of a device are traced: that peak is a rough one."""
+
+MOST_SIZES = 3
+"""Most numbers of micro-batches that are traced for one pipeline. Each needs a trace of every stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """The most preferred plan that fits, its cost per rank, and the reason why the one preferred to it was refused."""
+    """The most preferred plan that fits, its cost per rank, and the reason why the one preferred to it was refused.
+
+    ``options`` are the options that were examined, this plan's last, and after it those on more ranks that would be
+    faster, the one with the fewest ranks first. The latter were not traced.
+    """
 
     plan: Plan
     prediction: Prediction
     reason: str
+    options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +81,11 @@ class NoPlan:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The best plan of one degree and recompute setting (the cheapest if none fits), and its cost per rank.
+    """The best plan of one way to spread a candidate (the smallest if none fits), and its cost per rank.
 
     ``states_alone``: the model states alone are too large, so nothing was traced. ``at_least``: one micro-batch alone
-    already needs too much, so the cost of accumulating several was not examined.
+    already needs too much, so the cost of accumulating several was not examined. ``price`` is that by units, None if
+    nothing was priced. ``by_units``: the prediction is a rough one by units too, because no such plan was traced.
     """
 
     plan: Plan
@@ -72,6 +93,13 @@ class Option:
     offered_mib: int
     states_alone: bool = False
     at_least: bool = False
+    price: Price | None = None
+    by_units: bool = False
+
+    @property
+    def device_seconds(self) -> float | None:
+        """Ranks × predicted seconds of a step, on the device kind that the planner was given; None without a price."""
+        return self.price.seconds * self.plan.world_size if self.price else None
 
     @property
     def fits(self) -> bool:
@@ -89,7 +117,8 @@ class Option:
         """The plan in words for a refusal, without the number of micro-batches."""
         if self.states_alone:
             return f"{self.plan.ways}, states alone"
-        return str(replace(self.plan, num_micro_batches=1))
+        one_by_one = self.plan if self.plan.pp > 1 else replace(self.plan, num_micro_batches=1)
+        return str(one_by_one)
 
     def __str__(self) -> str:
         if self.fits:
@@ -99,18 +128,27 @@ class Option:
         return f"{self.words}: {needs}, devices offer {self.offered_mib}"
 
 
-def choose(profile: Peaks, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA) -> ChosenPlan | Untraced | NoPlan:
+def choose(
+    profile: ModelProfile, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA, kind: DeviceKind | None = None
+) -> ChosenPlan | Untraced | NoPlan:
     """Choose the plan for ``batch`` samples per optimizer step.
 
-    ``extra`` bytes per rank, and the margin for these devices, are added to every prediction. Needs the traces of at
-    most four layouts per degree, and of none for a degree whose model states alone are too large. Raises ValueError for
-    an empty cluster: a candidate is not infeasible merely because the devices are not there yet.
+    ``extra`` bytes per rank, and the margin for these devices, are added to every prediction. ``kind`` gives the speed
+    of the devices and of their links, by which plans are ordered; if it is None, that of a CPU is assumed. Raises
+    ValueError for an empty cluster: a candidate is not infeasible merely because the devices are not there yet.
     """
-    return pick(_options(profile, batch, cluster, extra), batch=batch, cluster=cluster)
+    request = _Request(profile, batch, cluster, extra)
+    if Layout() not in profile.curves:
+        return Untraced(Layout())
+    rows = _rows(request, profile, kind or ASSUMED_CPU)
+    answer = pick(_examined(request, rows, profile), batch=batch, cluster=cluster)
+    if not isinstance(answer, ChosenPlan):
+        return answer
+    return replace(answer, options=(*answer.options, *_faster(rows, answer)))
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
-    """Pick the first option that fits; ``options`` are in the order of preference, as ``list_options`` returns them.
+    """Pick the first option that fits; ``options`` are in the order of preference.
 
     An ``Untraced`` that comes before it is returned instead.
     """
@@ -121,14 +159,17 @@ def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) 
         if option.fits:
             # The last refused option says the most: it is the next better one.
             why = f" ({refused[-1]})" if refused else ""
-            return ChosenPlan(option.plan, option.prediction, f"{option}{why}")
+            return ChosenPlan(option.plan, option.prediction, f"{option}{why}", (*refused, option))
         refused.append(option)
     return _nothing_fits(refused, batch, cluster)
 
 
 def list_options(profile: Peaks, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA) -> list[Option | Untraced]:
-    """All options that ``choose`` would examine if none of them fitted, in the same order. Raises the same errors."""
-    return list(_options(profile, batch, cluster, extra))
+    """One rank and FSDP at every degree, each with and without recompute, whether or not they fit.
+
+    The first one is the option that ``choose`` examines first. Raises the same errors.
+    """
+    return list(_plain_options(_Request(profile, batch, cluster, extra)))
 
 
 def margin_for(cluster: Cluster) -> Margin:
@@ -151,74 +192,206 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // divisor for divisor in small)}, reverse=True)
 
 
-def _options(profile: Peaks, batch: int, cluster: Cluster, extra: Extra) -> Iterator[Option | Untraced]:
-    if batch < 1:
-        raise ValueError(f"batch must be at least 1, got {batch}")
-    if not cluster.devices:
-        raise ValueError("the cluster has no devices: ask again when it has some")
-    margin = margin_for(cluster)
-    for degree, offered_mib in degrees(cluster):
-        if batch % degree:
-            return
-        layouts = [*_layouts(degree, False), *_layouts(degree, True)]
-        least = predict_states(profile, degree, min(map(extra.bytes_for, layouts)), margin)
-        if least.reserved_mib > offered_mib:
-            yield Option(Plan(1, dp_shard=degree), least, offered_mib, states_alone=True, at_least=True)
-            continue
-        for recompute in (False, True):
-            yield _Row(profile, batch, extra, margin, degree, recompute, offered_mib).best()
-
-
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """The plans of one degree and recompute setting."""
+class _Request:
+    """Everything that the plans of one candidate have in common."""
 
     profile: Peaks
     batch: int
+    cluster: Cluster
     extra: Extra
-    margin: Margin
-    degree: int
-    recompute: bool
-    offered_mib: int
 
-    def best(self) -> Option | Untraced:
-        share = self.batch // self.degree
-        whole, parts = _layouts(self.degree, self.recompute)
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"batch must be at least 1, got {self.batch}")
+        if not self.cluster.devices:
+            raise ValueError("the cluster has no devices: ask again when it has some")
+
+    @property
+    def margin(self) -> Margin:
+        return margin_for(self.cluster)
+
+    def states_alone(self, way: Spread, offered_mib: int) -> Option | None:
+        """The refusal of a way whose model states alone are too large, divided evenly; None if they are not."""
+        extra_bytes = min(map(self.extra.bytes_for, (*_layouts(way), *_layouts(replace(way, recompute=True)))))
+        least = predict_states(self.profile, _num_shards(way), way.world_size, extra_bytes, self.margin)
+        option = Option(_plan(1, way.pp, way), least, offered_mib, states_alone=True, at_least=True)
+        return None if option.fits else option
+
+    def best(self, way: Spread, offered_mib: int) -> Option | Untraced:
+        """The option with the largest micro-batch that fits, for a way without a pipeline."""
+        share, (whole, parts) = self.batch // _num_shares(way), _layouts(way)
         if whole not in self.profile.curves:
             return Untraced(whole)
-        largest = self._largest(whole)
+        largest = self._largest(whole, offered_mib)
         if share <= largest:
-            return self._option(share)
+            return self.option(way, share, 1, offered_mib)
         # Accumulation keeps gradients during the next forward pass, so by its trace it never needs less than a single
         # micro-batch of the same size. If not even one sample fits, a trace with accumulation changes the result only
         # where less was learned for it.
         if largest == 0 and (share == 1 or self.extra.bytes_for(parts) >= self.extra.bytes_for(whole)):
-            return self._option(1, at_least=share > 1)
+            return self.option(way, 1, 1, offered_mib, at_least=share > 1)
         if parts not in self.profile.curves:
             return Untraced(parts)
-        largest = self._largest(parts)
+        largest = self._largest(parts, offered_mib)
         size = next((size for size in divisors(share)[1:] if size <= largest), 1)
-        return self._option(size, share // size)
+        return self.option(way, size, share // size, offered_mib)
 
-    def _largest(self, layout: Layout) -> int:
-        return largest_micro_batch(self.profile, layout, self.offered_mib, self.extra.bytes_for(layout), self.margin)
+    def best_pipeline(self, way: Spread, sizes: Sequence[int], offered_mib: int) -> Option | Untraced:
+        """The first of these micro-batches with which all stages fit, else the last one."""
+        assert sizes, "a pipeline has at least one size to try"
+        for size in sizes:
+            plan = _plan(size, self.batch // _num_shares(way) // size, way)
+            if missing := [layout for layout in plan.layouts if layout not in self.profile.curves]:
+                return Untraced(missing[0])
+            option = self.option(way, plan.micro_batch, plan.num_micro_batches, offered_mib)
+            if option.fits:
+                break
+        return option
 
-    def _option(self, micro_batch: int, num_micro_batches: int = 1, *, at_least: bool = False) -> Option:
-        plan = _plan(micro_batch, num_micro_batches, self.degree, self.recompute)
-        cost = predict(self.profile, plan, self.extra.bytes_for(plan.layout), self.margin)
-        return Option(plan, cost, self.offered_mib, at_least=at_least)
+    def option(
+        self, way: Spread, micro_batch: int, num_micro_batches: int, offered_mib: int, *, at_least: bool = False
+    ) -> Option:
+        """The option with this micro-batch, whose layouts have been traced."""
+        plan = _plan(micro_batch, num_micro_batches, way)
+        prediction = predict(self.profile, plan, self.extra.bytes_for(plan.layout), self.margin)
+        return Option(plan, prediction, offered_mib, at_least=at_least)
+
+    def _largest(self, layout: Layout, offered_mib: int) -> int:
+        return largest_micro_batch(self.profile, layout, offered_mib, self.extra.bytes_for(layout), self.margin)
+
+
+def _plain_options(request: _Request) -> Iterator[Option | Untraced]:
+    for degree, offered_mib in degrees(request.cluster):
+        if request.batch % degree:
+            return
+        way = Spread(dp_shard=degree)
+        if (refused := request.states_alone(way, offered_mib)) is not None:
+            yield refused
+            continue
+        for recompute in (False, True):
+            yield request.best(replace(way, recompute=recompute), offered_mib)
+
+
+def _rows(request: _Request, profile: ModelProfile, kind: DeviceKind) -> list[_Row]:
+    """Every way that the batch and the model states allow, with its price."""
+    pricer = Pricer(profile, kind)
+    ways = ((way, mib) for degree, mib in degrees(request.cluster) for way in list_ways(profile.divisions, degree))
+    return [row for way, mib in ways if (row := _Row.of(request, pricer, way, mib)) is not None]
+
+
+def _examined(request: _Request, rows: Sequence[_Row], profile: ModelProfile) -> Iterator[Option | Untraced]:
+    """The options in the order of preference: one rank, then those that may fit, by device-seconds."""
+    plain = next((row for row in rows if row.way == Spread()), None)
+    if plain is not None:
+        yield plain.best()
+    for degree, offered_mib in degrees(request.cluster):
+        if (refused := request.states_alone(Spread(dp_shard=degree), offered_mib)) is not None:
+            yield refused
+    for row in _worth_a_trace([row for row in rows if row is not plain]):
+        if not any(layout in profile.refusals for layout in row.layouts):
+            yield row.best()
+
+
+def _faster(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
+    """Options that by their units fit on more ranks and take less time, each less than the one before it."""
+    price = chosen.options[-1].price
+    least = price.seconds if price else math.inf
+    wider = (row for row in rows if row.way.world_size > chosen.plan.world_size and row.need <= 1)
+    for row in sorted(wider, key=lambda row: (row.way.world_size, row.price.seconds)):
+        if row.price.seconds < least:
+            least = row.price.seconds
+            yield row.by_units()
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A way with its price at the best micro-batch by units. ``sizes`` are micro-batches to try, the best first."""
+
+    request: _Request
+    way: Spread
+    offered_mib: int
+    sizes: Sequence[int]
+    price: Price
+    need: float
+
+    @classmethod
+    def of(cls, request: _Request, pricer: Pricer, way: Spread, offered_mib: int) -> _Row | None:
+        """None if the batch cannot be divided in this way, or the model states alone are too large."""
+        if request.batch % _num_shares(way) or request.states_alone(way, offered_mib) is not None:
+            return None
+        share = request.batch // _num_shares(way)
+        sizes = [size for size in divisors(share) if share // size >= way.pp]
+        if not sizes:
+            return None
+        capacity_bytes = request.margin.largest_peak_bytes(offered_mib, way.world_size)
+        capacity_bytes -= request.extra.bytes_for(_layouts(way)[0])
+        prices = {size: pricer.price(way, size, share // size) for size in sizes}
+        fitting = [size for size in sizes if prices[size].peak_bytes <= capacity_bytes] or sizes[-1:]
+        best = min(fitting, key=lambda size: prices[size].seconds)
+        need = prices[best].peak_bytes / max(1, capacity_bytes)
+        return cls(request, way, offered_mib, sizes[sizes.index(best) :][:MOST_SIZES], prices[best], need)
+
+    @property
+    def layouts(self) -> Sequence[Layout]:
+        """The layouts that may have to be traced, with the first micro-batch."""
+        if self.way.pp == 1:
+            return _layouts(self.way)
+        share = self.request.batch // _num_shares(self.way)
+        return _plan(self.sizes[0], share // self.sizes[0], self.way).layouts
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """The better, the smaller: predicted device-seconds, then ranks."""
+        device_seconds = float(f"{self.price.seconds * self.way.world_size:.4g}")  # predictions are not more exact
+        return device_seconds, self.way.world_size
+
+    def best(self) -> Option | Untraced:
+        """The option with the largest micro-batch that fits, from traces."""
+        if self.way.pp > 1:
+            found = self.request.best_pipeline(self.way, self.sizes, self.offered_mib)
+        else:
+            found = self.request.best(self.way, self.offered_mib)
+        return found if isinstance(found, Untraced) else replace(found, price=self.price)
+
+    def by_units(self) -> Option:
+        """The option as its units price it."""
+        size, share = self.sizes[0], self.request.batch // _num_shares(self.way)
+        peak_bytes = self.price.peak_bytes
+        margin_bytes = self.request.margin.bytes_for(peak_bytes, self.way.world_size)
+        prediction = Prediction(peak_bytes, margin_bytes=margin_bytes)
+        plan = _plan(size, share // size, self.way)
+        return Option(plan, prediction, self.offered_mib, price=self.price, by_units=True)
+
+
+def _worth_a_trace(rows: Sequence[_Row]) -> list[_Row]:
+    """The rows that may fit, the cheapest first; if there are none, the one that comes closest to fitting."""
+    likely = [row for row in rows if row.need <= TOLERANCE]
+    return sorted(likely, key=lambda row: row.order) or sorted(rows, key=lambda row: row.need)[:1]
+
+
+def _num_shares(way: Spread) -> int:
+    """Number of ranks that train on different samples."""
+    return way.dp_replicate * way.dp_shard
+
+
+def _num_shards(way: Spread) -> int:
+    """Largest number of ranks that any part of the model states may be divided over."""
+    return way.dp_shard * way.tp * way.pp * (way.dp_replicate if way.zero1 else 1)
 
 
 @lru_cache(maxsize=4096)
-def _plan(micro_batch: int, num_micro_batches: int, degree: int, recompute: bool) -> Plan:
+def _plan(micro_batch: int, num_micro_batches: int, way: Spread) -> Plan:
     """A cached plan: a screening builds the same few hundred tens of thousands of times."""
-    return Plan(micro_batch, num_micro_batches, dp_shard=degree, recompute=recompute)
+    return Plan(micro_batch, num_micro_batches, **way.values)
 
 
 @cache
-def _layouts(degree: int, recompute: bool) -> tuple[Layout, Layout]:
+def _layouts(way: Spread) -> tuple[Layout, Layout]:
     """The layouts without and with accumulation: the same objects that plans have, which a dictionary finds fastest."""
-    return _plan(1, 1, degree, recompute).layout, _plan(1, 2, degree, recompute).layout
+    if way.pp > 1:
+        return _plan(1, way.pp, way).layout, _plan(1, way.pp, way).layout
+    return _plan(1, 1, way).layout, _plan(1, 2, way).layout
 
 
 def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan:
@@ -226,7 +399,7 @@ def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan
     least = "at least " if best.at_least else ""
     reason = f"needs {least}{best.prediction.reserved_mib} MiB per device on its best plan ({best.words})"
     reason += f"{best.learned}; the devices offer {best.offered_mib} MiB"
-    wider = 2 * max(option.plan.dp_shard for option in refused)
-    if wider <= len(cluster.devices):
+    wider = 2 * max(option.plan.world_size for option in refused)
+    if wider <= len(cluster.devices) and batch % wider:
         reason += f" (no wider plan: {wider} ranks do not divide the batch of {batch})"
     return NoPlan(reason)

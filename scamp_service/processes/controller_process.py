@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -24,6 +25,7 @@ from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import LIVE_STUDIES, StudyState
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file
 from scamp_service.settings import Settings
+from scamp_service.sizing.calibration import kind_of
 from scamp_service.sizing.sizer import Planner, ProcessSizer
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
@@ -109,7 +111,9 @@ def controlling(settings: Settings, store: Store, planner: Planner = choose) -> 
     """
     with ExitStack() as stack:
         # Created first, so that it warms up while Ray starts.
-        sizer = ProcessSizer(store, settings.data_dir / "profiles", planner=planner)
+        sizer = ProcessSizer(
+            store, settings.data_dir / "profiles", planner=planner, kind_of=partial(kind_of, settings.data_dir)
+        )
         stack.callback(sizer.close)
         if not settings.ray_address:
             settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from estimators.devices import catalogue
 from estimators.devices.kind import DeviceKind
+from placement.model import Cluster
 from scamp_service.cluster.gpus import Gpu
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import ROOT
@@ -63,6 +66,16 @@ def calibrated(data_dir: Path, name: str = CPU) -> DeviceKind | None:
         return DEVICE_KIND.validate_json(_file(data_dir, name).read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def kind_of(data_dir: Path, cluster: Cluster) -> DeviceKind | None:
+    """Device kind of a cluster's first device, as measured or as the catalogue has it; None if neither knows it."""
+    if not cluster.has_gpus:
+        return calibrated(data_dir)
+    name = cluster.devices[0].kind
+    with contextlib.suppress(ValueError):
+        return calibrated(data_dir, name) or catalogue.gpu(name)
+    return None
 
 
 def _file(data_dir: Path, name: str) -> Path:

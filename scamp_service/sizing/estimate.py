@@ -18,12 +18,22 @@ from estimators.devices.catalogue import gpu
 from estimators.devices.communication import StepTime, step_time
 from estimators.devices.kind import DeviceKind
 from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin, largest_micro_batch, predict_stages
-from estimators.model import MIB, Candidate, Layout, ModelProfile, Plan, Prediction
+from estimators.model import MIB, Candidate, Layout, Plan, Prediction
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.units import Unit
+from estimators.profile import ModelProfile
 from estimators.trace import Trace, profile_of
 from placement.model import VIRTUAL_KIND, Cluster, Device
-from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, list_options, margin_for, pick
+from placement.planning.planner import (
+    ChosenPlan,
+    NoPlan,
+    Option,
+    Untraced,
+    choose,
+    degrees,
+    list_options,
+    margin_for,
+)
 from scamp_service.cluster.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
@@ -91,15 +101,11 @@ def target(
     return devices(1 if count is None else count, mib or offered_mib, kind.name), kind
 
 
-class GangRefused(InvalidInput):
-    """The model cannot be divided among several ranks."""
-
-
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """All plans that a study would choose from, in its order, and the one that it would choose.
+    """The plans of one rank and of FSDP, and the plan that a study would choose, which may be another one.
 
-    ``refused`` says why there are no plans of several ranks, if the model cannot be divided.
+    ``refused`` says why plans are missing, if some cannot be traced.
     """
 
     params: Json
@@ -109,8 +115,12 @@ class Estimate:
     choice: ChosenPlan | NoPlan
     margin: Margin
     kind: DeviceKind | None = None
-    units: Sequence[Unit] = ()
     refused: str = ""
+
+    @property
+    def units(self) -> Sequence[Unit]:
+        """The costs of the model's units."""
+        return self.profile.units
 
     @property
     def of_any_size(self) -> bool:
@@ -161,10 +171,10 @@ class Estimate:
     def largest_micro_batch(self, option: Option) -> int | None:
         """Largest micro-batch with which a rank of this plan fits, whatever the batch.
 
-        None without a trace, and without a size of the devices.
+        None without a trace, in a pipeline, and without a size of the devices.
         """
-        layout = Layout(dp_shard=option.plan.dp_shard, recompute=option.plan.recompute)
-        if self.of_any_size or layout not in self.profile.curves:
+        layout = replace(option.plan.layout, accumulate=False)
+        if self.of_any_size or layout not in self.profile.curves or layout.stage is not None:
             return None
         return largest_micro_batch(self.profile, layout, option.offered_mib, margin=self.margin)
 
@@ -270,44 +280,50 @@ class Estimator:
 
         def ask(profile: ModelProfile, batch: int) -> Estimate | Missing:
             found = list_options(profile, batch=batch, cluster=cluster)
-            if missing := [option.layout for option in found if isinstance(option, Untraced)]:
+            wanted = [option.layout for option in found if isinstance(option, Untraced)]
+            if missing := [layout for layout in wanted if layout not in profile.refusals]:
                 return Missing(missing)
-            options = [option for option in found if isinstance(option, Option)]
-            choice = pick(options, batch=batch, cluster=cluster)
-            assert not isinstance(choice, Untraced)
-            return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind)
+            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind)
+            if isinstance(choice, Untraced):
+                return Missing([choice.layout])
+            options = _with_choice([option for option in found if isinstance(option, Option)], choice, cluster)
+            refused = next((profile.refusals[layout] for layout in wanted), "")
+            return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind, refused)
 
         search = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
-        try:
-            found = run_search(search, lambda layouts: self._traces(candidate, layouts))
-        except GangRefused as refused:
-            largest = max(cluster.devices, key=lambda device: device.capacity_mib)
-            return replace(self.estimate(params, Cluster((largest,))), refused=str(refused))
-        return replace(found, units=self._traces(candidate, [Layout()])[Layout()].units)
+        return run_search(search, lambda layouts: self._traces(candidate, layouts))
 
     def predict(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
         """Prediction for one rank of each pipeline stage under ``plan``, even if a study would not choose such a plan.
 
         Raises ``InvalidInput`` when the workload refuses the parameters, fails, or does not support the plan.
         """
-        traces = self._traces(self._candidate(params), plan.layouts)
+        answers = self._traces(self._candidate(params), plan.layouts)
+        if why := next((one for one in answers.values() if isinstance(one, str)), None):
+            raise InvalidInput(why)
+        traces = {layout: one for layout, one in answers.items() if isinstance(one, Trace)}
         profile = profile_of(traces, on_gpu=self._on_gpu, expandable=self._expandable)
         return predict_stages(profile, plan, 0, GPU_MARGIN if self._on_gpu else VIRTUAL_MARGIN)
 
     def _candidate(self, params: Mapping[str, Any]) -> Candidate:
         return Candidate(self._workload, self._code, dict(params))
 
-    def _traces(self, candidate: Candidate, layouts: Sequence[Layout]) -> dict[Layout, Trace]:
-        """Traces by layout; missing ones are made in parallel."""
-        found = {layout: self._tracer.known(candidate, layout) for layout in layouts}
+    def _traces(self, candidate: Candidate, layouts: Sequence[Layout]) -> dict[Layout, Trace | str]:
+        """Traces by layout, or why there is none; missing ones are made in parallel.
+
+        Raises ``InvalidInput`` if the plain layout cannot be traced.
+        """
+        found: dict[Layout, Trace | str | None] = {layout: self._tracer.known(candidate, layout) for layout in layouts}
         answers = {layout: self._submit(candidate, layout) for layout, trace in found.items() if trace is None}
         try:
             for layout, answer in answers.items():
                 try:
                     found[layout] = answer.result()
                 except TraceFailed as failed:
-                    kind = InvalidInput if layout.world_size == 1 else GangRefused
-                    raise kind(f"{self._workload} with {listed(candidate.params)}: {failed.reason}") from None
+                    why = f"{self._workload} with {listed(candidate.params)}: {failed.reason}"
+                    if layout == Layout():
+                        raise InvalidInput(why) from None
+                    found[layout] = why
             return {layout: trace for layout, trace in found.items() if trace is not None}
         finally:
             for answer in answers.values():
@@ -315,6 +331,14 @@ class Estimator:
 
     def _submit(self, candidate: Candidate, layout: Layout) -> Future[Trace]:
         return self._pool.submit(lambda process: self._tracer.trace(process, candidate, layout))
+
+
+def _with_choice(options: Sequence[Option], choice: ChosenPlan | NoPlan, cluster: Cluster) -> list[Option]:
+    """The options, and that of the chosen plan if it is not among them."""
+    if isinstance(choice, NoPlan) or any(option.plan == choice.plan for option in options):
+        return list(options)
+    offered_mib = dict(degrees(cluster))[choice.plan.world_size]
+    return [*options, Option(choice.plan, choice.prediction, offered_mib)]
 
 
 def _unit_json(unit: Unit) -> dict[str, Any]:

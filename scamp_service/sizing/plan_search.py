@@ -10,7 +10,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from estimators.model import Layout, ModelProfile
+from estimators.model import Layout
+from estimators.profile import ModelProfile
 from estimators.trace import Trace, profile_of
 
 Answer = TypeVar("Answer")
@@ -23,26 +24,32 @@ class Missing:
     layouts: Sequence[Layout]
 
 
-PlanSearch = Generator[Sequence[Layout], Mapping[Layout, Trace], Answer]
-"""Yields the layouts that must be traced next, is sent their traces, and returns the policy's answer."""
+PlanSearch = Generator[Sequence[Layout], Mapping[Layout, "Trace | str"], Answer]
+"""Yields the layouts that must be traced next, is sent their traces, and returns the policy's answer.
+
+Where a layout cannot be traced, the reason is sent instead. The plain layout must be traced."""
 
 
 def search_plan(
     ask: Callable[[ModelProfile, int], Answer | Missing], *, on_gpu: bool, expandable: bool = False
 ) -> PlanSearch[Answer]:
     """Search until ``ask`` has an answer for a profile and the candidate's batch. The plain layout is traced first."""
-    traces = yield [Layout()]
-    batch, profile = traces[Layout()].batch, None
+    sent = yield [Layout()]
+    profile = None
+    batch = 0
     while True:
+        traces = {layout: trace for layout, trace in sent.items() if isinstance(trace, Trace)}
+        batch = traces[Layout()].batch if Layout() in traces else batch
         profile = profile_of(traces, profile, on_gpu=on_gpu, expandable=expandable)
+        profile = profile.without({layout: why for layout, why in sent.items() if isinstance(why, str)})
         answer = ask(profile, batch)
         if not isinstance(answer, Missing):
             return answer
-        traces = yield answer.layouts
+        sent = yield answer.layouts
 
 
-def run_search(search: PlanSearch[Answer], trace: Callable[[Sequence[Layout]], Mapping[Layout, Trace]]) -> Answer:
-    """The search's answer; ``trace`` is a function that traces several layouts."""
+def run_search(search: PlanSearch[Answer], trace: Callable[[Sequence[Layout]], Mapping[Layout, Trace | str]]) -> Answer:
+    """The search's answer; ``trace`` is a function that traces several layouts, or says why it cannot."""
     try:
         layouts = next(search)
         while True:

@@ -85,6 +85,7 @@ class Screening:
 
 
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
+OTHER_PLANS = "one rank does not fit, and the formulas know no time of other plans"
 
 
 def screen(
@@ -136,8 +137,9 @@ def _by_formulas(
             peaks = _peaks(group, sound, blueprints, degrees) if not isinstance(blueprints, str) else {}
         except NotWhole as reason:
             peaks, blueprints = {}, str(reason)
-        for place, one in peaks.items():
-            found[place] = _decided(sound[place], batches[place], one, cluster)
+        decided = {place: _decided(sound[place], batches[place], one, cluster) for place, one in peaks.items()}
+        found |= {place: one for place, one in decided.items() if one is not None}
+        alone |= {place: OTHER_PLANS for place, one in decided.items() if one is None}
         why = blueprints if isinstance(blueprints, str) else NO_FORMULA
         alone |= dict.fromkeys(set(group.members) - set(peaks), why)
     return found, alone
@@ -150,12 +152,17 @@ def _batches(finder: BlueprintFinder, candidates: Sequence[Json]) -> list[int | 
         raise InvalidInput(failed.reason) from None
 
 
-def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster) -> Screened:
+def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster) -> Screened | None:
+    """The candidate if one rank fits, or if not even its model states fit; None if its other plans must be compared."""
     assert isinstance(batch, int)
     options = list_options(peaks, batch=batch, cluster=cluster)
-    choice = pick(options, batch=batch, cluster=cluster)
     known = [option for option in options if isinstance(option, Option)]
-    assert len(known) == len(options) and not isinstance(choice, Untraced), "blueprints know all layouts"
+    assert len(known) == len(options), "blueprints know all layouts"
+    examined = known[:1] if known[0].fits else known
+    if examined is known and not all(option.states_alone for option in known):
+        return None
+    choice = pick(examined, batch=batch, cluster=cluster)
+    assert not isinstance(choice, Untraced)
     return Screened(params, batch, known, choice)
 
 

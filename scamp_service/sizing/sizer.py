@@ -8,18 +8,21 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from estimators.devices.kind import DeviceKind
 from estimators.memory import NO_EXTRA, Extra
-from estimators.model import Layout, ModelProfile
+from estimators.model import Candidate, Layout
+from estimators.profile import ModelProfile
+from estimators.trace import Trace
 from placement.model import Cluster
 from placement.planning.learned import choose_learned
 from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
 from scamp_service.control.executor import Demand, Unsized
-from scamp_service.model import Sized
+from scamp_service.model import Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.traces import Blobs, Tracer
@@ -37,6 +40,7 @@ class Planner(Protocol):
         batch: int,
         cluster: Cluster,
         extra: Extra = NO_EXTRA,
+        kind: DeviceKind | None = None,
     ) -> ChosenPlan | Untraced | NoPlan: ...
 
 
@@ -60,9 +64,17 @@ class ProcessSizer:
     """
 
     def __init__(
-        self, store: Blobs, cache_dir: Path, workers: int = 2, *, seconds: int = 60, planner: Planner = choose
+        self,
+        store: Blobs,
+        cache_dir: Path,
+        workers: int = 2,
+        *,
+        seconds: int = 60,
+        planner: Planner = choose,
+        kind_of: Callable[[Cluster], DeviceKind | None] = lambda cluster: None,
     ) -> None:
-        self._planner = planner
+        """``kind_of`` gives the speed of a cluster's devices, None where it is not known."""
+        self._planner, self._kind_of = planner, kind_of
         self._tracers = [Tracer(store, cache_dir, seconds, on_cuda=on_cuda) for on_cuda in (False, True)]
         self._changed = threading.Condition()
         self._turns = itertools.count()
@@ -152,16 +164,28 @@ class ProcessSizer:
         try:
             while True:
                 (layout,) = job.wanted  # the planner of a study asks for one layout at a time
-                trace = tracer.known(job.demand.candidate, layout)
+                trace: Trace | str | None = tracer.known(job.demand.candidate, layout)
                 if trace is None:
                     if made:
                         return None
-                    trace, made = tracer.trace(process, job.demand.candidate, layout), True
-                job.num_traces, job.structure = job.num_traces + 1, trace.structure
+                    trace, made = self._traced(tracer, process, job.demand.candidate, layout), True
+                job.num_traces += 1
+                if isinstance(trace, Trace):
+                    job.structure = trace.structure
                 job.wanted = job.search.send({layout: trace})
         except StopIteration as end:
             result: Sized | Unsized = end.value
             return result
+
+    def _traced(self, tracer: Tracer, process: TraceProcess, candidate: Candidate, layout: Layout) -> Trace | str:
+        """The trace, or why there is none. Raises ``TraceFailed`` for the plain layout: the candidate has no plan."""
+        try:
+            return tracer.trace(process, candidate, layout)
+        except TraceFailed as failed:
+            if layout == Layout():
+                raise
+            log.info("%s cannot be traced under %s: %s", candidate.workload, layout, failed.reason)
+            return failed.reason
 
     def _search(self, demand: Demand, cluster: Cluster) -> PlanSearch[Sized | Unsized]:
         def ask(profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
@@ -171,13 +195,40 @@ class ProcessSizer:
 
     def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
         def ask(extra: Extra) -> ChosenPlan | Untraced | NoPlan:
-            return self._planner(profile, batch=batch, cluster=cluster, extra=extra)
+            return self._planner(profile, batch=batch, cluster=cluster, extra=extra, kind=self._kind_of(cluster))
 
         match choose_learned(ask, demand.own, demand.learned):
             case Untraced(layout):
                 return Missing([layout])
             case NoPlan(reason=reason):
                 return Unsized(reason, infeasible=True, structure=profile.structure)
-            case ChosenPlan(plan=plan, prediction=prediction, reason=reason):
+            case ChosenPlan(plan=plan, prediction=prediction, reason=reason) as chosen:
                 learned_bytes = demand.learned_bytes(plan.layout)
-                return Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes)
+                options = tuple(options_json(chosen, self._kind_of(cluster)))
+                return Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes, options)
+
+
+def options_json(chosen: ChosenPlan, kind: DeviceKind | None) -> Iterator[Json]:
+    """Yield the plans that were compared for a candidate, as the study database keeps them.
+
+    ``relative_device_seconds`` is ranks × seconds of a step over that of the chosen plan. ``seconds`` are those of a
+    step, and None without a ``kind``, whose speed would only be assumed. ``traced`` is False where the costs of units
+    stand for a trace.
+    """
+    own = next((option.device_seconds for option in chosen.options if option.plan == chosen.plan), None)
+    for option in chosen.options:
+        price, device_seconds = option.price, option.device_seconds
+        yield {
+            "plan": option.plan.to_json(),
+            "plan_text": str(option.plan) if option.fits else option.words,
+            "num_ranks": option.plan.world_size,
+            "chosen": option.plan == chosen.plan,
+            "fits": option.fits,
+            "reserved_mib": option.prediction.reserved_mib,
+            "offered_mib": option.offered_mib,
+            "at_least": option.at_least,
+            "traced": not (option.by_units or option.states_alone),
+            "seconds": price.seconds if price and kind else None,
+            "communication_share": price.communication_seconds / price.seconds if price else None,
+            "relative_device_seconds": device_seconds / own if device_seconds and own else None,
+        }

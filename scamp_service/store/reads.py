@@ -90,6 +90,11 @@ class Reads:
         rows = self._rows(sql.best_trial(direction), study_id=study_id)
         return trial_of(rows[0]) if rows else None
 
+    def options(self, trial_id: int) -> list[Json]:
+        """The plans that were compared when the trial was sized last, in that order; empty before that."""
+        rows = self._rows(sql.OPTIONS, trial_id=trial_id)
+        return list(rows[0][0]) if rows else []
+
     # --- attempts ----------------------------------------------------------------------------------------------
 
     def attempts(self, trial_id: int) -> list[Attempt]:

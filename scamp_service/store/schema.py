@@ -20,7 +20,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest migration, which creates the tables below. ``alembic_version`` holds it in an up-to-date database."""
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
@@ -196,6 +196,13 @@ trials = Table(
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_trials_state", "state"),
     Index("ix_trials_family", "family", "id"),
+)
+
+comparisons = Table(
+    "comparisons",
+    metadata,
+    Column("trial_id", Key, ForeignKey("trials.id"), primary_key=True, autoincrement=False),
+    Column("options", JsonText, nullable=False),
 )
 
 attempts = Table(

@@ -150,6 +150,9 @@ class Store(Reads):
         with self._database.write() as connection:
             moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
             if moved:
+                if sized and sized.options:
+                    row = {"trial_id": trial_id, "options": sized.options}
+                    connection.execute(self._replace(schema.comparisons, "trial_id"), row)
                 self._emit_trial(connection, trial_id, moved, now)
         return moved is not None
 

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.memory import GANG_MARGIN_BYTES, GPU_MARGIN, MARGIN_BYTES, MARGIN_PERCENT, largest_micro_batch, predict
-from estimators.model import CATEGORIES, MIB, Layout, ModelProfile, Plan
+from estimators.model import CATEGORIES, MIB, Layout, Plan
 from estimators.peaks.envelope import Envelope, Line
+from estimators.profile import ModelProfile
 
 CURVE = Envelope((Line(MIB, 10 * MIB),), Line(0, 10 * MIB))
 PROFILE = ModelProfile("s", 1, MIB, {Layout(): CURVE, Layout(dp_shard=2): CURVE})

@@ -22,7 +22,7 @@ def cut(model: nn.Module, place: Place) -> list[nn.Module]:
     blocks = list(model.blocks._modules.items())
     if len(blocks) < stage.count:
         raise ValueError(f"{len(blocks)} blocks cannot be divided into {stage.count} stages: choose fewer stages")
-    if _parameters(model, model.enters) & _parameters(model, model.leaves):
+    if shares_its_ends(model):
         raise ValueError(
             f"the first and the last stage of {type(model).__name__} would share parameters, as `enters` and `leaves` "
             "name the same ones: untie them, or use plans without a pipeline"
@@ -33,6 +33,11 @@ def cut(model: nn.Module, place: Place) -> list[nn.Module]:
     for name in (() if model.is_first else model.enters) + (() if model.is_last else model.leaves):
         setattr(model, name, None)
     return list(model.blocks)
+
+
+def shares_its_ends(model: Chain) -> bool:
+    """Whether the first and the last stage would share parameters."""
+    return bool(_parameters(model, model.enters) & _parameters(model, model.leaves))
 
 
 def _parameters(model: nn.Module, names: tuple[str, ...]) -> set[int]:

@@ -8,6 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from estimators.model import Layout
 from estimators.tracing.session import Recipe
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
+from workloads.parallel.divisions import divisions_of
 from workloads.protocol import Split, Workload
 from workloads.refusals import expect, expect_optimizer
 from workloads.training.step import train_step
@@ -31,6 +32,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
         most_parts=_most_parts,
+        divisions=lambda model, blocks: divisions_of(model, blocks, workload.train_batch(torch.arange(1))),
         rank_part=rank_part,
         on_cuda=on_cuda,
     )

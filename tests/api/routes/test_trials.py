@@ -52,6 +52,22 @@ def test_a_trial_is_addressed_by_its_number_and_comes_with_its_attempts(api: InP
     assert attempt["placement_reason"] == "first free device"
 
 
+def test_a_trial_comes_with_the_plans_that_were_compared_for_it(api: InProcess) -> None:
+    study = fill(api.store, num_trials=4)
+    waiting = api.store.trials(study.id)[2]
+    path = f"/v1/studies/{study.id}/trials/2"
+    assert api.get(path).json()["options"] == []
+    option = {
+        "plan": Plan(8).to_json(), "plan_text": "1 rank, micro-batch 8", "num_ranks": 1, "chosen": True, "fits": True,
+        "reserved_mib": 24, "offered_mib": 96, "at_least": False, "traced": True, "seconds": None,
+        "communication_share": 0.0, "relative_device_seconds": 1.0,
+    }  # fmt: skip
+    known = replace(sized(), options=(option,))
+    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
+    assert api.get(path).json()["options"] == [option]
+    assert "options" not in api.get(f"/v1/studies/{study.id}/trials").json()["items"][2]
+
+
 def test_peaks_are_told_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: InProcess) -> None:
     fill(api.store)
     study = fill(api.store)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Rate
-from estimators.model import MIB, Layout, ModelProfile, Plan
+from estimators.model import MIB, Layout, Plan
 from estimators.peaks.envelope import Envelope, Line
 from estimators.peaks.units import PassWork, Unit
+from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import Cluster, Device
 from placement.planning import pipelines

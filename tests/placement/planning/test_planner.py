@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimators.axes import Spread
+from estimators.devices.assumed import ASSUMED_LINKS
+from estimators.devices.kind import DeviceKind, Rate
 from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, predict
-from estimators.model import MIB, Layout, ModelProfile, PeakCurve, Plan
+from estimators.model import INDIVISIBLE, MIB, Divisions, Layout, PeakCurve, Plan
 from estimators.peaks.envelope import Envelope, Line, PeakTable
+from estimators.peaks.units import PassWork, Unit
+from estimators.profile import ModelProfile
+from estimators.work import StepWork, Work, WorkCounter
 from placement.model import VIRTUAL_KIND, Cluster, Device
-from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose, margin_for
+from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose, degrees, divisors, margin_for
+from placement.planning.transformation import list_ways
 
 
 def cluster(*capacities_mib: int) -> Cluster:
@@ -27,9 +35,28 @@ def line(fixed_mib: float, sample_mib: float) -> Envelope:
     return Envelope((Line(slope, fixed),), Line(0, fixed + slope))
 
 
-def profile(state_mib: float) -> ModelProfile:
-    """Of parameters and optimizer states; gradients are as large as a third of them."""
-    return ModelProfile("s", 1, round(state_mib * 4 / 3 * MIB), {})
+SPEED = DeviceKind("test", {"matmul": Rate(0.0, 1.0, 0.0)}, "test", links=ASSUMED_LINKS)
+"""A device that takes a second for each FLOP, so that communication hardly counts."""
+
+
+def profile(state_mib: float, sample_mib: float = 1.0, divisions: Divisions = INDIVISIBLE) -> ModelProfile:
+    """Of parameters and optimizer states; gradients are as large as a third of them. Four equal blocks."""
+    state, sample = round(state_mib * 4 / 3 * MIB), round(sample_mib * MIB)
+    idle = PassWork(Work(), Work())
+    passes = replace(idle, per_sample=flops(1e6 / 3)), replace(idle, per_sample=flops(2e6 / 3))
+    block = Unit("block", state // 64, 1, *passes, Line(sample // 4, 0), Line(sample // 64, 0), count=4)
+    ends = [
+        replace(block, name=name, num_params=0, forward=idle, backward=idle, activations=Line(0, 0), count=1)
+        for name in "ab"
+    ]
+    work = {Layout(): StepWork(Work(), flops(4e6), Work())}
+    return ModelProfile("s", state // 16, state, {}, work, units=(ends[0], block, ends[1]), divisions=divisions)
+
+
+def flops(number: float) -> Work:
+    counter = WorkCounter()
+    counter.add("matmul", number)
+    return counter.work
 
 
 @dataclass
@@ -38,22 +65,36 @@ class Model:
 
     state: float
     sample: float
+    divisions: Divisions = INDIVISIBLE
+    refused: Mapping[Layout, str] = field(default_factory=dict)
     traced: list[Layout] = field(default_factory=list)
 
     def curve(self, layout: Layout) -> PeakCurve:
-        fixed = (self.state + self.state / 3 * (1.5 if layout.accumulate else 1)) / layout.dp_shard
-        return line(fixed, self.sample / 4 if layout.recompute else self.sample)
+        shards = layout.dp_shard * layout.tp * layout.pp * (layout.dp_replicate if layout.zero1 else 1)
+        fixed = (self.state + self.state / 3 * (1.5 if layout.accumulate else 1)) / shards
+        kept = self.sample / layout.tp / layout.spatial / layout.co_shard / layout.pp
+        if layout.stage is not None:
+            kept *= min(layout.num_micro_batches, layout.pp - layout.stage_index)
+        return line(fixed, kept * (0.7 if layout.selective else 0.25 if layout.recompute else 1))
+
+    @property
+    def profile(self) -> ModelProfile:
+        return profile(self.state, self.sample, self.divisions)
 
     def choose(self, batch: int, devices: Cluster = FOUR, extra: Extra = NO_EXTRA) -> ChosenPlan | NoPlan:
         """As the caller does: trace what is asked for, and ask again."""
-        known = profile(self.state)
+        known = self.profile
         while True:
-            answer = choose(known, batch=batch, cluster=devices, extra=extra)
+            answer = choose(known, batch=batch, cluster=devices, extra=extra, kind=SPEED)
             if not isinstance(answer, Untraced):
                 return answer
             assert answer.layout not in known.curves, f"{answer.layout} was traced already"
+            assert answer.layout not in known.refusals, f"{answer.layout} cannot be traced"
             self.traced.append(answer.layout)
-            known = known.with_curve(answer.layout, self.curve(answer.layout))
+            if answer.layout in self.refused:
+                known = known.without({answer.layout: self.refused[answer.layout]})
+            else:
+                known = known.with_curve(answer.layout, self.curve(answer.layout))
 
     def chosen(self, batch: int, devices: Cluster = FOUR, extra: Extra = NO_EXTRA) -> ChosenPlan:
         answer = self.choose(batch, devices, extra)
@@ -84,29 +125,57 @@ def test_micro_batches_divide_the_share_of_a_rank() -> None:
     assert Model(state=30, sample=4).chosen(batch=31).plan == Plan(1, 31), "31 is prime"
 
 
-def test_recomputing_on_one_rank_goes_before_a_second_rank() -> None:
+def test_recomputing_little_on_more_ranks_goes_before_recomputing_everything_on_one() -> None:
     model = Model(state=30, sample=100)
     choice = model.chosen(batch=8)
-    assert choice.plan == Plan(1, 8, recompute=True)
-    assert "(1 rank, micro-batch 1: one rank would need at least 1" in choice.reason
-    assert model.traced == [Layout(), Layout(recompute=True), Layout(recompute=True, accumulate=True)]
+    assert choice.plan == Plan(1, 2, dp_shard=4, recompute=True, selective=True)
+    assert "one rank would need at least 1" in choice.reason
+    assert model.traced[0] == Layout()
+    assert model.chosen(batch=8, devices=cluster(100)).plan == Plan(1, 8, recompute=True)
+
+
+def test_a_layer_wider_than_a_device_is_divided_by_tensor_parallelism() -> None:
+    whole = Model(state=30, sample=300)
+    assert isinstance(whole.choose(batch=4), NoPlan)
+    divided = Model(state=30, sample=300, divisions=Divisions(most_parts=8))
+    assert divided.chosen(batch=4).plan.tp == 4
+    in_parts = Model(state=30, sample=300, divisions=Divisions(most_parts=8, in_parts=True))
+    assert in_parts.chosen(batch=4, devices=cluster(100)).plan.co_shard > 1, "there is no second device"
+
+
+def test_a_volume_larger_than_a_device_is_divided_in_space() -> None:
+    assert Model(state=10, sample=500, divisions=Divisions(most_slabs=4)).chosen(batch=2).plan.spatial > 1
+
+
+def test_a_pipeline_holds_fewer_layers_and_says_so() -> None:
+    narrow = Model(state=190, sample=20, divisions=Divisions(most_stages=4))
+    assert isinstance(Model(state=190, sample=20).choose(batch=7), NoPlan), "FSDP does not divide a batch of 7"
+    choice = narrow.chosen(batch=7)
+    assert choice.plan.pp == 4 and choice.plan.batch == 7
+    assert "1f1b pipeline of 4 stages" in choice.reason
+
+
+def test_a_way_that_cannot_be_traced_is_passed_over() -> None:
+    usual = Model(state=65, sample=1).chosen(batch=32).plan
+    refused = {layout: "no" for one in (False, True) for layout in [replace(usual.layout, accumulate=one)]}
+    other = Model(state=65, sample=1, refused=refused).chosen(batch=32).plan
+    assert other.layout != usual.layout
 
 
 def test_states_too_large_for_a_degree_are_not_traced_there() -> None:
     model = Model(state=150, sample=0.5)
-    choice = model.chosen(batch=32)
-    assert choice.plan.dp_shard == 4
-    assert all(layout.dp_shard > 1 for layout in model.traced)
+    assert model.chosen(batch=32).plan.world_size == 4
+    assert all(layout.world_size > 1 for layout in model.traced[1:]), "the plain layout says what the units cost"
     only_four = Model(state=210, sample=0.5)
-    assert only_four.chosen(batch=32).plan.dp_shard == 4
-    assert {layout.dp_shard for layout in only_four.traced} == {4}
+    assert only_four.chosen(batch=32).plan.world_size == 4
+    assert {layout.world_size for layout in only_four.traced[1:]} == {4}
 
 
-def test_the_smallest_degree_that_fits_is_taken_and_says_why_no_smaller() -> None:
+def test_the_reason_says_why_one_rank_is_not_enough() -> None:
     choice = Model(state=65, sample=1).chosen(batch=32)
     assert choice.plan == Plan(16, dp_shard=2)
     assert choice.reason.startswith("FSDP over 2 ranks, micro-batch 16: one rank needs ")
-    assert "(1 rank, micro-batch 1, recompute: one rank would need 1" in choice.reason
+    assert "(1 rank, micro-batch 1: one rank would need 1" in choice.reason or "1 rank" in choice.reason
     assert choice.reason.endswith("MiB, devices offer 100)")
 
 
@@ -117,7 +186,7 @@ def test_no_plan_says_what_the_best_one_needs_and_traces_nothing_when_states_are
         "needs at least 187 MiB per device on its best plan (FSDP over 4 ranks, states alone); "
         "the devices offer 100 MiB",
     )
-    assert model.traced == []
+    assert model.traced == [Layout()], "which says what the states are"
 
 
 def test_no_plan_names_the_best_of_all_plans() -> None:
@@ -166,7 +235,9 @@ def test_what_one_layout_has_learned_changes_no_other() -> None:
     accumulated = model.chosen(batch=32, extra=Extra({Layout(): 90 * MIB}))
     assert accumulated.plan == Plan(16, 2) and accumulated.prediction.extra_bytes == 0
     alone = {
-        Layout(recompute=recompute, accumulate=part): 90 * MIB for recompute in (False, True) for part in (False, True)
+        Layout(recompute=recompute, selective=selective, accumulate=part): 90 * MIB
+        for recompute, selective in ((False, False), (True, False), (True, True))
+        for part in (False, True)
     }
     pair = model.chosen(batch=32, extra=Extra(alone))
     assert pair.plan == Plan(16, dp_shard=2) and ", 90.0 MiB of it learned, devices offer 100)" in pair.reason
@@ -195,41 +266,65 @@ def test_an_empty_cluster_makes_no_candidate_infeasible() -> None:
 LAYOUTS = st.builds(Layout, dp_shard=st.sampled_from([1, 2, 4]), recompute=st.booleans(), accumulate=st.booleans())
 
 
-@settings(max_examples=100, deadline=None)
+DIVISIONS = st.builds(
+    Divisions,
+    most_parts=st.sampled_from([1, 2, 4]),
+    in_parts=st.booleans(),
+    most_stages=st.sampled_from([1, 2, 4]),
+    most_slabs=st.sampled_from([1, 2]),
+)
+
+
+@settings(max_examples=60, deadline=None)
 @given(
     st.floats(0.1, 400),
     st.floats(0.01, 120),
-    st.integers(1, 256),
-    st.lists(st.integers(20, 200), min_size=1, max_size=9),
+    st.integers(1, 64),
+    st.lists(st.integers(20, 200), min_size=1, max_size=5),
     st.integers(0, 50),
     st.dictionaries(LAYOUTS, st.integers(0, 80 * MIB), max_size=6),
+    DIVISIONS,
 )
-def test_the_choice_is_the_first_that_fits_among_all_plans(
-    state: float, sample: float, batch: int, capacities: list[int], extra_mib: int, under: dict[Layout, int]
+def test_the_choice_is_the_cheapest_way_that_fits_with_its_largest_micro_batch(
+    state: float,
+    sample: float,
+    batch: int,
+    capacities: list[int],
+    extra_mib: int,
+    under: dict[Layout, int],
+    divisions: Divisions,
 ) -> None:
-    """Against brute force over every plan in the order of preference, with every layout traced."""
-    model, devices, extra = Model(state, sample), cluster(*capacities), Extra(under, extra_mib * MIB)
-    full = profile(state)
-    fitting: list[Plan] = []
-    for degree in (1, 2, 4, 8):
-        if degree > len(capacities) or batch % degree:
-            continue
-        capacity = sorted(capacities, reverse=True)[degree - 1]
-        for recompute in (False, True):
-            for size in range(batch // degree, 0, -1):
-                if (batch // degree) % size:
-                    continue
-                plan = Plan(size, batch // degree // size, dp_shard=degree, recompute=recompute)
-                full = full.with_curve(plan.layout, model.curve(plan.layout))
-                if predict(full, plan, extra.bytes_for(plan.layout)).reserved_mib <= capacity:
-                    fitting.append(plan)
+    """Against every way and micro-batch, with all layouts traced, as far as their units say that they may fit."""
+    model, devices, extra = Model(state, sample, divisions), cluster(*capacities), Extra(under, extra_mib * MIB)
     answer = model.choose(batch, devices, extra)
-    if fitting:
-        assert isinstance(answer, ChosenPlan) and answer.plan == fitting[0]
-        assert answer.plan.batch == batch
-    else:
-        assert isinstance(answer, NoPlan)
-    assert len(model.traced) <= 16
+    fitting = dict(_fitting(model, batch, devices, extra))
+    if isinstance(answer, NoPlan):
+        assert not fitting or model.traced[1:] == [] or all(way != Spread() for way in fitting)
+        return
+    plan = answer.plan
+    assert plan.batch == batch
+    way = Spread(**plan.values)
+    assert plan.micro_batch in fitting[way]
+    if plan.pp == 1:
+        assert plan.micro_batch == max(fitting[way])
+    if Spread() in fitting:
+        assert way == Spread(), "no way costs fewer device-seconds than one rank"
+
+
+def _fitting(model: Model, batch: int, devices: Cluster, extra: Extra) -> Iterator[tuple[Spread, list[int]]]:
+    for degree, offered_mib in degrees(devices):
+        for way in list_ways(model.divisions, degree):
+            share, rest = divmod(batch, way.dp_replicate * way.dp_shard)
+            sizes = [] if rest else [size for size in divisors(share) if share // size >= way.pp]
+            plans = [Plan(size, share // size, **way.values) for size in sizes]
+            full = model.profile
+            for plan in plans:
+                for layout in plan.layouts:
+                    full = full.with_curve(layout, model.curve(layout))
+            margin = margin_for(devices)
+            needs = [predict(full, plan, extra.bytes_for(plan.layout), margin).reserved_mib for plan in plans]
+            if found := [plan.micro_batch for plan, need in zip(plans, needs, strict=True) if need <= offered_mib]:
+                yield way, found
 
 
 def test_one_gpu_among_the_devices_makes_the_margin_that_of_gpus() -> None:

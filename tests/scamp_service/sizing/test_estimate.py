@@ -16,7 +16,8 @@ from rich.console import Console
 from estimators.devices.catalogue import KINDS, gpu
 from estimators.devices.kind import DeviceKind, Figure, Rate
 from estimators.memory import VIRTUAL_MARGIN
-from estimators.model import CATEGORIES, MIB, Layout, ModelProfile, Plan, Prediction
+from estimators.model import CATEGORIES, MIB, Layout, Plan, Prediction
+from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work
 from placement.model import Cluster
 from placement.planning.planner import ChosenPlan, NoPlan, Option

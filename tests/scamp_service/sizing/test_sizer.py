@@ -63,10 +63,10 @@ def test_a_small_candidate_takes_a_part_of_one_device(sizing: Sizing) -> None:
     assert "1 rank" in sized.reason
 
 
-def test_a_candidate_too_large_for_a_device_is_sharded_with_the_same_batch(sizing: Sizing) -> None:
+def test_a_candidate_too_large_for_a_device_is_divided_with_the_same_batch(sizing: Sizing) -> None:
     sized = sizing.size({"depth": 1, "width": 768, "heads": 8, "batch": 32})
     assert isinstance(sized, Sized)
-    assert sized.plan.dp_shard > 1
+    assert sized.plan.world_size > 1
     assert sized.plan.batch == 32
     assert sized.prediction.reserved_mib <= 96
 
@@ -135,17 +135,14 @@ def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> N
     assert own.prediction.extra_bytes == 30 * MIB and own.learned_bytes == 24 * MIB and "learned" not in own.reason
 
 
-def test_what_others_needed_makes_no_candidate_infeasible(sizing: Sizing) -> None:
+def test_what_others_needed_under_a_layout_moves_a_candidate_to_another_one(sizing: Sizing) -> None:
     large = {"depth": 1, "width": 768, "heads": 8, "batch": 32}
     plain = sizing.size(large)
     sized = sizing.size(large, learned=Learned(plain.plan.layout, 90 * MIB, num_trials=1, num_out_of_memory=1))
     assert isinstance(plain, Sized) and isinstance(sized, Sized)
-    assert (sized.plan, sized.prediction.reserved_mib, sized.prediction.extra_bytes) == (
-        plain.plan,
-        plain.prediction.reserved_mib,
-        0,
-    )
-    assert sized.learned_bytes == 90 * MIB and "; without 90.0 MiB learned from 1 trial of" in sized.reason
+    assert sized.plan.layout != plain.plan.layout
+    assert sized.prediction.extra_bytes == sized.learned_bytes == 0
+    assert "; with 90.0 MiB learned from 1 trial of" in sized.reason
 
 
 def test_the_learning_rate_alone_needs_no_new_trace(sizing: Sizing, folder: Path) -> None:

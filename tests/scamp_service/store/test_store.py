@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,17 @@ def test_changes_without_a_move_are_compared_as_well(store: Store) -> None:
     assert (trial.finished_at, trial.reason) == (9.0, "too large")
     assert store.move_trial(trial_id, TrialState.INFEASIBLE, 0, TrialState.INFEASIBLE, now=11.0, reason="far too large")
     assert store.trial(trial_id).finished_at == 9.0
+
+
+def test_the_plans_that_were_compared_are_those_of_the_newest_plan(store: Store) -> None:
+    trial = new_trial(store)
+    assert store.options(trial) == []
+    options = ({"num_ranks": 1, "fits": False}, {"num_ranks": 2, "fits": True})
+    for compared in (options, options[1:]):
+        known = replace(sized(), options=compared)
+        assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=known)
+        assert store.options(trial) == list(compared)
+        assert store.move_trial(trial, TrialState.QUEUED, 0, TrialState.WAITING, now=2.0)
 
 
 def test_passes_are_kept_while_a_trial_is_queued_and_no_longer(store: Store) -> None:

@@ -13,7 +13,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from estimators.memory import predict
-from estimators.model import MIB, Layout, ModelProfile, Plan
+from estimators.model import MIB, Layout, Plan
+from estimators.profile import ModelProfile
 from estimators.trace import Trace
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 

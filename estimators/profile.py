@@ -1,0 +1,50 @@
+"""The profile of a candidate: everything that fake traces say about it, for the planner to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from estimators.model import INDIVISIBLE, Divisions, Layout, PeakCurve
+from estimators.peaks.units import Unit
+from estimators.work import StepWork
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """The costs of one model structure. Each traced layout adds a peak curve and the work of a step.
+
+    ``structure`` identifies the traced structure: two candidates that differ only in learning rate share it.
+    ``state_bytes`` are the model states in the sense of ZeRO, held by one process when its optimizer begins:
+    parameters, buffers, gradients and optimizer states. ``units`` and ``divisions`` come from the plain layout.
+    ``refusals`` say why layouts cannot be traced, so that no plan may use them. ``assumptions`` say in words what the
+    traces take for granted.
+    """
+
+    structure: str
+    num_params: int
+    state_bytes: int
+    curves: Mapping[Layout, PeakCurve]
+    work: Mapping[Layout, StepWork] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    units: Sequence[Unit] = ()
+    divisions: Divisions = INDIVISIBLE
+    refusals: Mapping[Layout, str] = field(default_factory=dict)
+
+    def with_curve(
+        self, layout: Layout, curve: PeakCurve, work: StepWork | None = None, assumptions: Sequence[str] = ()
+    ) -> ModelProfile:
+        """A copy that also knows the peak curve of ``layout`` with its assumptions and, if given, the work of its
+        step."""
+        known = {**self.work, layout: work} if work is not None else self.work
+        assumed = tuple(sorted({*self.assumptions, *assumptions}))
+        return replace(self, curves={**self.curves, layout: curve}, work=known, assumptions=assumed)
+
+    def without(self, refusals: Mapping[Layout, str]) -> ModelProfile:
+        """A copy that also knows why these layouts cannot be traced."""
+        return replace(self, refusals={**self.refusals, **refusals})
+
+    @property
+    def assumed(self) -> str:
+        """The assumptions, as the end of a reason: ``; assumed: …``, empty if there are none."""
+        return f"; assumed: {', '.join(self.assumptions)}" if self.assumptions else ""

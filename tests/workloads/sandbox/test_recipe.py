@@ -1,0 +1,25 @@
+"""Traces of gangs, made from the recipe of a workload."""
+
+from __future__ import annotations
+
+import pytest
+
+from estimators.model import Layout, Plan
+from estimators.tracing.session import Recipe, Session
+from workloads.models.stdlib_gpt import StdlibGpt
+from workloads.sandbox.recipe import recipe_of
+
+
+@pytest.mark.parametrize("plan", [Plan(2, dp_shard=2), Plan(2, 2, pp=2), Plan(2, tp=2)], ids=str)
+def test_the_messages_of_a_gang_are_no_random_draws_of_the_model(plan: Plan) -> None:
+    """A model that draws is traced four times."""
+    recipe = recipe_of(StdlibGpt({"depth": 2, "width": 16, "heads": 2, "context": 8}))
+    assert not _has_drawn(recipe, Layout())
+    assert not _has_drawn(recipe, plan.layout)
+
+
+def _has_drawn(recipe: Recipe, layout: Layout) -> bool:
+    with Session(recipe, layout) as session:
+        session.spread()
+        session.step(2)
+        return session.has_drawn

@@ -1,0 +1,39 @@
+"""Finds out how a model says that it can be divided. Whether a division also works is seen when it is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from estimators.model import Divisions
+from workloads.parallel.chain import shares_its_ends
+from workloads.protocol import Batch, Chain, Spatial, Split
+
+
+def divisions_of(model: nn.Module, blocks: Sequence[nn.Module], batch: Batch) -> Divisions:
+    """How ``model`` can be divided, from its ``Chain``, the ``Split`` of its ``blocks``, and its ``Spatial``.
+
+    ``batch`` is any batch of samples, whose sizes decide into how many slabs they can be divided.
+    """
+    splits = [split for block in blocks if isinstance(split := getattr(block, "split", None), Split)]
+    if len(splits) < len(blocks):
+        splits = []
+    return Divisions(
+        most_parts=gcd(*(split.most_parts for split in splits)) or 1,
+        in_parts=bool(splits) and all(split.branches for split in splits),
+        most_stages=len(model.blocks) if isinstance(model, Chain) and not shares_its_ends(model) else 1,
+        most_slabs=_most_slabs(model, batch),
+    )
+
+
+def _most_slabs(model: nn.Module, batch: Batch) -> int:
+    spatial, leaves = getattr(model, "spatial", None), tree_leaves(batch)
+    if not isinstance(spatial, Spatial) or len(leaves) != len(spatial.dims):
+        return 1
+    sizes = [leaf.shape[dim] for leaf, dim in zip(leaves, spatial.dims, strict=True) if dim is not None]
+    if any(size % spatial.multiple_of for size in sizes):
+        return 1
+    return gcd(*(size // spatial.multiple_of for size in sizes)) or 1
