@@ -36,6 +36,7 @@ class Passes:
     ``categories`` has the category of each buffer. The first ``num_before`` events are the buffers alive before the
     passes; ``owners`` maps those that belong to a block to their block. ``marks`` are (event, block, work): a pass of
     the block begins before this event (None: a part that belongs to no block), and this work is done by then.
+    ``forward`` is the part of ``work`` that is done before the first backward pass begins.
     ``streams`` maps a buffer to the stream on which a GPU would allocate it, unless that is the compute stream, which
     is 0.
     """
@@ -47,6 +48,7 @@ class Passes:
     owners: Mapping[int, int] = field(default_factory=dict)
     marks: Sequence[tuple[int, int | None, Work]] = ()
     streams: Mapping[int, int] = field(default_factory=dict)
+    forward: Work = field(default_factory=Work)
 
     @property
     def held_before(self) -> int:
@@ -80,7 +82,7 @@ class Passes:
         marks = [(event + more, block, work) for event, block, work in self.marks]
         streams = {buffer + more: stream for buffer, stream in self.streams.items()}
         categories = ("optimizer",) * more + tuple(self.categories)
-        return Passes(events, categories, self.work, self.num_before + more, owners, marks, streams)
+        return Passes(events, categories, self.work, self.num_before + more, owners, marks, streams, self.forward)
 
     def begins_with(self, other: Passes) -> bool:
         """Whether this log begins like ``other``: the bytes alive rise and fall by the same amounts, event by event."""
@@ -90,12 +92,16 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of a log that belongs to one visit of a block (None: to a part that belongs to no block)."""
+    """The part of a log that belongs to one visit of a block (None: to a part that belongs to no block).
+
+    ``forward`` is the part of ``work`` that is done before the first backward pass begins.
+    """
 
     visit: int
     block: int | None
     events: EventLog
     work: Work
+    forward: Work
 
 
 class _CannotStretch(Exception):
@@ -133,15 +139,16 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
     for block in range(num_blocks):
         synthesis.extend(states[0], block)
     synthesis.extend(relative([event for event in before if homes[event[0]][1] is None], None), 0)
-    num_before, work = len(synthesis.events), Work()
+    num_before, work, forward = len(synthesis.events), Work(), Work()
     marks: list[tuple[int, int | None, Work]] = []
 
     def append(segment: Segment, events: Sequence[_RelativeEvent], block: int | None) -> None:
-        nonlocal work
+        nonlocal work, forward
         if marks or len(synthesis.events) > num_before or block is not None:
             marks.append((len(synthesis.events), block, work))
         synthesis.extend(events, block or 0)
         work += segment.work
+        forward += segment.forward
 
     for sweep in _sweeps(segments):
         if sweep[0].block is None:
@@ -162,7 +169,7 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
             else:
                 append(by_block[1], second, block)
     events, categories = tuple(synthesis.events), tuple(synthesis.categories)
-    return Passes(events, categories, work, num_before, marks=marks, streams=synthesis.streams)
+    return Passes(events, categories, work, num_before, marks=marks, streams=synthesis.streams, forward=forward)
 
 
 class _Synthesis:
@@ -195,7 +202,13 @@ def segments_of(passes: Passes) -> Iterator[Segment]:
     visits: dict[int | None, int] = {}
     for (start, block, work), (end, _, work_then) in pairwise(bounds):
         visits[block] = visits.get(block, -1) + 1
-        yield Segment(visits[block], block, passes.events[start:end], work_then - work)
+        forward = _earlier(passes.forward, work_then) - _earlier(passes.forward, work)
+        yield Segment(visits[block], block, passes.events[start:end], work_then - work, forward)
+
+
+def _earlier(one: Work, other: Work) -> Work:
+    """Of two amounts of work done since the log began, the one that was reached first: work only ever grows."""
+    return Work(tuple(map(min, one.amounts, other.amounts)))
 
 
 def _sweeps(segments: Sequence[Segment]) -> list[list[Segment]]:

@@ -25,21 +25,43 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True)
+class PassWork:
+    """The work of one pass: ``fixed``, and ``per_sample`` for each sample of the micro-batch."""
+
+    fixed: Work
+    per_sample: Work
+
+    def at(self, micro_batch: int) -> Work:
+        """The work for a micro-batch of this size."""
+        return self.fixed + self.per_sample * micro_batch
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """The cost of one of ``count`` equal units in a row, on a single rank. ``name`` is that of the first.
 
-    ``fixed`` and ``per_sample`` are the work of its forward and backward pass. ``activations`` are the bytes that the
-    forward pass keeps for the backward pass. ``output`` is the bytes passed to the next unit (0 for the last).
+    ``activations`` are the bytes that the forward pass keeps for the backward pass. ``output`` is the bytes passed to
+    the next unit (0 for the last).
     """
 
     name: str
     num_params: int
     most_parts: int
-    fixed: Work
-    per_sample: Work
+    forward: PassWork
+    backward: PassWork
     activations: Line
     output: Line
     count: int = 1
+
+    @property
+    def fixed(self) -> Work:
+        """Work of both passes that does not depend on the micro-batch."""
+        return self.forward.fixed + self.backward.fixed
+
+    @property
+    def per_sample(self) -> Work:
+        """Work of both passes for each sample."""
+        return self.forward.per_sample + self.backward.per_sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,8 @@ def units_of(outlines: Sequence[Outline], low: Seen, high: Seen, *, equal_blocks
     return tuple(found)
 
 
-_Cost = tuple[Work, int, int]  # for one micro-batch: work, bytes of activations, bytes of output
+# For one micro-batch: work of the forward pass and of the backward pass, bytes of activations, bytes of output.
+_Cost = tuple[Work, Work, int, int]
 
 
 def _costs(seen: Seen, num_blocks: int, equal_blocks: bool) -> list[_Cost] | None:
@@ -86,18 +109,16 @@ def _costs(seen: Seen, num_blocks: int, equal_blocks: bool) -> list[_Cost] | Non
     up = list(range(num_blocks))
     if [part.block for part in parts] != [None, *up, None, *up[::-1]] or len(seen.outputs) != num_blocks + 1:
         return None
-    before, *forward = parts[: num_blocks + 1]
-    after, *backward = parts[num_blocks + 1 :]
     kept = _activations(seen.passes, parts)
-    work = [ahead.work + back.work for ahead, back in zip(forward, reversed(backward), strict=True)]
-    start = before.work
+    ahead, after = [part.work for part in parts[: num_blocks + 1]], parts[num_blocks + 1]
+    back = [part.work for part in reversed(parts[num_blocks + 2 :])]
+    rest = Work()
     if equal_blocks and num_blocks > 1:
         # No mark begins the backward pass of the part before the blocks: it is logged with the first block's.
-        rest = backward[-1].work - backward[-2].work
-        start, work[0] = start + rest, work[0] - rest
-    works = [start, *work, after.work]
+        rest, back[0] = back[0] - back[1], back[1]
+    forward, backward = [*ahead, after.forward], [rest, *back, after.work - after.forward]
     bytes_kept = [kept[part.visit, part.block] for part in parts[: num_blocks + 2]]
-    return list(zip(works, bytes_kept, [*seen.outputs, 0], strict=True))
+    return list(zip(forward, backward, bytes_kept, [*seen.outputs, 0], strict=True))
 
 
 def _activations(passes: Passes, parts: Sequence[Segment]) -> Counter[tuple[int, int | None]]:
@@ -111,14 +132,20 @@ def _activations(passes: Passes, parts: Sequence[Segment]) -> Counter[tuple[int,
 
 
 def _cost_of_all(seen: Seen) -> _Cost:
-    return seen.passes.work, _activations(seen.passes, list(segments_of(seen.passes))).total(), 0
+    passes = seen.passes
+    kept_bytes = _activations(passes, list(segments_of(passes))).total()
+    return passes.forward, passes.work - passes.forward, kept_bytes, 0
 
 
 def _unit(outline: Outline, less: _Cost, more: _Cost, low: int, high: int) -> Unit:
-    per_sample = (more[0] - less[0]) * (1 / (high - low))
-    fixed = less[0] - per_sample * low
-    activations, output = (_line(few, many, low, high) for few, many in zip(less[1:], more[1:], strict=True))
-    return Unit(outline.name, outline.num_params, outline.most_parts, fixed, per_sample, activations, output)
+    forward, backward = (_pass_work(few, many, low, high) for few, many in zip(less[:2], more[:2], strict=True))
+    activations, output = (_line(few, many, low, high) for few, many in zip(less[2:], more[2:], strict=True))
+    return Unit(outline.name, outline.num_params, outline.most_parts, forward, backward, activations, output)
+
+
+def _pass_work(few: Work, many: Work, low: int, high: int) -> PassWork:
+    per_sample = (many - few) * (1 / (high - low))
+    return PassWork(few - per_sample * low, per_sample)
 
 
 def _line(few: int, many: int, low: int, high: int) -> Line:

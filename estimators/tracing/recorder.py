@@ -69,6 +69,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._outcomes = Outcomes(fake)
         self.values = Values(is_even=even)
         self._paused = 0
+        self._forward: Work | None = None  # the work done when the first backward pass began
         self._forward_only = False
         self._of_forward: list[int] = []  # buffers since the last backward pass
         # storage address → (weak reference, buffer number, bytes); the address may be used again once it is freed
@@ -78,6 +79,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin(self) -> int:
         """Begin a new log with all buffers that are alive, numbered anew; returns their bytes."""
         self._done.clear()
+        self._forward = None
         self.log.clear()
         self.marks.clear()
         alive = sorted(self._buffers.items(), key=lambda item: item[1][1])
@@ -104,7 +106,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def passes(self) -> Passes:
         """The log up to now."""
         events, categories, streams = tuple(self.log), tuple(self.categories), dict(self.streams)
-        return Passes(events, categories, self.work, marks=tuple(self.marks), streams=streams)
+        forward = self.work if self._forward is None else self._forward
+        return Passes(events, categories, self.work, marks=tuple(self.marks), streams=streams, forward=forward)
 
     def forward(self, step: Callable[[], object]) -> Passes:
         """The log of ``step`` up to its first backward pass, where it is aborted. Raises ValueError without one."""
@@ -168,8 +171,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # two of three dispatches: answering here shortens a trace by a third
-        if self._forward_only and torch._C._current_graph_task_id() != -1:
-            raise _EndOfForward(self.passes)
+        if self._forward is None and torch._C._current_graph_task_id() != -1:
+            self._forward = self.work
+            if self._forward_only:
+                raise _EndOfForward(self.passes)
         if any(issubclass(kind, DTensor) for kind in types):
             self._done.add("sharded")
             return NotImplemented  # DTensor splits it up; its local operations come back here

@@ -6,11 +6,12 @@ names are in ``schedules``; how long one takes is in ``simulator``.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from itertools import accumulate, chain
+from typing import NamedTuple, NoReturn
 
 
 class Pass(StrEnum):
@@ -49,8 +50,23 @@ class Action(NamedTuple):
         return f"{self.kind} of micro-batch {self.micro_batch} on stage {self.stage}{turn}"
 
 
-Step = tuple[int, Action]
-"""(rank, the action that it runs)."""
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The dependencies of a schedule. Its actions are numbered rank by rank, in the order in which they run.
+
+    ``bounds`` has the number of each rank's first action, and the number of all actions at the end. The other lists
+    have an entry for each action: ``needs`` are the actions whose results it needs, and ``wanted_here`` the actions of
+    its own rank that need its result. ``wanted_by`` are the other ranks that need it, each with its actions that do.
+    ``held`` numbers what the action works on: the activations of one micro-batch of one stage on one rank.
+    """
+
+    bounds: Sequence[int]
+    ranks: Sequence[int]
+    actions: Sequence[Action]
+    held: Sequence[int]
+    needs: Sequence[Sequence[int]]
+    wanted_here: Sequence[Sequence[int]]
+    wanted_by: Sequence[Sequence[tuple[int, Sequence[int]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +83,12 @@ class Schedule:
     holders: tuple[tuple[int, ...], ...]
     num_micro_batches: int
     num_forwards: int = 1
-    needs: Mapping[Step, tuple[Step, ...]] = field(init=False, repr=False, compare=False)
+    graph: Graph = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_actions(self)
+        numbers = _Numbers.of(self)
         _check_shared_stages(self)
-        object.__setattr__(self, "needs", _needs(self))
+        object.__setattr__(self, "graph", _graph(self, numbers))
         starts(self)  # which finds a deadlock
 
     @property
@@ -99,50 +115,106 @@ class Schedule:
         return most
 
 
-def starts(schedule: Schedule, durations: Mapping[Pass, float] | None = None) -> dict[Step, float]:
-    """When each action starts if passes take ``durations`` (default: 1 each) and communication takes no time.
+def starts(schedule: Schedule, durations: Mapping[Pass, float] | None = None) -> list[float]:
+    """When each action of the graph starts if passes take ``durations`` (default: 1) and messages no time.
 
     Raises ``ValueError`` for a deadlock.
     """
-    begun: dict[Step, float] = {}
-    ended: dict[Step, float] = {}
-    place, free = [0] * schedule.num_ranks, [0.0] * schedule.num_ranks
-    waiting: defaultdict[Step, list[int]] = defaultdict(list)  # ranks that wait for a step
-    runnable = deque(range(schedule.num_ranks))
+    graph = schedule.graph
+    needs, bounds = graph.needs, graph.bounds
+    lasting = [durations[action.kind] for action in graph.actions] if durations else [1.0] * len(graph.actions)
+    begun, ended = [0.0] * len(lasting), [-1.0] * len(lasting)
+    at = list(bounds[:-1])
+    waiting: defaultdict[int, list[int]] = defaultdict(list)  # ranks that wait for an action
+    runnable = list(range(schedule.num_ranks))
     while runnable:
-        rank = runnable.popleft()
-        while place[rank] < len(schedule.orders[rank]):
-            step = rank, schedule.orders[rank][place[rank]]
-            missing = next((one for one in schedule.needs[step] if one not in ended), None)
+        rank = runnable.pop()
+        number, last = at[rank], bounds[rank + 1]
+        now = ended[number - 1] if number > bounds[rank] else 0.0
+        while number < last:
+            missing = None
+            for needed in needs[number]:
+                if ended[needed] < 0:
+                    missing = needed
+                    break
+                now = max(now, ended[needed])
             if missing is not None:
                 waiting[missing].append(rank)
                 break
-            begun[step] = max([free[rank], *(ended[one] for one in schedule.needs[step])])
-            free[rank] = ended[step] = begun[step] + (durations[step[1].kind] if durations else 1)
-            place[rank] += 1
-            runnable.extend(waiting.pop(step, ()))
-    if stuck := [rank for rank, order in enumerate(schedule.orders) if place[rank] < len(order)]:
-        raise ValueError(_deadlock(schedule, stuck, place, ended))
+            begun[number] = now
+            now = ended[number] = now + lasting[number]
+            if number in waiting:
+                runnable += waiting.pop(number)
+            number += 1
+        at[rank] = number
+    if stuck := [rank for rank in range(schedule.num_ranks) if at[rank] < bounds[rank + 1]]:
+        raise ValueError(_deadlock(schedule, stuck, at, ended))
     return begun
 
 
-def _deadlock(schedule: Schedule, stuck: Sequence[int], place: Sequence[int], ended: Mapping[Step, float]) -> str:
-    said = []
+def _deadlock(schedule: Schedule, stuck: Sequence[int], at: Sequence[int], ended: Sequence[float]) -> str:
+    graph, said = schedule.graph, []
     for rank in stuck:
-        action = schedule.orders[rank][place[rank]]
-        missing, needed = next(one for one in schedule.needs[rank, action] if one not in ended)
-        found = schedule.orders[missing].index(needed)
-        said.append(f"rank {rank} waits at {place[rank]} ({action}) for rank {missing} at {found} ({needed})")
+        action, place = graph.actions[at[rank]], at[rank] - graph.bounds[rank]
+        number = next(one for one in graph.needs[at[rank]] if ended[one] < 0)
+        missing, needed = graph.ranks[number], graph.actions[number]
+        found = number - graph.bounds[missing]
+        said.append(f"rank {rank} waits at {place} ({action}) for rank {missing} at {found} ({needed})")
         if missing == rank:
-            return (
-                f"{schedule.name}: wrong order on rank {rank}: {action} (at {place[rank]}) needs {needed} (at {found})"
-            )
+            return f"{schedule.name}: wrong order on rank {rank}: {action} (at {place}) needs {needed} (at {found})"
     return f"{schedule.name}: deadlock: {'; '.join(said)}"
 
 
-def _check_actions(schedule: Schedule) -> None:
-    """Raise ``ValueError`` unless each rank runs each pass of each of its stages once."""
-    name, held = schedule.name, _stages_of(schedule)
+class _Numbers(NamedTuple):
+    """The number of each action, looked up by what it does.
+
+    ``slots`` numbers the stages of each rank. The forward passes of micro-batch m in slot s are at ``num_kinds`` ·
+    (s · micro-batches + m), each turn after the one before; then comes its backward pass, or that of its inputs, and
+    then that of its weights. A number is −1 where there is none.
+    """
+
+    slots: Sequence[Mapping[int, int]]
+    num_kinds: int
+    found: Sequence[int]
+    keys: Sequence[int]
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> _Numbers:
+        """Raises ``ValueError`` unless each rank runs each pass of each of its stages once."""
+        slots = _slots(schedule)
+        turns, num = schedule.num_forwards, schedule.num_micro_batches
+        num_kinds = turns + 2
+        later = {BACKWARD: turns, BACKWARD_INPUT: turns, BACKWARD_WEIGHT: turns + 1}
+        found = [-1] * (sum(map(len, slots)) * num * num_kinds)
+        keys: list[int] = []
+        for held, order in zip(slots, schedule.orders, strict=True):
+            for stage, micro_batch, kind, turn in order:
+                place = turn if kind == FORWARD else later[kind]
+                if stage not in held or not 0 <= micro_batch < num or not 0 <= turn < (turns if place < turns else 1):
+                    _explain(schedule)
+                key = (held[stage] * num + micro_batch) * num_kinds + place
+                if found[key] >= 0:
+                    _explain(schedule)
+                found[key] = len(keys)
+                keys.append(key)
+        if not _are_complete(schedule, found, num_kinds):
+            _explain(schedule)
+        return cls(slots, num_kinds, found, keys)
+
+
+def _are_complete(schedule: Schedule, found: Sequence[int], num_kinds: int) -> bool:
+    """Whether nothing is missing: gradients of weights are computed by themselves where those of inputs are."""
+    actions = list(chain(*schedule.orders))
+    for place in range(num_kinds - 1):
+        if min(found[place::num_kinds], default=0) < 0:
+            return False
+    pairs = zip(found[num_kinds - 2 :: num_kinds], found[num_kinds - 1 :: num_kinds], strict=True)
+    return all((actions[back].kind == BACKWARD_INPUT) == (weight >= 0) for back, weight in pairs)
+
+
+def _explain(schedule: Schedule) -> NoReturn:
+    """Raise a ``ValueError`` that says which pass is wrong or missing."""
+    name, held = schedule.name, _slots(schedule)
     for rank, order in enumerate(schedule.orders):
         for place, action in enumerate(order):
             if action.stage not in held[rank]:
@@ -156,10 +228,11 @@ def _check_actions(schedule: Schedule) -> None:
             raise ValueError(f"{name}: rank {rank} runs {twice} more than once, at {places}")
         for stage in held[rank]:
             for number in range(schedule.num_micro_batches):
-                _check_passes(schedule, rank, stage, number, counts)
+                _explain_passes(schedule, rank, stage, number, counts)
+    raise AssertionError(f"{name}: nothing is wrong")
 
 
-def _check_passes(schedule: Schedule, rank: int, stage: int, number: int, counts: Mapping[Action, int]) -> None:
+def _explain_passes(schedule: Schedule, rank: int, stage: int, number: int, counts: Mapping[Action, int]) -> None:
     for turn in range(schedule.num_forwards):
         if (action := Action(stage, number, FORWARD, turn)) not in counts:
             raise ValueError(f"{schedule.name}: rank {rank} never runs {action}")
@@ -172,15 +245,18 @@ def _check_passes(schedule: Schedule, rank: int, stage: int, number: int, counts
         raise ValueError(f"{schedule.name}: rank {rank} never runs {missing}")
 
 
-def _stages_of(schedule: Schedule) -> list[set[int]]:
-    held: list[set[int]] = [set() for _ in schedule.orders]
+def _slots(schedule: Schedule) -> list[dict[int, int]]:
+    """The stages of each rank, each with its number among all stages of all ranks."""
+    held: list[dict[int, int]] = [{} for _ in schedule.orders]
+    num = 0
     for stage, ranks in enumerate(schedule.holders):
         if not ranks or len(set(ranks)) < len(ranks) or not all(0 <= rank < len(held) for rank in ranks):
             raise ValueError(
                 f"{schedule.name}: stage {stage} needs different ranks of 0 to {len(held) - 1}, got {ranks}"
             )
         for rank in ranks:
-            held[rank].add(stage)
+            held[rank][stage] = num
+            num += 1
     return held
 
 
@@ -191,35 +267,55 @@ def _check_shared_stages(schedule: Schedule) -> None:
         of_these = {stage for stage in shared if schedule.holders[stage] == ranks}
         first, *others = ([one for one in schedule.orders[rank] if one.stage in of_these] for rank in ranks)
         for rank, order in zip(ranks[1:], others, strict=True):
-            for ours, theirs in zip(first, order, strict=True):
-                if ours != theirs:
-                    raise ValueError(
-                        f"{schedule.name}: ranks {ranks[0]} and {rank} share stages but run their passes in different "
-                        f"orders: {ours} on rank {ranks[0]} where rank {rank} runs {theirs}"
-                    )
+            if order == first:
+                continue
+            ours, theirs = next(pair for pair in zip(first, order, strict=True) if pair[0] != pair[1])
+            raise ValueError(
+                f"{schedule.name}: ranks {ranks[0]} and {rank} share stages but run their passes in different "
+                f"orders: {ours} on rank {ranks[0]} where rank {rank} runs {theirs}"
+            )
 
 
-def _needs(schedule: Schedule) -> dict[Step, tuple[Step, ...]]:
-    """The steps whose results each step needs."""
-    parts = {step for step in _steps(schedule) if step[1].kind == BACKWARD_INPUT}
-    return {step: tuple(_needed(schedule, *step, parts)) for step in _steps(schedule)}
+def _graph(schedule: Schedule, numbers: _Numbers) -> Graph:
+    ranks = [rank for rank, order in enumerate(schedule.orders) for _ in order]
+    actions = list(chain(*schedule.orders))
+    needs = _needs(schedule, numbers, actions)
+    # Tuples of numbers, unlike lists, do not keep Python's garbage collector busy.
+    here: list[tuple[int, ...]] = [()] * len(actions)
+    others: list[tuple[tuple[int, tuple[int, ...]], ...]] = [()] * len(actions)
+    for number, rank in enumerate(ranks):
+        for needed in needs[number]:
+            wanted = others[needed]
+            if ranks[needed] == rank:
+                here[needed] += (number,)
+            elif wanted and wanted[-1][0] == rank:  # a rank's actions are numbered in a row
+                others[needed] = (*wanted[:-1], (rank, (*wanted[-1][1], number)))
+            else:
+                others[needed] = (*wanted, (rank, (number,)))
+    held = [key // numbers.num_kinds for key in numbers.keys]
+    bounds = [0, *accumulate(map(len, schedule.orders))]
+    return Graph(bounds, ranks, actions, held, needs, here, others)
 
 
-def _steps(schedule: Schedule) -> Iterator[Step]:
-    return ((rank, action) for rank, order in enumerate(schedule.orders) for action in order)
-
-
-def _needed(schedule: Schedule, rank: int, action: Action, parts: set[Step]) -> Iterator[Step]:
-    stage, number, last = action.stage, action.micro_batch, schedule.num_stages - 1
-    if action.kind == FORWARD:
-        before = (stage - 1, action.turn) if stage else (last, action.turn - 1)
-        if before[1] >= 0:
-            yield from ((other, Action(before[0], number, FORWARD, before[1])) for other in schedule.holders[before[0]])
-    elif action.kind == BACKWARD_WEIGHT:
-        yield rank, Action(stage, number, BACKWARD_INPUT)
-    else:
-        yield rank, Action(stage, number, FORWARD, schedule.num_forwards - 1)
-        if stage < last:
-            for other in schedule.holders[stage + 1]:
-                in_parts = other, Action(stage + 1, number, BACKWARD_INPUT)
-                yield in_parts if in_parts in parts else (other, Action(stage + 1, number, BACKWARD))
+def _needs(schedule: Schedule, numbers: _Numbers, actions: Sequence[Action]) -> list[Sequence[int]]:
+    """The actions whose results each action needs."""
+    found, num_kinds = numbers.found, numbers.num_kinds
+    last, last_turn, per_slot = (
+        schedule.num_stages - 1,
+        schedule.num_forwards - 1,
+        schedule.num_micro_batches * num_kinds,
+    )
+    # Where the passes of each stage are found on each of its holders.
+    bases = [[numbers.slots[rank][stage] * per_slot for rank in ranks] for stage, ranks in enumerate(schedule.holders)]
+    needs: list[Sequence[int]] = []
+    for (stage, micro_batch, kind, turn), key in zip(actions, numbers.keys, strict=True):
+        if kind == FORWARD:
+            before, place = (stage - 1, turn) if stage else (last, turn - 1)
+            place += micro_batch * num_kinds
+            needs.append(tuple([found[base + place] for base in bases[before]]) if stage or turn else ())
+        elif kind == BACKWARD_WEIGHT or stage == last:
+            needs.append((found[key - 1],))
+        else:
+            place = micro_batch * num_kinds + last_turn + 1
+            needs.append((found[key - 1], *[found[base + place] for base in bases[stage + 1]]))
+    return needs

@@ -3,15 +3,17 @@
 Nothing is traced: times are simulated from the work of each unit, and memory is added up from states, activations in
 flight, and what else a pass of the whole model holds. ``scamp_service.sizing`` traces the few pipelines that matter.
 Ranks train GPipe and 1F1B with equal numbers of blocks today; such a pipeline has a ``plan``. All others are only
-planned.
+planned. Simulations take time, so pipelines are simulated in the order of their lower bounds (``bounds``), until none
+that is left can be better than the best one found.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
+from typing import Literal
 
 from estimators.axes import SCHEDULES as TRAINED
 from estimators.devices.communication import message_seconds
@@ -22,15 +24,12 @@ from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
 from estimators.work import Work
 from placement.model import Cluster
+from placement.planning.bounds import least_bytes, least_seconds
 from placement.planning.cuts import Cut, Demand, Piece, best_cut, even_cut, smallest_cut
 from placement.planning.passes import Schedule
 from placement.planning.planner import degrees, divisors, margin_for
 from placement.planning.schedules import SCHEDULES
 from placement.planning.simulator import Simulation, StageCost, simulate
-
-FORWARD_SHARE = 1 / 3
-"""Assumed share of the forward pass in the time of a unit: the backward pass has two products of matrices for each one
-of the forward pass. Its gradients of inputs and of weights are assumed to take the same time."""
 
 MOST_MICRO_BATCHES = 8
 """Most micro-batches for each rank that are tried: the bubble of 1F1B is then at most 1/9 of the step."""
@@ -40,7 +39,8 @@ MOST_BY_FLOPS = 4
 MOST_PASSES = 4096
 """Most micro-batches × ranks that are simulated, if there is a choice: a simulation of so many takes up to a second."""
 MANY_RANKS = 8
-"""On more ranks only one number of micro-batches is tried."""
+"""On more ranks only one number of micro-batches is tried, and only the best pipelines are listed, whatever their
+schedule."""
 
 _CHUNKS = {"1f1b": 1, "gpipe": 1, "zb-h1": 1, "interlaced": 1, "interleaved": 2, "zbv": 2, "dualpipev": 2}
 """Stages of each rank by schedule. 3F1B is missing: only a model that feeds its output back runs it."""
@@ -83,13 +83,13 @@ def list_pipelines(
 ) -> list[Pipeline]:
     """The best pipeline of each degree and schedule for ``batch`` samples per optimizer step, the fastest first.
 
-    Those that fit come before those that do not. Without a ``kind`` FLOPs stand for seconds; without links messages
-    take no time. Empty for a model whose units do not run one after another.
+    On more than ``MANY_RANKS`` it is the best of all schedules, and the best that ranks can train. Those that fit come
+    before those that do not. Without a ``kind`` FLOPs stand for seconds; without links messages take no time. Empty for
+    a model whose units do not run one after another.
     """
-    each = [unit for unit in units for _ in range(unit.count)]
-    if len(each) < 4:  # the ends, and two blocks
+    if sum(unit.count for unit in units) < 4:  # the ends, and two blocks
         return []
-    candidate = _Candidate(each, profile, batch, kind or FLOP_COUNTER, margin_for(cluster))
+    candidate = _Candidate(units, profile, batch, kind or FLOP_COUNTER, margin_for(cluster))
     found: list[Pipeline] = []
     for num_ranks, offered_mib in degrees(cluster):
         if num_ranks > 1:
@@ -97,24 +97,32 @@ def list_pipelines(
     return sorted(found, key=order)
 
 
-def order(pipeline: Pipeline) -> tuple[bool, float, int, bool]:
+_Order = tuple[bool, float, int, bool]
+
+
+def order(pipeline: Pipeline) -> _Order:
     """The better, the smaller: those that fit, then the faster, on fewer ranks, and what ranks can train today."""
-    seconds = float(f"{pipeline.seconds:.6g}")  # sums of the same numbers differ by rounding
-    return not pipeline.fits, seconds, pipeline.schedule.num_ranks, pipeline.plan is None
+    return _order(pipeline.fits, pipeline.seconds, pipeline.schedule.num_ranks, pipeline.plan is not None)
+
+
+def _order(fits: bool, seconds: float, num_ranks: int, is_trained: bool) -> _Order:
+    return not fits, float(f"{seconds:.6g}"), num_ranks, not is_trained  # sums of the same numbers differ by rounding
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A part of the model: what one micro-batch costs on the rank that has it."""
 
-    seconds: float
+    forward_seconds: float
+    backward_seconds: float
     num_params: float
     kept_bytes: int
     output_bytes: int
 
     def __add__(self, following: _Part) -> _Part:
         return _Part(
-            self.seconds + following.seconds,
+            self.forward_seconds + following.forward_seconds,
+            self.backward_seconds + following.backward_seconds,
             self.num_params + following.num_params,
             self.kept_bytes + following.kept_bytes,
             following.output_bytes,
@@ -122,11 +130,16 @@ class _Part:
 
     def divided(self, num_parts: int) -> _Part:
         """The share of one of the ranks that divide its layers; each passes on its share of the whole output."""
-        kept_bytes = self.kept_bytes // num_parts
-        return _Part(self.seconds / num_parts, self.num_params / num_parts, kept_bytes, self.output_bytes)
+        return _Part(
+            self.forward_seconds / num_parts,
+            self.backward_seconds / num_parts,
+            self.num_params / num_parts,
+            self.kept_bytes // num_parts,
+            self.output_bytes,
+        )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Candidate:
     units: Sequence[Unit]
     profile: ModelProfile
@@ -136,31 +149,32 @@ class _Candidate:
 
     @property
     def num_blocks(self) -> int:
-        return len(self.units) - 2
+        return sum(unit.count for unit in self.units) - 2
 
     def parts(self, micro_batch: int) -> list[_Part]:
-        """One part for each unit."""
-        return [
-            _Part(
-                self._seconds(unit.fixed + unit.per_sample * micro_batch),
+        """One part for each unit, or for each of several equal ones."""
+        found: list[_Part] = []
+        for unit in self.units:
+            part = _Part(
+                self._seconds(unit.forward.at(micro_batch)),
+                self._seconds(unit.backward.at(micro_batch)),
                 unit.num_params,
                 max(0, unit.activations.at(micro_batch)),
                 max(0, unit.output.at(micro_batch)),
             )
-            for unit in self.units
-        ]
+            found += [part] * unit.count
+        return found
 
     def piece(self, part: _Part) -> Piece:
-        forward = part.seconds * FORWARD_SHARE
         state_bytes = int(self._share(part) * self.profile.state_bytes)
-        return Piece(forward, part.seconds - forward, state_bytes, part.kept_bytes, part.output_bytes)
+        return Piece(part.forward_seconds, part.backward_seconds, state_bytes, part.kept_bytes, part.output_bytes)
 
     def cost(self, part: _Part) -> StageCost:
+        """Gradients of inputs and of weights are assumed to take the same time: the trace does not tell them apart."""
         piece = self.piece(part)
         half = piece.backward_seconds / 2
-        update = self._share(part) * self._seconds(self.profile.work[Layout()].update)
         sizes = (piece.kept_bytes, piece.output_bytes, piece.state_bytes)
-        return StageCost(piece.forward_seconds, half, half, *sizes, update)
+        return StageCost(piece.forward_seconds, half, half, *sizes, self._share(part) * self._update_seconds)
 
     def transient_bytes(self, micro_batch: int) -> int | None:
         """Bytes that passes need beside states and activations; None if nothing is known of this micro-batch."""
@@ -170,6 +184,14 @@ class _Candidate:
             return None
         return sum(parts.get(name, 0) for name in _TRANSIENT)
 
+    def message_seconds(self, sender: int, receiver: int, num_bytes: int) -> float:
+        links = self.kind.links
+        return message_seconds(num_bytes, sender, receiver, links) if links is not None else 0.0
+
+    @cached_property
+    def _update_seconds(self) -> float:
+        return self._seconds(self.profile.work[Layout()].update)
+
     def _share(self, part: _Part) -> float:
         return part.num_params / max(1, self.profile.num_params)
 
@@ -178,21 +200,40 @@ class _Candidate:
 
 
 def _of_degree(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Iterator[Pipeline]:
-    """The best pipeline of each schedule on ``num_ranks``; a second one if another cut than that of ranks is better."""
-    for name, num_chunks in _CHUNKS.items():
-        made: list[Pipeline] = []
-        for num in _numbers(candidate, num_ranks):
-            if (one := _Shape.of(candidate, name, num_ranks, num, num_chunks, offered_mib)) is not None:
-                made += one.pipelines()
-        if made:
-            best_even, best = min(filter(_is_even, made), key=order), min(made, key=order)
-            yield best_even
-            if order(best) < order(best_even):
-                yield best
+    """The best pipeline of each schedule, or of all; a second one if another cut than that of ranks is better."""
+    drafts = list(_drafts(candidate, num_ranks, offered_mib))
+    names = _CHUNKS if num_ranks <= MANY_RANKS else [None]
+    for name in names:
+        made = [draft for draft in drafts if name in (draft.name, None)]
+        best = _best(made)
+        simple = _best(draft for draft in made if (draft.is_even if name else draft.plan))
+        if simple is not None:
+            yield simple
+        if best is not None and (simple is None or order(best) < order(simple)):
+            yield best
 
 
-def _is_even(pipeline: Pipeline) -> bool:
-    return pipeline.is_even
+def _best(drafts: Iterable[_Draft]) -> Pipeline | None:
+    """The best pipeline, by as few simulations as possible; of equally good ones, the first."""
+    best: tuple[_Order, int, Pipeline] | None = None
+    for least, place, draft in sorted(((draft.least, place, draft) for place, draft in enumerate(drafts)), key=_place):
+        if best is not None and best[:2] <= (least, place):
+            break
+        if (made := draft.pipeline) is not None and (best is None or (order(made), place) < best[:2]):
+            best = order(made), place, made
+    return best[2] if best is not None else None
+
+
+def _place(queued: tuple[_Order, int, _Draft]) -> tuple[_Order, int]:
+    return queued[:2]
+
+
+def _drafts(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Iterator[_Draft]:
+    """All pipelines to choose from: of each schedule with each number of micro-batches, the even and the best cut."""
+    for num in _numbers(candidate, num_ranks):
+        shape = _Shape.of(candidate, num_ranks, num, offered_mib)
+        if shape is not None:
+            yield from shape.drafts()
 
 
 def _numbers(candidate: _Candidate, num_ranks: int) -> list[int]:
@@ -203,67 +244,123 @@ def _numbers(candidate: _Candidate, num_ranks: int) -> list[int]:
     return small[: 3 if num_ranks <= MANY_RANKS else 1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Shape:
-    """Everything about a pipeline but its cut. ``ends`` are the costs of the stages that all ranks share, if any."""
+    """Everything that pipelines of one number of ranks and of micro-batches share, whatever their schedule."""
 
     candidate: _Candidate
-    schedule: Schedule
-    micro_batch: int
-    blocks: Sequence[_Part]
-    ends: Sequence[_Part]
-    demand: Demand
+    num_ranks: int
+    num_micro_batches: int
     offered_mib: int
     transient_bytes: int
+    parts: Sequence[_Part]
 
     @classmethod
-    def of(
-        cls, candidate: _Candidate, name: str, num_ranks: int, num: int, num_chunks: int, offered_mib: int
-    ) -> _Shape | None:
-        """None if there is no such pipeline, or nothing is known of its micro-batch."""
-        micro_batch, num_stages = candidate.batch // num, num_ranks * num_chunks
+    def of(cls, candidate: _Candidate, num_ranks: int, num: int, offered_mib: int) -> _Shape | None:
+        """None if nothing is known of the micro-batch."""
+        micro_batch = candidate.batch // num
         transient_bytes = candidate.transient_bytes(micro_batch)
-        if transient_bytes is None or candidate.num_blocks < num_stages:
+        if transient_bytes is None:
             return None
-        try:
-            schedule = SCHEDULES[name](num_ranks, num)
-        except ValueError:  # not with this number of micro-batches
+        return cls(candidate, num_ranks, num, offered_mib, transient_bytes, candidate.parts(micro_batch))
+
+    @cached_property
+    def schedules(self) -> dict[str, Schedule | None]:
+        """The schedules made so far; None for one that does not take this number of micro-batches."""
+        return {}
+
+    def schedule(self, name: str) -> Schedule | None:
+        """The schedule of this name, made once."""
+        if name not in self.schedules:
+            try:
+                self.schedules[name] = SCHEDULES[name](self.num_ranks, self.num_micro_batches)
+            except ValueError:
+                self.schedules[name] = None
+        return self.schedules[name]
+
+    def drafts(self) -> Iterator[_Draft]:
+        """One with the cut of ranks and one with the best cut for each schedule into which the model can be divided."""
+        first, *blocks, last = self.parts
+        ends = [first.divided(self.num_ranks), last.divided(self.num_ranks)]
+        joined = [first + blocks[0], *blocks[1:-1], blocks[-1] + last]
+        has_huge_ends = first.num_params + last.num_params >= sum(one.num_params for one in blocks) / self.num_ranks
+        cuts: dict[Demand, list[Cut]] = {}
+        for name, num_chunks in _CHUNKS.items():
+            if len(blocks) < self.num_ranks * num_chunks or (name == "interlaced" and not has_huge_ends):
+                continue
+            # Stages of a rank that has two hold more micro-batches than in 1F1B: they are cut by time alone.
+            like: Literal["gpipe", "1f1b"] = "gpipe" if name == "gpipe" or num_chunks > 1 else "1f1b"
+            demand = Demand(like, self.num_ranks * num_chunks, self.num_micro_batches)
+            if name == "interlaced":
+                for cut in self._cuts(blocks, demand):
+                    yield self._draft(name, cut, [ends[0], *_joined(blocks, cut), ends[1]])
+                continue
+            if demand not in cuts:
+                cuts[demand] = self._cuts(joined, demand)
+            for cut in cuts[demand]:
+                yield self._draft(name, cut, _joined(joined, cut))
+
+    def _cuts(self, blocks: Sequence[_Part], demand: Demand) -> list[Cut]:
+        """The cut of ranks, and the best cut."""
+        pieces = [self.candidate.piece(block) for block in blocks]
+        largest = self.candidate.margin.largest_peak_bytes(self.offered_mib, self.num_ranks)
+        has_chunks = demand.num_stages > self.num_ranks
+        best = best_cut(pieces, demand, None if has_chunks else largest - self.transient_bytes)
+        return list(dict.fromkeys([even_cut(len(pieces), demand.num_stages), best or smallest_cut(pieces, demand)]))
+
+    def _draft(self, name: str, cut: Cut, stages: Iterable[_Part]) -> _Draft:
+        return _Draft(self, name, cut, [self.candidate.cost(part) for part in stages])
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A pipeline that may be worth a simulation."""
+
+    shape: _Shape
+    name: str
+    cut: Cut
+    stages: Sequence[StageCost]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the blocks are divided as ranks divide them."""
+        return self.cut == even_cut(sum(self.cut), len(self.cut))
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """What ranks would train; None if they cannot today."""
+        shape = self.shape
+        if self.name not in TRAINED or not self.is_even:
             return None
-        first, *blocks, last = candidate.parts(micro_batch)
-        ends: list[_Part] = []
-        if name == "interlaced":
-            ends = [first.divided(num_ranks), last.divided(num_ranks)]
-            if first.num_params + last.num_params < sum(block.num_params for block in blocks) / num_ranks:
-                return None  # the ends are smaller than a stage
-        else:
-            blocks = [first + blocks[0], *blocks[1:-1], blocks[-1] + last]
-        # Stages of a rank that has two hold more micro-batches than in 1F1B: they are cut by time alone.
-        demand = Demand("gpipe" if name == "gpipe" or num_chunks > 1 else "1f1b", num_stages, num)
-        return cls(candidate, schedule, micro_batch, blocks, ends, demand, offered_mib, transient_bytes)
+        micro_batch = shape.candidate.batch // shape.num_micro_batches
+        return Plan(micro_batch, shape.num_micro_batches, pp=shape.num_ranks, schedule=self.name)
 
-    def pipelines(self) -> list[Pipeline]:
-        """One with the cut of ranks, and one with the best cut."""
-        pieces = [self.candidate.piece(block) for block in self.blocks]
-        largest = self.candidate.margin.largest_peak_bytes(self.offered_mib, self.schedule.num_ranks)
-        has_chunks = self.demand.num_stages > self.schedule.num_ranks
-        best = best_cut(pieces, self.demand, None if has_chunks else largest - self.transient_bytes)
-        even = even_cut(len(pieces), self.demand.num_stages)
-        return [self._priced(cut) for cut in dict.fromkeys([even, best or smallest_cut(pieces, self.demand)])]
+    @cached_property
+    def least(self) -> _Order:
+        """The best that the pipeline can be, in the order of pipelines."""
+        shape = self.shape
+        sizes = (self.name, self.stages, shape.num_ranks, shape.num_micro_batches)
+        seconds = least_seconds(*sizes, shape.candidate.message_seconds) * (1 - 1e-9)  # sums differ by rounding
+        fits = self._prediction(least_bytes(*sizes)).reserved_mib <= shape.offered_mib
+        return _order(fits, seconds, shape.num_ranks, self.plan is not None)
 
-    def _priced(self, cut: Cut) -> Pipeline:
-        stages = [self.candidate.cost(part) for part in (*self.ends[:1], *_joined(self.blocks, cut), *self.ends[1:])]
-        simulation = simulate(self.schedule, stages, self._message_seconds)
-        num_ranks, margin, name = self.schedule.num_ranks, self.candidate.margin, self.schedule.name
-        peak_bytes = max(simulation.peak_bytes) + self.transient_bytes
-        prediction = Prediction(peak_bytes, margin_bytes=margin.bytes_for(peak_bytes, num_ranks))
-        plan = None
-        if name in TRAINED and cut == even_cut(len(self.blocks), num_ranks):
-            plan = Plan(self.micro_batch, self.schedule.num_micro_batches, pp=num_ranks, schedule=name)
-        return Pipeline(self.schedule, cut, self.micro_batch, plan, simulation, prediction, self.offered_mib)
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        """The simulated pipeline; None if its schedule does not take this number of micro-batches."""
+        shape = self.shape
+        if (schedule := shape.schedule(self.name)) is None:
+            return None
+        simulation = simulate(schedule, self.stages, shape.candidate.message_seconds)
+        prediction = self._prediction(max(simulation.peak_bytes))
+        micro_batch = shape.candidate.batch // shape.num_micro_batches
+        return Pipeline(schedule, self.cut, micro_batch, self.plan, simulation, prediction, shape.offered_mib)
 
-    def _message_seconds(self, sender: int, receiver: int, num_bytes: int) -> float:
-        links = self.candidate.kind.links
-        return message_seconds(num_bytes, sender, receiver, links) if links is not None else 0.0
+    def _prediction(self, held_bytes: int) -> Prediction:
+        """The memory of a rank that holds so much, and what a pass needs beside it."""
+        peak_bytes = held_bytes + self.shape.transient_bytes
+        return Prediction(
+            peak_bytes, margin_bytes=self.shape.candidate.margin.bytes_for(peak_bytes, self.shape.num_ranks)
+        )
 
 
 def _joined(blocks: Sequence[_Part], cut: Cut) -> Iterator[_Part]:

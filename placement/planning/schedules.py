@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from placement.planning.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, Pass, Schedule, starts
@@ -19,7 +19,7 @@ def gpipe(num_ranks: int, num_micro_batches: int) -> Schedule:
         order.run(num_micro_batches, (rank, FORWARD))
         order.run(num_micro_batches, (rank, BACKWARD))
         orders.append(order)
-    return _schedule("gpipe", orders, _in_a_row(num_ranks), num_micro_batches)
+    return _schedule("gpipe", orders, num_micro_batches)
 
 
 def one_f_one_b(num_ranks: int, num_micro_batches: int) -> Schedule:
@@ -35,7 +35,7 @@ def one_f_one_b(num_ranks: int, num_micro_batches: int) -> Schedule:
         order.run(num_micro_batches - ahead, (rank, BACKWARD), (rank, FORWARD))
         order.run(ahead, (rank, BACKWARD))
         orders.append(order)
-    return _schedule("1f1b", orders, _in_a_row(num_ranks), num_micro_batches)
+    return _schedule("1f1b", orders, num_micro_batches)
 
 
 def interleaved(num_ranks: int, num_micro_batches: int, num_chunks: int = 2) -> Schedule:
@@ -66,8 +66,7 @@ def interleaved(num_ranks: int, num_micro_batches: int, num_chunks: int = 2) -> 
         for stage in backward[total - ahead :]:
             order.add(stage, BACKWARD)
         orders.append(order)
-    holders = tuple((stage % num_ranks,) for stage in range(num_ranks * num_chunks))
-    return _schedule("interleaved", orders, holders, num_micro_batches)
+    return _schedule("interleaved", orders, num_micro_batches, num_chunks)
 
 
 def zero_bubble(num_ranks: int, num_micro_batches: int) -> Schedule:
@@ -88,7 +87,7 @@ def zero_bubble(num_ranks: int, num_micro_batches: int) -> Schedule:
                 order.add(rank, FORWARD)
         order.finish_weights(rank)
         orders.append(order)
-    return _schedule("zb-h1", orders, _in_a_row(num_ranks), num_micro_batches)
+    return _schedule("zb-h1", orders, num_micro_batches)
 
 
 def zbv(num_ranks: int, num_micro_batches: int) -> Schedule:
@@ -113,7 +112,7 @@ def zbv(num_ranks: int, num_micro_batches: int) -> Schedule:
         order.finish_weights(up)
         order.finish_weights(down)
         orders.append(order)
-    return _schedule("zbv", orders, _in_a_v(num_ranks), num_micro_batches)
+    return _schedule("zbv", orders, num_micro_batches)
 
 
 def dual_pipe_v(num_ranks: int, num_micro_batches: int) -> Schedule:
@@ -149,7 +148,7 @@ def dual_pipe_v(num_ranks: int, num_micro_batches: int) -> Schedule:
         for stage in delayed:
             order.add(stage, BACKWARD_WEIGHT)
         orders.append(order)
-    return _schedule("dualpipev", orders, _in_a_v(num_ranks), num_micro_batches)
+    return _schedule("dualpipev", orders, num_micro_batches)
 
 
 def interlaced(num_ranks: int, num_micro_batches: int) -> Schedule:
@@ -159,23 +158,21 @@ def interlaced(num_ranks: int, num_micro_batches: int) -> Schedule:
     "nnScaler" (SuperScaler), OSDI 2024.
     """
     inner = one_f_one_b(num_ranks, num_micro_batches)
-    begun = starts(inner, {FORWARD: 1.0, BACKWARD: 2.0})
+    begun = dict(zip(inner.graph.actions, starts(inner, {FORWARD: 1.0, BACKWARD: 2.0}), strict=True))
     last = num_ranks + 1
     shared = []
     for number in range(num_micro_batches):
-        enters = begun[0, Action(0, number)] - 1  # one forward pass ahead
-        leaves = begun[num_ranks - 1, Action(num_ranks - 1, number)] + 1
-        returns = begun[0, Action(0, number, BACKWARD)] + 2
+        enters = begun[Action(0, number)] - 1  # one forward pass ahead
+        leaves = begun[Action(num_ranks - 1, number)] + 1
+        returns = begun[Action(0, number, BACKWARD)] + 2
         shared += [(enters, 0, Action(0, number)), (leaves, 0, Action(last, number))]
         shared += [(leaves, 1, Action(last, number, BACKWARD)), (returns, 0, Action(0, number, BACKWARD))]
     orders = []
-    for rank, order in enumerate(inner.orders):
-        own = [(begun[rank, one], 2, Action(one.stage + 1, one.micro_batch, one.kind)) for one in order]
+    for order in inner.orders:
+        own = [(begun[one], 2, Action(one.stage + 1, one.micro_batch, one.kind)) for one in order]
         timed = sorted([*shared, *own], key=lambda item: item[:2])  # stable: shared stages in one order on all ranks
         orders.append(tuple(action for *_, action in timed))
-    everyone = tuple(range(num_ranks))
-    holders = (everyone, *_in_a_row(num_ranks), everyone)
-    return Schedule("interlaced", tuple(orders), holders, num_micro_batches)
+    return Schedule("interlaced", tuple(orders), holders_of("interlaced", num_ranks), num_micro_batches)
 
 
 def three_f_one_b(num_ranks: int, num_micro_batches: int) -> Schedule:
@@ -187,7 +184,7 @@ def three_f_one_b(num_ranks: int, num_micro_batches: int) -> Schedule:
     """
     _ranks(num_ranks, num_micro_batches)
     orders = _Recycling(num_ranks, num_micro_batches, 3).orders()
-    return Schedule("3f1b", orders, _in_a_row(num_ranks), num_micro_batches, num_forwards=3)
+    return Schedule("3f1b", orders, holders_of("3f1b", num_ranks), num_micro_batches, num_forwards=3)
 
 
 SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = {
@@ -202,18 +199,37 @@ SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = {
 }
 """Makers of schedules by name: (number of ranks, number of micro-batches) → schedule."""
 
+IN_PARTS = frozenset({"zb-h1", "zbv", "dualpipev"})
+"""Schedules whose backward passes run in parts, or some of them."""
+
+
+def holders_of(name: str, num_ranks: int, num_chunks: int = 2) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each stage in the schedule of this name; ``num_chunks`` are the stages of a rank if interleaved."""
+    row = tuple((rank,) for rank in range(num_ranks))
+    if name == "interleaved":
+        return row * num_chunks
+    if name in ("zbv", "dualpipev"):
+        return (*row, *reversed(row))
+    if name == "interlaced":
+        return (tuple(range(num_ranks)), *row, tuple(range(num_ranks)))
+    return row
+
 
 class _Order:
     """The order of one rank in the making: each action is of the next micro-batch of its stage and kind."""
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
-        self._next: Counter[tuple[int, Pass]] = Counter()
+        self._next: dict[tuple[int, Pass], int] = {}
 
     def add(self, stage: int, kind: Pass) -> None:
-        kinds = (BACKWARD_INPUT, BACKWARD_WEIGHT) if kind == BACKWARD else (kind,)
-        self.actions.append(Action(stage, self._next[stage, kinds[0]], kind))
-        self._next.update((stage, one) for one in kinds)
+        """Add the next pass of this kind; a whole backward pass counts as both of its parts."""
+        part = BACKWARD_INPUT if kind == BACKWARD else kind
+        number = self._next.get((stage, part), 0)
+        self.actions.append(Action(stage, number, kind))
+        self._next[stage, part] = number + 1
+        if kind == BACKWARD:
+            self._next[stage, BACKWARD_WEIGHT] = number + 1
 
     def run(self, times: int, *actions: tuple[int, Pass]) -> None:
         """Add these (stage, kind) so many times."""
@@ -222,32 +238,22 @@ class _Order:
                 self.add(stage, kind)
 
     def count(self, stage: int, kind: Pass) -> int:
-        return self._next[stage, kind]
+        return self._next.get((stage, kind), 0)
 
     def finish_weights(self, stage: int) -> None:
         while self.count(stage, BACKWARD_WEIGHT) < self.count(stage, BACKWARD_INPUT):
             self.add(stage, BACKWARD_WEIGHT)
 
 
-def _schedule(
-    name: str, orders: Sequence[_Order], holders: tuple[tuple[int, ...], ...], num_micro_batches: int
-) -> Schedule:
+def _schedule(name: str, orders: Sequence[_Order], num_micro_batches: int, num_chunks: int = 2) -> Schedule:
     kept = (tuple(one for one in order.actions if one.micro_batch < num_micro_batches) for order in orders)
-    return Schedule(name, tuple(kept), holders, num_micro_batches)
+    return Schedule(name, tuple(kept), holders_of(name, len(orders), num_chunks), num_micro_batches)
 
 
 def _ranks(num_ranks: int, num_micro_batches: int) -> range:
     if num_ranks < 1 or num_micro_batches < 1:
         raise ValueError(f"a pipeline has at least 1 rank and 1 micro-batch, got {num_ranks} and {num_micro_batches}")
     return range(num_ranks)
-
-
-def _in_a_row(num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    return tuple((rank,) for rank in range(num_ranks))
-
-
-def _in_a_v(num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    return (*_in_a_row(num_ranks), *reversed(_in_a_row(num_ranks)))
 
 
 class _Recycling:

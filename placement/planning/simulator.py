@@ -8,14 +8,12 @@ other unit of time, if all costs have it.
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
+from functools import cache, cached_property
+from heapq import heappop, heappush
 
-from placement.planning.passes import BACKWARD, BACKWARD_INPUT, FORWARD, Action, Schedule, Step
+from placement.planning.passes import BACKWARD, BACKWARD_INPUT, FORWARD, Action, Pass, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +33,13 @@ class StageCost:
     state_bytes: int = 0
     update_seconds: float = 0.0
 
-    def seconds(self, action: Action) -> float:
+    def seconds(self, kind: Pass) -> float:
         """Seconds of a pass through this stage."""
-        if action.kind == FORWARD:
+        if kind == FORWARD:
             return self.forward_seconds
-        if action.kind == BACKWARD:
+        if kind == BACKWARD:
             return self.input_seconds + self.weight_seconds
-        return self.input_seconds if action.kind == BACKWARD_INPUT else self.weight_seconds
+        return self.input_seconds if kind == BACKWARD_INPUT else self.weight_seconds
 
 
 MessageSeconds = Callable[[int, int, int], float]
@@ -62,42 +60,77 @@ class Interval:
 
 @dataclass(frozen=True)
 class Simulation:
-    """One simulated step of ``num_ranks``.
+    """One simulated step of a schedule.
 
-    ``computing``, ``messages`` and ``late`` are in the order of time; in ``late`` a rank waits for a result that is
-    computed but has not arrived, before it runs ``action``. ``memory`` has for each rank the bytes that it holds from a
-    time on.
+    ``started`` and ``ended`` have the seconds of each action, as its graph numbers them, and ``updated`` those at which
+    each rank ends its update. ``sent`` are messages in the order in which they were sent, as (sender, start, end,
+    action, receiver). In ``waited``, which has (rank, start, end, action), a rank waits for a result that is computed
+    but has not arrived. ``memory`` has for each rank the bytes that it holds from a time on.
     """
 
-    num_ranks: int
-    computing: tuple[Interval, ...]
-    messages: tuple[Interval, ...]
-    late: tuple[Interval, ...]
-    memory: tuple[tuple[tuple[float, int], ...], ...]
+    schedule: Schedule
+    started: Sequence[float]
+    ended: Sequence[float]
+    updated: Sequence[float]
+    sent: Sequence[tuple[int, float, float, int, int]]
+    waited: Sequence[tuple[int, float, float, int]]
+    memory: Sequence[Sequence[tuple[float, int]]]
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks in the pipeline."""
+        return self.schedule.num_ranks
 
     @cached_property
     def makespan_seconds(self) -> float:
         """Seconds until the last rank has ended."""
-        return max(interval.end_seconds for interval in self.computing)
+        return max(max(self.updated), max(self.ended))
+
+    @cached_property
+    def computing(self) -> tuple[Interval, ...]:
+        """What each rank computes, in the order of time."""
+        graph = self.schedule.graph
+        found = list(map(Interval, graph.ranks, self.started, self.ended, graph.actions))
+        found += [Interval(rank, start, end, None) for rank, start, end in self._updates() if end > start]
+        return tuple(sorted(found, key=_by_time))
+
+    @cached_property
+    def messages(self) -> tuple[Interval, ...]:
+        """What each rank sends, in the order of time."""
+        actions = self.schedule.graph.actions
+        found = [Interval(rank, start, end, actions[sent], to) for rank, start, end, sent, to in self.sent]
+        return tuple(sorted(found, key=_by_time))
+
+    @cached_property
+    def late(self) -> tuple[Interval, ...]:
+        """When each rank waits for a result that is on its way, before it runs the action; in the order of time."""
+        actions = self.schedule.graph.actions
+        found = [Interval(rank, start, end, actions[before]) for rank, start, end, before in self.waited]
+        return tuple(sorted(found, key=_by_time))
 
     @property
     def bubble_share(self) -> float:
         """Share (0 to 1) of the time of all ranks in which one is idle, because what it needs is not computed yet."""
-        return max(0.0, 1 - self._share(self.computing) - self.communication_share)
+        busy = sum(self.ended) - sum(self.started) + sum(end - start for _, start, end in self._updates())
+        return max(0.0, 1 - self._share(busy) - self.communication_share)
 
     @property
     def communication_share(self) -> float:
         """Share (0 to 1) of the time of all ranks in which one is idle, because what it needs is still on its way."""
-        return self._share(self.late)
+        return self._share(sum(end - start for _, start, end, _ in self.waited))
 
-    @property
+    @cached_property
     def peak_bytes(self) -> tuple[int, ...]:
         """Most bytes that each rank holds at once."""
         return tuple(max(num_bytes for _, num_bytes in held) for held in self.memory)
 
-    def _share(self, intervals: Sequence[Interval]) -> float:
+    def _updates(self) -> Iterator[tuple[int, float, float]]:
+        for rank, (last, end) in enumerate(zip(self.schedule.graph.bounds[1:], self.updated, strict=True)):
+            yield rank, self.ended[last - 1], end
+
+    def _share(self, seconds: float) -> float:
         whole = self.makespan_seconds * self.num_ranks
-        return sum(one.end_seconds - one.start_seconds for one in intervals) / whole if whole else 0.0
+        return seconds / whole if whole else 0.0
 
 
 def simulate(
@@ -109,152 +142,146 @@ def simulate(
     return _Run(schedule, stages, message_seconds).run()
 
 
-@dataclass(slots=True)
-class _Message:
-    step: Step
-    receiver: int
-    num_bytes: int
-    ready_seconds: float
-
-
 class _Run:
-    """The state of one simulation. Events are ends of passes and messages, in the order of time and then of making."""
+    """The state of one simulation. Events are ends of passes and messages, in the order of time and then of making.
+
+    Everything about an action is looked up by its number in the graph: simulations of many ranks have ten thousands.
+    """
 
     def __init__(self, schedule: Schedule, stages: Sequence[StageCost], message_seconds: MessageSeconds) -> None:
-        self._schedule, self._stages, self._message_seconds = schedule, stages, message_seconds
-        ranks = range(schedule.num_ranks)
-        self._place = [0 for _ in ranks]
-        self._computes, self._talks = [False for _ in ranks], [False for _ in ranks]
-        self._free = [0.0 for _ in ranks]
-        self._missing = {step: len(needed) for step, needed in schedule.needs.items()}
-        self._wanted_by: dict[Step, list[Step]] = defaultdict(list)
-        for step, needed in schedule.needs.items():
-            for one in needed:
-                self._wanted_by[one].append(step)
-        self._computed_at: dict[Step, float] = {}
-        self._pending: list[_Message] = []
-        self._events: list[tuple[float, int, Step | _Message]] = []
-        self._num_events = 0
-        self._computing: list[Interval] = []
-        self._messages: list[Interval] = []
-        self._late: list[Interval] = []
-        held = [stage.state_bytes for stage in stages]
-        self._memory: list[list[tuple[float, int]]] = [
-            [(0.0, sum(held[stage] for stage, holders in enumerate(schedule.holders) if rank in holders))]
-            for rank in ranks
+        self._schedule, self._stages, self._graph = schedule, stages, schedule.graph
+        self._message_seconds = cache(message_seconds)
+        actions, num = self._graph.actions, len(self._graph.actions)
+        lasting = [{kind: stage.seconds(kind) for kind in Pass} for stage in stages]
+        self._lasting = [lasting[stage][kind] for stage, _, kind, _ in actions]
+        # Bytes of activations that each pass begins to hold, and those that it gives back; None for neither.
+        kept, turn_kept = [stage.kept_bytes for stage in stages], schedule.num_forwards - 1
+        self._taken = [kept[stage] if kind == FORWARD else None for stage, _, kind, _ in actions]
+        self._given = [
+            -kept[stage] if (turn < turn_kept if kind == FORWARD else kind != BACKWARD_INPUT) else None
+            for stage, _, kind, turn in actions
         ]
-        self._received: dict[tuple[int, int, int], int] = defaultdict(int)  # bytes by rank, stage and micro-batch
+        self._num_missing = [len(needed) for needed in self._graph.needs]
+        self._started, self._ended = [0.0] * num, [0.0] * num
+        self._at, self._last = list(self._graph.bounds[:-1]), self._graph.bounds[1:]
+        ranks = range(schedule.num_ranks)
+        self._computes, self._talks = [False for _ in ranks], [False for _ in ranks]
+        self._pending: list[tuple[int, int]] = []  # (action whose result is sent, receiver)
+        self._events: list[tuple[float, int, int]] = []  # (end, number of the event, action or −1 − message)
+        self._num_events = 0
+        self._sent: list[tuple[int, float, float, int, int]] = []
+        self._waited: list[tuple[int, float, float, int]] = []
+        self._memory = [[(0.0, sum(stages[stage].state_bytes for stage in self._stages_of(rank)))] for rank in ranks]
+        self._received = [0] * (1 + max(self._graph.held))  # bytes, by what they are held for
+        sizes = [
+            (self._message_bytes(stage, ahead=False), self._message_bytes(stage, ahead=True))
+            for stage in range(len(stages))
+        ]
+        self._num_bytes = [sizes[stage][kind == FORWARD] for stage, _, kind, _ in actions]
 
     def run(self) -> Simulation:
+        events, end_pass, end_message = self._events, self._end_pass, self._end_message
         for rank in range(self._schedule.num_ranks):
             self._compute(rank, 0.0)
-        while self._events:
-            now, _, what = heapq.heappop(self._events)
-            if isinstance(what, _Message):
-                self._end_message(what, now)
+        while events:
+            now, _, what = heappop(events)
+            if what < 0:
+                end_message(self._sent[-1 - what], now)
             else:
-                self._end_pass(what, now)
+                end_pass(what, now)
             # What ends at the same time counts first: a stream goes to the message that was ready first.
-            if not self._events or self._events[0][0] > now:
+            if self._pending and (not events or events[0][0] > now):
                 self._send(now)
-        self._update()
-        memory = tuple(tuple(_summed(changes)) for changes in self._memory)
-        computing, messages, late = (
-            tuple(sorted(stream, key=_by_time)) for stream in (self._computing, self._messages, self._late)
+        return Simulation(
+            self._schedule, self._started, self._ended, self._updated(), self._sent, self._waited, self._memory
         )
-        return Simulation(self._schedule.num_ranks, computing, messages, late, memory)
 
     def _compute(self, rank: int, now: float) -> None:
         """Start the rank's next pass, if the rank is idle and the inputs are there."""
-        order = self._schedule.orders[rank]
-        if self._computes[rank] or self._place[rank] == len(order):
-            return
-        step = rank, order[self._place[rank]]
-        if self._missing[step]:
+        number = self._at[rank]
+        if self._computes[rank] or number == self._last[rank] or self._num_missing[number]:
             return
         self._computes[rank] = True
-        self._place[rank] += 1
-        self._wait_until(step, now)
-        action = step[1]
-        cost = self._stages[action.stage]
-        end = now + cost.seconds(action)
-        if action.kind == FORWARD:
-            self._memory[rank].append((now, cost.kept_bytes))
-        self._computing.append(Interval(rank, now, end, action))
-        self._schedule_event(end, step)
+        self._at[rank] = number + 1
+        self._started[number] = now
+        graph, ended = self._graph, self._ended
+        ready = ended[number - 1] if number > graph.bounds[rank] else 0.0
+        for needed in graph.needs[number]:
+            if ended[needed] > ready:
+                ready = ended[needed]
+        if ready < now:
+            self._waited.append((rank, ready, now, number))
+        if (more_bytes := self._taken[number]) is not None:
+            self._hold(rank, now, more_bytes)
+        self._num_events += 1
+        heappush(self._events, (now + self._lasting[number], self._num_events, number))
 
-    def _wait_until(self, step: Step, now: float) -> None:
-        rank, action = step
-        computed = max((self._computed_at[one] for one in self._schedule.needs[step]), default=0.0)
-        if (ready := max(self._free[rank], computed)) < now:
-            self._late.append(Interval(rank, ready, now, action))
-
-    def _end_pass(self, step: Step, now: float) -> None:
-        rank, action = step
-        self._computes[rank], self._free[rank], self._computed_at[step] = False, now, now
-        kept = self._stages[action.stage].kept_bytes
-        place = rank, action.stage, action.micro_batch
-        if action.frees or (action.kind == FORWARD and not self._schedule.keeps(action)):
-            self._memory[rank].append((now, -kept - self._received.pop(place, 0)))
-        wanted = self._wanted_by[step]
-        for receiver in dict.fromkeys(other for other, _ in wanted):
-            if receiver == rank:
-                self._arrive(step, rank)
-            else:
-                self._pending.append(_Message(step, receiver, self._message_bytes(action), now))
+    def _end_pass(self, number: int, now: float) -> None:
+        graph, rank = self._graph, self._graph.ranks[number]
+        self._computes[rank], self._ended[number] = False, now
+        if (given := self._given[number]) is not None:
+            held = graph.held[number]
+            self._hold(rank, now, given - self._received[held])
+            self._received[held] = 0
+        for wanting in graph.wanted_here[number]:
+            self._num_missing[wanting] -= 1
+        for receiver, _ in graph.wanted_by[number]:
+            self._pending.append((number, receiver))
         self._compute(rank, now)
 
-    def _message_bytes(self, action: Action) -> int:
+    def _hold(self, rank: int, now: float, more_bytes: int) -> None:
+        memory = self._memory[rank]
+        memory.append((now, memory[-1][1] + more_bytes))
+
+    def _message_bytes(self, stage: int, *, ahead: bool) -> int:
         """A forward pass sends its output, a backward pass the gradient of its input; sharers send their parts."""
-        stage = action.stage if action.kind == FORWARD else action.stage - 1
-        return self._stages[stage].output_bytes // len(self._schedule.holders[action.stage])
+        sent = stage if ahead else max(0, stage - 1)
+        return self._stages[sent].output_bytes // len(self._schedule.holders[stage])
 
     def _send(self, now: float) -> None:
         """Start all messages whose streams are free."""
-        left = []
+        graph, talks, left = self._graph, self._talks, []
         for message in self._pending:
-            sender, receiver = message.step[0], message.receiver
-            if self._talks[sender] or self._talks[receiver]:
+            number, receiver = message
+            sender = graph.ranks[number]
+            if talks[sender] or talks[receiver]:
                 left.append(message)
                 continue
-            self._talks[sender] = self._talks[receiver] = True
-            end = now + self._message_seconds(sender, receiver, message.num_bytes)
-            if message.step[1].kind == FORWARD:
-                for _, action in (one for one in self._wanted_by[message.step] if one[0] == receiver):
-                    self._received[receiver, action.stage, action.micro_batch] += message.num_bytes
-                    self._memory[receiver].append((now, message.num_bytes))
-            self._messages.append(Interval(sender, now, end, message.step[1], receiver))
-            self._schedule_event(end, message)
+            talks[sender] = talks[receiver] = True
+            num_bytes = self._num_bytes[number]
+            end = now + self._message_seconds(sender, receiver, num_bytes)
+            if graph.actions[number].kind == FORWARD:
+                for wanting in self._wanting(number, receiver):
+                    self._received[graph.held[wanting]] += num_bytes
+                    self._hold(receiver, now, num_bytes)
+            self._sent.append((sender, now, end, number, receiver))
+            self._num_events += 1
+            heappush(self._events, (end, self._num_events, -len(self._sent)))
         self._pending = left
 
-    def _end_message(self, message: _Message, now: float) -> None:
-        self._talks[message.step[0]] = self._talks[message.receiver] = False
-        self._arrive(message.step, message.receiver)
-        self._compute(message.receiver, now)
+    def _end_message(self, message: tuple[int, float, float, int, int], now: float) -> None:
+        sender, _, _, number, receiver = message
+        self._talks[sender] = self._talks[receiver] = False
+        for wanting in self._wanting(number, receiver):
+            self._num_missing[wanting] -= 1
+        self._compute(receiver, now)
 
-    def _arrive(self, step: Step, receiver: int) -> None:
-        for wanting in self._wanted_by[step]:
-            if wanting[0] == receiver:
-                self._missing[wanting] -= 1
+    def _wanting(self, number: int, receiver: int) -> Sequence[int]:
+        """The actions of the receiver that need the result of this action."""
+        wanted = self._graph.wanted_by[number]
+        return wanted[0][1] if len(wanted) == 1 else dict(wanted)[receiver]
 
-    def _update(self) -> None:
-        """Let each rank update its parameters."""
-        for rank, free in enumerate(self._free):
-            stages = {action.stage for action in self._schedule.orders[rank]}
-            if seconds := sum(self._stages[stage].update_seconds for stage in sorted(stages)):
-                self._computing.append(Interval(rank, free, free + seconds, None))
+    def _updated(self) -> list[float]:
+        """When each rank has updated its parameters."""
+        ends = [self._ended[last - 1] for last in self._last]
+        return [
+            end + sum(self._stages[stage].update_seconds for stage in self._stages_of(rank))
+            for rank, end in enumerate(ends)
+        ]
 
-    def _schedule_event(self, end: float, what: Step | _Message) -> None:
-        self._num_events += 1
-        heapq.heappush(self._events, (end, self._num_events, what))
+    def _stages_of(self, rank: int) -> list[int]:
+        return [stage for stage, holders in enumerate(self._schedule.holders) if rank in holders]
 
 
 def _by_time(interval: Interval) -> tuple[float, float, int]:
     return interval.start_seconds, interval.end_seconds, interval.rank
-
-
-def _summed(changes: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """(time, bytes held from then on), from changes in the order of time."""
-    ordered = sorted(changes, key=lambda change: change[0])
-    held = accumulate(num_bytes for _, num_bytes in ordered)
-    return [(now, num_bytes) for (now, _), num_bytes in zip(ordered, held, strict=True)]

@@ -88,7 +88,7 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
         yield "no pipeline: it needs two devices, two blocks that run one after another, and"
         yield "        at least one sample for each stage"
     else:
-        yield "PP      a third of the time of both passes is assumed to be the forward pass"
+        yield "PP      gradients of inputs and of weights are assumed to take the same time"
     if comparison.estimate.refused:
         yield f"no plans of several ranks without a pipeline: {comparison.estimate.refused}"
     if comparison.refusal:

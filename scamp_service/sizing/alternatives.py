@@ -14,7 +14,7 @@ from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.model import Plan, Prediction
 from placement.model import Cluster
 from placement.planning.passes import Action
-from placement.planning.pipelines import FORWARD_SHARE, Pipeline, list_pipelines, order
+from placement.planning.pipelines import Pipeline, list_pipelines, order
 from placement.planning.planner import Option
 from placement.planning.shared_cores import seconds_on
 from placement.planning.simulator import Interval
@@ -111,7 +111,6 @@ class Comparison:
             "device": self.estimate.kind.name if self.estimate.kind else None,
             "ranked_by": "FLOPs" if self.by_flops else "seconds",
             "times_include_communication": self.links_are_known,
-            "assumed_forward_share": FORWARD_SHARE,
             "alternatives": [{**one.to_json(), **self._time_json(one)} for one in self.alternatives],
             "refusal": self.refusal,
             "refused": self.estimate.refused,

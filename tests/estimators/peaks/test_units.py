@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from estimators.model import Layout
 from estimators.peaks.units import Unit
 from estimators.trace import Trace
+from estimators.tracing.session import Session
 from estimators.tracing.tracer import trace
+from estimators.work import Work
 from workloads.function import FunctionWorkload
 from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.models.vit_digits import VitDigits
@@ -46,6 +48,46 @@ def test_a_block_costs_what_its_layers_say() -> None:
     assert products < block.per_sample.flops <= products + attention
     assert block.output.bytes_per_sample == 4 * length * width
     assert block.most_parts == GPT["heads"]
+
+
+@pytest.mark.parametrize("depth", [1, 3, 6])
+def test_forward_and_backward_passes_of_units_add_up_to_those_of_the_model(depth: int) -> None:
+    recipe, whole = recipe_of(StdlibGpt({**GPT, "depth": depth})), traced(depth)
+    with Session(recipe, Layout()) as session:
+        session.spread()
+        forward, both = session.forward(8).work, session.passes(8).work
+    for field, work in (("forward", forward), ("backward", both - forward)):
+        passes = [getattr(unit, field).at(8) * unit.count for unit in whole.units]
+        assert sum(passes, Work()).amounts == pytest.approx(work.amounts)
+
+
+def test_a_backward_pass_has_two_products_of_matrices_for_each_one_of_the_forward_pass() -> None:
+    _, block, head = traced(3).units
+    width, length = GPT["width"], GPT["context"]
+    assert block.forward.per_sample.of("matmul")[1] == 2 * 12 * width**2 * length
+    for unit in (block, head):
+        ahead, back = (passes.per_sample.of("matmul")[1] for passes in (unit.forward, unit.backward))
+        assert back == 2 * ahead > 0
+
+
+def test_a_backward_pass_has_one_product_for_each_gradient_that_is_needed() -> None:
+    class Detached(nn.Module):
+        """Its middle layer has no gradients of weights."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+            self.layers[1].requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x).tanh()
+            return x.square().mean()
+
+    recipe = recipe_of(FunctionWorkload(lambda: (Detached(), lambda batch: torch.zeros(batch, 8)), {}))
+    units = trace(recipe, Layout(), 8).units
+    products = [tuple(one.per_sample.of("matmul")[1] / 128 for one in (unit.forward, unit.backward)) for unit in units]
+    assert products == [(0, 0), (1, 1), (1, 1), (1, 2), (0, 0)], "the input of the first layer needs no gradient"
 
 
 def test_few_blocks_tell_of_all() -> None:
@@ -101,6 +143,8 @@ def test_blocks_that_are_not_visited_one_after_another_make_one_unit() -> None:
     (unit,) = whole.units
     assert (unit.name, unit.num_params) == ("model", 3 * 72)
     assert unit.per_sample.flops == pytest.approx(whole.work.per_sample.flops)
+    # The first of the six products needs no gradient of its input.
+    assert unit.backward.per_sample.flops == pytest.approx(11 / 6 * unit.forward.per_sample.flops, rel=0.05)
     assert unit.activations.bytes_per_sample > 0
 
 

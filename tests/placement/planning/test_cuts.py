@@ -100,6 +100,27 @@ def test_the_best_cut_is_that_of_brute_force(instance: tuple[list[Piece], Demand
     assert smallest in cuts and largest_bytes(pieces, smallest, demand) == least
 
 
+@given(instances(), st.integers(0, 600), st.integers(0, 200))
+def test_more_memory_makes_no_cut_slower(instance: tuple[list[Piece], Demand], capacity: int, more: int) -> None:
+    pieces, demand = instance
+    tight, roomy = (best_cut(pieces, demand, size) for size in (capacity, capacity + more))
+    if tight is not None:
+        assert roomy is not None and formula(pieces, roomy, demand) <= formula(pieces, tight, demand)
+
+
+@given(instances(), st.one_of(st.none(), st.integers(0, 600)), st.sampled_from([0.25, 2.0]))
+def test_cuts_do_not_depend_on_the_unit_of_time_nor_on_chance(
+    instance: tuple[list[Piece], Demand], capacity: int | None, factor: float
+) -> None:
+    pieces, demand = instance
+    scaled = [
+        replace(one, forward_seconds=factor * one.forward_seconds, backward_seconds=factor * one.backward_seconds)
+        for one in pieces
+    ]
+    found = best_cut(pieces, demand, capacity)
+    assert found == best_cut(pieces, demand, capacity) == best_cut(scaled, demand, capacity)
+
+
 def test_few_cuts_for_1f1b_are_simulated_faster_and_none_much() -> None:
     chance, excess = Random(0), []
     for _ in range(300):

@@ -1,18 +1,26 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Rate
 from estimators.model import MIB, Layout, Plan
 from estimators.peaks.envelope import Envelope, Line
-from estimators.peaks.units import Unit
+from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import Cluster, Device
-from placement.planning.pipelines import Pipeline, list_pipelines
+from placement.planning import pipelines
+from placement.planning.passes import FORWARD
+from placement.planning.pipelines import Pipeline, list_pipelines, order
+from placement.planning.simulator import simulate
 
 SPEED = DeviceKind("made up", {"matmul": Rate(0.0, 1e-9, 0.0)}, "made up")
 PARAMS = 1000
@@ -24,9 +32,10 @@ def work(gflops: float) -> Work:
     return counter.work
 
 
-def unit(name: str, gflops: float, count: int = 1, num_params: int = PARAMS) -> Unit:
+def unit(name: str, gflops: float, count: int = 1, num_params: int = PARAMS, forward_share: float = 1 / 3) -> Unit:
     """FLOPs, 1 MiB of activations and 4 KiB of output for each sample."""
-    return Unit(name, num_params, 1, Work(), work(gflops), Line(MIB, 0), Line(4096, 0), count)
+    forward, backward = (PassWork(Work(), work(share * gflops)) for share in (forward_share, 1 - forward_share))
+    return Unit(name, num_params, 1, forward, backward, Line(MIB, 0), Line(4096, 0), count)
 
 
 def model(*units: Unit) -> tuple[tuple[Unit, ...], ModelProfile]:
@@ -84,6 +93,119 @@ def test_a_step_takes_the_work_of_a_stage_and_the_known_bubble() -> None:
     flops = one_of(listed(EVEN, 4, kind=None), "1f1b", 4)
     assert flops.plan == Plan(2, 16, pp=4), "FLOPs do not show what small micro-batches cost: fewer of them are tried"
     assert flops.seconds == pytest.approx(1e9 * 2 * 2 * 3.0 * (16 + 3))
+
+
+@pytest.mark.parametrize("share", [0.2, 1 / 3, 0.5])
+def test_forward_and_backward_passes_take_the_time_of_their_own_work(share: float) -> None:
+    made = model(ENDS[0], unit("blocks.0", 3.0, 8, forward_share=share), ENDS[1])
+    one = one_of(listed(made, 2), "gpipe", 2)
+    for interval in one.simulation.computing:
+        assert interval.action is not None
+        expected = 4 * 3.0 * one.micro_batch * (share if interval.action.kind == FORWARD else 1 - share)
+        assert interval.end_seconds - interval.start_seconds == pytest.approx(expected)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What may be asked of a small model: GFLOPs, parameters and share of the forward pass of each unit."""
+
+    units: list[tuple[int, int, float]]
+    count: int
+    batch: int
+    mib: int
+    speed: str = "plain"
+    factor: float = 1.0
+
+    def ask(self) -> list[Pipeline]:
+        numbered = enumerate(self.units)
+        made = [unit(f"blocks.{n}", work, 1, params * PARAMS, share) for n, (work, params, share) in numbered]
+        return listed(model(*made), self.count, batch=self.batch, kind=self._kind, mib=self.mib)
+
+    @property
+    def _kind(self) -> DeviceKind | None:
+        if self.speed == "unknown":
+            return None
+        per_flop = 1e-13 if self.speed == "bound by links" else 1e-9
+        links = None if self.speed == "plain" else gpu("V100-16").links
+        return DeviceKind("made up", {"matmul": Rate(0.0, self.factor * per_flop, 0.0)}, "made up", links=links)
+
+
+QUESTIONS = st.builds(
+    Question,
+    st.lists(
+        st.tuples(st.integers(1, 20), st.integers(0, 5), st.sampled_from([0.25, 1 / 3, 0.5])), min_size=4, max_size=11
+    ),
+    st.sampled_from([2, 4]),
+    st.sampled_from([4, 12, 32]),
+    st.sampled_from([20, 60, 100, 200, 500, 2**30]),
+    st.sampled_from(["plain", "unknown", "with links", "bound by links"]),
+)
+
+
+def simulating_everything(question: Question) -> list[Pipeline]:
+    with (
+        mock.patch.object(pipelines, "least_seconds", return_value=0.0),
+        mock.patch.object(pipelines, "least_bytes", return_value=0),
+    ):
+        return question.ask()
+
+
+@settings(deadline=None, max_examples=30)
+@given(QUESTIONS, st.sampled_from([1, 8]))
+def test_what_is_left_out_would_not_have_been_listed(question: Question, many_ranks: int) -> None:
+    with mock.patch.object(pipelines, "MANY_RANKS", many_ranks):
+        assert question.ask() == simulating_everything(question)
+
+
+@settings(deadline=None, max_examples=30)
+@given(QUESTIONS)
+def test_on_many_ranks_the_best_of_all_and_of_those_that_ranks_can_train_are_listed(question: Question) -> None:
+    every = question.ask()
+    with mock.patch.object(pipelines, "MANY_RANKS", 1), mock.patch.object(pipelines, "_numbers", _all_numbers):
+        few = question.ask()
+    for num_ranks in (2, 4):
+        ours, theirs = ([one for one in found if _ranks(one) == num_ranks] for found in (few, every))
+        assert len(ours) <= 2 and bool(ours) == bool(theirs)
+        if theirs:
+            assert order(ours[0]) == order(theirs[0])
+            trained = [[order(one) for one in found if one.plan] for found in (ours, theirs)]
+            assert trained[0][:1] == trained[1][:1]
+
+
+def _all_numbers(candidate: Any, num_ranks: int) -> list[int]:
+    with mock.patch.object(pipelines, "MANY_RANKS", 8):
+        return _NUMBERS(candidate, num_ranks)
+
+
+_NUMBERS: Callable[[Any, int], list[int]] = pipelines._numbers
+
+
+def test_few_pipelines_of_many_ranks_are_simulated() -> None:
+    question = Question([(3, 1, 1 / 3)] * 34, 16, 32, 2**30)
+    counted = []
+    for ask in (question.ask, lambda: simulating_everything(question)):
+        with mock.patch.object(pipelines, "simulate", side_effect=simulate) as simulations:
+            best = ask()[0]
+        counted.append((simulations.call_count, best))
+    (few, best), (every, same) = counted
+    assert few <= every / 2 and best == same
+
+
+@settings(deadline=None, max_examples=20)
+@given(QUESTIONS, st.sampled_from([2.0, 0.125]))
+def test_a_slower_device_takes_longer_for_the_same_pipelines(question: Question, factor: float) -> None:
+    ours, theirs = (replace(question, speed="plain", factor=one).ask() for one in (1.0, factor))
+    assert [(one.schedule, one.cut, one.fits) for one in ours] == [(one.schedule, one.cut, one.fits) for one in theirs]
+    assert [factor * one.seconds for one in ours] == [one.seconds for one in theirs]
+
+
+@settings(deadline=None, max_examples=30)
+@given(QUESTIONS, st.sampled_from([1.2, 2.0, 5.0]))
+def test_more_memory_makes_the_best_pipeline_no_slower(question: Question, factor: float) -> None:
+    """Except that cuts are found by formulas, which may be some percent off: see ``cuts``."""
+    less, more = question.ask(), replace(question, mib=int(factor * question.mib)).ask()
+    if less and less[0].fits:
+        assert more[0].fits and more[0].seconds <= 1.08 * less[0].seconds
 
 
 def test_memory_is_states_activations_in_flight_their_inputs_and_what_a_pass_needs() -> None:

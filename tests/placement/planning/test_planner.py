@@ -15,7 +15,7 @@ from estimators.devices.kind import DeviceKind, Rate
 from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, predict
 from estimators.model import INDIVISIBLE, MIB, Divisions, Layout, PeakCurve, Plan
 from estimators.peaks.envelope import Envelope, Line, PeakTable
-from estimators.peaks.units import Unit
+from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import VIRTUAL_KIND, Cluster, Device
@@ -42,9 +42,12 @@ SPEED = DeviceKind("test", {"matmul": Rate(0.0, 1.0, 0.0)}, "test", links=ASSUME
 def profile(state_mib: float, sample_mib: float = 1.0, divisions: Divisions = INDIVISIBLE) -> ModelProfile:
     """Of parameters and optimizer states; gradients are as large as a third of them. Four equal blocks."""
     state, sample = round(state_mib * 4 / 3 * MIB), round(sample_mib * MIB)
-    block = Unit("block", state // 64, 1, Work(), flops(1e6), Line(sample // 4, 0), Line(sample // 64, 0), count=4)
+    idle = PassWork(Work(), Work())
+    passes = replace(idle, per_sample=flops(1e6 / 3)), replace(idle, per_sample=flops(2e6 / 3))
+    block = Unit("block", state // 64, 1, *passes, Line(sample // 4, 0), Line(sample // 64, 0), count=4)
     ends = [
-        replace(block, name=name, num_params=0, per_sample=Work(), activations=Line(0, 0), count=1) for name in "ab"
+        replace(block, name=name, num_params=0, forward=idle, backward=idle, activations=Line(0, 0), count=1)
+        for name in "ab"
     ]
     work = {Layout(): StepWork(Work(), flops(4e6), Work())}
     return ModelProfile("s", state // 16, state, {}, work, units=(ends[0], block, ends[1]), divisions=divisions)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.planning.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, Schedule
+from placement.planning.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, Pass, Schedule
 from placement.planning.schedules import SCHEDULES, dual_pipe_v, interleaved, one_f_one_b, zbv
 from placement.planning.simulator import StageCost, simulate
 
@@ -133,6 +133,28 @@ def test_any_order_that_can_run_is_a_schedule() -> None:
 def test_an_order_that_cannot_run_says_what_is_wrong_and_where(orders: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         made(*orders)
+
+
+@given(st.data(), st.sampled_from(sorted(SCHEDULES)), st.integers(1, 3))
+def test_an_order_with_a_pass_too_many_too_few_or_of_another_kind_is_refused(
+    data: st.DataObject, name: str, num_ranks: int
+) -> None:
+    schedule = SCHEDULES[name](num_ranks, 2 * num_ranks)
+    orders = [list(order) for order in schedule.orders]
+    order = orders[data.draw(st.integers(0, num_ranks - 1))]
+    place = data.draw(st.integers(0, len(order) - 1))
+    action = order[place]
+    changed = [
+        [],
+        [action, action],
+        [action._replace(kind=data.draw(st.sampled_from([one for one in Pass if one != action.kind])))],
+        [action._replace(stage=data.draw(st.sampled_from([-1, schedule.num_stages])))],
+        [action._replace(micro_batch=data.draw(st.sampled_from([-1, 2 * num_ranks])))],
+        [action._replace(turn=data.draw(st.sampled_from([-1, 3])))],
+    ]
+    order[place : place + 1] = data.draw(st.sampled_from(changed))
+    with pytest.raises(ValueError, match=name):
+        Schedule(name, tuple(map(tuple, orders)), schedule.holders, 2 * num_ranks, schedule.num_forwards)
 
 
 def test_ranks_that_wait_for_each_other_are_a_deadlock() -> None:

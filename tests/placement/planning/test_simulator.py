@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.planning.passes import Schedule, Step, starts
+from placement.planning.passes import Schedule, starts
 from placement.planning.schedules import SCHEDULES, gpipe, interlaced, one_f_one_b, zero_bubble
 from placement.planning.simulator import MessageSeconds, StageCost, simulate
 
@@ -35,27 +35,25 @@ def pipelines(draw: st.DrawFn) -> tuple[Schedule, list[StageCost], MessageSecond
 
 
 def work_of(schedule: Schedule, costs: Sequence[StageCost], rank: int) -> float:
-    passes = sum(costs[action.stage].seconds(action) for action in schedule.orders[rank])
+    passes = sum(costs[action.stage].seconds(action.kind) for action in schedule.orders[rank])
     held = [stage for stage, holders in enumerate(schedule.holders) if rank in holders]
     return passes + sum(costs[stage].update_seconds for stage in held)
 
 
 def critical_path(schedule: Schedule, costs: Sequence[StageCost], message_seconds: MessageSeconds) -> float:
     """Longest chain of passes and messages, each of which needs the one before it."""
-    ended: dict[Step, float] = {}
-    begun = starts(schedule)
-    for step in sorted(begun, key=lambda one: begun[one]):
-        rank, action = step
-        ready = [0.0]
-        for needed in schedule.needs[step]:
-            on_its_way = 0.0
-            if needed[0] != rank:
-                stage = min(needed[1].stage, action.stage) if needed[1].stage != action.stage else action.stage
-                stage = schedule.num_stages - 1 if needed[1].turn < action.turn else stage
-                num_bytes = costs[stage].output_bytes // len(schedule.holders[needed[1].stage])
-                on_its_way = message_seconds(needed[0], rank, num_bytes)
+    graph, begun, ended = schedule.graph, starts(schedule), {-1: 0.0}
+    for number in sorted(range(len(begun)), key=lambda one: begun[one]):
+        action, rank = graph.actions[number], graph.ranks[number]
+        ready = [ended[number - 1 if number > graph.bounds[rank] else -1]]
+        for needed in graph.needs[number]:
+            on_its_way, before = 0.0, graph.actions[needed]
+            if graph.ranks[needed] != rank:
+                stage = schedule.num_stages - 1 if before.turn < action.turn else min(before.stage, action.stage)
+                num_bytes = costs[stage].output_bytes // len(schedule.holders[before.stage])
+                on_its_way = message_seconds(graph.ranks[needed], rank, num_bytes)
             ready.append(ended[needed] + on_its_way)
-        ended[step] = max(ready) + costs[action.stage].seconds(action)
+        ended[number] = max(ready) + costs[action.stage].seconds(action.kind)
     return max(ended.values())
 
 
