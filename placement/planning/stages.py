@@ -1,0 +1,368 @@
+"""Cuts a model into stages exactly: the fastest step within the memory of the devices, with recompute of single units.
+
+A step of m micro-batches through stages with T(s) seconds for a micro-batch and U(s) that pass once takes
+
+    Σ T(s) + max ((m − 1) · T(s) + U(s)).
+
+Recompute changes the sum, so the smallest sum and the smallest maximum may need different cuts. For each limit of the
+maximum a dynamic program finds the smallest sum. The sum falls as the limit rises, so limits between two with the same
+sum, or with one that is too large, are left out, and the others are bisected.
+
+Tables have a row for each number of units of a stage and a column for its first unit. Rows beyond what time and memory
+allow are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
+
+from placement.planning.recompute import Recompute
+from placement.planning.ways import Amounts, Costs, Devices, Division
+
+SAME = 1 + 1e-9
+"""Sums of the same numbers in another order differ by rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Units [start, end) on one kind of devices, those of them that are recomputed, and the bytes of one rank.
+
+    Each micro-batch takes ``seconds``, of which ``recompute_seconds`` are for recompute; ``once_seconds`` pass once in
+    a step. Recompute makes the stage hold ``saved_bytes`` less.
+    """
+
+    start: int
+    end: int
+    kind: int
+    recomputed: tuple[int, ...]
+    seconds: float
+    recompute_seconds: float
+    once_seconds: float
+    peak_bytes: float
+    saved_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """Smallest sum of stage times, and the maximum that the slowest stage adds to it."""
+
+    sum_seconds: float
+    largest_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        return self.sum_seconds + self.largest_seconds
+
+
+class Recomputes(dict[Costs, Recompute]):
+    """One ``Recompute`` for each ``Costs``, made when it is first needed."""
+
+    def __missing__(self, costs: Costs) -> Recompute:
+        return self.setdefault(costs, Recompute(costs))
+
+
+def fastest(
+    division: Division, devices: Sequence[Devices], recomputes: Recomputes, limit_seconds: float
+) -> tuple[Optimum | None, bool]:
+    """The fastest step of all cuts within ``limit_seconds``; None if there is none.
+
+    The second value says whether a slower cut could exist.
+    """
+    room_seconds = (limit_seconds - division.least_seconds) * SAME
+    tables, may_be_slower = _tables(division, devices, recomputes, room_seconds)
+    if not tables:
+        return None, may_be_slower
+    program = _Program(division, devices, tables)
+    least = program.smallest_maximum()
+    if least > room_seconds:
+        return None, may_be_slower or least < np.inf
+    best = Optimum(program.smallest_sum(least), least)
+    highest = min(room_seconds, best.seconds - division.least_seconds)
+    for optimum in _better(program, best, highest):
+        best = min(best, optimum, key=lambda one: one.seconds)
+    return (best, False) if best.seconds <= limit_seconds * SAME else (None, True)
+
+
+def best_stages(
+    division: Division, devices: Sequence[Devices], recomputes: Recomputes, optimum: Optimum
+) -> tuple[Stage, ...]:
+    """The stages of a step as fast as ``optimum``.
+
+    Of cuts that take the same time, the one that sends fewest bytes is taken, then the most even one, then the one
+    whose later stages have more units.
+    """
+    tables, _ = _tables(division, devices, recomputes, optimum.largest_seconds * SAME)
+    cut = _Program(division, devices, tables).traced_back(optimum.largest_seconds)
+    stages, start = [], 0
+    for place, (num_units, kind) in enumerate(cut):
+        in_flight = float(division.in_flight[division.num_stages - 1 - place])
+        costs, capacity_bytes = division.way.costs[kind], devices[kind].capacity_bytes
+        stages.append(_stage(costs, recomputes[costs], kind, start, start + num_units, in_flight, capacity_bytes))
+        start += num_units
+    return tuple(stages)
+
+
+def _better(program: _Program, lowest: Optimum, highest: float) -> Iterator[Optimum]:
+    """Yield all that could be faster than ``lowest``, which has the smallest maximum of all cuts.
+
+    No maximum above ``highest`` can be faster.
+    """
+    at_most = program.smallest_sum(highest)
+    if at_most * SAME >= lowest.sum_seconds:
+        return
+    levels = program.maxima(lowest.largest_seconds, highest)
+    best = lowest.seconds
+    open_ones = [(-1, len(levels) - 1, lowest.sum_seconds, at_most)]  # the lowest level itself comes before the others
+    if len(levels):
+        yield (optimum := Optimum(at_most, float(levels[-1])))
+        best = min(best, optimum.seconds)
+    while open_ones:
+        low, high, sum_low, sum_high = open_ones.pop()
+        if high - low < 2 or sum_high * SAME >= sum_low or sum_high + levels[low + 1] >= best:
+            continue
+        middle = (low + high) // 2
+        optimum = Optimum(program.smallest_sum(float(levels[middle])), float(levels[middle]))
+        yield optimum
+        best = min(best, optimum.seconds)
+        open_ones += [(low, middle, sum_low, optimum.sum_seconds), (middle, high, optimum.sum_seconds, sum_high)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Stages on one kind of devices, by distance from the last stage (one for all if they cost the same), number of
+    units and first unit; infinite where impossible. ``sent_bytes`` are by first unit."""
+
+    seconds: Amounts
+    added_seconds: Amounts
+    sent_bytes: Amounts
+
+    def at(self, distance: int) -> tuple[Amounts, Amounts]:
+        """Seconds of a micro-batch, and what the stage adds to the step if it is the slowest."""
+        place = distance if len(self.seconds) > 1 else 0
+        return self.seconds[place], self.added_seconds[place]
+
+
+def _tables(
+    division: Division, devices: Sequence[Devices], recomputes: Recomputes, room_seconds: float
+) -> tuple[list[_Table], bool]:
+    """A table for each kind of devices, for stages that add up to ``room_seconds``; empty if no such cut exists.
+
+    The second value says whether stages that add more are missing in the tables, but have enough memory.
+    """
+    most = division.way.num_units - division.num_stages + 1
+    pairs = list(zip(division.way.costs, devices, strict=True))
+    by_memory = min(most, max(_most_by_memory(costs, one.capacity_bytes) for costs, one in pairs))
+    if by_memory * division.num_stages < division.way.num_units:
+        return [], False
+    by_time = min(most, max(_most_by_time(costs, division.num_micro_batches, room_seconds) for costs, _ in pairs))
+    num = min(by_memory, by_time)
+    if num * division.num_stages < division.way.num_units:
+        return [], True
+    tables = [_table(division, costs, one.capacity_bytes, recomputes[costs], num) for costs, one in pairs]
+    return tables, by_time < by_memory
+
+
+def _most_by_memory(costs: Costs, capacity_bytes: float) -> int:
+    kept = np.minimum(costs.kept_bytes, costs.recomputed_kept_bytes)
+    return _longest(costs.state_bytes + kept, capacity_bytes - costs.transient_bytes)
+
+
+def _most_by_time(costs: Costs, num_micro_batches: int, room_seconds: float) -> int:
+    added = (num_micro_batches - 1) * costs.pass_seconds + costs.update_seconds
+    return _longest(added, room_seconds - costs.closing_seconds)
+
+
+def _longest(amounts: Amounts, most: float) -> int:
+    """Largest number of neighbours with a sum of at most ``most``."""
+    if most < 0:
+        return 0
+    total = _summed(amounts)
+    ends = np.searchsorted(total, (total[:-1] + most) * SAME, side="right")
+    return int((ends - np.arange(1, len(total))).max())
+
+
+def _summed(amounts: Amounts) -> Amounts:
+    return np.concatenate([[0.0], np.cumsum(amounts)])
+
+
+def _table(division: Division, costs: Costs, capacity_bytes: float, recompute: Recompute, num_rows: int) -> _Table:
+    num_units, more = costs.num_units, division.num_micro_batches - 1
+    starts = np.arange(num_units)
+    ends = starts + np.arange(1, num_rows + 1)[:, None]
+    possible, ends = ends <= num_units, np.minimum(ends, num_units)
+
+    def between(amounts: Amounts) -> Amounts:
+        total = _summed(amounts)
+        sums: Amounts = total[ends] - total[starts]
+        return sums
+
+    received = np.concatenate([[0.0], costs.output_bytes[:-1]])
+    waits = np.concatenate([[0.0], costs.message_seconds[:-1]])
+    fixed_bytes = between(costs.state_bytes) + (costs.transient_bytes - capacity_bytes)
+    held_bytes = between(costs.kept_bytes) + received
+    seconds = np.where(possible, between(costs.pass_seconds) + waits, np.inf)[None]
+    once = between(costs.update_seconds) + costs.closing_seconds
+    in_flight = division.in_flight[:, None, None]
+    if not ((fixed_bytes + in_flight.max() * held_bytes)[possible] <= 0).all():
+        over = fixed_bytes + in_flight * held_bytes
+        need = np.where((over > 0) & possible, (over + costs.restored_bytes) / in_flight, 0.0)
+        seconds = seconds + recompute.least_seconds(starts, ends, need)
+    added = more * seconds + once if more else np.where(np.isfinite(seconds), once, np.inf)
+    return _Table(seconds, added, received)
+
+
+def _stage(
+    costs: Costs, recompute: Recompute, kind: int, start: int, end: int, in_flight: float, capacity_bytes: float
+) -> Stage:
+    received = float(costs.output_bytes[start - 1]) if start else 0.0
+    waits = float(costs.message_seconds[start - 1]) if start else 0.0
+    here = slice(start, end)
+    held = float(costs.kept_bytes[here].sum()) + received
+    peak = float(costs.state_bytes[here].sum()) + costs.transient_bytes + in_flight * held
+    over = peak - capacity_bytes
+    recomputed = recompute.units(start, end, (over + costs.restored_bytes) / in_flight) if over > 0 else ()
+    saved, extra = 0.0, 0.0
+    if recomputed:
+        chosen = list(recomputed)
+        each = float((costs.kept_bytes[chosen] - costs.recomputed_kept_bytes[chosen]).sum())
+        saved, extra = in_flight * each - costs.restored_bytes, float(costs.recompute_seconds[chosen].sum())
+    seconds = float(costs.pass_seconds[here].sum()) + waits + extra
+    once = float(costs.update_seconds[here].sum()) + costs.closing_seconds
+    return Stage(start, end, kind, recomputed, seconds, extra, once, peak - saved, saved)
+
+
+class _Program:
+    """Dynamic programs over the stages, from the last one to the first.
+
+    The state is the first unit of the stages so far and, for each kind of devices but the last, how many of them are on
+    it.
+    """
+
+    def __init__(self, division: Division, devices: Sequence[Devices], tables: Sequence[_Table]) -> None:
+        self._num_stages, self._tables = division.num_stages, tables
+        self._most = [min(one.count // division.way.num_ranks, division.num_stages) for one in devices]
+        self._num_rows, self._num_units = tables[0].seconds.shape[1:]
+        self._shape = tuple(num + 1 for num in self._most[:-1])
+
+    def smallest_maximum(self) -> float:
+        """Smallest maximum that the slowest stage adds to the step."""
+        return self._swept([table.added_seconds for table in self._tables], np.maximum)
+
+    def smallest_sum(self, limit_seconds: float) -> float:
+        """Smallest sum of stage times of all cuts with a maximum of at most ``limit_seconds``."""
+        return self._swept(self._within(limit_seconds), np.add)
+
+    def maxima(self, above: float, highest: float) -> Amounts:
+        """All values that the maximum can take above one value and up to another, ascending."""
+        found = [table.added_seconds for table in self._tables]
+        values = np.unique(np.concatenate([one[(one > above * SAME) & (one <= highest)] for one in found]))
+        return values[np.append(values[1:] > values[:-1] * SAME, True)] if len(values) else values
+
+    def _within(self, limit_seconds: float) -> list[Amounts]:
+        most = limit_seconds * SAME
+        return [np.where(table.added_seconds <= most, table.seconds, np.inf) for table in self._tables]
+
+    def _swept(self, tables: Sequence[Amounts], combined: np.ufunc) -> float:
+        now, then = (self._buffer() for _ in range(2))
+        here, there = self._windows(now), self._windows(then)
+        now[(0,) * len(self._shape)][self._num_units] = 0.0
+        made = np.empty((*self._shape, self._num_rows, self._num_units))
+        for distance in range(self._num_stages):
+            parts = []
+            for table in tables:
+                combined(table[distance if len(table) > 1 else 0], here, out=made)
+                parts.append(made.min(axis=-2))
+            then.fill(np.inf)
+            self._merge(parts, distance + 1, then[..., : self._num_units])
+            now, then, here, there = then, now, there, here
+        return float(now[..., 0].min())
+
+    def _buffer(self) -> Amounts:
+        """Values by state, with room behind the last unit for stages that are too long."""
+        return np.full((*self._shape, self._num_units + self._num_rows + 1), np.inf)
+
+    def _windows(self, values: Amounts) -> Amounts:
+        """Value behind a stage, by number of units and first unit; a view."""
+        step = values.strides[-1]
+        shape = (*self._shape, self._num_rows, self._num_units)
+        return as_strided(values[..., 1:], shape, (*values.strides[:-1], step, step), writeable=False)
+
+    def _merge(self, parts: Sequence[Amounts], num_stages: int, best: Amounts) -> None:
+        """Write the smallest of ``parts``, one for each kind of devices that the new stage may be on."""
+        for kind, part in enumerate(parts):
+            if kind < len(self._shape):
+                np.minimum(_from(best, kind, 1), _from(part, kind, 0), out=_from(best, kind, 1))
+            else:
+                np.minimum(best, part, out=best)
+        if self._shape:
+            best[num_stages - np.indices(self._shape).sum(axis=0) > self._most[-1]] = np.inf
+
+    def traced_back(self, limit_seconds: float) -> list[tuple[int, int]]:
+        """Number of units and kind of devices of each stage of the best cut with the smallest sum."""
+        tables = self._within(limit_seconds)
+        levels = [self._buffer() for _ in range(3)]  # seconds, bytes sent, squares of seconds
+        for level in levels:
+            level[(0,) * len(self._shape)][self._num_units] = 0.0
+        choices = []
+        for distance in range(self._num_stages):
+            here = [table[distance if len(table) > 1 else 0] for table in tables]
+            choice, levels = self._chosen(here, levels, distance + 1)
+            choices.append(choice)
+        return self._path(choices, [level[..., 0] for level in levels])
+
+    def _chosen(
+        self, tables: Sequence[Amounts], levels: Sequence[Amounts], num_stages: int
+    ) -> tuple[npt.NDArray[np.int64], list[Amounts]]:
+        """The best stage of each state: the fewest units of those that are equally good, then the first kind."""
+        costs = [
+            [table, np.broadcast_to(one.sent_bytes, table.shape), np.square(table)]
+            for table, one in zip(tables, self._tables, strict=True)
+        ]
+        is_best = np.ones((), dtype=bool)
+        found = []
+        for place, level in enumerate(levels):
+            sums = self._side_by_side([one[place] + self._windows(level) for one in costs])
+            if self._shape:
+                sums[num_stages - np.indices(self._shape).sum(axis=0) > self._most[-1]] = np.inf
+            sums = np.where(is_best, sums, np.inf)
+            least = sums.min(axis=-2)
+            is_best = is_best & (sums <= least[..., None, :] * SAME)
+            found.append(self._buffer())
+            found[-1][..., : self._num_units] = least
+        return is_best.argmax(axis=-2), found
+
+    def _side_by_side(self, parts: Sequence[Amounts]) -> Amounts:
+        """The parts of all kinds of devices, by the state with the new stage; kinds alternate within the rows."""
+        whole = np.full((*self._shape, self._num_rows, len(parts), self._num_units), np.inf)
+        for kind, part in enumerate(parts):
+            if kind < len(self._shape):
+                _from(whole, kind, 1)[..., kind, :] = _from(part, kind, 0)
+            else:
+                whole[..., kind, :] = part
+        return whole.reshape(*self._shape, -1, self._num_units)
+
+    def _path(self, choices: Sequence[npt.NDArray[np.int64]], ends: Sequence[Amounts]) -> list[tuple[int, int]]:
+        is_best = np.ones(self._shape, dtype=bool)
+        for end in ends:
+            is_best &= end <= np.where(is_best, end, np.inf).min() * SAME
+        state = [int(index) for index in np.argwhere(is_best)[0]]
+        start, path = 0, []
+        for choice in reversed(choices):
+            row, kind = divmod(int(choice[(*state, start)]), len(self._tables))
+            path.append((row + 1, kind))
+            start += row + 1
+            if kind < len(state):
+                state[kind] -= 1
+        return path
+
+
+def _from(values: Amounts, axis: int, first: int) -> Amounts:
+    """All but the first (``first`` = 1) or the last (0) along an axis; a view."""
+    size = values.shape[axis]
+    return values[(slice(None),) * axis + (slice(first, size - 1 + first),)]
