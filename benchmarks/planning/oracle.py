@@ -86,6 +86,13 @@ def settings(question: Question) -> Iterator[tuple[Way, int, int]]:
                     yield way, stages, num
 
 
+def in_flight(order: Order, num_micro_batches: int, stages: int, stage: int) -> int:
+    """Micro-batches that a stage holds at once."""
+    if stages == 1:
+        return 1
+    return num_micro_batches if order == "gpipe" else min(num_micro_batches, stages - stage)
+
+
 def by_trying(question: Question) -> float:
     """Seconds of the fastest plan, by trying all; infinite if none fits."""
     return min((_tried(question, *one) for one in settings(question)), default=inf)
@@ -101,7 +108,7 @@ def _tried(question: Question, way: Way, stages: int, num: int) -> float:
                 continue
             pairs = []
             for place, kind in enumerate(kinds):
-                held = num if question.order == "gpipe" else min(num, stages - place)
+                held = in_flight(question.order, num, stages, place)
                 capacity = question.devices[kind].capacity_bytes
                 pairs.append(stage_by_trying(way.costs[kind], bounds[place], bounds[place + 1], held, capacity))
             slowest = max((num - 1) * seconds + once for seconds, once in pairs)
@@ -144,7 +151,7 @@ def price(question: Question, found: Found) -> tuple[float, list[float]]:
     for place, (name, ends) in enumerate(zip(found.devices, accumulate(found.cut), strict=True)):
         costs, start = way.costs[names.index(name)], ends - found.cut[place]
         recomputed = {unit for unit in found.recomputed if start <= unit < ends}
-        held = num if question.order == "gpipe" else min(num, stages - place)
+        held = in_flight(question.order, num, stages, place)
         num_bytes, seconds = stage_of(costs, start, ends, held, recomputed)
         sizes.append(num_bytes)
         times.append(seconds)
@@ -185,7 +192,7 @@ def _programmed(question: Question, way: Way, stages: int, num: int) -> float:
         if u:
             program.add({x[u - 1, stages - 1]: 1, x[u, stages - 1]: -1}, -inf, 0)
     for s in range(stages):
-        held = num if question.order == "gpipe" else min(num, stages - s)
+        held = in_flight(question.order, num, stages, s)
         room, slowest = {w[s]: costs.restored_bytes}, {t: -1.0}
         for u in range(num_units):
             room[x[u, s]] = costs.state_bytes[u] + held * costs.kept_bytes[u]

@@ -17,12 +17,15 @@ from math import ceil
 from typing import Any
 
 from estimators.axes import Spread
+from estimators.model import MIB
+from placement.planning.planner import NoPlan
 from placement.planning.stages import SAME, Optimum, Recomputes, Stage, best_stages, fastest
 from placement.planning.ways import Devices, Division, Order, Way, divisions_of
 
 _FIRST_LIMIT = 1.25  # times the smallest bound
 _NEXT_LIMIT = 2.0  # times the last one
 _NUM_LIMITS = 6  # then there is none
+_MORE_MEMORY = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 64.0)  # tried to say what would be enough
 
 _GIB = 2**30
 
@@ -69,15 +72,18 @@ class Found:
         return cls(**values)
 
 
-def search(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> Found | None:
-    """The fastest plan for ``batch`` samples per optimizer step; None if none fits.
+def search(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> Found | NoPlan:
+    """The fastest plan for ``batch`` samples per optimizer step, or why none fits.
 
     Of plans that are equally fast, the one with the fewest ranks is taken, then the fewest stages, then the way that
     was given first. Raises ``ValueError`` for ways without costs on each kind of devices.
     """
     divisions = divisions_of(ways, devices, batch, order)
     recomputes = Recomputes()
-    return _plan(_best(divisions, devices, recomputes), devices, recomputes)
+    if not divisions:
+        return NoPlan(f"no way divides a batch of {batch} on {_offer(devices)}: use another batch, or more devices")
+    found = _plan(_best(divisions, devices, recomputes), devices, recomputes)
+    return found or NoPlan(_refusal(divisions, devices, recomputes))
 
 
 def front(
@@ -199,15 +205,34 @@ def _seconds(stages: Sequence[Stage], division: Division, *, with_recompute: boo
 def _reason(stages: Sequence[Stage], division: Division, devices: Sequence[Devices]) -> str:
     """Why the plan fits, in one line."""
     largest = max(stages, key=lambda stage: stage.peak_bytes / devices[stage.kind].capacity_bytes)
-    capacity = devices[largest.kind].capacity_bytes / _GIB
-    holds = f"the fullest rank holds {largest.peak_bytes / _GIB:.1f} of {capacity:.1f} GiB"
+    holds = f"the fullest rank holds {_size(largest.peak_bytes)} of {_size(devices[largest.kind].capacity_bytes)}"
     units = [unit for stage in stages for unit in stage.recomputed]
     if not units:
         return f"no recompute is needed: {holds}"
     saved = max(stage.saved_bytes for stage in stages)
     percent = 100 * (_seconds(stages, division) / _seconds(stages, division, with_recompute=False) - 1)
-    where = "" if len(stages) == 1 else " a rank"
-    return f"recompute of {_ranges(units)} saves up to {saved / _GIB:.1f} GiB{where} for {percent:.2g} % time: {holds}"
+    up_to = "" if len(stages) == 1 else "up to "
+    return f"recompute of {_ranges(units)} saves {up_to}{_size(saved)} for {percent:.2g} % time: {holds}"
+
+
+def _refusal(divisions: Sequence[Division], devices: Sequence[Devices], recomputes: Recomputes) -> str:
+    """How much memory would be enough, in words."""
+    offer = _offer(devices)
+    for factor in _MORE_MEMORY:
+        larger = [replace(one, capacity_bytes=int(one.capacity_bytes * factor)) for one in devices]
+        found = _plan(_best(divisions, larger, recomputes), larger, recomputes)
+        if found is not None:
+            size = _size(found.largest_bytes)
+            return f"no plan fits on {offer}: {found.spread.ways} with recompute would need {size}; use larger devices"
+    return f"no plan fits on {offer}, nor with {_MORE_MEMORY[-1]:g} times their memory: use more devices"
+
+
+def _offer(devices: Sequence[Devices]) -> str:
+    return " and ".join(f"{one.count} × {one.name} ({_size(one.capacity_bytes)})" for one in devices)
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / MIB:.1f} MiB"
 
 
 def _ranges(units: Sequence[int]) -> str:

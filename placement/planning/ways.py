@@ -144,10 +144,13 @@ class Division:
 
     @property
     def in_flight(self) -> Amounts:
-        """Micro-batches that a stage holds at once, the last stage first."""
+        """Micro-batches that a stage holds at once, the last stage first.
+
+        Without a pipeline there is one at a time.
+        """
         ahead = np.arange(1.0, self.num_stages + 1)
         held: Amounts = np.full_like(ahead, self.num_micro_batches)
-        return held if self.order == "gpipe" else np.minimum(ahead, held)
+        return held if self.order == "gpipe" and self.num_stages > 1 else np.minimum(ahead, held)
 
 
 def divisions_of(ways: Sequence[Way], devices: Sequence[Devices], batch: int, order: Order) -> list[Division]:
