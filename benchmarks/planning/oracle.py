@@ -8,7 +8,7 @@ with ``placement.planning.search``.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, product
 from math import inf

@@ -111,7 +111,7 @@ def _descending(
     """Plans with ever less memory, all with as many ranks, except where a known one is at least as good."""
     found: list[Found] = []
     limited = list(devices)
-    while (plan := _plan(_best(divisions, limited, recomputes), limited, recomputes)) is not None:
+    while (plan := _plan(_best(divisions, limited, recomputes), limited, recomputes, devices)) is not None:
         better = [one.largest_bytes for one in known if _is_as_good(one, plan)]
         if not better:
             found.append(plan)
@@ -173,7 +173,13 @@ def _rank(pair: tuple[Division, Optimum]) -> tuple[int, int, int]:
     return division.num_ranks, division.num_stages, division.place
 
 
-def _plan(best: tuple[Division, Optimum] | None, devices: Sequence[Devices], recomputes: Recomputes) -> Found | None:
+def _plan(
+    best: tuple[Division, Optimum] | None,
+    devices: Sequence[Devices],
+    recomputes: Recomputes,
+    offered: Sequence[Devices] | None = None,
+) -> Found | None:
+    """The plan within the memory of ``devices``; its reason compares it with that of ``offered``."""
     if best is None:
         return None
     division, optimum = best
@@ -190,7 +196,7 @@ def _plan(best: tuple[Division, Optimum] | None, devices: Sequence[Devices], rec
         _seconds(stages, division),
         tuple(stage.seconds for stage in stages),
         tuple(ceil(stage.peak_bytes) for stage in stages),
-        _reason(stages, division, devices),
+        _reason(stages, division, offered or devices),
         all(recomputes[costs].is_exact for costs in way.costs),
     )
 
