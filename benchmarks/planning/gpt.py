@@ -16,7 +16,7 @@ import numpy as np
 from estimators.axes import Spread
 from estimators.devices.communication import message_seconds, ring_seconds
 from estimators.devices.kind import DeviceKind, Links
-from placement.planning.ways import Costs, Way
+from placement.planning.ways import Amounts, Costs, Way
 
 STATE_BYTES = 16
 """Of a parameter: 2 each for itself and its gradient, 12 for the copy and moments in fp32."""
@@ -61,6 +61,21 @@ def ways_of(
             for spread, micro_batch in product(spreads, micro_batches):
                 costs = tuple(costs_of(model, kind, spread, micro_batch, pp) for kind in kinds)
                 yield Way(spread, micro_batch, costs, pp)
+
+
+def unlike(ways: Sequence[Way], seed: int) -> list[Way]:
+    """The same ways for a model whose units have between 70 and 130 % of the time and of the memory each."""
+    source = np.random.default_rng(seed)
+    times, sizes = source.uniform(0.7, 1.3, (2, ways[0].num_units))
+    return [replace(way, costs=tuple(_scaled(costs, times, sizes) for costs in way.costs)) for way in ways]
+
+
+def _scaled(costs: Costs, times: Amounts, sizes: Amounts) -> Costs:
+    timed, sized = ("forward_seconds", "backward_seconds", "recompute_seconds"), ("kept_bytes", "recomputed_kept_bytes")
+    changed = {name: getattr(costs, name) * times for name in timed}
+    changed |= {name: np.round(getattr(costs, name) * sizes) for name in sized}
+    restored_bytes = float((changed["kept_bytes"] - changed["recomputed_kept_bytes"]).max())
+    return replace(costs, **changed, restored_bytes=restored_bytes)
 
 
 def capacity_bytes(kind: DeviceKind) -> int:
@@ -111,17 +126,17 @@ def costs_of(model: Model, kind: DeviceKind, spread: Spread, micro_batch: int, n
     )
 
 
-def _row(model: Model, first: float, block: float, last: float) -> np.ndarray:
+def _row(model: Model, first: float, block: float, last: float) -> Amounts:
     row = np.full(model.num_units, float(block))
     row[0], row[-1] = first, last
     return row
 
 
-def _ends(row: np.ndarray) -> list[float]:
+def _ends(row: Amounts) -> list[float]:
     return [float(row[0]), float(row[1]), float(row[-1])]
 
 
-def _places(model: Model) -> np.ndarray:
+def _places(model: Model) -> Amounts:
     return _row(model, 0, 1, 2).astype(int)
 
 

@@ -14,7 +14,7 @@ from math import inf, isclose
 from time import perf_counter
 
 from benchmarks.estimating.results import Finding
-from benchmarks.planning.gpt import Model, capacity_bytes, costs_of, ways_of
+from benchmarks.planning.gpt import Model, capacity_bytes, costs_of, unlike, ways_of
 from benchmarks.planning.oracle import Question, by_programming, by_trying, draw, price
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
@@ -26,13 +26,14 @@ NUM_TRIED, NUM_PROGRAMMED = 1000, 100
 TITLE = "Search for the fastest plan"
 HEADER = ("seconds", "result", "case")
 ABOUT = f"""\
-{NUM_TRIED} small random questions are answered by trying all plans, with one or two kinds of devices, and {NUM_PROGRAMMED} by
-a mixed-integer program (HiGHS). A mismatch is another time, or a plan that does not fit or costs something else. Large
-questions are GPT models with costs by formulas; seconds include the making of the costs of all ways (all products of
-pipeline, data and tensor parallelism in powers of two, with and without shards and sequence parallelism, and five
-micro-batches). Each time is the median of three. `mixed_ratio` is the time of even shares on 8 V100 and 8 P100 (PCIe)
-divided by that of the best shares, by FLOP/s in fp32 alone; `mixed_half_ratio` by all costs, in half precision, with the
-rates of the catalogue, which are assumed."""
+{NUM_TRIED} small random questions are answered by trying all plans, with one or two kinds of devices, and
+{NUM_PROGRAMMED} by a mixed-integer program (HiGHS). A mismatch is another time, or a plan that does not fit or costs
+something else. Large questions are GPT models with costs by formulas; of "unlike" ones, each block is drawn with 70 to
+130 % of the time and of the memory. Seconds include the making of the costs of all ways: all products of pipeline, data
+and tensor parallelism in powers of two, with and without shards and sequence parallelism, and five micro-batches. Each
+time is the median of three. `mixed_ratio` is the time of even shares on 8 V100 and 8 P100 (PCIe) divided by that of the
+best shares, by FLOP/s in fp32 alone; `mixed_half_ratio` by all costs, in half precision, with the rates of the
+catalogue, which are assumed."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,12 @@ class Large:
     kinds: tuple[str, ...]
     num_devices: int
     batch: int
+    is_unlike: bool = False
 
     def __str__(self) -> str:
         devices = " and ".join(f"{self.num_devices // len(self.kinds)} {kind}" for kind in self.kinds)
-        return f"{self.num_blocks} blocks of width {self.width}, {devices}, batch {self.batch}"
+        blocks = f"{self.num_blocks} {'unlike ' if self.is_unlike else ''}blocks"
+        return f"{blocks} of width {self.width}, {devices}, batch {self.batch}"
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,9 @@ _LARGE = [
     Large("plan_96_64_small_seconds", 96, 4_096, ("V100-16",), 64, 512),
     Large("plan_96_512_small_seconds", 96, 12_288, ("T4",), 512, 512),
     Large("plan_192_1024_small_seconds", 192, 16_384, ("T4",), 1024, 1024),
+    Large("plan_96_64_unlike_seconds", 96, 12_288, ("H100",), 64, 512, is_unlike=True),
+    Large("plan_96_512_unlike_seconds", 96, 12_288, ("T4",), 512, 512, is_unlike=True),
+    Large("plan_192_1024_unlike_seconds", 192, 16_384, ("T4",), 1024, 1024, is_unlike=True),
     Large("plan_96_64_mixed_seconds", 96, 4_096, ("V100-32", "P100"), 64, 512),
     Large("plan_96_512_mixed_seconds", 96, 12_288, ("H100", "A100-40"), 512, 512),
     Large("plan_192_1024_mixed_seconds", 192, 16_384, ("A100-40", "V100-16"), 1024, 1024),
@@ -170,6 +176,7 @@ def _searched(case: Large) -> Result:
     for _ in range(3):
         begun = perf_counter()
         ways = list(ways_of(Model(case.num_blocks, case.width), kinds, case.num_devices))
+        ways = unlike(ways, seed=0) if case.is_unlike else ways
         answer = search(ways, devices, batch=case.batch)
         times.append(perf_counter() - begun)
     median = sorted(times)[1]
@@ -187,7 +194,8 @@ def _shared(case: Mixed) -> Result:
     shares = best_shares(members, case.batch)
     seconds = perf_counter() - begun
     assert isinstance(shares, Shares)
-    text = f"{shares.samples[0]} and {shares.samples[-1]} samples, {shares.seconds:.2f} s; even: {shares.even_seconds:.2f} s"
+    even = f"even: {shares.even_seconds:.2f} s"
+    text = f"{shares.samples[0]} and {shares.samples[-1]} samples, {shares.seconds:.2f} s; {even}"
     return Result(seconds, text, figure=case.figure, value=shares.even_seconds / shares.seconds)
 
 

@@ -57,6 +57,28 @@ class Recompute:
         self._num_points = 0
         self.is_exact = True
 
+    @property
+    def num_types(self) -> int:
+        """Types of units that can be recomputed and save bytes."""
+        return len(self._types)
+
+    def bounds(self, starts: _Counts, ends: _Counts, need_bytes: Amounts) -> tuple[Amounts, Amounts]:
+        """Bounds of ``least_seconds``, from below and from above.
+
+        The types that save most bytes in a second come first. Below, a part of a unit may be recomputed.
+        """
+        below, rest = np.zeros(need_bytes.shape), np.maximum(need_bytes, 0.0)
+        above = below.copy()
+        for place in np.argsort(self._types[:, 1] / self._types[:, 0], kind="stable"):
+            saved_bytes, extra_seconds = self._types[place]
+            counts = self._before[place][ends] - self._before[place][starts]
+            numbers = np.minimum(rest / saved_bytes, counts)
+            below += numbers * extra_seconds
+            above += np.ceil(numbers) * extra_seconds
+            rest = np.where(numbers < counts, 0.0, rest - counts * saved_bytes)
+        impossible = rest > 0
+        return np.where(impossible, np.inf, below), np.where(impossible, np.inf, above)
+
     def least_seconds(self, starts: _Counts, ends: _Counts, need_bytes: Amounts) -> Amounts:
         """Least extra seconds of a micro-batch for stages of units [start, end) to save ``need_bytes`` of it each.
 

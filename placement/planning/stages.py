@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from placement.planning.recompute import Recompute
 from placement.planning.ways import Amounts, Costs, Devices, Division
+
+_Bound = Literal["exact", "below", "above"]
 
 SAME = 1 + 1e-9
 """Sums of the same numbers in another order differ by rounding."""
@@ -75,18 +78,47 @@ def fastest(
     The second value says whether a slower cut could exist.
     """
     room_seconds = (limit_seconds - division.least_seconds) * SAME
+    if any(recomputes[costs].num_types > 1 for costs in division.way.costs):
+        room_seconds = _smaller_room(division, devices, recomputes, room_seconds, limit_seconds)
     tables, may_be_slower = _tables(division, devices, recomputes, room_seconds)
     if not tables:
         return None, may_be_slower
     program = _Program(division, devices, tables)
+    best = _optimum(program, room_seconds, division.least_seconds)
+    if best.seconds > limit_seconds * SAME or best.seconds == np.inf:
+        return None, may_be_slower or best.largest_seconds < np.inf
+    return best, False
+
+
+def _smaller_room(
+    division: Division, devices: Sequence[Devices], recomputes: Recomputes, room_seconds: float, limit_seconds: float
+) -> float:
+    """The room that is left for the maximum, by bounds of the time of recompute; 0 if no cut is fast enough.
+
+    A choice of units of several types takes long to find, so the fewest possible stages are examined.
+    """
+    low, high = (_tables(division, devices, recomputes, room_seconds, bound=bound)[0] for bound in ("below", "above"))
+    if not low:
+        return room_seconds
+    program = _Program(division, devices, low)
+    least = program.smallest_sum(room_seconds)
+    known = _optimum(_Program(division, devices, high), room_seconds, division.least_seconds)
+    return min(room_seconds, (min(limit_seconds, known.seconds) - least) * SAME)
+
+
+def _optimum(program: _Program, room_seconds: float, least_seconds: float) -> Optimum:
+    """The fastest step whose maximum is within ``room_seconds``; the sum is infinite if there is none.
+
+    Sums are at least ``least_seconds``.
+    """
     least = program.smallest_maximum()
-    if least > room_seconds:
-        return None, may_be_slower or least < np.inf
+    if least > room_seconds or least == np.inf:
+        return Optimum(np.inf, least)
     best = Optimum(program.smallest_sum(least), least)
-    highest = min(room_seconds, best.seconds - division.least_seconds)
+    highest = min(room_seconds, best.seconds - least_seconds)
     for optimum in _better(program, best, highest):
         best = min(best, optimum, key=lambda one: one.seconds)
-    return (best, False) if best.seconds <= limit_seconds * SAME else (None, True)
+    return best
 
 
 def best_stages(
@@ -149,7 +181,7 @@ class _Table:
 
 
 def _tables(
-    division: Division, devices: Sequence[Devices], recomputes: Recomputes, room_seconds: float
+    division: Division, devices: Sequence[Devices], recomputes: Recomputes, room_seconds: float, bound: _Bound = "exact"
 ) -> tuple[list[_Table], bool]:
     """A table for each kind of devices, for stages that add up to ``room_seconds``; empty if no such cut exists.
 
@@ -164,8 +196,11 @@ def _tables(
     num = min(by_memory, by_time)
     if num * division.num_stages < division.way.num_units:
         return [], True
-    tables = [_table(division, costs, one.capacity_bytes, recomputes[costs], num) for costs, one in pairs]
-    return tables, by_time < by_memory
+    tables = []
+    for costs, one in pairs:
+        rows = _Rows(division, costs, num)
+        tables.append(rows.table(one.capacity_bytes, recomputes[costs], room_seconds, bound))
+    return tables, by_time < by_memory or (room_seconds < np.inf and any(recomputes[c].num_types > 1 for c, _ in pairs))
 
 
 def _most_by_memory(costs: Costs, capacity_bytes: float) -> int:
@@ -191,30 +226,62 @@ def _summed(amounts: Amounts) -> Amounts:
     return np.concatenate([[0.0], np.cumsum(amounts)])
 
 
-def _table(division: Division, costs: Costs, capacity_bytes: float, recompute: Recompute, num_rows: int) -> _Table:
-    num_units, more = costs.num_units, division.num_micro_batches - 1
-    starts = np.arange(num_units)
-    ends = starts + np.arange(1, num_rows + 1)[:, None]
-    possible, ends = ends <= num_units, np.minimum(ends, num_units)
+class _Rows:
+    """All stages of up to ``num_rows`` units, on one kind of devices."""
 
-    def between(amounts: Amounts) -> Amounts:
+    def __init__(self, division: Division, costs: Costs, num_rows: int) -> None:
+        self._division, self._costs = division, costs
+        self._starts = np.arange(costs.num_units)
+        ends = self._starts + np.arange(1, num_rows + 1)[:, None]
+        self._possible, self._ends = ends <= costs.num_units, np.minimum(ends, costs.num_units)
+
+    def table(self, capacity_bytes: float, recompute: Recompute, room_seconds: float, bound: _Bound) -> _Table:
+        """Times with the least recompute, or bounds of it. Stages that add more than the room may be left out."""
+        costs, in_flight = self._costs, self._division.in_flight[:, None, None]
+        received = np.concatenate([[0.0], costs.output_bytes[:-1]])
+        waits = np.concatenate([[0.0], costs.message_seconds[:-1]])
+        fixed_bytes = self._between(costs.state_bytes) + (costs.transient_bytes - capacity_bytes)
+        held_bytes = self._between(costs.kept_bytes) + received
+        seconds = np.where(self._possible, self._between(costs.pass_seconds) + waits, np.inf)[None]
+        if not ((fixed_bytes + in_flight.max() * held_bytes)[self._possible] <= 0).all():
+            over = fixed_bytes + in_flight * held_bytes
+            need = np.where((over > 0) & self._possible, (over + costs.restored_bytes) / in_flight, 0.0)
+            if recompute.num_types > 1:
+                seconds = seconds + self._recompute_seconds(seconds, need, recompute, room_seconds, bound)
+            else:
+                seconds = seconds + recompute.least_seconds(self._starts, self._ends, need)
+        return _Table(seconds, self._added(seconds), received)
+
+    def _between(self, amounts: Amounts) -> Amounts:
         total = _summed(amounts)
-        sums: Amounts = total[ends] - total[starts]
+        sums: Amounts = total[self._ends] - total[self._starts]
         return sums
 
-    received = np.concatenate([[0.0], costs.output_bytes[:-1]])
-    waits = np.concatenate([[0.0], costs.message_seconds[:-1]])
-    fixed_bytes = between(costs.state_bytes) + (costs.transient_bytes - capacity_bytes)
-    held_bytes = between(costs.kept_bytes) + received
-    seconds = np.where(possible, between(costs.pass_seconds) + waits, np.inf)[None]
-    once = between(costs.update_seconds) + costs.closing_seconds
-    in_flight = division.in_flight[:, None, None]
-    if not ((fixed_bytes + in_flight.max() * held_bytes)[possible] <= 0).all():
-        over = fixed_bytes + in_flight * held_bytes
-        need = np.where((over > 0) & possible, (over + costs.restored_bytes) / in_flight, 0.0)
-        seconds = seconds + recompute.least_seconds(starts, ends, need)
-    added = more * seconds + once if more else np.where(np.isfinite(seconds), once, np.inf)
-    return _Table(seconds, added, received)
+    def _added(self, seconds: Amounts) -> Amounts:
+        """What stages with these times add to the step, if they are the slowest."""
+        once = self._between(self._costs.update_seconds) + self._costs.closing_seconds
+        more = self._division.num_micro_batches - 1
+        return more * seconds + once if more else np.where(np.isfinite(seconds), once, np.inf)
+
+    def _recompute_seconds(
+        self, seconds: Amounts, need: Amounts, recompute: Recompute, room_seconds: float, bound: _Bound
+    ) -> Amounts:
+        """Extra seconds, or bounds; exact ones are found only for stages that can be part of a cut within the room."""
+        low, high = recompute.bounds(self._starts, self._ends, need)
+        if bound != "exact":
+            return low if bound == "below" else high
+        wanted = self._reachable() & (self._added(seconds + low) <= room_seconds * SAME)
+        exact = recompute.least_seconds(self._starts, self._ends, np.where(wanted & (low < high), need, 0.0))
+        return np.where(wanted, np.where(low < high, exact, low), np.inf)
+
+    def _reachable(self) -> npt.NDArray[np.bool_]:
+        """Whether every other stage still has a unit; the first and the last stage begin and end the model."""
+        ahead = np.arange(self._division.num_stages)[:, None, None]  # of the stages behind this one
+        before, num_units = self._division.num_stages - 1 - ahead, self._costs.num_units
+        starts_well = np.where(before > 0, self._starts >= before, self._starts == 0)
+        ends_well = np.where(ahead > 0, self._ends <= num_units - ahead, self._ends == num_units)
+        reachable: npt.NDArray[np.bool_] = self._possible & starts_well & ends_well
+        return reachable
 
 
 def _stage(

@@ -158,7 +158,7 @@ def test_a_plan_survives_json(question: Question) -> None:
 def test_equal_units_are_cut_evenly(num_stages: int) -> None:
     found = plan_of(search([one_way(equal_units(10), num_stages)], [Devices("", 8, 1000)], batch=8))
     pieces = [Piece(1.0, 2.0, 4, 8, 1)] * 10
-    assert found.cut == best_cut(pieces, Demand("1f1b", num_stages, 8))
+    assert found.cut == best_cut(pieces, Demand("gpipe", num_stages, 8))  # which has the same formula
     assert sorted(found.cut) == sorted(even_cut(10, num_stages))
 
 
