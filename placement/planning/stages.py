@@ -77,10 +77,10 @@ def fastest(
 
     The second value says whether a slower cut could exist.
     """
-    room_seconds = (limit_seconds - division.least_seconds) * SAME
+    room_seconds, sum_seconds = (limit_seconds - division.least_seconds) * SAME, np.inf
     if any(recomputes[costs].num_types > 1 for costs in division.way.costs):
-        room_seconds = _smaller_room(division, devices, recomputes, room_seconds, limit_seconds)
-    tables, may_be_slower = _tables(division, devices, recomputes, room_seconds)
+        room_seconds, sum_seconds = _smaller_room(division, devices, recomputes, room_seconds, limit_seconds)
+    tables, may_be_slower = _tables(division, devices, recomputes, room_seconds, sum_seconds)
     if not tables:
         return None, may_be_slower
     program = _Program(division, devices, tables)
@@ -92,18 +92,19 @@ def fastest(
 
 def _smaller_room(
     division: Division, devices: Sequence[Devices], recomputes: Recomputes, room_seconds: float, limit_seconds: float
-) -> float:
-    """The room that is left for the maximum, by bounds of the time of recompute; 0 if no cut is fast enough.
+) -> tuple[float, float]:
+    """The room that is left for the maximum, and for the sum, by bounds of the time of recompute.
 
     A choice of units of several types takes long to find, so the fewest possible stages are examined.
     """
     low, high = (_tables(division, devices, recomputes, room_seconds, bound=bound)[0] for bound in ("below", "above"))
     if not low:
-        return room_seconds
+        return room_seconds, np.inf
     program = _Program(division, devices, low)
     least = program.smallest_sum(room_seconds)
     known = _optimum(_Program(division, devices, high), room_seconds, division.least_seconds)
-    return min(room_seconds, (min(limit_seconds, known.seconds) - least) * SAME)
+    limit_seconds = min(limit_seconds, known.seconds)
+    return min(room_seconds, (limit_seconds - least) * SAME), (limit_seconds - program.smallest_maximum()) * SAME
 
 
 def _optimum(program: _Program, room_seconds: float, least_seconds: float) -> Optimum:
@@ -129,7 +130,7 @@ def best_stages(
     Of cuts that take the same time, the one that sends fewest bytes is taken, then the most even one, then the one
     whose later stages have more units.
     """
-    tables, _ = _tables(division, devices, recomputes, optimum.largest_seconds * SAME)
+    tables, _ = _tables(division, devices, recomputes, optimum.largest_seconds * SAME, optimum.sum_seconds * SAME)
     cut = _Program(division, devices, tables).traced_back(optimum.largest_seconds)
     stages, start = [], 0
     for place, (num_units, kind) in enumerate(cut):
@@ -181,9 +182,16 @@ class _Table:
 
 
 def _tables(
-    division: Division, devices: Sequence[Devices], recomputes: Recomputes, room_seconds: float, bound: _Bound = "exact"
+    division: Division,
+    devices: Sequence[Devices],
+    recomputes: Recomputes,
+    room_seconds: float,
+    sum_seconds: float = np.inf,
+    bound: _Bound = "exact",
 ) -> tuple[list[_Table], bool]:
     """A table for each kind of devices, for stages that add up to ``room_seconds``; empty if no such cut exists.
+
+    Stages of cuts whose times add up to more than ``sum_seconds`` may be left out.
 
     The second value says whether stages that add more are missing in the tables, but have enough memory.
     """
@@ -199,7 +207,8 @@ def _tables(
     tables = []
     for costs, one in pairs:
         rows = _Rows(division, costs, num)
-        tables.append(rows.table(one.capacity_bytes, recomputes[costs], room_seconds, bound))
+        sum_room = sum_seconds if len(pairs) == 1 else np.inf  # with more kinds, others may be faster
+        tables.append(rows.table(one.capacity_bytes, recomputes[costs], room_seconds, sum_room, bound))
     return tables, by_time < by_memory or (room_seconds < np.inf and any(recomputes[c].num_types > 1 for c, _ in pairs))
 
 
@@ -235,7 +244,9 @@ class _Rows:
         ends = self._starts + np.arange(1, num_rows + 1)[:, None]
         self._possible, self._ends = ends <= costs.num_units, np.minimum(ends, costs.num_units)
 
-    def table(self, capacity_bytes: float, recompute: Recompute, room_seconds: float, bound: _Bound) -> _Table:
+    def table(
+        self, capacity_bytes: float, recompute: Recompute, room_seconds: float, sum_seconds: float, bound: _Bound
+    ) -> _Table:
         """Times with the least recompute, or bounds of it. Stages that add more than the room may be left out."""
         costs, in_flight = self._costs, self._division.in_flight[:, None, None]
         received = np.concatenate([[0.0], costs.output_bytes[:-1]])
@@ -247,7 +258,7 @@ class _Rows:
             over = fixed_bytes + in_flight * held_bytes
             need = np.where((over > 0) & self._possible, (over + costs.restored_bytes) / in_flight, 0.0)
             if recompute.num_types > 1:
-                seconds = seconds + self._recompute_seconds(seconds, need, recompute, room_seconds, bound)
+                seconds = seconds + self._recompute_seconds(seconds, need, recompute, room_seconds, sum_seconds, bound)
             else:
                 seconds = seconds + recompute.least_seconds(self._starts, self._ends, need)
         return _Table(seconds, self._added(seconds), received)
@@ -264,15 +275,28 @@ class _Rows:
         return more * seconds + once if more else np.where(np.isfinite(seconds), once, np.inf)
 
     def _recompute_seconds(
-        self, seconds: Amounts, need: Amounts, recompute: Recompute, room_seconds: float, bound: _Bound
+        self,
+        seconds: Amounts,
+        need: Amounts,
+        recompute: Recompute,
+        room_seconds: float,
+        sum_seconds: float,
+        bound: _Bound,
     ) -> Amounts:
         """Extra seconds, or bounds; exact ones are found only for stages that can be part of a cut within the room."""
-        low, high = recompute.bounds(self._starts, self._ends, need)
+        reachable = self._reachable()
+        short = reachable & (need > 0)
+        low, high = (np.where(reachable, 0.0, np.inf) for _ in range(2))
+        starts, ends = (np.broadcast_to(one, need.shape)[short] for one in (self._starts, self._ends))
+        low[short], high[short] = recompute.bounds(starts, ends, need[short])
         if bound != "exact":
             return low if bound == "below" else high
-        wanted = self._reachable() & (self._added(seconds + low) <= room_seconds * SAME)
-        exact = recompute.least_seconds(self._starts, self._ends, np.where(wanted & (low < high), need, 0.0))
-        return np.where(wanted, np.where(low < high, exact, low), np.inf)
+        low[self._added(seconds + low) > room_seconds * SAME] = np.inf
+        if sum_seconds < np.inf:
+            low[_sums_through(seconds + low) > sum_seconds * SAME] = np.inf
+        wanted = np.isfinite(low) & (low < high)
+        exact = recompute.least_seconds(self._starts, self._ends, np.where(wanted, need, 0.0))
+        return np.where(wanted, exact, low)
 
     def _reachable(self) -> npt.NDArray[np.bool_]:
         """Whether every other stage still has a unit; the first and the last stage begin and end the model."""
@@ -282,6 +306,23 @@ class _Rows:
         ends_well = np.where(ahead > 0, self._ends <= num_units - ahead, self._ends == num_units)
         reachable: npt.NDArray[np.bool_] = self._possible & starts_well & ends_well
         return reachable
+
+
+def _sums_through(seconds: Amounts) -> Amounts:
+    """Smallest sum of stage times of all cuts with this stage, by distance from the last one."""
+    num_stages, num_rows, num_units = seconds.shape
+    before = np.full((num_stages, num_units + 1), np.inf)
+    behind = np.full((num_stages, num_units + num_rows + 1), np.inf)
+    before[-1, 0] = behind[0, num_units] = 0.0
+    windows = np.lib.stride_tricks.sliding_window_view(behind[:, 1:], num_units, axis=-1)[:, :num_rows]
+    for distance in range(1, num_stages):
+        behind[distance, :num_units] = (seconds[distance - 1] + windows[distance - 1]).min(axis=0)
+    for distance in range(num_stages - 1, 0, -1):
+        sums, ends = before[distance, :-1] + seconds[distance], before[distance - 1]
+        for row in range(num_rows):
+            np.minimum(ends[row + 1 :], sums[row, : num_units - row], out=ends[row + 1 :])
+    through: Amounts = before[:, None, :-1] + seconds + windows
+    return through
 
 
 def _stage(
