@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from placement.planning.recompute import Recompute
 from placement.planning.ways import Costs
 
+NEEDS = st.integers(0, 120).map(lambda quarters: quarters / 4)  # bytes of a micro-batch; some in flight share a need
 UNITS = st.tuples(st.integers(0, 9), st.integers(0, 9), st.sampled_from([0.0, 1.0, 2.0, 2.5, 7.0, inf]))
 
 
@@ -51,7 +52,7 @@ def test_no_set_of_units_saves_enough_in_less_time(units: list[tuple[int, int, f
         costs = costs_of([units[0]] * len(units))
     starts = np.arange(len(units))
     ends = np.minimum(starts + np.arange(1, len(units) + 1)[:, None], len(units))
-    need = np.array(data.draw(st.lists(st.floats(0, 30), min_size=2, max_size=2)))[:, None, None] + np.zeros(ends.shape)
+    need = np.array(data.draw(st.lists(NEEDS, min_size=2, max_size=2)))[:, None, None] + np.zeros(ends.shape)
     recompute = Recompute(costs)
     found = recompute.least_seconds(starts, ends, need)
     for place, row, start in np.ndindex(found.shape):
