@@ -19,7 +19,8 @@ from typing import Any
 from estimators.axes import Spread
 from estimators.model import MIB
 from placement.planning.planner import NoPlan
-from placement.planning.stages import SAME, Optimum, Recomputes, Stage, best_stages, fastest
+from placement.planning.programs import SAME
+from placement.planning.stages import Optimum, Recomputes, Stage, best_stages, fastest
 from placement.planning.ways import Devices, Division, Order, Way, divisions_of
 
 _FIRST_LIMIT = 1.25  # times the smallest bound
@@ -197,7 +198,7 @@ def _plan(
         tuple(stage.seconds for stage in stages),
         tuple(ceil(stage.peak_bytes) for stage in stages),
         _reason(stages, division, offered or devices),
-        all(recomputes[costs].is_exact for costs in way.costs),
+        all(one.is_exact for one in recomputes.values()),
     )
 
 

@@ -20,15 +20,12 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import as_strided
 
+from placement.planning.programs import SAME, Program, Table
 from placement.planning.recompute import Recompute
 from placement.planning.ways import Amounts, Costs, Devices, Division
 
 _Bound = Literal["exact", "below", "above"]
-
-SAME = 1 + 1e-9
-"""Sums of the same numbers in another order differ by rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ def fastest(
     tables, may_be_slower = _tables(division, devices, recomputes, room_seconds, sum_seconds)
     if not tables:
         return None, may_be_slower
-    program = _Program(division, devices, tables)
+    program = Program(division, devices, tables)
     best = _optimum(program, room_seconds, division.least_seconds)
     if best.seconds > limit_seconds * SAME or best.seconds == np.inf:
         return None, may_be_slower or best.largest_seconds < np.inf
@@ -100,14 +97,14 @@ def _smaller_room(
     low, high = (_tables(division, devices, recomputes, room_seconds, bound=bound)[0] for bound in ("below", "above"))
     if not low:
         return room_seconds, np.inf
-    program = _Program(division, devices, low)
+    program = Program(division, devices, low)
     least = program.smallest_sum(room_seconds)
-    known = _optimum(_Program(division, devices, high), room_seconds, division.least_seconds)
+    known = _optimum(Program(division, devices, high), room_seconds, division.least_seconds)
     limit_seconds = min(limit_seconds, known.seconds)
     return min(room_seconds, (limit_seconds - least) * SAME), (limit_seconds - program.smallest_maximum()) * SAME
 
 
-def _optimum(program: _Program, room_seconds: float, least_seconds: float) -> Optimum:
+def _optimum(program: Program, room_seconds: float, least_seconds: float) -> Optimum:
     """The fastest step whose maximum is within ``room_seconds``; the sum is infinite if there is none.
 
     Sums are at least ``least_seconds``.
@@ -131,7 +128,7 @@ def best_stages(
     whose later stages have more units.
     """
     tables, _ = _tables(division, devices, recomputes, optimum.largest_seconds * SAME, optimum.sum_seconds * SAME)
-    cut = _Program(division, devices, tables).traced_back(optimum.largest_seconds)
+    cut = Program(division, devices, tables).traced_back(optimum.largest_seconds)
     stages, start = [], 0
     for place, (num_units, kind) in enumerate(cut):
         in_flight = float(division.in_flight[division.num_stages - 1 - place])
@@ -141,7 +138,7 @@ def best_stages(
     return tuple(stages)
 
 
-def _better(program: _Program, lowest: Optimum, highest: float) -> Iterator[Optimum]:
+def _better(program: Program, lowest: Optimum, highest: float) -> Iterator[Optimum]:
     """Yield all that could be faster than ``lowest``, which has the smallest maximum of all cuts.
 
     No maximum above ``highest`` can be faster.
@@ -166,21 +163,6 @@ def _better(program: _Program, lowest: Optimum, highest: float) -> Iterator[Opti
         open_ones += [(low, middle, sum_low, optimum.sum_seconds), (middle, high, optimum.sum_seconds, sum_high)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Stages on one kind of devices, by distance from the last stage (one for all if they cost the same), number of
-    units and first unit; infinite where impossible. ``sent_bytes`` are by first unit."""
-
-    seconds: Amounts
-    added_seconds: Amounts
-    sent_bytes: Amounts
-
-    def at(self, distance: int) -> tuple[Amounts, Amounts]:
-        """Seconds of a micro-batch, and what the stage adds to the step if it is the slowest."""
-        place = distance if len(self.seconds) > 1 else 0
-        return self.seconds[place], self.added_seconds[place]
-
-
 def _tables(
     division: Division,
     devices: Sequence[Devices],
@@ -188,7 +170,7 @@ def _tables(
     room_seconds: float,
     sum_seconds: float = np.inf,
     bound: _Bound = "exact",
-) -> tuple[list[_Table], bool]:
+) -> tuple[list[Table], bool]:
     """A table for each kind of devices, for stages that add up to ``room_seconds``; empty if no such cut exists.
 
     Stages of cuts whose times add up to more than ``sum_seconds`` may be left out.
@@ -246,7 +228,7 @@ class _Rows:
 
     def table(
         self, capacity_bytes: float, recompute: Recompute, room_seconds: float, sum_seconds: float, bound: _Bound
-    ) -> _Table:
+    ) -> Table:
         """Times with the least recompute, or bounds of it. Stages that add more than the room may be left out."""
         costs, in_flight = self._costs, self._division.in_flight[:, None, None]
         received = np.concatenate([[0.0], costs.output_bytes[:-1]])
@@ -261,7 +243,7 @@ class _Rows:
                 seconds = seconds + self._recompute_seconds(seconds, need, recompute, room_seconds, sum_seconds, bound)
             else:
                 seconds = seconds + recompute.least_seconds(self._starts, self._ends, need)
-        return _Table(seconds, self._added(seconds), received)
+        return Table(seconds, self._added(seconds), received)
 
     def _between(self, amounts: Amounts) -> Amounts:
         total = _summed(amounts)
@@ -343,134 +325,3 @@ def _stage(
     seconds = float(costs.pass_seconds[here].sum()) + waits + extra
     once = float(costs.update_seconds[here].sum()) + costs.closing_seconds
     return Stage(start, end, kind, recomputed, seconds, extra, once, peak - saved, saved)
-
-
-class _Program:
-    """Dynamic programs over the stages, from the last one to the first.
-
-    The state is the first unit of the stages so far and, for each kind of devices but the last, how many of them are on
-    it.
-    """
-
-    def __init__(self, division: Division, devices: Sequence[Devices], tables: Sequence[_Table]) -> None:
-        self._num_stages, self._tables = division.num_stages, tables
-        self._most = [min(one.count // division.way.num_ranks, division.num_stages) for one in devices]
-        self._num_rows, self._num_units = tables[0].seconds.shape[1:]
-        self._shape = tuple(num + 1 for num in self._most[:-1])
-
-    def smallest_maximum(self) -> float:
-        """Smallest maximum that the slowest stage adds to the step."""
-        return self._swept([table.added_seconds for table in self._tables], np.maximum)
-
-    def smallest_sum(self, limit_seconds: float) -> float:
-        """Smallest sum of stage times of all cuts with a maximum of at most ``limit_seconds``."""
-        return self._swept(self._within(limit_seconds), np.add)
-
-    def maxima(self, above: float, highest: float) -> Amounts:
-        """All values that the maximum can take above one value and up to another, ascending."""
-        found = [table.added_seconds for table in self._tables]
-        values = np.unique(np.concatenate([one[(one > above * SAME) & (one <= highest)] for one in found]))
-        return values[np.append(values[1:] > values[:-1] * SAME, True)] if len(values) else values
-
-    def _within(self, limit_seconds: float) -> list[Amounts]:
-        most = limit_seconds * SAME
-        return [np.where(table.added_seconds <= most, table.seconds, np.inf) for table in self._tables]
-
-    def _swept(self, tables: Sequence[Amounts], combined: np.ufunc) -> float:
-        now, then = (self._buffer() for _ in range(2))
-        here, there = self._windows(now), self._windows(then)
-        now[(0,) * len(self._shape)][self._num_units] = 0.0
-        made = np.empty((*self._shape, self._num_rows, self._num_units))
-        for distance in range(self._num_stages):
-            parts = []
-            for table in tables:
-                combined(table[distance if len(table) > 1 else 0], here, out=made)
-                parts.append(made.min(axis=-2))
-            then.fill(np.inf)
-            self._merge(parts, distance + 1, then[..., : self._num_units])
-            now, then, here, there = then, now, there, here
-        return float(now[..., 0].min())
-
-    def _buffer(self) -> Amounts:
-        """Values by state, with room behind the last unit for stages that are too long."""
-        return np.full((*self._shape, self._num_units + self._num_rows + 1), np.inf)
-
-    def _windows(self, values: Amounts) -> Amounts:
-        """Value behind a stage, by number of units and first unit; a view."""
-        step = values.strides[-1]
-        shape = (*self._shape, self._num_rows, self._num_units)
-        return as_strided(values[..., 1:], shape, (*values.strides[:-1], step, step), writeable=False)
-
-    def _merge(self, parts: Sequence[Amounts], num_stages: int, best: Amounts) -> None:
-        """Write the smallest of ``parts``, one for each kind of devices that the new stage may be on."""
-        for kind, part in enumerate(parts):
-            if kind < len(self._shape):
-                np.minimum(_from(best, kind, 1), _from(part, kind, 0), out=_from(best, kind, 1))
-            else:
-                np.minimum(best, part, out=best)
-        if self._shape:
-            best[num_stages - np.indices(self._shape).sum(axis=0) > self._most[-1]] = np.inf
-
-    def traced_back(self, limit_seconds: float) -> list[tuple[int, int]]:
-        """Number of units and kind of devices of each stage of the best cut with the smallest sum."""
-        tables = self._within(limit_seconds)
-        levels = [self._buffer() for _ in range(3)]  # seconds, bytes sent, squares of seconds
-        for level in levels:
-            level[(0,) * len(self._shape)][self._num_units] = 0.0
-        choices = []
-        for distance in range(self._num_stages):
-            here = [table[distance if len(table) > 1 else 0] for table in tables]
-            choice, levels = self._chosen(here, levels, distance + 1)
-            choices.append(choice)
-        return self._path(choices, [level[..., 0] for level in levels])
-
-    def _chosen(
-        self, tables: Sequence[Amounts], levels: Sequence[Amounts], num_stages: int
-    ) -> tuple[npt.NDArray[np.int64], list[Amounts]]:
-        """The best stage of each state: the fewest units of those that are equally good, then the first kind."""
-        costs = [
-            [table, np.broadcast_to(one.sent_bytes, table.shape), np.square(table)]
-            for table, one in zip(tables, self._tables, strict=True)
-        ]
-        is_best = np.ones((), dtype=bool)
-        found = []
-        for place, level in enumerate(levels):
-            sums = self._side_by_side([one[place] + self._windows(level) for one in costs])
-            if self._shape:
-                sums[num_stages - np.indices(self._shape).sum(axis=0) > self._most[-1]] = np.inf
-            sums = np.where(is_best, sums, np.inf)
-            least = sums.min(axis=-2)
-            is_best = is_best & (sums <= least[..., None, :] * SAME)
-            found.append(self._buffer())
-            found[-1][..., : self._num_units] = least
-        return is_best.argmax(axis=-2), found
-
-    def _side_by_side(self, parts: Sequence[Amounts]) -> Amounts:
-        """The parts of all kinds of devices, by the state with the new stage; kinds alternate within the rows."""
-        whole = np.full((*self._shape, self._num_rows, len(parts), self._num_units), np.inf)
-        for kind, part in enumerate(parts):
-            if kind < len(self._shape):
-                _from(whole, kind, 1)[..., kind, :] = _from(part, kind, 0)
-            else:
-                whole[..., kind, :] = part
-        return whole.reshape(*self._shape, -1, self._num_units)
-
-    def _path(self, choices: Sequence[npt.NDArray[np.int64]], ends: Sequence[Amounts]) -> list[tuple[int, int]]:
-        is_best = np.ones(self._shape, dtype=bool)
-        for end in ends:
-            is_best &= end <= np.where(is_best, end, np.inf).min() * SAME
-        state = [int(index) for index in np.argwhere(is_best)[0]]
-        start, path = 0, []
-        for choice in reversed(choices):
-            row, kind = divmod(int(choice[(*state, start)]), len(self._tables))
-            path.append((row + 1, kind))
-            start += row + 1
-            if kind < len(state):
-                state[kind] -= 1
-        return path
-
-
-def _from(values: Amounts, axis: int, first: int) -> Amounts:
-    """All but the first (``first`` = 1) or the last (0) along an axis; a view."""
-    size = values.shape[axis]
-    return values[(slice(None),) * axis + (slice(first, size - 1 + first),)]
