@@ -1,0 +1,174 @@
+"""Divides a batch and shards over data-parallel ranks on unlike devices, so that the slowest rank is fastest.
+
+A rank takes ``fixed_seconds`` and then the same time for each of its samples. How many samples all ranks can take in a
+given time is known at once, so the shortest time is found by bisection. Memory limits the samples of each rank, and
+those of all ranks together where they share states. This balances data parallelism as Whale does (Jia et al., USENIX
+ATC 2022); the integer shares are exact. Ranks today train equal shares: such a division is only planned.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor, inf
+
+from placement.planning.planner import NoPlan
+
+_SAME = 1 + 1e-12
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank and its device. ``fixed_bytes`` are held whatever its share is."""
+
+    seconds_per_sample: float
+    bytes_per_sample: int
+    capacity_bytes: int
+    fixed_seconds: float = 0.0
+    fixed_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.seconds_per_sample <= 0 or min(self.bytes_per_sample, self.fixed_seconds, self.fixed_bytes) < 0:
+            raise ValueError("a rank takes some time for a sample, and no negative time or memory")
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes for samples and shards."""
+        return self.capacity_bytes - self.fixed_bytes
+
+    @property
+    def most_by_memory(self) -> float:
+        """Most samples that fit without a shard."""
+        if self.room_bytes < 0:
+            return 0
+        return self.room_bytes // self.bytes_per_sample if self.bytes_per_sample else inf
+
+    def most_within(self, seconds: float) -> float:
+        """Most samples in this time."""
+        return min(floor((seconds - self.fixed_seconds) / self.seconds_per_sample * _SAME), self.most_by_memory)
+
+    def seconds(self, samples: int) -> float:
+        """Seconds for so many samples."""
+        return self.fixed_seconds + samples * self.seconds_per_sample
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Samples and bytes of shards of each rank, and the seconds of the slowest one.
+
+    ``even_seconds`` is the time with equal shares; infinite if they do not fit or do not divide the batch.
+    """
+
+    samples: tuple[int, ...]
+    shard_bytes: tuple[int, ...]
+    seconds: float
+    even_seconds: float
+    reason: str
+
+
+def best_shares(members: Sequence[Member], samples: int, shard_bytes: int = 0) -> Shares | NoPlan:
+    """The division of ``samples`` into shares of at least one sample with the fastest slowest rank.
+
+    ``shard_bytes`` are states that all ranks hold together. Their sizes are proportional to the speed of the ranks, as
+    far as there is memory.
+    """
+    if samples < len(members):
+        return NoPlan(f"{samples} samples are not enough for {len(members)} ranks: use fewer ranks, or a larger batch")
+    high, low = max(member.seconds(samples) for member in members), 0.0
+    if not _can_finish(high, members, samples, shard_bytes):
+        return NoPlan(_refusal(members, samples, shard_bytes))
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (low, middle) if _can_finish(middle, members, samples, shard_bytes) else (middle, high)
+    taken = _taken(_most(high, members, samples), members, samples, shard_bytes)
+    seconds = _slowest(members, taken)
+    even_seconds = _even_seconds(members, samples, shard_bytes)
+    return Shares(tuple(taken), _shards(members, taken, shard_bytes), seconds, even_seconds, _reason(members, taken))
+
+
+def _most(seconds: float, members: Sequence[Member], samples: int) -> list[int]:
+    """Most samples that each rank finishes in this time."""
+    return [int(min(member.most_within(seconds), samples)) for member in members]
+
+
+def _can_finish(seconds: float, members: Sequence[Member], samples: int, shard_bytes: int) -> bool:
+    """Whether the ranks can finish all samples in this time, and have room for the shards."""
+    most = _most(seconds, members, samples)
+    if min(most) < 1 or sum(most) < samples:
+        return False
+    return _free_bytes(members, _with_fewest_bytes(most, members, samples)) >= shard_bytes
+
+
+def _taken(most: list[int], members: Sequence[Member], samples: int, shard_bytes: int) -> list[int]:
+    """Samples of each rank, taken away from the most where ranks need most time; or most bytes, if memory is short."""
+    taken = list(most)
+    by_time = [(-members[rank].seconds(num), rank) for rank, num in enumerate(taken) if num > 1]
+    heapq.heapify(by_time)
+    for _ in range(sum(most) - samples):
+        _, rank = heapq.heappop(by_time)
+        taken[rank] -= 1
+        if taken[rank] > 1:
+            heapq.heappush(by_time, (-members[rank].seconds(taken[rank]), rank))
+    return taken if _free_bytes(members, taken) >= shard_bytes else _with_fewest_bytes(most, members, samples)
+
+
+def _with_fewest_bytes(most: list[int], members: Sequence[Member], samples: int) -> list[int]:
+    surplus, taken = sum(most) - samples, list(most)
+    for rank in sorted(range(len(members)), key=lambda rank: -members[rank].bytes_per_sample):
+        fewer = min(surplus, taken[rank] - 1)
+        taken[rank], surplus = taken[rank] - fewer, surplus - fewer
+    return taken
+
+
+def _room(members: Sequence[Member], taken: Sequence[int]) -> list[int]:
+    """Bytes of each rank beside its samples."""
+    return [one.room_bytes - num * one.bytes_per_sample for one, num in zip(members, taken, strict=True)]
+
+
+def _free_bytes(members: Sequence[Member], taken: Sequence[int]) -> int:
+    return sum(_room(members, taken))
+
+
+def _slowest(members: Sequence[Member], taken: Sequence[int]) -> float:
+    return max(member.seconds(num) for member, num in zip(members, taken, strict=True))
+
+
+def _even_seconds(members: Sequence[Member], samples: int, shard_bytes: int) -> float:
+    share, rest = divmod(samples, len(members))
+    room = _room(members, [share] * len(members))
+    shard = -(-shard_bytes // len(members))
+    return inf if rest or min(room) < shard else _slowest(members, [share] * len(members))
+
+
+def _shards(members: Sequence[Member], taken: Sequence[int], shard_bytes: int) -> tuple[int, ...]:
+    """Bytes of each shard, proportional to the speed of the ranks; one that has no more room gets less."""
+    room, sizes, rest = _room(members, taken), [0] * len(members), shard_bytes
+    while rest:
+        open_ones = [rank for rank, size in enumerate(sizes) if size < room[rank]]
+        speed = sum(1 / members[rank].seconds_per_sample for rank in open_ones)
+        given = 0
+        for rank in open_ones:
+            wanted = max(1, int(rest / members[rank].seconds_per_sample / speed))
+            more = min(wanted, room[rank] - sizes[rank], rest - given)
+            sizes[rank], given = sizes[rank] + more, given + more
+        rest -= given
+    return tuple(sizes)
+
+
+def _reason(members: Sequence[Member], taken: Sequence[int]) -> str:
+    full = sum(num == member.most_by_memory for member, num in zip(members, taken, strict=True))
+    limited = f"; memory limits {full} of {len(members)} ranks" if full else ""
+    shares = f"{min(taken)} to {max(taken)} samples" if min(taken) < max(taken) else f"{taken[0]} samples each"
+    return f"{shares}, by the speed of the devices{limited}"
+
+
+def _refusal(members: Sequence[Member], samples: int, shard_bytes: int) -> str:
+    least = min(member.bytes_per_sample for member in members) * samples + shard_bytes
+    free = sum(max(0, member.room_bytes) for member in members)
+    if any(member.most_by_memory < 1 for member in members):
+        return "not even one sample fits on the smallest device: use fewer devices, or those with more memory"
+    return (
+        f"{samples} samples and shards need at least {least / _GIB:.1f} GiB, "
+        f"all devices together offer {free / _GIB:.1f} GiB: use a smaller batch"
+    )
