@@ -14,10 +14,12 @@ from types import ModuleType
 
 from benchmarks.estimating.results import Results, Section, page
 from benchmarks.estimators import figures, run
-from benchmarks.planning import gangs_part
+from benchmarks.planning import gangs_part, search_part, simulator_part
 
 COMMAND = "python -m benchmarks.planner --results FILE --write PAGE"
 PARTS: Mapping[str, ModuleType] = {
+    "search": search_part,
+    "simulator": simulator_part,
     "gangs": gangs_part,
 }
 

@@ -4,9 +4,9 @@ The plain layout's trace gives the work, the activations and the output of each 
 step, by which ways are ordered, and roughly the peak of a rank, which says where a trace is worth making. The peak that
 a plan is chosen by always comes from a trace.
 
-Seconds are those of a rank that has its device for itself. With F the forward share of a unit's time, recompute adds F
-of it, selective recompute F of what is neither a product of matrices nor attention. A 1F1B pipeline of p stages takes
-the time of (m + p − 1) / m steps of its slowest stage. The collectives of a way are those that its trace would have, and
+Seconds are those of a rank that has its device for itself. Recompute adds the forward pass of the blocks, selective
+recompute what is neither a product of matrices nor attention in it. A 1F1B pipeline of p stages takes the time of
+(m + p − 1) / m steps of its slowest stage. The collectives of a way are those that its trace would have;
 ``estimators.devices.communication`` turns them into seconds.
 """
 
@@ -24,15 +24,14 @@ from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
 from estimators.work import OP_KINDS, Collectives, Work
 
-FORWARD_SHARE = 1 / 3
-"""Share of the forward pass in a unit's time: the backward pass has two products of matrices for each of its own."""
-
 KEPT_SHARE = 0.6
 """Share of a block's activations that selective recompute keeps: outputs of products and of attention."""
 WHOLE_SHARE = 0.4
 """Share of a block's activations that tensor parallelism does not divide: what lies between the divided layers."""
 
 BYTES_PER_PARAMETER = 4
+HALO_SHARE = 0.1
+"""Share of a unit's output in the rows that slabs exchange for a convolution."""
 TENSORS_PER_BLOCK = 12
 """Parameters of a block of a transformer; ZeRO-1 adds up the gradient of each by itself."""
 SHARDED_PER_BLOCK = 68
@@ -95,47 +94,42 @@ class Pricer:
     def _collectives(self, way: Spread, micro_batch: int, num: int) -> Iterator[Collectives]:
         """The collectives of a rank of the first stage."""
         units, samples = self._stages(way)[0], micro_batch / way.spatial
-        blocks = [unit for unit in units if unit.is_block]
-        everything = sum(self._parameter_bytes(unit, way) for unit in units)
         if way.fsdp_mesh:
-            yield from self._of_shards(way, sum(self._parameter_bytes(unit, way) for unit in blocks), everything, num)
+            yield from self._of_fsdp(way, units, num)
         if way.zero1:
-            name = MESH["dp_replicate"].name
-            yield Collectives("queued_all_reduce", name, False, TENSORS_PER_BLOCK * len(units), everything)
-            yield Collectives("broadcast", name, False, way.dp_replicate, everything)
+            yield from self._of_zero1(way, units)
         if way.tp > 1:
-            passes = 3 if way.recompute else 2
-            times, sent = (
-                passes * 2 * num * len(blocks),
-                passes * 2 * num * sum(unit.output(samples) for unit in blocks),
-            )
-            kinds = ("new_all_gather", "new_reduce_scatter") if way.sequence_parallel else ("new_all_reduce",)
-            yield from (Collectives(kind, MESH["tp"].name, False, times, sent) for kind in kinds)
+            yield from _of_tensor_parallel(way, units, samples, num)
         if way.pp > 1:
-            sent = max(unit.output(samples) for unit in units)
-            yield Collectives("message", MESH["pp"].name, False, 2 * (num + way.pp - 1), 2 * (num + way.pp - 1) * sent)
+            messages = 2 * (num + way.pp - 1)
+            yield _waited("message", "pp", messages, max(unit.output(samples) for unit in units))
         if way.spatial > 1:
-            times = 2 * num * sum(unit.num_convolutions for unit in units)
-            yield Collectives("message", MESH["spatial"].name, False, times, self._halo_share(way) * times * samples)
-            norms = 4 * num * sum(unit.num_norms for unit in units)
-            yield Collectives("all_reduce", MESH["spatial"].name, False, norms, 64 * norms)
+            row = samples * HALO_SHARE * sum(unit.output(1) for unit in units) / len(units)
+            yield _waited("message", "spatial", 2 * num * sum(unit.num_convolutions for unit in units), row)
+            yield _waited("all_reduce", "spatial", 4 * num * sum(unit.num_norms for unit in units), 64.0)
 
-    def _of_shards(self, way: Spread, blocks: float, everything: float, num: int) -> Iterator[Collectives]:
+    def _of_fsdp(self, way: Spread, units: Sequence[_Costs], num: int) -> Iterator[Collectives]:
         """Each block is gathered for either pass, the rest of the model once; all gradients are reduced."""
-        groups = sum(unit.is_block for unit in self._stages(way)[0])
+        sizes = [self._parameter_bytes(unit, way) for unit in units]
+        blocks = [size for size, unit in zip(sizes, units, strict=True) if unit.is_block]
+        num_groups = num * (len(blocks) + 1)
         if way.dp_shard > 1:
             name = MESH["dp_shard"].name
-            yield Collectives("all_gather", name, True, num * (2 * groups + 1), num * (everything + blocks))
-            yield Collectives("reduce_scatter", name, True, num * (groups + 1), num * everything)
+            num_gathers, gathered = num * (2 * len(blocks) + 1), num * (sum(sizes) + sum(blocks))
+            yield Collectives("all_gather", name, True, num_gathers, gathered)
+            yield Collectives("reduce_scatter", name, True, num_groups, num * sum(sizes))
         for axis in ("dp_replicate", "spatial"):
             if getattr(way, axis) > 1:
-                sent = num * everything / way.dp_shard
-                yield Collectives("all_reduce", MESH[axis].name, True, num * (groups + 1), sent)
+                yield Collectives("all_reduce", MESH[axis].name, True, num_groups, num * sum(sizes) / way.dp_shard)
 
-    def _halo_share(self, way: Spread) -> float:
-        """Bytes of the rows that a convolution of an average unit exchanges, for each sample."""
-        outputs = [unit.output(1) for unit in self._units]
-        return 0.1 * sum(outputs) / len(outputs)
+    def _of_zero1(self, way: Spread, units: Sequence[_Costs]) -> Iterator[Collectives]:
+        """Replicas add up the gradient of each parameter, and send each other those that they have updated."""
+        everything, num_tensors = (
+            sum(self._parameter_bytes(unit, way) for unit in units),
+            TENSORS_PER_BLOCK * len(units),
+        )
+        yield _waited("queued_all_reduce", "dp_replicate", num_tensors, everything / num_tensors)
+        yield _waited("broadcast", "dp_replicate", way.dp_replicate, everything / way.dp_replicate)
 
     def _parameter_bytes(self, unit: _Costs, way: Spread) -> float:
         return unit.num_params * BYTES_PER_PARAMETER / (way.tp if unit.is_divided(way) else 1)
@@ -186,16 +180,25 @@ class Pricer:
 
 
 @dataclass(frozen=True, slots=True)
+class _Seconds:
+    """Seconds of a micro-batch of b samples: ``fixed`` + b · ``per_sample``."""
+
+    fixed: float
+    per_sample: float
+
+    def at(self, samples: float) -> float:
+        return max(0.0, self.fixed + self.per_sample * samples)
+
+
+@dataclass(frozen=True, slots=True)
 class _Costs:
-    """The costs of one unit. Seconds of a micro-batch of b samples are ``fixed`` + b · ``per_sample``; ``light`` is the
-    part of them that is neither a product of matrices nor attention."""
+    """The costs of one unit: seconds of both passes, of the forward pass, and of what selective recompute repeats."""
 
     unit: Unit
     is_block: bool
-    fixed: float
-    per_sample: float
-    light_fixed: float
-    light_per_sample: float
+    passes: _Seconds
+    forward: _Seconds
+    light: _Seconds
     num_convolutions: float
     num_norms: float
 
@@ -213,14 +216,13 @@ class _Costs:
     def seconds(self, way: Spread, micro_batch: int) -> float:
         """Seconds of both passes of a micro-batch on one rank."""
         share = micro_batch / way.spatial / (way.tp if self.is_divided(way) else 1)
-        passes = max(0.0, self.fixed + self.per_sample * share)
-        if not self.is_block:
-            return passes
-        if way.selective:
-            return passes + FORWARD_SHARE * max(0.0, self.light_fixed + self.light_per_sample * share)
-        if way.recompute or way.co_shard > 1:
-            passes += FORWARD_SHARE * passes
-        return passes + (way.co_shard - 1) * max(0.0, self.fixed)
+        again = 0.0
+        if self.is_block and way.selective:
+            again = self.light.at(share)
+        elif self.is_block and (way.recompute or way.co_shard > 1):
+            again = self.forward.at(share)
+        parts = (way.co_shard - 1) * self.passes.at(0) if self.is_block else 0.0  # each part runs every operation
+        return self.passes.at(share) + again + parts
 
     def kept(self, way: Spread, samples: float) -> float:
         """Bytes kept of one micro-batch for its backward pass."""
@@ -249,10 +251,25 @@ class _Costs:
 
 
 def _costs(unit: Unit, kind: DeviceKind, is_block: bool) -> _Costs:
-    fixed, per_sample = unit.fixed, unit.per_sample
-    whole, light = (kind.seconds(fixed), kind.seconds(per_sample)), (_light(fixed), _light(per_sample))
-    counts = fixed.of("convolution")[0], fixed.of("normalisation")[0]
-    return _Costs(unit, is_block, *whole, kind.seconds(light[0]), kind.seconds(light[1]), *counts)
+    forward = unit.forward
+    passes = _Seconds(kind.seconds(unit.fixed), kind.seconds(unit.per_sample))
+    once = _Seconds(kind.seconds(forward.fixed), kind.seconds(forward.per_sample))
+    light = _Seconds(kind.seconds(_light(forward.fixed)), kind.seconds(_light(forward.per_sample)))
+    counts = unit.fixed.of("convolution")[0], unit.fixed.of("normalisation")[0]
+    return _Costs(unit, is_block, passes, once, light, *counts)
+
+
+def _of_tensor_parallel(way: Spread, units: Sequence[_Costs], samples: float, num: int) -> Iterator[Collectives]:
+    """Ranks add up the outputs of attention and feed-forward of each block in every pass, or divide them again."""
+    sizes = [unit.output(samples) for unit in units if unit.is_block]
+    times = 2 * num * (3 if way.recompute else 2) * len(sizes)
+    for kind in ("new_all_gather", "new_reduce_scatter") if way.sequence_parallel else ("new_all_reduce",):
+        yield _waited(kind, "tp", times, sum(sizes) / max(1, len(sizes)))
+
+
+def _waited(kind: str, axis: str, num: float, each_bytes: float) -> Collectives:
+    """``num`` collectives of ``each_bytes`` along the dimension of ``axis``, for which the rank waits."""
+    return Collectives(kind, MESH[axis].name, False, num, num * each_bytes)
 
 
 def _light(work: Work) -> Work:
