@@ -13,11 +13,12 @@ import time
 from pathlib import Path
 
 from estimators.devices.kind import DeviceKind
+from estimators.learned_seconds import SlowDowns
 from estimators.memory import NO_EXTRA, Extra, predict
 from estimators.model import Plan
 from estimators.profile import ModelProfile
 from placement.model import Cluster
-from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
+from placement.planning.planner import NO_SLOW_DOWNS, ChosenPlan, NoPlan, Untraced, choose
 from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
 from scamp_service.sizing.sizer import Planner
@@ -74,7 +75,13 @@ def run(spec: StudySpec, planner: Planner) -> Summary:
 
 
 def all_devices(
-    profile: ModelProfile, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA, kind: DeviceKind | None = None
+    profile: ModelProfile,
+    *,
+    batch: int,
+    cluster: Cluster,
+    extra: Extra = NO_EXTRA,
+    kind: DeviceKind | None = None,
+    slow_downs: SlowDowns = NO_SLOW_DOWNS,
 ) -> ChosenPlan | Untraced | NoPlan:
     """The static planner: all devices for every trial, no recompute if that fits, and the largest micro-batch."""
     degree = len(cluster.devices)

@@ -81,7 +81,8 @@ class Run:
 
     ``extra_bytes`` were reserved beyond the traced peak and the margin. ``measured_bytes`` is the peak of tensors in
     one early step, 0 if none was measured. After an out-of-memory it is the bytes that were held plus the request that
-    failed.
+    failed. ``predicted_step_seconds`` are ``step_factor`` times as many as without what was learned about time; None if
+    no time was predicted. ``measured_step_seconds`` are None if no step was timed.
     """
 
     trial_id: int
@@ -93,6 +94,16 @@ class Run:
     measured_bytes: int
     ending: Ending
     study_id: int = 0  # 0: not known
+    predicted_step_seconds: float | None = None
+    step_factor: float = 1.0
+    measured_step_seconds: float | None = None
+
+    @property
+    def step_ratio(self) -> float | None:
+        """Measured seconds of a step over those predicted without what was learned; None unless both are known."""
+        if not self.predicted_step_seconds or not self.measured_step_seconds:
+            return None
+        return self.measured_step_seconds * self.step_factor / self.predicted_step_seconds
 
 
 @dataclass(frozen=True, slots=True)

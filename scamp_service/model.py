@@ -37,6 +37,9 @@ class Sized:
     add under the layout of the plan. It is larger than the ``extra_bytes`` of the prediction when no plan fits with
     that much added. ``options`` are the plans that were compared, as JSON (see ``sizing.sizer.options_json``). The
     store keeps them apart, so they are empty in a trial that was read.
+
+    ``step_seconds`` are those predicted for an optimizer step of the gang alone on its host, times ``step_factor``,
+    which earlier trials of the family have taught (1: none has). None where the speed of the devices is not known.
     """
 
     structure: str
@@ -45,6 +48,8 @@ class Sized:
     reason: str
     learned_bytes: int = 0
     options: tuple[Json, ...] = ()
+    step_seconds: float | None = None
+    step_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,10 @@ class Trial:
 
     ``sized`` is the newest plan, None before the first one. ``structure`` is also set for candidates that fit nowhere.
     Trials with the same ``family`` learn from each other's memory. ``measured_bytes`` is the largest measured peak (0:
-    none). ``num_lost`` and ``num_oom`` count the attempts that were lost or ran out of memory. ``passed_over`` counts
-    the later trials that have begun since this one was queued. ``judged_step`` is the last rung at which the stopping
-    rule has decided. ``value`` is the objective at ``step``: the newest while the trial runs, the final one afterwards.
+    none). ``measured_step_seconds`` is the newest of the attempts with this plan (None: none). ``num_lost`` and
+    ``num_oom`` count the attempts that were lost or ran out of memory. ``passed_over`` counts the later trials that
+    have begun since this one was queued. ``judged_step`` is the last rung at which the stopping rule has decided.
+    ``value`` is the objective at ``step``: the newest while the trial runs, the final one afterwards.
     """
 
     id: int
@@ -68,6 +74,7 @@ class Trial:
     structure: str
     sized: Sized | None
     measured_bytes: int
+    measured_step_seconds: float | None
     family: str
     num_lost: int
     num_oom: int
@@ -90,6 +97,11 @@ class Trial:
         return self.sized.prediction if self.sized else Prediction()
 
     @property
+    def predicted_step_seconds(self) -> float | None:
+        """Predicted seconds of a step under the newest plan; None before it, or where none are predicted."""
+        return self.sized.step_seconds if self.sized else None
+
+    @property
     def is_spared(self) -> bool:
         """Whether the trial began with the extra memory learned from its family, and has never run out of memory."""
         return self.num_oom == 0 and self.prediction.extra_bytes > 0 and self.attempt > 0
@@ -105,8 +117,10 @@ class Attempt:
     """One run of a trial. ``token`` fences it: a report with another token is refused.
 
     ``measured_bytes`` is the largest peak of tensors of one rank, or a lower bound when the attempt ran
-    out of memory. ``checkpoint_step`` is the step of the last committed checkpoint (-1: none). ``detail`` explains the
-    outcome.
+    out of memory. ``predicted_step_seconds`` and ``step_factor`` are those of the plan (see ``Sized``).
+    ``measured_step_seconds`` is the median of ``timed_steps`` optimizer steps, without the first ones, evaluations and
+    checkpoints (None: no step was timed). ``checkpoint_step`` is the step of the last committed checkpoint (-1: none).
+    ``detail`` explains the outcome.
     """
 
     trial_id: int
@@ -119,7 +133,11 @@ class Attempt:
     prediction: Prediction
     placement_reason: str
     created_at: float
+    predicted_step_seconds: float | None = None
+    step_factor: float = 1.0
     measured_bytes: int = 0
+    measured_step_seconds: float | None = None
+    timed_steps: int = 0
     outcome: Outcome | None = None
     detail: str = ""
     checkpoint_step: int = -1

@@ -53,7 +53,7 @@ def list_peaks(
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Page[PeaksView]:
-    """List the predicted and the measured peak memory of every attempt, by trial; only trials that were measured."""
+    """List predicted and measured peak memory and step seconds of every attempt, by trial; only measured trials."""
     store.study(study_id)
     rows = store.measured_attempts(study_id, after=after, num_trials=limit + 1)
     found = [list(group) for _, group in groupby(rows, key=lambda row: row[1].trial_id)]

@@ -100,6 +100,10 @@ class SummaryView(View):
         dict[str, float | None],
         Field(description="`median` and `max` absolute error of predicted peaks, over exactly measured trials"),
     ]
+    step_error_pct: Annotated[
+        dict[str, float | None],
+        Field(description="the same for predicted seconds of a step, over the last timed attempt of each trial"),
+    ]
     out_of_memory: OutOfMemoryView
     device_seconds: float
     wall_seconds: float

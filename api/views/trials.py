@@ -47,6 +47,20 @@ class TrialView(View):
     measured_bytes: Annotated[
         int, Field(description="measured peak of tensors of one rank, a lower bound if it ran out of memory; 0: none")
     ]
+    predicted_step_seconds: Annotated[
+        float | None,
+        Field(
+            description="predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null"
+            " where the speed of its devices is not known"
+        ),
+    ]
+    step_factor: Annotated[
+        float, Field(description="how many times as long steps of its family took as predicted; 1: nothing learned")
+    ]
+    measured_step_seconds: Annotated[
+        float | None,
+        Field(description="median seconds of a step, without the first ones, evaluations and checkpoints; null: none"),
+    ]
     num_oom: Annotated[int, Field(description="attempts that ran out of memory")]
     healed: Annotated[bool, Field(description="whether it completed or was pruned after running out of memory")]
     num_lost: Annotated[int, Field(description="attempts that were lost, for example with their node")]
@@ -78,6 +92,23 @@ class AttemptView(View):
     measured_bytes: Annotated[
         int, Field(description="measured peak; after running out of memory, the bytes that were held and requested")
     ]
+    predicted_step_seconds: Annotated[
+        float | None,
+        Field(
+            description="predicted seconds of an optimizer step of the gang alone on its host, with step_factor; null"
+            " where the speed of its devices is not known"
+        ),
+    ]
+    step_factor: Annotated[
+        float, Field(description="how many times as long steps of its family took as predicted; 1: nothing learned")
+    ]
+    measured_step_seconds: Annotated[
+        float | None,
+        Field(description="median seconds of a step, without the first ones, evaluations and checkpoints; null: none"),
+    ]
+    timed_steps: Annotated[
+        int, Field(description="steps timed so far; measured_step_seconds is their median")
+    ]
     checkpoint_step: Annotated[int, Field(description="step of its last committed checkpoint; -1: none")]
     created_at: Time
     started_at: Time | None
@@ -99,7 +130,11 @@ class OptionView(View):
         bool, Field(description="whether its memory is that of a trace, and not added up from the costs of blocks")
     ]
     seconds: Annotated[
-        float | None, Field(description="predicted seconds of a step; null where the devices' speed is not known")
+        float | None,
+        Field(
+            description="seconds of a step, from the costs of blocks, if every rank has a core for itself, with what"
+            " was learned; null where the devices' speed is not known"
+        ),
     ]
     communication_share: Annotated[
         float | None, Field(description="predicted share of the step, 0 to 1, in which ranks wait for each other")
@@ -118,7 +153,7 @@ class TrialDetail(TrialView):
 
 
 class PeakView(View):
-    """Tensors of one rank at its peak, as predicted before the attempt and as measured during it."""
+    """Tensors of one rank at its peak, and seconds of a step, as predicted before the attempt and as measured."""
 
     attempt: int
     outcome: Outcome | None
@@ -126,10 +161,14 @@ class PeakView(View):
     measured_bytes: Annotated[int, Field(description="exact peak, or a lower bound of it if `lower_bound`")]
     lower_bound: Annotated[bool, Field(description="whether the attempt ran out of memory")]
     reserved_mib: Annotated[int, Field(description="MiB reserved on a device for one rank")]
+    predicted_step_seconds: Annotated[
+        float | None, Field(description="null where the devices' speed is not known")
+    ]
+    measured_step_seconds: Annotated[float | None, Field(description="null: no step was timed")]
 
 
 class PeaksView(View):
-    """Memory peaks of all measured attempts of a trial."""
+    """Memory peaks and step times of all measured attempts of a trial."""
 
     trial_id: int
     number: int
@@ -190,6 +229,8 @@ def _peak(attempt: Attempt) -> PeakView:
         measured_bytes=attempt.least_bytes if failed else attempt.measured_bytes,
         lower_bound=failed,
         reserved_mib=attempt.mib_per_rank,
+        predicted_step_seconds=attempt.predicted_step_seconds,
+        measured_step_seconds=attempt.measured_step_seconds,
     )
 
 

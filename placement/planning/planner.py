@@ -24,10 +24,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from types import MappingProxyType
 
 from estimators.axes import Spread
 from estimators.devices.assumed import ASSUMED_CPU
 from estimators.devices.kind import DeviceKind
+from estimators.learned_seconds import SlowDowns, factor_for
 from estimators.memory import (
     GPU_MARGIN,
     NO_EXTRA,
@@ -49,6 +51,8 @@ TOLERANCE = 1.3
 
 MOST_SIZES = 3
 """Most numbers of micro-batches that are traced for one pipeline. Each needs a trace of every stage."""
+
+NO_SLOW_DOWNS: SlowDowns = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +133,25 @@ class Option:
 
 
 def choose(
-    profile: ModelProfile, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA, kind: DeviceKind | None = None
+    profile: ModelProfile,
+    *,
+    batch: int,
+    cluster: Cluster,
+    extra: Extra = NO_EXTRA,
+    kind: DeviceKind | None = None,
+    slow_downs: SlowDowns = NO_SLOW_DOWNS,
 ) -> ChosenPlan | Untraced | NoPlan:
     """Choose the plan for ``batch`` samples per optimizer step.
 
     ``extra`` bytes per rank, and the margin for these devices, are added to every prediction. ``kind`` gives the speed
-    of the devices and of their links, by which plans are ordered; if it is None, that of a CPU is assumed. Raises
-    ValueError for an empty cluster: a candidate is not infeasible merely because the devices are not there yet.
+    of the devices and of their links, by which plans are ordered; if it is None, that of a CPU is assumed. Seconds are
+    multiplied by what the family has learned about them (``slow_downs``). Raises ValueError for an empty cluster: a
+    candidate is not infeasible merely because the devices are not there yet.
     """
     request = _Request(profile, batch, cluster, extra)
     if Layout() not in profile.curves:
         return Untraced(Layout())
-    rows = _rows(request, profile, kind or ASSUMED_CPU)
+    rows = _rows(request, profile, kind or ASSUMED_CPU, slow_downs)
     answer = pick(_examined(request, rows, profile), batch=batch, cluster=cluster)
     if not isinstance(answer, ChosenPlan):
         return answer
@@ -273,11 +284,12 @@ def _plain_options(request: _Request) -> Iterator[Option | Untraced]:
             yield request.best(replace(way, recompute=recompute), offered_mib)
 
 
-def _rows(request: _Request, profile: ModelProfile, kind: DeviceKind) -> list[_Row]:
+def _rows(request: _Request, profile: ModelProfile, kind: DeviceKind, slow_downs: SlowDowns) -> list[_Row]:
     """Every way that the batch and the model states allow, with its price."""
     pricer = Pricer(profile, kind)
     ways = ((way, mib) for degree, mib in degrees(request.cluster) for way in list_ways(profile.divisions, degree))
-    return [row for way, mib in ways if (row := _Row.of(request, pricer, way, mib)) is not None]
+    rows = (_Row.of(request, pricer, way, mib) for way, mib in ways)
+    return [replace(row, factor=factor_for(row.way, slow_downs)) for row in rows if row is not None]
 
 
 def _examined(request: _Request, rows: Sequence[_Row], profile: ModelProfile) -> Iterator[Option | Untraced]:
@@ -298,15 +310,16 @@ def _faster(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
     price = chosen.options[-1].price
     least = price.seconds if price else math.inf
     wider = (row for row in rows if row.way.world_size > chosen.plan.world_size and row.need <= 1)
-    for row in sorted(wider, key=lambda row: (row.way.world_size, row.price.seconds)):
-        if row.price.seconds < least:
-            least = row.price.seconds
+    for row in sorted(wider, key=lambda row: (row.way.world_size, row.learned_price.seconds)):
+        if row.learned_price.seconds < least:
+            least = row.learned_price.seconds
             yield row.by_units()
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A way with its price at the best micro-batch by units. ``sizes`` are micro-batches to try, the best first."""
+    """A way with its price at the best micro-batch by units. ``sizes`` are micro-batches to try, the best first. A step
+    takes ``factor`` times as long as priced, by what was learned."""
 
     request: _Request
     way: Spread
@@ -314,6 +327,7 @@ class _Row:
     sizes: Sequence[int]
     price: Price
     need: float
+    factor: float = 1.0
 
     @classmethod
     def of(cls, request: _Request, pricer: Pricer, way: Spread, offered_mib: int) -> _Row | None:
@@ -333,6 +347,12 @@ class _Row:
         return cls(request, way, offered_mib, sizes[sizes.index(best) :][:MOST_SIZES], prices[best], need)
 
     @property
+    def learned_price(self) -> Price:
+        """The price with what was learned about its seconds."""
+        seconds, waiting = self.factor * self.price.seconds, self.factor * self.price.communication_seconds
+        return replace(self.price, seconds=seconds, communication_seconds=waiting)
+
+    @property
     def layouts(self) -> Sequence[Layout]:
         """The layouts that may have to be traced, with the first micro-batch."""
         if self.way.pp == 1:
@@ -344,7 +364,7 @@ class _Row:
     def order(self) -> tuple[float, int]:
         """The better, the smaller: predicted device-seconds, then ranks."""
         device_seconds = float(f"{self.price.seconds * self.way.world_size:.4g}")  # predictions are not more exact
-        return device_seconds, self.way.world_size
+        return self.factor * device_seconds, self.way.world_size
 
     def best(self) -> Option | Untraced:
         """The option with the largest micro-batch that fits, from traces."""
@@ -352,7 +372,7 @@ class _Row:
             found = self.request.best_pipeline(self.way, self.sizes, self.offered_mib)
         else:
             found = self.request.best(self.way, self.offered_mib)
-        return found if isinstance(found, Untraced) else replace(found, price=self.price)
+        return found if isinstance(found, Untraced) else replace(found, price=self.learned_price)
 
     def by_units(self) -> Option:
         """The option as its units price it."""
@@ -361,7 +381,7 @@ class _Row:
         margin_bytes = self.request.margin.bytes_for(peak_bytes, self.way.world_size)
         prediction = Prediction(peak_bytes, margin_bytes=margin_bytes)
         plan = _plan(size, share // size, self.way)
-        return Option(plan, prediction, self.offered_mib, price=self.price, by_units=True)
+        return Option(plan, prediction, self.offered_mib, price=self.learned_price, by_units=True)
 
 
 def _worth_a_trace(rows: Sequence[_Row]) -> list[_Row]:

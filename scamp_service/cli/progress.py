@@ -83,6 +83,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
         words.append(f"{spared} ran with memory learned from earlier trials and did not run out of memory")
     if error["median"] is not None:
         words.append(f"peak memory predicted within {error['median']:.1f} % (median), {error['max']:.1f} % (worst)")
+    if (slip := summary["step_error_pct"])["median"] is not None:
+        words.append(f"step times predicted within {slip['median']:.0f} % (median), {slip['max']:.0f} % (worst)")
     if failed := summary["out_of_memory"]["attempts"]:
         least = summary["out_of_memory"]["least_excess_pct"]
         words.append(

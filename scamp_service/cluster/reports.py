@@ -1,4 +1,4 @@
-"""Sends what one rank reports while it trains to the sink: metrics, log lines, peaks and checkpoints."""
+"""Sends what one rank reports while it trains to the sink: metrics, log lines, peaks, step times and checkpoints."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class Reports:
         self._metrics: list[Metric] = []
         self._logs: list[LogLine] = []
         self._measured_bytes, self._checkpoint_step, self._news = 0, -1, False
+        self._step_seconds, self._timed_steps = 0.0, 0
         self._num_metrics = self._num_logs = 0
         self._closed = self._refused = self._stop = False
         self._sender = threading.Thread(target=self._send, daemon=True)
@@ -65,6 +66,11 @@ class Reports:
         with self._changed:
             self._news |= peak_bytes > self._measured_bytes
             self._measured_bytes = max(self._measured_bytes, peak_bytes)
+
+    def timed(self, step_seconds: float, num_steps: int) -> None:
+        """Report the median seconds of the ``num_steps`` steps that were timed so far."""
+        with self._changed:
+            self._step_seconds, self._timed_steps, self._news = step_seconds, num_steps, True
 
     def checkpoint(self, step: int) -> None:
         """Report that the checkpoint of ``step`` is committed."""
@@ -136,6 +142,8 @@ class Reports:
             logs=logs,
             measured_bytes=self._measured_bytes,
             checkpoint_step=self._checkpoint_step,
+            step_seconds=self._step_seconds,
+            timed_steps=self._timed_steps,
         )
 
 

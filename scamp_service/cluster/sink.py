@@ -27,7 +27,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Rows that a rank sends at once. A ``measured_bytes`` of 0 or a ``checkpoint_step`` of -1 means nothing new."""
+    """Rows that a rank sends at once. ``step_seconds`` is the median of ``timed_steps`` steps.
+
+    A ``measured_bytes`` or ``timed_steps`` of 0, or a ``checkpoint_step`` of -1, means nothing new.
+    """
 
     trial_id: int
     attempt: int
@@ -37,6 +40,8 @@ class Report:
     logs: Sequence[LogLine] = ()
     measured_bytes: int = 0
     checkpoint_step: int = -1
+    step_seconds: float = 0.0
+    timed_steps: int = 0
 
 
 class Sink:
@@ -63,6 +68,8 @@ class Sink:
             objective=report.objective,
             measured_bytes=report.measured_bytes,
             checkpoint_step=report.checkpoint_step,
+            step_seconds=report.step_seconds,
+            timed_steps=report.timed_steps,
             now=time.time(),
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from estimators.learning import Learned
+from estimators.learning import Learned, Run
 from estimators.model import Candidate, Layout, Plan
 from placement.model import Cluster
 from scamp_service.model import Sized
@@ -85,12 +85,14 @@ class Demand:
     """A candidate to be sized.
 
     ``own`` are the bytes beyond the traced peak that its own out-of-memory errors require, and ``learned`` are the
-    corrections of its family, both under each layout that has any.
+    corrections of its family, both under each layout that has any. ``past`` are the runs of its family, whose times
+    correct the predicted seconds of a step.
     """
 
     candidate: Candidate
     own: Mapping[Layout, int] = field(default_factory=dict)
     learned: Mapping[Layout, Learned] = field(default_factory=dict)
+    past: Sequence[Run] = ()
 
     def learned_bytes(self, layout: Layout) -> int:
         """Bytes that the family has learned to add under ``layout``."""

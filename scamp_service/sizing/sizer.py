@@ -9,21 +9,23 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from estimators.devices.kind import DeviceKind
+from estimators.learned_seconds import SlowDowns, learn_slow_downs, way_kind
 from estimators.memory import NO_EXTRA, Extra
 from estimators.model import Candidate, Layout
 from estimators.profile import ModelProfile
 from estimators.trace import Trace
 from placement.model import Cluster
 from placement.planning.learned import choose_learned
-from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose
+from placement.planning.planner import NO_SLOW_DOWNS, ChosenPlan, NoPlan, Untraced, choose
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
+from scamp_service.sizing.step_seconds import predicted_step_seconds
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.traces import Blobs, Tracer
 
@@ -41,6 +43,7 @@ class Planner(Protocol):
         cluster: Cluster,
         extra: Extra = NO_EXTRA,
         kind: DeviceKind | None = None,
+        slow_downs: SlowDowns = NO_SLOW_DOWNS,
     ) -> ChosenPlan | Untraced | NoPlan: ...
 
 
@@ -194,8 +197,11 @@ class ProcessSizer:
         return search_plan(ask, on_gpu=cluster.has_gpus)
 
     def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
+        kind = self._kind_of(cluster)
+        slow_downs = learn_slow_downs(demand.past, cluster.devices[0].kind, kind.sharing) if kind else NO_SLOW_DOWNS
+
         def ask(extra: Extra) -> ChosenPlan | Untraced | NoPlan:
-            return self._planner(profile, batch=batch, cluster=cluster, extra=extra, kind=self._kind_of(cluster))
+            return self._planner(profile, batch=batch, cluster=cluster, extra=extra, kind=kind, slow_downs=slow_downs)
 
         match choose_learned(ask, demand.own, demand.learned):
             case Untraced(layout):
@@ -204,8 +210,21 @@ class ProcessSizer:
                 return Unsized(reason, infeasible=True, structure=profile.structure)
             case ChosenPlan(plan=plan, prediction=prediction, reason=reason) as chosen:
                 learned_bytes = demand.learned_bytes(plan.layout)
-                options = tuple(options_json(chosen, self._kind_of(cluster)))
-                return Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes, options)
+                options = tuple(options_json(chosen, kind))
+                sized = Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes, options)
+                return timed(sized, profile, kind, slow_downs)
+
+
+def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:
+    """The same with the predicted seconds of a step, and with what was learned about them in the reason."""
+    plan = sized.plan
+    seconds = predicted_step_seconds(profile, plan, kind)
+    known = slow_downs.get(way_kind(plan))
+    if seconds is None or kind is None or known is None:
+        return replace(sized, step_seconds=seconds)
+    factor = known.factor / kind.sharing(plan.world_size)  # the prediction already expects ranks to share cores
+    words = f"; step times × {factor:.2g} as measured on {known.num_trials} trials of this family ({way_kind(plan)})"
+    return replace(sized, step_seconds=seconds * factor, step_factor=factor, reason=sized.reason + words)
 
 
 def options_json(chosen: ChosenPlan, kind: DeviceKind | None) -> Iterator[Json]:

@@ -17,6 +17,8 @@ def trial_fields(trial: Trial) -> dict[str, Any]:
         "plan_reason": trial.sized.reason if trial.sized else "",
         "learned_bytes": trial.sized.learned_bytes if trial.sized else 0,
         "reserved_mib": trial.prediction.reserved_mib,
+        "predicted_step_seconds": trial.predicted_step_seconds,
+        "step_factor": trial.sized.step_factor if trial.sized else 1.0,
         "healed": trial.is_healed,
     }
 

@@ -125,7 +125,7 @@ class Reads:
         return total
 
     def family_runs(self, family: str, num_trials: int) -> list[Run]:
-        """Attempts of a family that say something about its memory, by trial and attempt.
+        """Attempts of a family that say something about its memory or its speed, by trial and attempt.
 
         They come from the newest ``num_trials`` trials of the family that have begun, over all studies.
         """
@@ -208,6 +208,6 @@ class Reads:
 
 def _run(row: Sequence[Any]) -> Run:
     """The run in a row of ``queries.FAMILY_RUNS`` or ``queries.TRIAL_RUNS``."""
-    trial_id, plan, kinds, traced, extra, reserved, measured, outcome, study_id = row
+    trial_id, plan, kinds, traced, extra, reserved, measured, outcome, study_id, *seconds = row
     ending = _ENDINGS.get(outcome, Ending.OTHER)
-    return Run(trial_id, plan.layout, kinds, traced, extra, reserved, measured, ending, study_id)
+    return Run(trial_id, plan.layout, kinds, traced, extra, reserved, measured, ending, study_id, *seconds)

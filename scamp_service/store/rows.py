@@ -28,7 +28,17 @@ def _names(kind: type[Any], nested: str, columns: Sequence[str]) -> tuple[list[s
     return [*names[:start], *columns, *names[start + 1 :]], start, start + len(columns)
 
 
-_SIZED = ("plan", "predicted_bytes", "extra_bytes", "bias_bytes", "reserved_mib", "plan_reason", "learned_bytes")
+_SIZED = (
+    "plan",
+    "predicted_bytes",
+    "extra_bytes",
+    "bias_bytes",
+    "reserved_mib",
+    "plan_reason",
+    "learned_bytes",
+    "predicted_step_seconds",
+    "step_factor",
+)
 _PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "mib_per_rank")
 _TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
 _ATTEMPT, _PREDICTION_START, _PREDICTION_END = _names(Attempt, "prediction", _PREDICTION)
@@ -52,8 +62,10 @@ def select_attempts() -> sa.Select[Any]:
 
 def trial_of(row: Sequence[Any]) -> Trial:
     """The trial in a row of ``select_trials``."""
-    plan, *prediction, reason, learned_bytes = row[_SIZED_START:_SIZED_END]
-    known = Sized(row[_STRUCTURE], plan, _prediction(*prediction), reason, learned_bytes) if plan else None
+    plan, *prediction, reason, learned_bytes, seconds, factor = row[_SIZED_START:_SIZED_END]
+    known = None
+    if plan:
+        known = Sized(row[_STRUCTURE], plan, _prediction(*prediction), reason, learned_bytes, (), seconds, factor)
     values: list[Any] = [*row[:_SIZED_START], known, *row[_SIZED_END:]]
     return Trial(*values)
 
@@ -66,10 +78,12 @@ def attempt_of(row: Sequence[Any]) -> Attempt:
 
 
 def sized_columns(sized: Sized) -> dict[str, Any]:
-    """The columns of ``trials`` that a new plan changes, with their values."""
+    """The columns of ``trials`` that a new plan changes, with their values. The time of a step is measured anew."""
     predicted, extra, bias, reserved = _columns(sized.prediction)
-    values = (sized.plan, predicted, extra, bias, reserved, sized.reason, sized.learned_bytes)
-    return {"structure": sized.structure, **dict(zip(_SIZED, values, strict=True))}
+    memory = (predicted, extra, bias, reserved)
+    values = (sized.plan, *memory, sized.reason, sized.learned_bytes, sized.step_seconds, sized.step_factor)
+    known = dict(zip(_SIZED, values, strict=True))
+    return {"structure": sized.structure, "measured_step_seconds": None, **known}
 
 
 def attempt_columns(attempt: Attempt) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0004"
+REVISION = "0005"
 """The newest migration, which creates the tables below. ``alembic_version`` holds it in an up-to-date database."""
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
@@ -180,6 +180,9 @@ trials = Table(
     Column("predicted_bytes", sa.BigInteger, nullable=False, default=0),
     Column("reserved_mib", sa.BigInteger, nullable=False, default=0),
     Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("predicted_step_seconds", Real),
+    Column("step_factor", Real, nullable=False, default=1.0),
+    Column("measured_step_seconds", Real),
     Column("extra_bytes", sa.BigInteger, nullable=False, default=0),
     Column("bias_bytes", sa.BigInteger, nullable=False, default=0),
     Column("learned_bytes", sa.BigInteger, nullable=False, default=0),
@@ -220,6 +223,10 @@ attempts = Table(
     Column("extra_bytes", sa.BigInteger, nullable=False),
     Column("bias_bytes", sa.BigInteger, nullable=False),
     Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("predicted_step_seconds", Real),
+    Column("step_factor", Real, nullable=False, default=1.0),
+    Column("measured_step_seconds", Real),
+    Column("timed_steps", sa.BigInteger, nullable=False, default=0),
     Column("outcome", Word(Outcome)),
     Column("detail", Text, nullable=False, default=""),
     Column("placement_reason", Text, nullable=False),

@@ -31,6 +31,11 @@ def _greatest(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     return sa.case((column < given, given), else_=column)
 
 
+def _if_given(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """The parameter, or the stored value if it is None."""
+    return func.coalesce(bindparam(f"_{column.name}", type_=column.type), column)
+
+
 _of_trial = _T.c.id == bindparam("_id")
 _of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == bindparam("_attempt"))
 _by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
@@ -66,18 +71,23 @@ END = (
 )
 KNOWN_OUTCOME = select(_A.c.state, _A.c.outcome).where(_by_token)
 IS_REPORTING = select(sa.literal(1)).where(_reporting)
+_is_newer_time = _A.c.timed_steps < bindparam("_timed_steps", type_=_A.c.timed_steps.type)
+_step_seconds = bindparam("_measured_step_seconds", type_=_A.c.measured_step_seconds.type)
 REPORT = (
     sa.update(_A)
     .where(_reporting)
-    .values({name: _greatest(_A.c[name]) for name in ("measured_bytes", "checkpoint_step", "objective_seq")})
-    .returning(_A.c.objective_seq)
+    .values({n: _greatest(_A.c[n]) for n in ("measured_bytes", "checkpoint_step", "objective_seq", "timed_steps")})
+    .values(measured_step_seconds=sa.case((_is_newer_time, _step_seconds), else_=_A.c.measured_step_seconds))
+    .returning(_A.c.objective_seq, _A.c.timed_steps)
 )
+_measured = {
+    "measured_bytes": _greatest(_T.c.measured_bytes),
+    "measured_step_seconds": _if_given(_T.c.measured_step_seconds),
+}
 UPDATE_VALUE = (
-    sa.update(_T)
-    .where(_of_trial, _T.c.attempt == bindparam("_attempt"))
-    .values(measured_bytes=_greatest(_T.c.measured_bytes), **_set("step", "value"))
+    sa.update(_T).where(_of_trial, _T.c.attempt == bindparam("_attempt")).values(**_measured, **_set("step", "value"))
 )
-UPDATE_MEASURED = sa.update(_T).where(_of_trial).values(measured_bytes=_greatest(_T.c.measured_bytes))
+UPDATE_MEASURED = sa.update(_T).where(_of_trial).values(_measured)
 
 INSERT_EVENT = sa.insert(schema.events)
 INSERT_TRIAL_EVENT = INSERT_EVENT.values(

@@ -226,12 +226,16 @@ class Store(Reads):
         objective: str = "",
         measured_bytes: int = 0,
         checkpoint_step: int = -1,
+        step_seconds: float = 0.0,
+        timed_steps: int = 0,
         now: float,
     ) -> bool:
-        """Store one flush of a rank: metrics (repeats ignored), log lines, measured peak, last committed checkpoint.
+        """Store one flush of a rank: metrics (repeats ignored), log lines, measured peak and step time, and the last
+        committed checkpoint.
 
         ``trial.step`` and ``trial.value`` come from the newest metric row that has ``objective``. ``measured_bytes`` of
-        trial and attempt can only grow. The report is stale when the attempt is not STARTING or RUNNING, or when the
+        trial and attempt can only grow. ``step_seconds`` is the median of ``timed_steps`` steps (0: none was timed); the
+        median of the most steps is kept. The report is stale when the attempt is not STARTING or RUNNING, or when the
         token differs.
         """
         rows: list[Metric | LogLine] = [*metrics, *logs]
@@ -242,16 +246,20 @@ class Store(Reads):
             "_measured_bytes": measured_bytes,
             "_checkpoint_step": checkpoint_step,
             "_objective_seq": valued.seq if valued else -1,
+            "_measured_step_seconds": step_seconds,
+            "_timed_steps": timed_steps,
         }
         with self._database.write() as connection:
-            fenced = connection.execute(sql.REPORT, {**given, **progress}).scalar()
-            if fenced is None:
+            newest = connection.execute(sql.REPORT, {**given, **progress}).first()
+            if newest is None:
                 return False
-            if valued and fenced == valued.seq:  # otherwise a newer flush has already set the value
-                value = {"_step": valued.step, "_value": valued.values[objective], "_measured_bytes": measured_bytes}
+            is_timed = timed_steps > 0 and newest.timed_steps == timed_steps  # otherwise a newer flush has set the time
+            measured = {"_measured_bytes": measured_bytes, "_measured_step_seconds": step_seconds if is_timed else None}
+            if valued and newest.objective_seq == valued.seq:  # otherwise a newer flush has already set the value
+                value = {"_step": valued.step, "_value": valued.values[objective], **measured}
                 connection.execute(sql.UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
-            elif measured_bytes:
-                connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, "_measured_bytes": measured_bytes})
+            elif measured_bytes or is_timed:
+                connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, **measured})
             is_new = bool(metrics) and self._insert_metrics(connection, metrics)
             if logs:
                 self._insert_logs(connection, logs)

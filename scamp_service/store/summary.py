@@ -39,6 +39,7 @@ class Summary:
     - ``spared``: trials that began with the extra memory learned from their family, and did not run out of memory.
     - ``prediction_error_pct``: median and maximum of |predicted − measured| / measured, in percent, for the peak of
       tensors of one rank. It covers the last attempt of each trial with an exact measurement.
+    - ``step_error_pct``: the same for the seconds of a step, over the last attempt of each trial with a timed step.
     - ``out_of_memory``: ``attempts`` counts the attempts that ran out of memory. They give only a lower bound, so they
       are not in the prediction error. ``least_excess_pct`` is how far the worst exceeded its prediction, at least.
     - ``device_seconds``: seconds × devices held. ``wall_seconds``: from creation to the end, or until now.
@@ -58,6 +59,7 @@ class Summary:
     healed: int
     spared: int
     prediction_error_pct: Mapping[str, float | None]
+    step_error_pct: Mapping[str, float | None]
     out_of_memory: Mapping[str, float | None]
     device_seconds: float
     wall_seconds: float
@@ -73,6 +75,7 @@ def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt]
     """The summary of a study, without ``best_metrics`` and ``learned``, which need the database."""
     attempts = list(attempts)
     errors = prediction_errors_pct({attempt.trial_id: attempt for attempt in attempts if is_exact(attempt)}.values())
+    slips = {attempt.trial_id: slip for attempt in attempts if (slip := step_error_pct(attempt)) is not None}
     excesses = [least_excess_pct(attempt) for attempt in attempts if attempt.outcome is Outcome.OUT_OF_MEMORY]
     counts = {state: sum(trial.state is state for trial in trials) for state in TrialState}
     ran = {attempt.trial_id: attempt.plan.world_size for attempt in attempts}
@@ -88,10 +91,8 @@ def summarize(study: Study, trials: Sequence[Trial], attempts: Iterable[Attempt]
         colocated=most_at_once(attempts, now),
         healed=sum(trial.is_healed for trial in trials),
         spared=sum(trial.is_spared for trial in trials),
-        prediction_error_pct={
-            "median": median(map(abs, errors)) if errors else None,
-            "max": max(map(abs, errors)) if errors else None,
-        },
+        prediction_error_pct=_median_and_max(errors),
+        step_error_pct=_median_and_max(slips.values()),
         out_of_memory={"attempts": len(excesses), "least_excess_pct": max(excesses, default=None)},
         device_seconds=sum(len(a.devices) * ((a.ended_at or now) - a.created_at) for a in attempts),
         wall_seconds=(study.finished_at or now) - study.created_at,
@@ -179,6 +180,12 @@ def prediction_errors_pct(measured: Iterable[Predicted]) -> list[float]:
     ]
 
 
+def step_error_pct(attempt: Attempt) -> float | None:
+    """Signed error in percent of the predicted seconds of a step; None unless they were predicted and measured."""
+    predicted, measured = attempt.predicted_step_seconds, attempt.measured_step_seconds
+    return 100.0 * (predicted - measured) / measured if predicted and measured else None
+
+
 def most_at_once(attempts: Iterable[Attempt], now: float) -> int:
     """The largest number of gangs that held one device at the same time."""
     changes: dict[str, list[tuple[float, int]]] = {}
@@ -192,6 +199,11 @@ def most_at_once(attempts: Iterable[Attempt], now: float) -> int:
             gangs += change
             most = max(most, gangs)
     return most
+
+
+def _median_and_max(errors: Iterable[float]) -> dict[str, float | None]:
+    sizes = [abs(error) for error in errors]
+    return {"median": median(sizes) if sizes else None, "max": max(sizes, default=None)}
 
 
 def _best(study: Study, trials: Iterable[Trial]) -> Best | None:

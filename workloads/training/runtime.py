@@ -10,9 +10,11 @@ import gc
 import math
 import re
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Literal, Protocol
 
 import torch
@@ -35,6 +37,7 @@ from workloads.training.warm_up import warm_up
 
 CHECKPOINT_SHARE = 0.1  # the largest share of the time since the last checkpoint that the next one may take
 MEASURED_STEP = 2  # after the start, as optimizer states and lazily created buffers exist by then
+TIMED_STEPS = 1000  # the most steps whose median is the time of a step: the newest ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,13 @@ class Reporter(Protocol):
 
     def measured(self, peak_bytes: int) -> None:
         """Report the measured peak of one early step: the highest of all ranks."""
+        ...
+
+    def timed(self, step_seconds: float, num_steps: int) -> None:
+        """Report the median seconds of an optimizer step. ``num_steps`` have been timed so far in this attempt.
+
+        The first steps, evaluations and checkpoints do not count.
+        """
         ...
 
     def checkpoint(self, step: int) -> None:
@@ -149,6 +159,8 @@ class _Run:
     optimizer: torch.optim.Optimizer
     checkpoint_seconds: float = 0.0  # time that the last checkpoint took
     checkpoint_at: float = -math.inf  # when it was done, by the monotonic clock
+    step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED_STEPS))
+    num_timed: int = 0
 
     def train(self) -> Literal["done", "stopped"]:
         job = self.job
@@ -156,7 +168,13 @@ class _Run:
         measured_step = min(start + MEASURED_STEP, job.steps - 1)
         losses: list[float] = []
         for step in range(start, job.steps):
-            loss, stop = self._agree(self._step(step, measured=step == measured_step))
+            began = time.perf_counter()
+            loss, stop = self._agree(
+                self._step(step, measured=step == measured_step)
+            )  # waits for all ranks and the GPU
+            if step > measured_step:  # the steps before it warm up, and the measured one runs under a profiler
+                self.step_seconds.append(time.perf_counter() - began)
+                self.num_timed += 1
             if not math.isfinite(loss):
                 raise NonFiniteLoss(f"the training loss became {loss} at step {step + 1}: lower the learning rate")
             losses.append(loss)
@@ -226,6 +244,8 @@ class _Run:
                 "objective to one of these, or return that metric from evaluate"
             )
         if self.rank == 0:
+            if self.step_seconds:
+                self.reporter.timed(median(self.step_seconds), self.num_timed)
             self.reporter.metrics(step, values)
         if step == self.job.steps or self._checkpoint_is_due():
             self._checkpoint(step)

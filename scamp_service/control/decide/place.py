@@ -62,6 +62,8 @@ def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:
         prediction=sized.prediction,
         placement_reason=placement.reason,
         created_at=s.now,
+        predicted_step_seconds=sized.step_seconds,
+        step_factor=sized.step_factor,
     )
     return Begin(attempt, order_for(s, trial, attempt))
 

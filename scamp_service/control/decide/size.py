@@ -36,5 +36,6 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             case Unsized() as unsized:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
             case None if s.cluster.devices:
-                own = own_need(s.failures.get(trial.id, ()))
-                yield Size(trial, Demand(study.candidate(trial), own, learned.get(study.family(trial), {})))
+                own, family = own_need(s.failures.get(trial.id, ())), study.family(trial)
+                demand = Demand(study.candidate(trial), own, learned.get(family, {}), s.past.get(family, ()))
+                yield Size(trial, demand)
