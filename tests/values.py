@@ -63,8 +63,8 @@ def trial(**changes: Any) -> Trial:
     known = sized(plan, **numbers) if plan else None
     row = Trial(
         id=1, study_id=1, number=0, state=TrialState.RUNNING, attempt=1, params={}, reason="", structure="",
-        sized=known, measured_bytes=0, measured_step_seconds=None, family="", num_lost=0, num_oom=0, passed_over=0, judged_step=0, step=0,
-        value=None, created_at=0.0, started_at=None, finished_at=None,
+        sized=known, measured_bytes=0, measured_step_seconds=None, family="", num_lost=0, num_oom=0, passed_over=0,
+        judged_step=0, step=0, value=None, created_at=0.0, started_at=None, finished_at=None,
     )  # fmt: skip
     return replace(row, **changes)
 

@@ -106,9 +106,7 @@ class AttemptView(View):
         float | None,
         Field(description="median seconds of a step, without the first ones, evaluations and checkpoints; null: none"),
     ]
-    timed_steps: Annotated[
-        int, Field(description="steps timed so far; measured_step_seconds is their median")
-    ]
+    timed_steps: Annotated[int, Field(description="steps timed so far; measured_step_seconds is their median")]
     checkpoint_step: Annotated[int, Field(description="step of its last committed checkpoint; -1: none")]
     created_at: Time
     started_at: Time | None
@@ -161,9 +159,7 @@ class PeakView(View):
     measured_bytes: Annotated[int, Field(description="exact peak, or a lower bound of it if `lower_bound`")]
     lower_bound: Annotated[bool, Field(description="whether the attempt ran out of memory")]
     reserved_mib: Annotated[int, Field(description="MiB reserved on a device for one rank")]
-    predicted_step_seconds: Annotated[
-        float | None, Field(description="null where the devices' speed is not known")
-    ]
+    predicted_step_seconds: Annotated[float | None, Field(description="null where the devices' speed is not known")]
     measured_step_seconds: Annotated[float | None, Field(description="null: no step was timed")]
 
 

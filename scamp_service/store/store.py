@@ -234,8 +234,8 @@ class Store(Reads):
         committed checkpoint.
 
         ``trial.step`` and ``trial.value`` come from the newest metric row that has ``objective``. ``measured_bytes`` of
-        trial and attempt can only grow. ``step_seconds`` is the median of ``timed_steps`` steps (0: none was timed); the
-        median of the most steps is kept. The report is stale when the attempt is not STARTING or RUNNING, or when the
+        trial and attempt can only grow. ``step_seconds`` is the median of ``timed_steps`` steps (0: no step was), and
+        that of the most steps is kept. The report is stale when the attempt is not STARTING or RUNNING, or when the
         token differs.
         """
         rows: list[Metric | LogLine] = [*metrics, *logs]

@@ -169,9 +169,7 @@ class _Run:
         losses: list[float] = []
         for step in range(start, job.steps):
             began = time.perf_counter()
-            loss, stop = self._agree(
-                self._step(step, measured=step == measured_step)
-            )  # waits for all ranks and the GPU
+            loss, stop = self._agree(self._step(step, measured=step == measured_step))  # waits for all ranks
             if step > measured_step:  # the steps before it warm up, and the measured one runs under a profiler
                 self.step_seconds.append(time.perf_counter() - began)
                 self.num_timed += 1

@@ -206,6 +206,7 @@ def test_a_new_trial_has_nothing_yet(store: Store) -> None:
         structure="",
         sized=None,
         measured_bytes=0,
+        measured_step_seconds=None,
         family="",
         num_lost=0,
         num_oom=0,
