@@ -1,4 +1,4 @@
-// Charts on uPlot: their base classes, a study's optimisation history, and learning curves. `memory.js` has one more.
+// Charts on uPlot: their base classes, a study's optimisation history, and learning curves. `against.js` has one more.
 // A chart is rebuilt when the theme or its set of lines changes. Otherwise it only gets new data.
 
 import { h, icon } from "./dom.js";

@@ -57,6 +57,13 @@ export function duration(seconds) {
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
 
+/** Seconds of an optimizer step with the unit, in three digits. */
+export function stepWords(seconds) {
+  if (seconds === null || seconds === undefined) return NONE;
+  if (seconds < 1) return `${Number((1000 * seconds).toPrecision(3))} ms`;
+  return seconds < 60 ? `${Number(seconds.toPrecision(3))} s` : duration(seconds);
+}
+
 export function ago(time, now = Date.now() / 1000) {
   if (!time) return NONE;
   const seconds = Math.max(0, now - time);

@@ -1,6 +1,7 @@
 // Predicted against measured peak memory of one rank, a point for each attempt: the chart and its summary in words.
 
-import { Points, colour, head } from "./charts.js";
+import { Against } from "./against.js";
+import { colour, head } from "./charts.js";
 import { h } from "./dom.js";
 import { mibWords, num, plural, toMib } from "./format.js";
 
@@ -12,44 +13,13 @@ export function asPeaks({ attempts }) {
   return attempts.map((peak) => ({ ...peak, predicted_mib: toMib(peak.predicted_bytes), measured_mib: toMib(peak.measured_bytes) }));
 }
 
-/** Points around the line of perfect prediction. A point is a trial with one `peak`, and has an id of its own. */
-export class Memory extends Points {
+export class Memory extends Against {
   constructor(box, open) {
-    super(box, "An attempt appears here once its peak memory has been measured.", open);
+    super(box, "An attempt appears here once its peak memory has been measured.", open, { axes: ["predicted MiB per rank", "measured MiB per rank"], words: num });
   }
 
-  /** `peaks`: trial id → its attempts. */
-  update(trials, peaks) {
-    const points = [];
-    for (const [id, attempts] of peaks) {
-      if (!trials.has(id)) continue;
-      for (const peak of attempts) points.push({ ...trials.get(id), id: `${id}/${peak.attempt}`, peak });
-    }
-    this.refresh(points);
-  }
-
-  top() {
-    return Math.max(...this.trials.map(({ peak }) => Math.max(peak.predicted_mib, peak.measured_mib))) * 1.12;
-  }
-
-  plan() {
-    if (!this.trials.length) return null;
-    const top = this.top();
-    const axis = { values: (_, splits) => splits.map(num) };
-    const opts = {
-      legend: { show: false },
-      cursor: { show: false },
-      padding: [8, 14, 0, 0],
-      scales: { x: { time: false, range: () => [0, this.top()] }, y: { range: () => [0, this.top()] } },
-      axes: [this.axis("predicted MiB per rank", axis), this.axis("measured MiB per rank", { ...axis, size: 44 })],
-      series: [{}, { stroke: colour("faint"), width: 1.5, dash: [5, 5], points: { show: false } }],
-      hooks: { draw: [(plot) => this.draw(plot)] },
-    };
-    return { opts, data: [[0, top], [0, top]] };
-  }
-
-  place(plot, { peak }) {
-    return [plot.valToPos(peak.predicted_mib, "x", true), plot.valToPos(peak.measured_mib, "y", true)];
+  both(peak) {
+    return [peak.predicted_mib, peak.measured_mib];
   }
 
   mark(trial) {
@@ -80,9 +50,13 @@ export function errorWords(peaks) {
     .map((peak) => (100 * Math.abs(peak.measured_mib - peak.predicted_mib)) / peak.measured_mib)
     .sort((a, b) => a - b);
   if (!errors.length) return "";
-  const middle = errors.length >> 1;
-  const median = errors.length % 2 ? errors[middle] : (errors[middle - 1] + errors[middle]) / 2;
-  return `Median error ${median.toFixed(1)} %, worst ${errors.at(-1).toFixed(1)} %.`;
+  return `Median error ${middle(errors).toFixed(1)} %, worst ${errors.at(-1).toFixed(1)} %.`;
+}
+
+/** The median of sorted numbers. */
+export function middle(sorted) {
+  const half = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
 }
 
 /** Attempts that ran out of memory, whose need is only known to be more than predicted, or an empty string. */

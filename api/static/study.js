@@ -7,13 +7,14 @@ import { byId, coalesced, h, keyed, setText } from "./dom.js";
 import { count, duration, metric, paramValue, planWords, plural } from "./format.js";
 import { copyButton, follow, guarded, refresher, toast, watchCluster } from "./live.js";
 import { Memory, asPeaks, errorWords, failureWords, learnedWords } from "./memory.js";
+import { Steps, stepErrorWords } from "./steps.js";
 import { LIVE_STUDY, TERMINAL, TRIAL_STATES, label, progressBar, setProgress, setStudyState, stateMark } from "./states.js";
 import { VirtualTable } from "./table.js";
 
 const MOST_CURVES = 200; // lines that can still be distinguished and drawn in a frame
 const AT_ONCE = 4; // parallel requests
 const FEW = 8; // trials that are fetched one by one rather than as a list
-const NEW_TRIAL = { attempt: 0, params: {}, reason: "", plan: null, plan_text: "", plan_short: "", num_ranks: 0, batch: 0, expected_bytes: 0, reserved_mib: 0, measured_bytes: 0, num_oom: 0, healed: false, num_lost: 0, step: -1, value: null };
+const NEW_TRIAL = { attempt: 0, params: {}, reason: "", plan: null, plan_text: "", plan_short: "", num_ranks: 0, batch: 0, expected_bytes: 0, reserved_mib: 0, measured_bytes: 0, predicted_step_seconds: null, measured_step_seconds: null, num_oom: 0, healed: false, num_lost: 0, step: -1, value: null };
 const studyId = Number(byId("study").dataset.studyId);
 const trials = new Map(); // id → trial
 const peaks = new Map(); // trial id → its measured attempts
@@ -27,6 +28,7 @@ let loaded = false; // whether all trials have been fetched
 const open = (trial) => location.assign(`/studies/${studyId}/trials/${trial.number}`);
 const history = new History(byId("history"), open);
 const memory = new Memory(byId("memory"), open);
+const steps = new Steps(byId("steps"), open);
 const lines = new Curves(byId("curves"), { open, onHover: (trial) => lightRow(trial?.id ?? null) });
 const bar = progressBar();
 byId("progress").append(bar);
@@ -51,7 +53,9 @@ const draw = coalesced(() => {
   const all = [...trials.values()];
   history.update(all, study.spec.objective);
   memory.update(trials, peaks);
+  steps.update(trials, peaks);
   setText(byId("memory-errors"), errorWords(peaks));
+  setText(byId("steps-errors"), stepErrorWords(peaks));
   setText(byId("memory-failures"), failureWords(peaks));
   setText(byId("memory-learned"), learnedWords(learned));
 });
@@ -291,7 +295,7 @@ function onMetrics({ trial_id: id, data }) {
     refreshCurves(id); // one event may cover several evaluations
   }
   refreshTrials(id);
-  if (!peaks.get(id)?.some((peak) => peak.attempt === trial.attempt)) refreshPeaks(id); // measured once, in an early step
+  if (!peaks.get(id)?.some((peak) => peak.attempt === trial.attempt && peak.measured_step_seconds)) refreshPeaks(id); // the attempt's end brings its last time
   draw();
   drawCurves();
 }

@@ -4,7 +4,7 @@ import * as api from "./client.js";
 import { Curves } from "./charts.js";
 import { seconds } from "./columns.js";
 import { byId, coalesced, h, keyed, setText } from "./dom.js";
-import { clock, count, duration, metric, mib, mibWords, paramValue, planWords, plural, toMib } from "./format.js";
+import { clock, count, duration, metric, mib, mibWords, paramValue, planWords, plural, stepWords, toMib } from "./format.js";
 import { copyButton, follow, guarded, refresher, watchCluster } from "./live.js";
 import { LogTail } from "./logs.js";
 import { TERMINAL, setState, stateMark } from "./states.js";
@@ -41,6 +41,7 @@ function drawHead() {
   setText(byId("value"), metric(trial.value));
   byId("steps").replaceChildren(count(Math.max(0, trial.step)), " ", h("small", {}, `of ${count(study.spec.budget.steps)}`));
   drawPeak();
+  drawStep();
   byId("reserved").replaceChildren(trial.reserved_mib ? mibWords(trial.reserved_mib) : "–", " ", h("small", {}, trial.reserved_mib ? "on each rank" : ""));
   drawTime();
 }
@@ -54,6 +55,20 @@ function drawPeak() {
   byId("predicted").replaceChildren(mibWords(predicted), " ", h("small", { title: "against the measured peak" }, words));
   const least = trial.measured_mib ? `over ${mibWords(trial.measured_mib)}` : "–";
   setText(byId("measured"), exact ? mibWords(toMib(exact.measured_bytes)) : least);
+}
+
+/** Show the step times of the last timed attempt; before that, the prediction for the next one. */
+function drawStep() {
+  const timed = attempts.filter((attempt) => attempt.measured_step_seconds).at(-1);
+  const { predicted_step_seconds: predicted, measured_step_seconds: measured } = timed ?? trial;
+  const times = predicted && measured ? `× ${(measured / predicted).toFixed(2)}` : "";
+  byId("step-time").replaceChildren(`${stepWords(predicted)} / ${stepWords(measured)}`, " ", h("small", { title: "measured over predicted" }, times));
+  setText(byId("plan-time"), trial.plan ? timeWords(trial.predicted_step_seconds) : "");
+}
+
+function timeWords(predicted) {
+  if (predicted === null) return "No step time is predicted: the speed of these devices is not known. “scamp calibrate” measures it.";
+  return `Predicted step: ${stepWords(predicted)} with the gang alone on its host. Other trials on the same devices or cores slow it down.`;
 }
 
 function ranOut(attempt) {
@@ -83,17 +98,13 @@ function drawOptions() {
   keyed(byId("options-rows"), options.map((option) => ({ key: JSON.stringify(option), option })), (row) => row.key, (row) => optionRow(row.option));
 }
 
-function stepTime(seconds) {
-  return seconds < 1 ? `${(1000 * seconds).toPrecision(3)} ms` : duration(seconds);
-}
-
 function optionRow(option) {
   const least = option.at_least ? "≥ " : option.traced ? "" : "~ ";
   const cells = [
     count(option.num_ranks),
     `${least}${count(option.reserved_mib)}`,
     option.relative_device_seconds === null ? "–" : `× ${option.relative_device_seconds.toFixed(2)}`,
-    option.seconds === null ? "–" : stepTime(option.seconds),
+    stepWords(option.seconds),
     option.communication_share === null ? "–" : `${(100 * option.communication_share).toFixed(0)} %`,
   ];
   const verdict = option.chosen ? "chosen" : option.fits ? "faster, on more devices" : `over ${count(option.offered_mib)} MiB`;
@@ -111,12 +122,13 @@ function drawAttempts() {
 
 function nothingRun() {
   const words = trial.state === "INFEASIBLE" ? "No plan fits, so the trial was never launched and has used no device." : "The trial has not been launched yet.";
-  return h("tbody", {}, h("tr", {}, h("td", { colspan: 10, class: "muted" }, words)));
+  return h("tbody", {}, h("tr", {}, h("td", { colspan: 12, class: "muted" }, words)));
 }
 
 function attemptBody(attempt) {
   const measured = attempt.measured_bytes ? `${ranOut(attempt) ? "> " : ""}${mib(toMib(attempt.measured_bytes))}` : "–";
-  const numbers = [count(attempt.mib_per_rank), mib(toMib(attempt.expected_bytes)), measured];
+  const times = [attempt.predicted_step_seconds, attempt.measured_step_seconds].map(stepWords);
+  const numbers = [count(attempt.mib_per_rank), mib(toMib(attempt.expected_bytes)), measured, ...times];
   return h(
     "tbody",
     {},
@@ -132,7 +144,7 @@ function attemptBody(attempt) {
       h("td", {}, clock(attempt.created_at)),
       h("td", { class: "num" }, attempt.ended_at ? duration(attempt.ended_at - attempt.created_at) : "–"),
     ),
-    h("tr", {}, h("td", { colspan: 10 }, h("div", { class: "detail" }, attempt.placement_reason ? h("p", {}, `Placed: ${attempt.placement_reason}`) : null, detailNode(attempt)))),
+    h("tr", {}, h("td", { colspan: 12 }, h("div", { class: "detail" }, attempt.placement_reason ? h("p", {}, `Placed: ${attempt.placement_reason}`) : null, detailNode(attempt)))),
   );
 }
 

@@ -73,8 +73,12 @@ class Filler:
     def move(self, trial: int, state: TrialState, attempt: int, to: TrialState, **changes: object) -> None:
         assert self.store.move_trial(trial, state, attempt, to, now=self.tick(), **changes)
 
-    def plan(self, trial: int, plan: Plan, mib: int, reason: str = "the smallest degree that fits") -> None:
-        found = sized(plan, mib + 3, mib * MIB, reason=reason)
+    def plan(
+        self, trial: int, plan: Plan, mib: int, reason: str = "the smallest degree that fits", is_timed: bool = True
+    ) -> None:
+        """A plan whose steps are predicted to take a millisecond for each MiB, unless nothing was calibrated."""
+        seconds = mib / 1000 if is_timed else None
+        found = replace(sized(plan, mib + 3, mib * MIB, reason=reason), step_seconds=seconds)
         self.move(trial, T.WAITING, 0, T.QUEUED, sized=found, reason=reason, family="vit")
 
     def begin(
@@ -87,7 +91,8 @@ class Filler:
             trial, attempt, token=token, plan=row.plan, devices=devices, device_kinds=("virtual",),
             placement_reason=reason, now=self.tick(),
         )  # fmt: skip
-        begun = self.store.begin_attempt(replace(new, prediction=row.prediction))
+        known = replace(new, prediction=row.prediction, predicted_step_seconds=row.predicted_step_seconds)
+        begun = self.store.begin_attempt(known)
         assert begun and self.store.report_started(trial, attempt, token, now=self.tick())
 
     def report(self, trial: int, attempt: int, step: int, value: float, measured: float = 0.0) -> None:
@@ -97,6 +102,7 @@ class Filler:
         assert self.store.report(
             trial, attempt, f"token {trial}/{attempt}", metrics=[metric], logs=[line], objective="accuracy",
             measured_bytes=int(measured * MIB), checkpoint_step=step, now=self.now,
+            step_seconds=measured / 800, timed_steps=max(0, step - 3) if measured else 0,
         )  # fmt: skip
 
     def train(self, trial: int, attempt: int, best: float, until: int, measured: float, start: int = 0) -> None:
@@ -467,6 +473,52 @@ def test_a_peak_appears_as_soon_as_it_is_measured(open_page: Callable[..., Page]
     expect(page.locator("#memory-errors")).to_have_text("Median error 16.7 %, worst 16.7 %.")
     point_at_peak(page, 30, 36, 36 * 1.12)
     expect(page.locator("#memory .tip")).to_contain_text("Trial 0 running")
+
+
+@pytest.mark.browser
+def test_predicted_step_times_are_plotted_against_measured_ones(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1")
+    expect(page.locator("#steps-errors")).to_have_text(
+        re.compile(r"^Median error 18 %, worst 19 %\. Predictions are for a gang alone on its host\.$")
+    )
+    low, high = 0.020 / 1.4, 0.0875 * 1.4  # the first prediction, and the last measurement of trial 2
+    plot = plot_in(page, "#steps")
+
+    def place(seconds: float) -> float:
+        return math.log(seconds / low) / math.log(high / low)
+
+    x, y = place(0.070), 1 - place(67.9 / 800)
+    page.mouse.move(plot["x"] + plot["width"] * x, plot["y"] + plot["height"] * y, steps=3)
+    expect(page.locator("#steps .tip")).to_contain_text("Trial 2 completed")
+    expect(page.locator("#steps .tip")).to_contain_text("predicted 70 ms, measured 84.9 ms (× 1.21)")
+
+
+@pytest.mark.browser
+def test_a_trial_shows_the_step_time_of_its_plan_and_of_each_attempt(
+    open_page: Callable[..., Page], store: Store
+) -> None:
+    page = open_page("/studies/1/trials/0")
+    expect(page.locator("#step-time")).to_have_text("20 ms / 24.2 ms × 1.21")
+    expect(page.locator("#plan-time")).to_contain_text("20 ms with the gang alone on its host")
+    cells = page.locator("#attempts tbody td.num")
+    expect(cells.nth(3)).to_have_text("20 ms")
+    expect(cells.nth(4)).to_have_text("24.2 ms")
+
+
+@pytest.mark.browser
+def test_where_the_speed_of_devices_is_not_known_the_pages_say_so(open_page: Callable[..., Page], store: Store) -> None:
+    fill = Filler(store)
+    (trial,) = fill.ids(fill.study("speed", [{"depth": 2, "lr": 0.001}], trials=1))
+    fill.plan(trial, Plan(32), 30, is_timed=False)
+    fill.begin(trial, 1, ("node-a/1",))
+    study = open_page(f"/studies/{store.trial(trial).study_id}")
+    expect(study.locator("#steps .blank")).to_contain_text("once its steps have been timed")
+    expect(study.locator("#steps-errors")).to_be_empty()
+    fill.report(trial, 1, 10, 0.5, 36)
+    expect(study.locator("#steps-errors")).to_contain_text("1 trial timed, but no time was predicted")
+    page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
+    expect(page.locator("#step-time")).to_have_text("– / 45 ms")
+    expect(page.locator("#plan-time")).to_contain_text("“scamp calibrate” measures it")
 
 
 @pytest.mark.browser

@@ -1,0 +1,65 @@
+// Predicted against measured, a point for each attempt, around the line of perfect prediction.
+
+import { Points, colour } from "./charts.js";
+
+/** A point is a trial with one measured attempt in `peak`, and has an id of its own. Both axes have the same range. */
+export class Against extends Points {
+  /** `axes`: names of both axes. `isLog`: whether they are logarithmic. `words`: a number on an axis as text. */
+  constructor(box, blank, open, { axes, isLog = false, words }) {
+    super(box, blank, open);
+    this.names = axes;
+    this.isLog = isLog;
+    this.words = words;
+  }
+
+  /** [predicted, measured] of an attempt; null in either where it is unknown. Overridden. */
+  both() {
+    return [null, null];
+  }
+
+  /** `peaks`: trial id → its attempts. */
+  update(trials, peaks) {
+    const points = [];
+    for (const [id, attempts] of peaks) {
+      if (!trials.has(id)) continue;
+      for (const peak of attempts) if (this.both(peak).every((value) => value)) points.push({ ...trials.get(id), id: `${id}/${peak.attempt}`, peak });
+    }
+    this.refresh(points);
+  }
+
+  range() {
+    const values = this.trials.flatMap(({ peak }) => this.both(peak));
+    return this.isLog ? [Math.min(...values) / 1.4, Math.max(...values) * 1.4] : [0, Math.max(...values) * 1.12];
+  }
+
+  plan() {
+    if (!this.trials.length) return null;
+    const scale = { range: () => this.range(), ...(this.isLog ? { distr: 3 } : {}) };
+    const axis = { values: (_, splits) => splits.map(this.words), ...(this.isLog ? { splits: () => oneTwoFive(...this.range()), filter: (_, splits) => splits } : {}) };
+    const opts = {
+      legend: { show: false },
+      cursor: { show: false },
+      padding: [8, 14, 0, 0],
+      scales: { x: { time: false, ...scale }, y: scale },
+      axes: [this.axis(this.names[0], axis), this.axis(this.names[1], { ...axis, size: this.isLog ? 54 : 44 })],
+      series: [{}, { stroke: colour("faint"), width: 1.5, dash: [5, 5], points: { show: false } }],
+      hooks: { draw: [(plot) => this.draw(plot)] },
+    };
+    const ends = this.isLog ? this.range() : [0, this.range()[1]];
+    return { opts, data: [ends, ends] };
+  }
+
+  place(plot, { peak }) {
+    const [predicted, measured] = this.both(peak);
+    return [plot.valToPos(predicted, "x", true), plot.valToPos(measured, "y", true)];
+  }
+}
+
+/** 1, 2 and 5 times powers of ten from `low` to `high`; powers alone if that would be more than nine. */
+function oneTwoFive(low, high) {
+  const powers = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) powers.push(Number(`1e${power}`));
+  const inside = (values) => values.filter((value) => value >= low && value <= high);
+  const all = inside(powers.flatMap((power) => [power, 2 * power, 5 * power]));
+  return all.length > 9 ? inside(powers) : all;
+}

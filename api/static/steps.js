@@ -1,0 +1,35 @@
+// Predicted against measured seconds of an optimizer step, a point for each attempt: the chart and its summary in words.
+
+import { Against } from "./against.js";
+import { head } from "./charts.js";
+import { h } from "./dom.js";
+import { plural, stepWords } from "./format.js";
+import { middle } from "./memory.js";
+
+const AXES = ["predicted step", "measured step"];
+
+export class Steps extends Against {
+  constructor(box, open) {
+    super(box, "An attempt appears here once its steps have been timed, if the speed of its devices is known.", open, { axes: AXES, isLog: true, words: stepWords });
+  }
+
+  both(peak) {
+    return [peak.predicted_step_seconds, peak.measured_step_seconds];
+  }
+
+  describe(trial) {
+    const { peak } = trial;
+    const times = peak.measured_step_seconds / peak.predicted_step_seconds;
+    const words = `predicted ${stepWords(peak.predicted_step_seconds)}, measured ${stepWords(peak.measured_step_seconds)} (× ${times.toFixed(2)})`;
+    return [head(trial, trial.attempt > 1 ? `, attempt ${peak.attempt}` : ""), h("div", {}, words)];
+  }
+}
+
+/** Median and worst error of the last timed attempt of each trial, or why there is none. */
+export function stepErrorWords(peaks) {
+  const timed = [...peaks.values()].map((attempts) => attempts.filter((peak) => peak.measured_step_seconds).at(-1)).filter((peak) => peak);
+  const known = timed.filter((peak) => peak.predicted_step_seconds);
+  if (!known.length) return timed.length ? `${plural(timed.length, "trial")} timed, but no time was predicted: the speed of these devices is not known. “scamp calibrate” measures it.` : "";
+  const errors = known.map((peak) => (100 * Math.abs(peak.measured_step_seconds - peak.predicted_step_seconds)) / peak.measured_step_seconds).sort((a, b) => a - b);
+  return `Median error ${middle(errors).toFixed(0)} %, worst ${errors.at(-1).toFixed(0)} %. Predictions are for a gang alone on its host.`;
+}
