@@ -21,12 +21,16 @@ class Collected:
         self.reports: list[tuple[int, Mapping[str, float]]] = []
         self.checkpoints: list[int] = []
         self.peak = 0
+        self.times: list[tuple[float, int]] = []
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.reports.append((step, values))
 
     def measured(self, peak_bytes: int) -> None:
         self.peak = peak_bytes
+
+    def timed(self, step_seconds: float, num_steps: int) -> None:
+        self.times.append((step_seconds, num_steps))
 
     def checkpoint(self, step: int) -> None:
         self.checkpoints.append(step)
@@ -67,6 +71,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         "reports": reporter.reports,
         "checkpoints": reporter.checkpoints,
         "peak": reporter.peak,
+        "times": reporter.times,
         "asked": reporter.asked,
     }
 

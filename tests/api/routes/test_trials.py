@@ -75,7 +75,8 @@ def test_peaks_are_told_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: In
     assert api.store.report_outcome(running.id, 1, SECRET, Outcome.OUT_OF_MEMORY, "", now=1.0)
     assert api.store.move_trial(running.id, TrialState.RUNNING, 1, TrialState.WAITING, now=2.0, num_oom=1)
     path = f"/v1/studies/{study.id}/peaks"
-    peak = {"attempt": 1, "predicted_bytes": 3 * 2**20, "reserved_mib": 4}
+    peak = {"attempt": 1, "predicted_bytes": 3 * 2**20, "reserved_mib": 4,
+            "predicted_step_seconds": None, "measured_step_seconds": None}  # fmt: skip
     exact = {**peak, "outcome": "DONE", "measured_bytes": 2 * 2**20, "lower_bound": False}
     bound = {**peak, "outcome": "OUT_OF_MEMORY", "measured_bytes": 4 * 2**20, "lower_bound": True}
     first, second = api.get(path).json()["items"]
@@ -88,6 +89,29 @@ def test_peaks_are_told_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: In
     summary = api.get(f"/v1/studies/{study.id}").json()["summary"]
     assert summary["prediction_error_pct"]["max"] == 50.0
     assert summary["out_of_memory"] == {"attempts": 1, "least_excess_pct": pytest.approx(33.3, abs=0.1)}
+
+
+def test_step_times_are_told_of_trials_attempts_and_peaks(api: InProcess) -> None:
+    study = fill(api.store, num_trials=4)
+    waiting = api.store.trials(study.id)[2]
+    path = f"/v1/studies/{study.id}/trials/2"
+    known = replace(sized(), step_seconds=0.3, step_factor=1.5)
+    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
+    trial = api.get(path).json()
+    names = ("predicted_step_seconds", "step_factor", "measured_step_seconds")
+    assert [trial[name] for name in names] == [0.3, 1.5, None]
+    attempt = replace(new_attempt(waiting.id, token=SECRET), predicted_step_seconds=0.3, step_factor=1.5)
+    assert api.store.begin_attempt(attempt)
+    assert api.store.report(waiting.id, 1, SECRET, measured_bytes=9, step_seconds=0.4, timed_steps=7, now=3.0)
+    trial = api.get(path).json()
+    for told in (trial, trial["attempts"][0]):
+        assert [told[name] for name in names] == [0.3, 1.5, 0.4]
+    assert trial["attempts"][0]["timed_steps"] == 7
+    peaks = {item["number"]: item["attempts"][0] for item in api.get(f"/v1/studies/{study.id}/peaks").json()["items"]}
+    assert [peaks[2][name] for name in names[::2]] == [0.3, 0.4]
+    assert api.get(f"/v1/studies/{study.id}").json()["summary"]["step_error_pct"] == {
+        "median": pytest.approx(25.0), "max": pytest.approx(25.0)
+    }  # fmt: skip
 
 
 def test_the_token_of_an_attempt_is_never_told(api: InProcess) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from estimators.axes import Spread
 from estimators.devices.assumed import ASSUMED_LINKS
 from estimators.devices.kind import DeviceKind, Rate
+from estimators.learned_seconds import SlowDown, way_kind
 from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, predict
 from estimators.model import INDIVISIBLE, MIB, Divisions, Layout, PeakCurve, Plan
 from estimators.peaks.envelope import Envelope, Line, PeakTable
@@ -68,6 +69,7 @@ class Model:
     divisions: Divisions = INDIVISIBLE
     refused: Mapping[Layout, str] = field(default_factory=dict)
     traced: list[Layout] = field(default_factory=list)
+    slow_downs: Mapping[str, SlowDown] = field(default_factory=dict)
 
     def curve(self, layout: Layout) -> PeakCurve:
         shards = layout.dp_shard * layout.tp * layout.pp * (layout.dp_replicate if layout.zero1 else 1)
@@ -85,7 +87,7 @@ class Model:
         """As the caller does: trace what is asked for, and ask again."""
         known = self.profile
         while True:
-            answer = choose(known, batch=batch, cluster=devices, extra=extra, kind=SPEED)
+            answer = choose(known, batch=batch, cluster=devices, extra=extra, kind=SPEED, slow_downs=self.slow_downs)
             if not isinstance(answer, Untraced):
                 return answer
             assert answer.layout not in known.curves, f"{answer.layout} was traced already"
@@ -153,6 +155,42 @@ def test_a_pipeline_holds_fewer_layers_and_says_so() -> None:
     choice = narrow.chosen(batch=7)
     assert choice.plan.pp == 4 and choice.plan.batch == 7
     assert "1f1b pipeline of 4 stages" in choice.reason
+
+
+@settings(max_examples=60)
+@given(
+    st.floats(20, 150), st.floats(0.5, 60), st.sampled_from([6, 8, 32]), st.floats(0.1, 30.0),
+    st.sampled_from(["one rank", "FSDP", "pipeline"]),
+)  # fmt: skip
+def test_factors_that_are_equal_for_all_ways_change_no_plan(
+    state: float, sample: float, batch: int, factor: float, kind: str
+) -> None:
+    """One known kind of way: all others count as it does."""
+    divisions = Divisions(most_parts=4, most_stages=4)
+    usual = Model(state, sample, divisions).choose(batch)
+    slowed = Model(state, sample, divisions, slow_downs={kind: SlowDown(factor, 3)}).choose(batch)
+    if isinstance(usual, NoPlan) or isinstance(slowed, NoPlan):
+        assert slowed == usual
+        return
+    assert (slowed.plan, slowed.prediction, slowed.reason) == (usual.plan, usual.prediction, usual.reason)
+    for one, other in zip(slowed.options, usual.options, strict=True):
+        assert one.plan == other.plan and (one.price is None) == (other.price is None)
+        if one.price and other.price:
+            assert one.price.seconds == pytest.approx(factor * other.price.seconds)
+
+
+def test_a_kind_of_way_that_was_slower_than_predicted_gives_way_to_one_that_was_not() -> None:
+    divisions = Divisions(most_parts=8)
+    assert way_kind(Model(65, 1, divisions).chosen(batch=32).plan) == "FSDP"
+    known = {"FSDP": SlowDown(3.0, 3), "tensor parallel": SlowDown(1.0, 3)}
+    assert way_kind(Model(65, 1, divisions, slow_downs=known).chosen(batch=32).plan) == "tensor parallel"
+    untried = {"FSDP": SlowDown(3.0, 3), "one rank": SlowDown(1.0, 9)}
+    assert way_kind(Model(65, 1, divisions, slow_downs=untried).chosen(batch=32).plan) == "FSDP"
+
+
+def test_one_rank_goes_first_however_slow_it_was() -> None:
+    known = {"FSDP": SlowDown(1.0, 3), "one rank": SlowDown(9.0, 3)}
+    assert Model(30, 1, slow_downs=known).chosen(batch=32).plan == Plan(32)
 
 
 def test_a_way_that_cannot_be_traced_is_passed_over() -> None:

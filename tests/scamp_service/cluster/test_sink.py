@@ -45,6 +45,9 @@ def test_a_report_is_stored_with_the_objective_the_peak_and_the_checkpoint(sink:
     trial, attempt = store.trial(1), store.attempts(1)[0]
     assert (trial.step, trial.value, trial.measured_bytes) == (10, 0.7, 9)
     assert (attempt.state, attempt.checkpoint_step) == (AttemptState.RUNNING, 10)
+    assert sink.flush(Report(1, 1, "token", "accuracy", step_seconds=0.25, timed_steps=7))
+    attempt = store.attempts(1)[0]
+    assert (attempt.measured_step_seconds, attempt.timed_steps) == (0.25, 7)
 
 
 def test_what_arrives_twice_counts_once(sink: Sink, store: Store) -> None:

@@ -130,6 +130,16 @@ def test_the_past_of_a_family_is_that_of_its_newest_trials_in_all_studies(store:
     assert store.family_runs("h", 10) == []
 
 
+def test_the_past_of_a_family_has_its_step_times(store: Store) -> None:
+    (trial_id,) = new_family(store, "f")
+    timed = replace(new_attempt(trial_id), predicted_step_seconds=0.6, step_factor=1.5)
+    assert store.begin_attempt(timed)
+    assert store.report(trial_id, 1, "t", measured_bytes=9, step_seconds=0.8, timed_steps=4, now=3.0)
+    (run,) = store.family_runs("f", 10)
+    assert (run.predicted_step_seconds, run.step_factor, run.measured_step_seconds) == (0.6, 1.5, 0.8)
+    assert run.step_ratio == 2.0, "over what was predicted without what was learned"
+
+
 def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None:
     ids = new_family(store, "f" * (len(Outcome) + 1))
     kinds = ("H200", "L4")

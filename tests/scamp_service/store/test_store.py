@@ -445,6 +445,46 @@ def test_rungs_hold_every_trial_of_the_study_and_no_other(store: Store) -> None:
     assert store.rungs(1, "acc", []) == {}
 
 
+def test_the_step_time_of_the_most_steps_is_kept_however_reports_arrive(store: Store) -> None:
+    trial_id = run(store)
+    assert store.attempts(trial_id)[0].measured_step_seconds is None
+    for seconds, steps in ((0.5, 4), (0.0, 0), (0.3, 20), (0.5, 4), (0.3, 20)):
+        assert store.report(trial_id, 1, "token-1", step_seconds=seconds, timed_steps=steps, now=6.0)
+    assert not store.report(trial_id, 1, "stale", step_seconds=9.0, timed_steps=99, now=6.0)
+    attempt = store.attempts(trial_id)[0]
+    assert (attempt.measured_step_seconds, attempt.timed_steps) == (0.3, 20)
+    assert store.trial(trial_id).measured_step_seconds == 0.3
+    late = {"step_seconds": 0.7, "timed_steps": 10, "measured_bytes": 8}
+    assert report(store, metric(trial_id, 1, 10, 0.1))
+    assert store.report(trial_id, 1, "token-1", now=7.0, **late)
+    assert store.trial(trial_id).measured_step_seconds == 0.3, "an old report does not undo a newer one"
+
+
+def test_a_metric_and_a_step_time_of_one_flush_are_both_stored(store: Store) -> None:
+    trial_id = run(store)
+    rows = [metric(trial_id, 1, 10, 0.4)]
+    assert store.report(trial_id, 1, "token-1", metrics=rows, objective="acc", step_seconds=0.2, timed_steps=7, now=6.0)
+    trial = store.trial(trial_id)
+    assert (trial.value, trial.measured_step_seconds) == (0.4, 0.2)
+
+
+def test_a_new_attempt_of_a_plan_keeps_its_step_time_until_it_has_its_own_and_a_new_plan_does_not(
+    store: Store,
+) -> None:
+    trial_id = run(store)
+    assert store.report(trial_id, 1, "token-1", step_seconds=0.3, timed_steps=20, now=6.0)
+    retry(store, trial_id, 2)
+    assert store.trial(trial_id).measured_step_seconds == 0.3
+    assert store.report(trial_id, 2, "token-2", step_seconds=0.4, timed_steps=2, now=7.0)
+    assert store.trial(trial_id).measured_step_seconds == 0.4
+    assert [attempt.measured_step_seconds for attempt in store.attempts(trial_id)] == [0.3, 0.4]
+    again = replace(sized(), step_seconds=0.6, step_factor=1.5)
+    assert store.move_trial(trial_id, TrialState.RUNNING, 2, TrialState.QUEUED, now=8.0, sized=again)
+    trial = store.trial(trial_id)
+    assert (trial.predicted_step_seconds, trial.measured_step_seconds) == (0.6, None)
+    assert trial.sized is not None and trial.sized.step_factor == 1.5
+
+
 def test_peaks_and_checkpoints_only_grow(store: Store) -> None:
     trial_id = run(store)
     for measured_bytes, step in ((2**33, 40), (5, 20), (0, -1)):

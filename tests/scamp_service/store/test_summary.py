@@ -81,6 +81,15 @@ def test_tensors_that_a_family_is_known_to_miss_are_part_of_the_prediction_and_o
     assert prediction_errors_pct([replace(known, measured_bytes=0)]) == []
 
 
+def test_the_error_of_step_times_is_that_of_the_last_timed_attempt_of_each_trial() -> None:
+    timed = attempt(predicted_step_seconds=0.5, measured_step_seconds=1.0)
+    again = replace(timed, attempt=2, measured_step_seconds=0.4)
+    other = replace(timed, trial_id=9, predicted_step_seconds=None)
+    assert summary_of(timed, again, other).step_error_pct == pytest.approx({"median": 25.0, "max": 25.0})
+    assert summary_of(timed).step_error_pct["max"] == 50.0
+    assert summary_of(other).step_error_pct == {"median": None, "max": None}
+
+
 def test_a_trial_is_healed_once_it_has_ended_well_after_an_out_of_memory() -> None:
     ended_well = {TrialState.COMPLETED, TrialState.PRUNED}
     for state in TrialState:

@@ -1,16 +1,38 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from estimators.model import Plan
-from workloads.training.runtime import batch_indices, rank_slices
+from estimators.model import Candidate, Plan
+from tests.workloads.one_rank import Collected
+from workloads.training.runtime import Job, batch_indices, rank_slices, train
 
 # fp32 sums in another order, over a few steps of AdamW; a wrong scale or sample shows up at 1e-2.
 TOLERANCE = 1e-5
+
+SLOW = """
+import time
+import torch
+from torch import nn
+from workloads.protocol import Workload
+
+class Slow(Workload):  # time passes by the clock of the test alone
+    num_train, num_eval = 8, 8
+    def build_model(self): return nn.Linear(1, 1)
+    def train_batch(self, indices): return indices.float()[:, None]
+    def eval_batch(self, indices): return indices.float()[:, None]
+    def loss(self, model, batch):
+        time.perf_counter.now += 50.0 if self.step < 3 else self.step
+        return model(batch).square().mean()
+    def evaluate(self, model, batch):
+        time.perf_counter.now += 50.0
+        return {"loss": model(batch).square()[:, 0]}
+    def on_step(self, step, steps, optimizer): self.step = step
+"""
 
 TIED = """
 import torch
@@ -156,6 +178,31 @@ def test_without_a_checkpoint_a_resumed_training_starts_afresh(ranks: Any, tmp_p
 def test_one_rank_that_is_told_to_stop_stops_all_at_the_same_step(ranks: Any) -> None:
     answers = ranks.train(Plan(32, dp_shard=2), steps=50, stop_after=3, stopped_rank=1)
     assert [(answer["ended"], answer["asked"]) for answer in answers] == [("stopped", 3), ("stopped", 3)]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_step_is_timed_without_the_first_ones_evaluations_and_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    monkeypatch.setattr(time, "perf_counter", Clock())
+    reporter = Collected(None)
+    job = Job(Candidate("slow.py:Slow", None, {}), tmp_path, Plan(8), 0, 12, 4, None, tmp_path / "saved", -1, "loss")
+    assert train(job, 0, 1, None, reporter) == "done"
+    assert reporter.checkpoints and reporter.times == [(3, 1), (5, 5), (7, 9)], "step n takes n seconds, from 3 on"
+
+
+def test_a_training_too_short_to_be_timed_reports_no_time_and_only_rank_0_reports_any(ranks: Any) -> None:
+    short, pair = ranks.train(Plan(64), steps=3), ranks.train(Plan(32, dp_shard=2), steps=5)
+    assert short[0]["times"] == []
+    assert [num for _, num in pair[0]["times"]] == [1, 2] and pair[1]["times"] == []
+    assert all(seconds > 0 for seconds, _ in pair[0]["times"])
 
 
 def test_a_rank_that_fails_is_named_and_its_sibling_knows_it_is_not_to_blame(ranks: Any, tied: dict[str, Any]) -> None:
