@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from estimators.learning import Learned
+from estimators.learning import Learned, Run
 from estimators.model import Candidate, Layout
 from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
@@ -65,12 +66,13 @@ class Sizing:
         code: str | None = None,
         extra: int = 0,
         learned: Learned | None = None,
+        past: Sequence[Run] = (),
         cluster: Cluster = FOUR_DEVICES,
     ) -> int:
         self.num += 1
         own = {Layout(): extra} if extra else {}
         known = {learned.layout: learned} if learned else {}
-        self.sizer.request(self.num, Demand(Candidate(workload, code, params), own, known), cluster)
+        self.sizer.request(self.num, Demand(Candidate(workload, code, params), own, known, past), cluster)
         return self.num
 
     def end(self, trial: int, seconds: float = 240) -> Sized | Unsized:

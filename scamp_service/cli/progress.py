@@ -84,7 +84,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     if error["median"] is not None:
         words.append(f"peak memory predicted within {error['median']:.1f} % (median), {error['max']:.1f} % (worst)")
     if (slip := summary["step_error_pct"])["median"] is not None:
-        words.append(f"step times predicted within {slip['median']:.0f} % (median), {slip['max']:.0f} % (worst)")
+        within = f"{slip['median']:.0f} % (median), {slip['max']:.0f} % (worst)"
+        words.append(f"step times, predicted for gangs alone on their hosts, within {within}")
     if failed := summary["out_of_memory"]["attempts"]:
         least = summary["out_of_memory"]["least_excess_pct"]
         words.append(

@@ -223,7 +223,9 @@ def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_dow
     if seconds is None or kind is None or known is None:
         return replace(sized, step_seconds=seconds)
     factor = known.factor / kind.sharing(plan.world_size)  # the prediction already expects ranks to share cores
-    words = f"; step times × {factor:.2g} as measured on {known.num_trials} trials of this family ({way_kind(plan)})"
+    measured = f"{factor:.2g}"
+    words = f"; step times × {measured} as measured on {known.num_trials} trials of this family ({way_kind(plan)})"
+    words = "" if measured == "1" else words
     return replace(sized, step_seconds=seconds * factor, step_factor=factor, reason=sized.reason + words)
 
 

@@ -56,6 +56,16 @@ def test_a_completed_study_without_a_completed_trial_says_so(tmp_path: Path) -> 
     assert "completed, no trial succeeded" in printed(live_view(summary, "accuracy", {}))
 
 
+def test_the_closing_line_has_the_error_of_step_times_where_any_were_predicted(tmp_path: Path) -> None:
+    store = Store(settings_in(tmp_path).url)
+    summary = study_summary(store, without_success(store), now=9.0).to_json()
+    store.close()
+    assert "step times" not in closing_line(summary)
+    known = {**summary, "step_error_pct": {"median": 17.4, "max": 42.0}}
+    words = "step times, predicted for gangs alone on their hosts, within 17 % (median), 42 % (worst)"
+    assert words in closing_line(known)
+
+
 def test_list_and_status_say_when_no_trial_succeeded(tmp_path: Path, scamp: Scamp) -> None:
     with served(settings_in(tmp_path, port=free_port())) as (url, store):
         study = without_success(store)

@@ -148,6 +148,9 @@ def test_a_gang_of_one_trains_and_reports_in_order(world: World) -> None:
     assert (attempt.outcome, attempt.detail) == (Outcome.DONE, "")
     assert [metric.step for metric in world.store.metrics(order.trial_id)] == [10, 20, 30]
     assert attempt.checkpoint_step == 30 and attempt.measured_bytes > 0
+    assert attempt.timed_steps == 27 and attempt.measured_step_seconds is not None
+    assert 0 < attempt.measured_step_seconds < 10
+    assert world.store.trial(order.trial_id).measured_step_seconds == attempt.measured_step_seconds
     assert (world.settings.data_dir / "checkpoints" / str(order.trial_id)).is_dir()
 
 

@@ -101,6 +101,16 @@ def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
     assert [effect.demand.learned for effect in others if isinstance(effect, d.Size)] == [{}]
 
 
+def test_a_candidate_is_sized_with_the_past_of_its_family_and_runs_with_the_seconds_of_its_plan() -> None:
+    found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
+    assert [effect.demand.past for effect in found if isinstance(effect, d.Size)] == [(FAILED,)]
+    queued = trial(state=TrialState.QUEUED, attempt=0)
+    assert queued.sized is not None
+    timed = replace(queued, sized=replace(queued.sized, step_seconds=0.6, step_factor=1.5))
+    (begin,) = (effect for effect in effects(trials=[timed]) if isinstance(effect, d.Begin))
+    assert (begin.attempt.predicted_step_seconds, begin.attempt.step_factor) == (0.6, 1.5)
+
+
 def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
     found, _ = learning(FAILED, state=TrialState.QUEUED)
     move = only_move(found)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from estimators.learning import Learned
+from estimators.devices.assumed import ASSUMED_CPU
+from estimators.learning import Ending, Learned, Run
 from estimators.model import Candidate, Layout
 from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
@@ -126,6 +127,31 @@ def test_what_the_family_has_learned_is_reserved_and_said(sizing: Sizing) -> Non
     assert raised.reason.endswith(words)
     other = sizing.size(small, learned=replace(learned, layout=Layout(dp_shard=2)))
     assert other == plain, "what two ranks need says nothing about one"
+
+
+@pytest.fixture
+def timing(folder: Path, blobs: MemoryBlobs, sizing: Sizing) -> Iterator[Sizing]:
+    """One that knows the speed of its devices."""
+    sizer = ProcessSizer(blobs, folder, kind_of=lambda cluster: ASSUMED_CPU)
+    yield Sizing(sizer)
+    sizer.close()
+
+
+def test_the_seconds_of_a_step_are_predicted_and_corrected_by_what_the_family_took(
+    sizing: Sizing, timing: Sizing
+) -> None:
+    small = {"depth": 4, "width": 64, "batch": 64}
+    unknown, plain = sizing.size(small), timing.size(small)
+    assert isinstance(unknown, Sized) and isinstance(plain, Sized)
+    assert unknown.step_seconds is None and "step times" not in unknown.reason
+    assert plain.step_seconds is not None and 1e-3 < plain.step_seconds < 1.0 and plain.step_factor == 1.0
+    run = Run(
+        0, Layout(), ("virtual",), 1, 0, 2, 1, Ending.FINISHED, 1, plain.step_seconds, 1.0, 1.3 * plain.step_seconds
+    )
+    slow = timing.size(small, past=[replace(run, trial_id=number) for number in range(3)])
+    assert isinstance(slow, Sized) and slow.plan == plain.plan
+    assert slow.step_seconds == pytest.approx(1.3 * plain.step_seconds) and slow.step_factor == pytest.approx(1.3)
+    assert slow.reason == plain.reason + "; step times × 1.3 as measured on 3 trials of this family (one rank)"
 
 
 def test_a_failure_of_its_own_counts_where_it_asks_for_more(sizing: Sizing) -> None:

@@ -95,6 +95,11 @@ def test_what_was_learned_corrects_the_prediction_and_is_said() -> None:
     assert found.reason == "fits; step times × 1.3 as measured on 5 trials of this family (FSDP)"
 
 
+def test_a_prediction_that_was_right_is_not_worth_a_word() -> None:
+    found = timed(sized(Plan(4)), of_plan(Plan(4), 2.0), KIND, {"one rank": SlowDown(1.02, 5)})
+    assert (found.step_seconds, found.reason) == (9.0 * 1.02, "fits")
+
+
 def test_what_other_kinds_of_ways_taught_does_not_change_what_is_predicted() -> None:
     plan = Plan(4, dp_shard=4)
     found = timed(sized(plan), of_plan(plan, 2.0), TWO_CORES, {"pipeline": SlowDown(2.6, 5)})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
 from estimators.learning import Ending, Run
 from estimators.model import MIB, Layout
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
@@ -137,7 +139,7 @@ def test_the_past_of_a_family_has_its_step_times(store: Store) -> None:
     assert store.report(trial_id, 1, "t", measured_bytes=9, step_seconds=0.8, timed_steps=4, now=3.0)
     (run,) = store.family_runs("f", 10)
     assert (run.predicted_step_seconds, run.step_factor, run.measured_step_seconds) == (0.6, 1.5, 0.8)
-    assert run.step_ratio == 2.0, "over what was predicted without what was learned"
+    assert run.step_ratio == pytest.approx(2.0), "over what was predicted without what was learned"
 
 
 def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None:
