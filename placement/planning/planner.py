@@ -15,7 +15,8 @@ seconds. While other candidates wait for devices, this trains the most candidate
 3. in each way the micro-batch is the largest that fits: accumulating over smaller ones costs no FLOPs, but smaller
    kernels use the device less well.
 
-The fewest device-seconds leave devices idle when few candidates are left.
+Where there are more devices than candidates, each candidate has a *share* of several devices. An idle device is worth
+nothing, so then the plan with the shortest step on at most that many devices comes first.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ from placement.planning.transformation import list_ways
 
 TOLERANCE = 1.3
 """Ways whose peak by units is at most this many times the memory of a device are traced: that peak is a rough one."""
+
+WORTH = math.log2(1 / 0.9)
+"""A wider plan is preferred where each doubling of its ranks shortens the step by a tenth: predictions are not exact,
+and more ranks fail more often."""
 
 MOST_SIZES = 3
 """Most numbers of micro-batches that are traced for one pipeline. Each needs a trace of every stage."""
@@ -129,22 +134,32 @@ class Option:
 
 
 def choose(
-    profile: ModelProfile, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA, kind: DeviceKind | None = None
+    profile: ModelProfile,
+    *,
+    batch: int,
+    cluster: Cluster,
+    extra: Extra = NO_EXTRA,
+    kind: DeviceKind | None = None,
+    share: int = 1,
 ) -> ChosenPlan | Untraced | NoPlan:
     """Choose the plan for ``batch`` samples per optimizer step.
 
     ``extra`` bytes per rank, and the margin for these devices, are added to every prediction. ``kind`` gives the speed
-    of the devices and of their links, by which plans are ordered; if it is None, that of a CPU is assumed. Raises
-    ValueError for an empty cluster: a candidate is not infeasible merely because the devices are not there yet.
+    of the devices and of their links, by which plans are ordered; if it is None, that of a CPU is assumed, and
+    ``share`` does not count. ``share`` is the number of devices for each candidate. Raises ValueError for an empty
+    cluster: a candidate is not infeasible merely because the devices are not there yet.
     """
     request = _Request(profile, batch, cluster, extra)
     if Layout() not in profile.curves:
         return Untraced(Layout())
     rows = _rows(request, profile, kind or ASSUMED_CPU)
-    answer = pick(_examined(request, rows, profile), batch=batch, cluster=cluster)
+    wide = _fastest(rows, kind, share) if kind is not None and share > 1 else []
+    answer = pick(_examined(request, rows, wide, profile), batch=batch, cluster=cluster)
     if not isinstance(answer, ChosenPlan):
         return answer
-    return replace(answer, options=(*answer.options, *_faster(rows, answer)))
+    is_wide = any(row.way == Spread(**answer.plan.values) for row in wide)
+    why = f"; the fastest on at most {share} devices, which there are for each candidate" if is_wide else ""
+    return replace(answer, reason=answer.reason + why, options=(*answer.options, *_faster(rows, answer)))
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
@@ -280,15 +295,28 @@ def _rows(request: _Request, profile: ModelProfile, kind: DeviceKind) -> list[_R
     return [row for way, mib in ways if (row := _Row.of(request, pricer, way, mib)) is not None]
 
 
-def _examined(request: _Request, rows: Sequence[_Row], profile: ModelProfile) -> Iterator[Option | Untraced]:
-    """The options in the order of preference: one rank, then those that may fit, by device-seconds."""
+def _fastest(rows: Sequence[_Row], kind: DeviceKind, share: int) -> list[_Row]:
+    """The ways on at most ``share`` devices that by their units fit, the fastest first."""
+
+    def seconds(row: _Row) -> float:
+        num_ranks = row.way.world_size
+        return row.price.seconds * kind.sharing(num_ranks) * math.pow(num_ranks, WORTH)
+
+    return sorted((row for row in rows if row.way.world_size <= share and row.need <= 1), key=seconds)
+
+
+def _examined(
+    request: _Request, rows: Sequence[_Row], wide: Sequence[_Row], profile: ModelProfile
+) -> Iterator[Option | Untraced]:
+    """The options in the order of preference: ``wide`` ones, one rank, then those that may fit, by device-seconds."""
     plain = next((row for row in rows if row.way == Spread()), None)
-    if plain is not None:
-        yield plain.best()
+    for row in (*wide, *([plain] if plain is not None else [])):
+        if not any(layout in profile.refusals for layout in row.layouts):
+            yield row.best()
     for degree, offered_mib in degrees(request.cluster):
         if (refused := request.states_alone(Spread(dp_shard=degree), offered_mib)) is not None:
             yield refused
-    for row in _worth_a_trace([row for row in rows if row is not plain]):
+    for row in _worth_a_trace([row for row in rows if row is not plain and row not in wide]):
         if not any(layout in profile.refusals for layout in row.layouts):
             yield row.best()
 

@@ -85,12 +85,14 @@ class Demand:
     """A candidate to be sized.
 
     ``own`` are the bytes beyond the traced peak that its own out-of-memory errors require, and ``learned`` are the
-    corrections of its family, both under each layout that has any.
+    corrections of its family, both under each layout that has any. ``share`` is the number of devices for each of the
+    candidates that may run at the same time.
     """
 
     candidate: Candidate
     own: Mapping[Layout, int] = field(default_factory=dict)
     learned: Mapping[Layout, Learned] = field(default_factory=dict)
+    share: int = 1
 
     def learned_bytes(self, layout: Layout) -> int:
         """Bytes that the family has learned to add under ``layout``."""

@@ -41,6 +41,7 @@ class Planner(Protocol):
         cluster: Cluster,
         extra: Extra = NO_EXTRA,
         kind: DeviceKind | None = None,
+        share: int = 1,
     ) -> ChosenPlan | Untraced | NoPlan: ...
 
 
@@ -195,7 +196,8 @@ class ProcessSizer:
 
     def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
         def ask(extra: Extra) -> ChosenPlan | Untraced | NoPlan:
-            return self._planner(profile, batch=batch, cluster=cluster, extra=extra, kind=self._kind_of(cluster))
+            kind = self._kind_of(cluster)
+            return self._planner(profile, batch=batch, cluster=cluster, extra=extra, kind=kind, share=demand.share)
 
         match choose_learned(ask, demand.own, demand.learned):
             case Untraced(layout):

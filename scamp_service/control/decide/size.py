@@ -18,6 +18,7 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     A trial with a plan becomes QUEUED, one that fits nowhere INFEASIBLE, and one whose workload fails FAILED. Trials of
     stopped studies are cancelled.
     """
+    share = max(1, len(s.cluster.devices) // max(1, s.num_competing))
     for trial in s.trials:
         if trial.state is not TrialState.WAITING:
             continue
@@ -37,4 +38,5 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
             case None if s.cluster.devices:
                 own = own_need(s.failures.get(trial.id, ()))
-                yield Size(trial, Demand(study.candidate(trial), own, learned.get(study.family(trial), {})))
+                corrections = learned.get(study.family(trial), {})
+                yield Size(trial, Demand(study.candidate(trial), own, corrections, share))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from estimators.axes import Spread
 from estimators.devices.assumed import ASSUMED_LINKS
-from estimators.devices.kind import DeviceKind, Rate
+from estimators.devices.kind import DeviceKind, Figure, Rate
 from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, predict
 from estimators.model import INDIVISIBLE, MIB, Divisions, Layout, PeakCurve, Plan
 from estimators.peaks.envelope import Envelope, Line, PeakTable
@@ -81,11 +81,18 @@ class Model:
     def profile(self) -> ModelProfile:
         return profile(self.state, self.sample, self.divisions)
 
-    def choose(self, batch: int, devices: Cluster = FOUR, extra: Extra = NO_EXTRA) -> ChosenPlan | NoPlan:
+    def choose(
+        self,
+        batch: int,
+        devices: Cluster = FOUR,
+        extra: Extra = NO_EXTRA,
+        kind: DeviceKind | None = SPEED,
+        share: int = 1,
+    ) -> ChosenPlan | NoPlan:
         """As the caller does: trace what is asked for, and ask again."""
         known = self.profile
         while True:
-            answer = choose(known, batch=batch, cluster=devices, extra=extra, kind=SPEED)
+            answer = choose(known, batch=batch, cluster=devices, extra=extra, kind=kind, share=share)
             if not isinstance(answer, Untraced):
                 return answer
             assert answer.layout not in known.curves, f"{answer.layout} was traced already"
@@ -96,8 +103,15 @@ class Model:
             else:
                 known = known.with_curve(answer.layout, self.curve(answer.layout))
 
-    def chosen(self, batch: int, devices: Cluster = FOUR, extra: Extra = NO_EXTRA) -> ChosenPlan:
-        answer = self.choose(batch, devices, extra)
+    def chosen(
+        self,
+        batch: int,
+        devices: Cluster = FOUR,
+        extra: Extra = NO_EXTRA,
+        kind: DeviceKind | None = SPEED,
+        share: int = 1,
+    ) -> ChosenPlan:
+        answer = self.choose(batch, devices, extra, kind, share)
         assert isinstance(answer, ChosenPlan), answer
         return answer
 
@@ -153,6 +167,24 @@ def test_a_pipeline_holds_fewer_layers_and_says_so() -> None:
     choice = narrow.chosen(batch=7)
     assert choice.plan.pp == 4 and choice.plan.batch == 7
     assert "1f1b pipeline of 4 stages" in choice.reason
+
+
+def test_the_fastest_plan_comes_first_where_there_are_several_devices_for_each_candidate() -> None:
+    model = Model(state=10, sample=1)
+    assert model.chosen(batch=8).plan.world_size == 1
+    assert model.chosen(batch=8, share=2).plan.world_size == 2
+    wide = model.chosen(batch=8, share=5)
+    assert wide.plan.world_size == 4
+    assert wide.reason.endswith("; the fastest on at most 5 devices, which there are for each candidate")
+    slow = replace(SPEED, rates={"matmul": Rate(0.0, 1e-12, 0.0)})
+    assert model.chosen(batch=8, share=4, kind=slow).plan.world_size == 1, "communication takes longer than the work"
+    shared = replace(SPEED, cores=Figure(1, "assumed", "one core"))
+    assert model.chosen(batch=8, share=4, kind=shared).plan.world_size == 1, "its ranks would only wait for the core"
+    assert model.chosen(batch=8, share=4, kind=None).plan.world_size == 1, "an assumed speed is no reason"
+
+
+def test_a_candidate_that_needs_more_devices_than_its_share_gets_them() -> None:
+    assert Model(state=150, sample=0.5).chosen(batch=32, share=2).plan.world_size == 4
 
 
 def test_a_way_that_cannot_be_traced_is_passed_over() -> None:

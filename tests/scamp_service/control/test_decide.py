@@ -101,6 +101,21 @@ def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
     assert [effect.demand.learned for effect in others if isinstance(effect, d.Size)] == [{}]
 
 
+def test_a_candidate_is_sized_for_its_share_of_the_devices() -> None:
+    devices = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(8)))
+    waiting = [trial(id=number, state=TrialState.WAITING, plan=None, attempt=0) for number in (1, 2)]
+
+    def shares(**changes: Any) -> set[int]:
+        rules = {1: study(**changes)}
+        found = effects(trials=waiting, cluster=devices, studies=rules)
+        return {effect.demand.share for effect in found if isinstance(effect, d.Size)}
+
+    assert shares(max_trials=2, num_trials=2) == {4}
+    assert shares(max_trials=20, num_trials=2) == {1}, "there will be more candidates than devices"
+    assert shares(max_trials=20, num_trials=2, max_concurrent=1) == {8}
+    assert shares(max_trials=20, num_trials=2, exhausted=True) == {4}
+
+
 def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
     found, _ = learning(FAILED, state=TrialState.QUEUED)
     move = only_move(found)
