@@ -60,8 +60,9 @@ MOST_SIZES = 3
 class ChosenPlan:
     """The most preferred plan that fits, its cost per rank, and the reason why the one preferred to it was refused.
 
-    ``options`` are the options that were examined, this plan's last, and after it those on more ranks that would be
-    faster, the one with the fewest ranks first. The latter were not traced.
+    ``options`` are cheaper ones that by their units are far too large, then those that were examined, this plan's last,
+    and then those on more ranks that would be faster, the one with the fewest ranks first. Only examined ones were
+    traced.
     """
 
     plan: Plan
@@ -159,7 +160,8 @@ def choose(
         return answer
     is_wide = any(row.way == Spread(**answer.plan.values) for row in wide)
     why = f"; the fastest on at most {share} devices, which there are for each candidate" if is_wide else ""
-    return replace(answer, reason=answer.reason + why, options=(*answer.options, *_faster(rows, answer)))
+    options = (*_too_large(rows, answer), *answer.options, *_faster(rows, answer))
+    return replace(answer, reason=answer.reason + why, options=options)
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
@@ -319,6 +321,18 @@ def _examined(
     for row in _worth_a_trace([row for row in rows if row is not plain and row not in wide]):
         if not any(layout in profile.refusals for layout in row.layouts):
             yield row.best()
+
+
+def _too_large(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
+    """For each number of ranks, the cheapest option that was left out because by its units it is far too large."""
+    device_seconds = chosen.options[-1].device_seconds or 0.0
+    seen: set[int] = set()
+    for row in sorted(rows, key=lambda row: row.order):
+        num_ranks = row.way.world_size
+        is_cheaper = row.price.seconds * num_ranks < device_seconds
+        if row.need > TOLERANCE and is_cheaper and num_ranks > 1 and num_ranks not in seen:
+            seen.add(num_ranks)
+            yield row.by_units()
 
 
 def _faster(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
