@@ -159,6 +159,18 @@ def test_a_lost_gang_is_queued_again_until_the_budget_is_spent() -> None:
     assert move.to is TrialState.FAILED and "rank 1 was killed" in move.changes["reason"]
 
 
+def test_an_attempt_whose_ranks_died_is_recorded_as_lost_with_the_reason() -> None:
+    for gangs, why in (
+        ({}, "all its ranks disappeared"),
+        ({"1/1": GangStatus(GangState.BROKEN, "rank 1 died")}, "rank 1 died"),
+    ):
+        found = effects(trials=[trial()], attempts=[attempt()], gangs=gangs)
+        (moved,) = [effect for effect in found if isinstance(effect, d.MoveAttempt)]
+        assert moved.to is AttemptState.STOPPING and moved.changes == {"outcome": Outcome.LOST, "detail": why}
+        again = effects(trials=[trial()], attempts=[attempt(outcome=Outcome.LOST, detail=why)], gangs={})
+        assert why in only_move(again).changes["reason"], "the controller may die between the two moves"
+
+
 def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_token() -> None:
     found = effects(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)])
     launch = found[0]
