@@ -81,9 +81,13 @@ def all_devices(
     cluster: Cluster,
     extra: Extra = NO_EXTRA,
     kind: DeviceKind | None = None,
+    share: int = 1,
     slow_downs: SlowDowns = NO_SLOW_DOWNS,
 ) -> ChosenPlan | Untraced | NoPlan:
-    """The static planner: all devices for every trial, no recompute if that fits, and the largest micro-batch."""
+    """The static planner: all devices for every trial, no recompute if that fits, and the largest micro-batch.
+
+    Speeds and shares of devices do not count.
+    """
     degree = len(cluster.devices)
     capacity_mib = min(device.capacity_mib for device in cluster.devices)
     per_rank = batch // degree

@@ -11,12 +11,16 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on busy cores its threads wait for each other, spinning
 
+import hypothesis
 import pytest
 
 from tests.processes import PATIENCE_SECONDS, environment
 from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parent.parent
+
+hypothesis.settings.register_profile("no deadline", deadline=None)  # tests time nothing: machines are busy
+hypothesis.settings.load_profile("no deadline")
 
 
 def find_postgres() -> Path | None:

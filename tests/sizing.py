@@ -72,7 +72,7 @@ class Sizing:
         self.num += 1
         own = {Layout(): extra} if extra else {}
         known = {learned.layout: learned} if learned else {}
-        self.sizer.request(self.num, Demand(Candidate(workload, code, params), own, known, past), cluster)
+        self.sizer.request(self.num, Demand(Candidate(workload, code, params), own, known, past=past), cluster)
         return self.num
 
     def end(self, trial: int, seconds: float = 240) -> Sized | Unsized:

@@ -15,7 +15,8 @@ seconds. While other candidates wait for devices, this trains the most candidate
 3. in each way the micro-batch is the largest that fits: accumulating over smaller ones costs no FLOPs, but smaller
    kernels use the device less well.
 
-The fewest device-seconds leave devices idle when few candidates are left.
+Where there are more devices than candidates, each candidate has a *share* of several devices. An idle device is worth
+nothing, so then the plan with the shortest step on at most that many devices comes first.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ from placement.planning.transformation import list_ways
 TOLERANCE = 1.3
 """Ways whose peak by units is at most this many times the memory of a device are traced: that peak is a rough one."""
 
+WORTH = math.log2(1 / 0.9)
+"""A wider plan is preferred where each doubling of its ranks shortens the step by a tenth: predictions are not exact,
+and more ranks fail more often."""
+
 MOST_SIZES = 3
 """Most numbers of micro-batches that are traced for one pipeline. Each needs a trace of every stage."""
 
@@ -59,8 +64,9 @@ NO_SLOW_DOWNS: SlowDowns = MappingProxyType({})
 class ChosenPlan:
     """The most preferred plan that fits, its cost per rank, and the reason why the one preferred to it was refused.
 
-    ``options`` are the options that were examined, this plan's last, and after it those on more ranks that would be
-    faster, the one with the fewest ranks first. The latter were not traced.
+    ``options`` are cheaper ones that by their units are far too large, then those that were examined, this plan's last,
+    and then those on more ranks that would be faster, the one with the fewest ranks first. Only examined ones were
+    traced.
     """
 
     plan: Plan
@@ -139,23 +145,29 @@ def choose(
     cluster: Cluster,
     extra: Extra = NO_EXTRA,
     kind: DeviceKind | None = None,
+    share: int = 1,
     slow_downs: SlowDowns = NO_SLOW_DOWNS,
 ) -> ChosenPlan | Untraced | NoPlan:
     """Choose the plan for ``batch`` samples per optimizer step.
 
     ``extra`` bytes per rank, and the margin for these devices, are added to every prediction. ``kind`` gives the speed
-    of the devices and of their links, by which plans are ordered; if it is None, that of a CPU is assumed. Seconds are
-    multiplied by what the family has learned about them (``slow_downs``). Raises ValueError for an empty cluster: a
-    candidate is not infeasible merely because the devices are not there yet.
+    of the devices and of their links, by which plans are ordered; if it is None, that of a CPU is assumed, and
+    ``share`` does not count. ``share`` is the number of devices for each candidate. ``slow_downs`` are what the family
+    has learned about predicted seconds. Raises ValueError for an empty cluster: a candidate is not infeasible merely
+    because the devices are not there yet.
     """
     request = _Request(profile, batch, cluster, extra)
     if Layout() not in profile.curves:
         return Untraced(Layout())
     rows = _rows(request, profile, kind or ASSUMED_CPU, slow_downs)
-    answer = pick(_examined(request, rows, profile), batch=batch, cluster=cluster)
+    wide = _fastest(rows, kind, share) if kind is not None and share > 1 else []
+    answer = pick(_examined(request, rows, wide, profile), batch=batch, cluster=cluster)
     if not isinstance(answer, ChosenPlan):
         return answer
-    return replace(answer, options=(*answer.options, *_faster(rows, answer)))
+    is_wide = any(row.way == Spread(**answer.plan.values) for row in wide)
+    why = f"; the fastest on at most {share} devices, which there are for each candidate" if is_wide else ""
+    options = (*_too_large(rows, answer), *answer.options, *_faster(rows, answer))
+    return replace(answer, reason=answer.reason + why, options=options)
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
@@ -292,17 +304,46 @@ def _rows(request: _Request, profile: ModelProfile, kind: DeviceKind, slow_downs
     return [replace(row, factor=factor_for(row.way, slow_downs)) for row in rows if row is not None]
 
 
-def _examined(request: _Request, rows: Sequence[_Row], profile: ModelProfile) -> Iterator[Option | Untraced]:
-    """The options in the order of preference: one rank, then those that may fit, by device-seconds."""
+def _fastest(rows: Sequence[_Row], kind: DeviceKind, share: int) -> list[_Row]:
+    """The ways on at most ``share`` devices that by their units fit, the fastest first.
+
+    What was learned does not count: it contains the load of hosts that were busy, which one rank felt more than a gang
+    that filled its host, and here devices are idle.
+    """
+
+    def seconds(row: _Row) -> float:
+        num_ranks = row.way.world_size
+        return row.price.seconds * kind.sharing(num_ranks) * math.pow(num_ranks, WORTH)
+
+    return sorted((row for row in rows if row.way.world_size <= share and row.need <= 1), key=seconds)
+
+
+def _examined(
+    request: _Request, rows: Sequence[_Row], wide: Sequence[_Row], profile: ModelProfile
+) -> Iterator[Option | Untraced]:
+    """The options in the order of preference: ``wide`` ones, one rank, then those that may fit, by device-seconds."""
     plain = next((row for row in rows if row.way == Spread()), None)
-    if plain is not None:
-        yield plain.best()
+    for row in (*wide, *([plain] if plain is not None else [])):
+        if not any(layout in profile.refusals for layout in row.layouts):
+            yield row.best()
     for degree, offered_mib in degrees(request.cluster):
         if (refused := request.states_alone(Spread(dp_shard=degree), offered_mib)) is not None:
             yield refused
-    for row in _worth_a_trace([row for row in rows if row is not plain]):
+    for row in _worth_a_trace([row for row in rows if row is not plain and row not in wide]):
         if not any(layout in profile.refusals for layout in row.layouts):
             yield row.best()
+
+
+def _too_large(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
+    """For each number of ranks, the cheapest option that was left out because by its units it is far too large."""
+    device_seconds = chosen.options[-1].device_seconds or 0.0
+    seen: set[int] = set()
+    for row in sorted(rows, key=lambda row: row.order):
+        num_ranks = row.way.world_size
+        is_cheaper = row.learned_price.seconds * num_ranks < device_seconds
+        if row.need > TOLERANCE and is_cheaper and num_ranks > 1 and num_ranks not in seen:
+            seen.add(num_ranks)
+            yield row.by_units()
 
 
 def _faster(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:

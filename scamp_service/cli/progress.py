@@ -77,7 +77,8 @@ def closing_line(summary: Mapping[str, Any]) -> str:
     states = ", ".join(f"{count} {state.lower()}" for state, count in summary["trials"].items())
     words = [summary["state_text"]] if summary["no_success"] else []
     words += [f"{states} in {summary['wall_seconds']:.0f} s", f"ranks: {degrees or 'none'}"]
-    words.append(f"up to {summary['colocated']} gangs on one device; {summary['healed']} healed after out of memory")
+    colocated = _plural(summary["colocated"], "gang")
+    words.append(f"up to {colocated} on one device; {summary['healed']} healed after out of memory")
     if summary["spared"]:
         spared = _plural(summary["spared"], "trial")
         words.append(f"{spared} ran with memory learned from earlier trials and did not run out of memory")

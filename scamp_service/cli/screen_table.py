@@ -13,7 +13,7 @@ from scamp_service.sizing.screening import Screened, Screening
 
 
 def as_table(screening: Screening) -> Table:
-    """One row for each number of ranks that a study would choose, with the medians of the candidates in it."""
+    """One row for each number of ranks that was chosen, with the medians of the candidates in it."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ["ranks", "candidates", "recompute", "accumulate", "micro-batch", "reserve MiB"]:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -47,6 +47,8 @@ def footnotes(screening: Screening, kind: DeviceKind | None) -> Iterator[str]:
         yield f"{by_formula} candidates predicted by formulas fitted to {examples}{checked}"
     for why in sorted(set(screening.alone.values())):
         yield f"{sum(one == why for one in screening.alone.values())} traced one by one: {why}"
+    if num_dearer := sum(one.may_be_cheaper for one in screening.candidates):
+        yield f"{num_dearer} with recompute or on several ranks: a study may find a cheaper plan (`scamp estimate`)"
     refused = [one for one in screening.candidates if one.refused]
     if refused:
         yield f"{len(refused)} refused by the workload, the first with: {_first_line(refused[0])}"

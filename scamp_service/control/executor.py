@@ -85,13 +85,15 @@ class Demand:
     """A candidate to be sized.
 
     ``own`` are the bytes beyond the traced peak that its own out-of-memory errors require, and ``learned`` are the
-    corrections of its family, both under each layout that has any. ``past`` are the runs of its family, whose times
-    correct the predicted seconds of a step.
+    corrections of its family, both under each layout that has any. ``share`` is the number of devices for each of the
+    candidates that may run at the same time. ``past`` are the runs of its family, whose times correct the predicted
+    seconds of a step.
     """
 
     candidate: Candidate
     own: Mapping[Layout, int] = field(default_factory=dict)
     learned: Mapping[Layout, Learned] = field(default_factory=dict)
+    share: int = 1
     past: Sequence[Run] = ()
 
     def learned_bytes(self, layout: Layout) -> int:

@@ -36,9 +36,11 @@ from scamp_service.study.user_code import check_code
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """A candidate, the best plan of each degree and recompute setting, and the plan that a study would choose.
+    """A candidate, its best plan on one rank and under FSDP at each degree with and without recompute, and a choice.
 
-    ``refused`` is the reason why the workload refuses the parameters; then there are no ``options`` and no ``choice``.
+    The choice is that of a study if the candidate was traced alone, or if one rank fits without recompute. Otherwise it
+    is the option with the fewest ranks, and a study may find a cheaper plan. ``refused`` is the reason why the
+    workload refuses the parameters; then there are no ``options`` and no ``choice``.
     """
 
     params: Json
@@ -46,6 +48,13 @@ class Screened:
     options: Sequence[Option] = ()
     choice: ChosenPlan | NoPlan | None = None
     refused: str = ""
+    by_formula: bool = False
+
+    @property
+    def may_be_cheaper(self) -> bool:
+        """Whether a study may choose a plan with fewer device-seconds."""
+        plan = self.choice.plan if isinstance(self.choice, ChosenPlan) else None
+        return self.by_formula and plan is not None and (plan.world_size > 1 or plan.recompute)
 
     def to_json(self) -> dict[str, Any]:
         """One candidate of ``scamp screen --json``."""
@@ -58,6 +67,7 @@ class Screened:
             "peak_bytes": chosen.prediction.peak_bytes if chosen else None,
             "reserved_mib": chosen.prediction.reserved_mib if chosen else None,
             "reason": self.choice.reason if self.choice else self.refused,
+            "may_be_cheaper": self.may_be_cheaper,
             "options": [
                 {
                     "plan": option.plan.to_json(),
@@ -85,7 +95,7 @@ class Screening:
 
 
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
-OTHER_PLANS = "one rank does not fit, and the formulas know no time of other plans"
+OTHER_PLANS = "they fit neither on one rank nor under FSDP, and there are no formulas for other plans"
 
 
 def screen(
@@ -153,17 +163,16 @@ def _batches(finder: BlueprintFinder, candidates: Sequence[Json]) -> list[int | 
 
 
 def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster) -> Screened | None:
-    """The candidate if one rank fits, or if not even its model states fit; None if its other plans must be compared."""
+    """The candidate's plan on one rank, or under FSDP; None if none fits, and other plans must be traced."""
     assert isinstance(batch, int)
     options = list_options(peaks, batch=batch, cluster=cluster)
     known = [option for option in options if isinstance(option, Option)]
     assert len(known) == len(options), "blueprints know all layouts"
-    examined = known[:1] if known[0].fits else known
-    if examined is known and not all(option.states_alone for option in known):
+    choice = pick(known, batch=batch, cluster=cluster)
+    if isinstance(choice, NoPlan) and not all(option.states_alone for option in known):
         return None
-    choice = pick(examined, batch=batch, cluster=cluster)
     assert not isinstance(choice, Untraced)
-    return Screened(params, batch, known, choice)
+    return Screened(params, batch, known, choice, by_formula=True)
 
 
 def _peaks(

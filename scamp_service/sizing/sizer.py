@@ -43,6 +43,7 @@ class Planner(Protocol):
         cluster: Cluster,
         extra: Extra = NO_EXTRA,
         kind: DeviceKind | None = None,
+        share: int = 1,
         slow_downs: SlowDowns = NO_SLOW_DOWNS,
     ) -> ChosenPlan | Untraced | NoPlan: ...
 
@@ -201,7 +202,15 @@ class ProcessSizer:
         slow_downs = learn_slow_downs(demand.past, cluster.devices[0].kind, kind.sharing) if kind else NO_SLOW_DOWNS
 
         def ask(extra: Extra) -> ChosenPlan | Untraced | NoPlan:
-            return self._planner(profile, batch=batch, cluster=cluster, extra=extra, kind=kind, slow_downs=slow_downs)
+            return self._planner(
+                profile,
+                batch=batch,
+                cluster=cluster,
+                extra=extra,
+                kind=kind,
+                share=demand.share,
+                slow_downs=slow_downs,
+            )
 
         match choose_learned(ask, demand.own, demand.learned):
             case Untraced(layout):

@@ -18,6 +18,7 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     A trial with a plan becomes QUEUED, one that fits nowhere INFEASIBLE, and one whose workload fails FAILED. Trials of
     stopped studies are cancelled.
     """
+    share = max(1, len(s.cluster.devices) // max(1, s.num_competing))
     for trial in s.trials:
         if trial.state is not TrialState.WAITING:
             continue
@@ -37,5 +38,5 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
             case None if s.cluster.devices:
                 own, family = own_need(s.failures.get(trial.id, ())), study.family(trial)
-                demand = Demand(study.candidate(trial), own, learned.get(family, {}), s.past.get(family, ()))
-                yield Size(trial, demand)
+                corrections, past = learned.get(family, {}), s.past.get(family, ())
+                yield Size(trial, Demand(study.candidate(trial), own, corrections, share, past))

@@ -76,3 +76,14 @@ class Snapshot:
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
     failures: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # waiting trial → its own runs
     max_gangs_per_device: int = 4
+
+    @property
+    def num_competing(self) -> int:
+        """Candidates that may run at the same time: those of each running study that have not ended or been proposed
+        yet, as far as it allows so many at once."""
+        total = 0
+        for study in self.studies.values():
+            live = sum(trial.study_id == study.id for trial in self.trials)
+            yet = study.max_trials - study.num_trials if study.wants_trials else 0
+            total += min(live + yet, study.max_concurrent or live + yet)
+        return total

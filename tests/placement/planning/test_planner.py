@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from estimators.axes import Spread
 from estimators.devices.assumed import ASSUMED_LINKS
-from estimators.devices.kind import DeviceKind, Rate
+from estimators.devices.kind import DeviceKind, Figure, Rate
 from estimators.learned_seconds import SlowDown, way_kind
 from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, predict
 from estimators.model import INDIVISIBLE, MIB, Divisions, Layout, PeakCurve, Plan
@@ -83,11 +83,26 @@ class Model:
     def profile(self) -> ModelProfile:
         return profile(self.state, self.sample, self.divisions)
 
-    def choose(self, batch: int, devices: Cluster = FOUR, extra: Extra = NO_EXTRA) -> ChosenPlan | NoPlan:
+    def choose(
+        self,
+        batch: int,
+        devices: Cluster = FOUR,
+        extra: Extra = NO_EXTRA,
+        kind: DeviceKind | None = SPEED,
+        share: int = 1,
+    ) -> ChosenPlan | NoPlan:
         """As the caller does: trace what is asked for, and ask again."""
         known = self.profile
         while True:
-            answer = choose(known, batch=batch, cluster=devices, extra=extra, kind=SPEED, slow_downs=self.slow_downs)
+            answer = choose(
+                known,
+                batch=batch,
+                cluster=devices,
+                extra=extra,
+                kind=kind,
+                share=share,
+                slow_downs=self.slow_downs,
+            )
             if not isinstance(answer, Untraced):
                 return answer
             assert answer.layout not in known.curves, f"{answer.layout} was traced already"
@@ -98,8 +113,15 @@ class Model:
             else:
                 known = known.with_curve(answer.layout, self.curve(answer.layout))
 
-    def chosen(self, batch: int, devices: Cluster = FOUR, extra: Extra = NO_EXTRA) -> ChosenPlan:
-        answer = self.choose(batch, devices, extra)
+    def chosen(
+        self,
+        batch: int,
+        devices: Cluster = FOUR,
+        extra: Extra = NO_EXTRA,
+        kind: DeviceKind | None = SPEED,
+        share: int = 1,
+    ) -> ChosenPlan:
+        answer = self.choose(batch, devices, extra, kind, share)
         assert isinstance(answer, ChosenPlan), answer
         return answer
 
@@ -173,7 +195,8 @@ def test_factors_that_are_equal_for_all_ways_change_no_plan(
         assert slowed == usual
         return
     assert (slowed.plan, slowed.prediction, slowed.reason) == (usual.plan, usual.prediction, usual.reason)
-    for one, other in zip(slowed.options, usual.options, strict=True):
+    examined = ([option for option in chosen.options if not option.by_units] for chosen in (slowed, usual))
+    for one, other in zip(*examined, strict=True):
         assert one.plan == other.plan and (one.price is None) == (other.price is None)
         if one.price and other.price:
             assert one.price.seconds == pytest.approx(factor * other.price.seconds)
@@ -191,6 +214,30 @@ def test_a_kind_of_way_that_was_slower_than_predicted_gives_way_to_one_that_was_
 def test_one_rank_goes_first_however_slow_it_was() -> None:
     known = {"FSDP": SlowDown(1.0, 3), "one rank": SlowDown(9.0, 3)}
     assert Model(30, 1, slow_downs=known).chosen(batch=32).plan == Plan(32)
+
+
+def test_the_fastest_plan_comes_first_where_there_are_several_devices_for_each_candidate() -> None:
+    model = Model(state=10, sample=1)
+    assert model.chosen(batch=8).plan.world_size == 1
+    assert model.chosen(batch=8, share=2).plan.world_size == 2
+    wide = model.chosen(batch=8, share=5)
+    assert wide.plan.world_size == 4
+    assert wide.reason.endswith("; the fastest on at most 5 devices, which there are for each candidate")
+    slow = replace(SPEED, rates={"matmul": Rate(0.0, 1e-12, 0.0)})
+    assert model.chosen(batch=8, share=4, kind=slow).plan.world_size == 1, "communication takes longer than the work"
+    shared = replace(SPEED, cores=Figure(1, "assumed", "one core"))
+    assert model.chosen(batch=8, share=4, kind=shared).plan.world_size == 1, "its ranks would only wait for the core"
+    assert model.chosen(batch=8, share=4, kind=None).plan.world_size == 1, "an assumed speed is no reason"
+
+
+def test_what_was_learned_on_busy_devices_does_not_count_where_some_are_idle() -> None:
+    known = {"one rank": SlowDown(4.0, 9), "FSDP": SlowDown(1.0, 3)}
+    slow = replace(SPEED, rates={"matmul": Rate(0.0, 1e-12, 0.0)})
+    assert Model(10, 1, slow_downs=known).chosen(batch=8, share=4, kind=slow).plan.world_size == 1
+
+
+def test_a_candidate_that_needs_more_devices_than_its_share_gets_them() -> None:
+    assert Model(state=150, sample=0.5).chosen(batch=32, share=2).plan.world_size == 4
 
 
 def test_a_way_that_cannot_be_traced_is_passed_over() -> None:

@@ -111,6 +111,21 @@ def test_a_candidate_is_sized_with_the_past_of_its_family_and_runs_with_the_seco
     assert (begin.attempt.predicted_step_seconds, begin.attempt.step_factor) == (0.6, 1.5)
 
 
+def test_a_candidate_is_sized_for_its_share_of_the_devices() -> None:
+    devices = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(8)))
+    waiting = [trial(id=number, state=TrialState.WAITING, plan=None, attempt=0) for number in (1, 2)]
+
+    def shares(**changes: Any) -> set[int]:
+        rules = {1: study(**changes)}
+        found = effects(trials=waiting, cluster=devices, studies=rules)
+        return {effect.demand.share for effect in found if isinstance(effect, d.Size)}
+
+    assert shares(max_trials=2, num_trials=2) == {4}
+    assert shares(max_trials=20, num_trials=2) == {1}, "there will be more candidates than devices"
+    assert shares(max_trials=20, num_trials=2, max_concurrent=1) == {8}
+    assert shares(max_trials=20, num_trials=2, exhausted=True) == {4}
+
+
 def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
     found, _ = learning(FAILED, state=TrialState.QUEUED)
     move = only_move(found)
@@ -152,6 +167,18 @@ def test_a_lost_gang_is_queued_again_until_the_budget_is_spent() -> None:
     broken = {"1/1": GangStatus(GangState.BROKEN, "rank 1 was killed")}
     move = only_move(effects(trials=[trial(num_lost=2)], attempts=[attempt()], gangs=broken))
     assert move.to is TrialState.FAILED and "rank 1 was killed" in move.changes["reason"]
+
+
+def test_an_attempt_whose_ranks_died_is_recorded_as_lost_with_the_reason() -> None:
+    for gangs, why in (
+        ({}, "all its ranks disappeared"),
+        ({"1/1": GangStatus(GangState.BROKEN, "rank 1 died")}, "rank 1 died"),
+    ):
+        found = effects(trials=[trial()], attempts=[attempt()], gangs=gangs)
+        (moved,) = [effect for effect in found if isinstance(effect, d.MoveAttempt)]
+        assert moved.to is AttemptState.STOPPING and moved.changes == {"outcome": Outcome.LOST, "detail": why}
+        again = effects(trials=[trial()], attempts=[attempt(outcome=Outcome.LOST, detail=why)], gangs={})
+        assert why in only_move(again).changes["reason"], "the controller may die between the two moves"
 
 
 def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_token() -> None:
