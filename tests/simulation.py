@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from estimators.learned_seconds import learn_slow_downs, way_kind
 from estimators.memory import Extra
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Cluster, Device
@@ -66,6 +67,11 @@ def truth_mib(params: Json) -> int:
 def tensors_mib(params: Json) -> int:
     """What is measured in an early step; the sizer predicts less where the trace has ``missed`` some."""
     return int(params["mib"]) + int(params.get("missed", 0))
+
+
+def step_seconds(params: Json) -> float:
+    """What a step really takes; the sizer predicts a second."""
+    return float(params.get("slow", 1.0))
 
 
 def objective(trial_id: int, attempt: int, step: int) -> float:
@@ -205,6 +211,8 @@ class SimulatedExecutor:
                 objective=order.metric,
                 measured_bytes=tensors_mib(order.candidate.params) * MIB,
                 checkpoint_step=metric.step,
+                step_seconds=step_seconds(order.candidate.params),
+                timed_steps=metric.step,
                 now=self.clock.now,
             )
             if accepted:
@@ -260,7 +268,9 @@ class SimulatedSizer:
         answer = choose_learned(lambda extra: self._plan(demand.candidate.params, extra), demand.own, demand.learned)
         if isinstance(answer, ChosenPlan):
             learned_bytes = demand.learned_bytes(answer.plan.layout)
-            return Sized("s", answer.plan, answer.prediction, answer.reason, learned_bytes)
+            known = learn_slow_downs(demand.past, "virtual").get(way_kind(answer.plan))
+            factor = known.factor if known else 1.0
+            return Sized("s", answer.plan, answer.prediction, answer.reason, learned_bytes, (), factor, factor)
         return Unsized(answer.reason, infeasible=True)
 
     def _plan(self, params: Json, extra: Extra) -> ChosenPlan | NoPlan:

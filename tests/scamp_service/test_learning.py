@@ -33,7 +33,7 @@ class Forgetful:
 class HiddenMemory(Simulation):
     """One study of one-rank candidates of 20 to 40 MiB by their traces; ``fixed`` says what each needs besides."""
 
-    fixed: Mapping[str, int]
+    fixed: Mapping[str, float]
     max_concurrent: int
     trials: int
     ranks: Sequence[int]
@@ -47,7 +47,7 @@ class HiddenMemory(Simulation):
         ranks: Sequence[int] = (1,),
         faults: Faults = NO_FAULTS,
         after: HiddenMemory | None = None,
-        **fixed: int,
+        **fixed: float,
     ) -> None:
         self.fixed, self.max_concurrent, self.trials, self.ranks = fixed, max_concurrent, trials, ranks
         super().__init__(store, ONE_STUDY, faults)
@@ -159,6 +159,22 @@ def test_what_is_needed_after_all_costs_a_failure_after_16_trials_and_again_afte
     failed = [index for index, attempt in enumerate(learning.attempts()) if attempt.outcome is Outcome.OUT_OF_MEMORY]
     assert len(failed) == 3 and failed[0] == 0
     assert failed[1] >= PATIENCE_TRIALS and failed[2] >= 2 * PATIENCE_TRIALS
+
+
+def test_step_times_are_predicted_as_measured_after_three_trials_and_stay_so(empty: Store) -> None:
+    attempts = HiddenMemory(empty, slow=1.75).attempts()
+    assert {attempt.measured_step_seconds for attempt in attempts} == {1.75}
+    predicted = [attempt.predicted_step_seconds for attempt in attempts]
+    assert predicted[:3] == [1.0] * 3 and predicted[8:] == [1.75] * (TRIALS - 8)
+    assert {attempt.step_factor for attempt in attempts[8:]} == {1.75}, "not learned from its own correction"
+
+
+def test_step_times_of_gangs_say_nothing_about_one_rank(empty: Store) -> None:
+    study = HiddenMemory(empty, trials=24, ranks=(1, 2), slow=1.75)
+    for num_ranks in (1, 2):
+        own = [attempt for attempt in study.attempts() if attempt.plan.world_size == num_ranks]
+        assert len(own) > 8 and [attempt.step_factor for attempt in own[:3]] == [1.0] * 3
+        assert own[-1].step_factor == 1.75
 
 
 def test_what_one_study_has_learned_the_next_one_knows(empty: Store) -> None:
