@@ -5,18 +5,18 @@ depends on the model and on how its ranks divide the work, so factors are learne
 of way. Which trials form one family is decided elsewhere.
 
 **The factor** is the median of measured over predicted seconds, one for each trial; half of the family takes longer.
-Predictions are taken without what was learned before, so that a factor is never learned from itself. A trial says
-nothing about memory here: a step that was timed is exact, however the run ended.
+Predictions are taken without what was learned before, so that a factor is never learned from itself. It does not matter
+how a run ended: its steps were timed anyway.
 
 **Load.** Ranks share the cores of a host without GPUs, and often its devices, with those of other trials. A prediction
 is for a gang alone on its host, and expects its ranks to share the cores among themselves. So a gang as large as the
-host takes what was predicted, while a small one takes longer as soon as others run beside it. Factors would make large
-gangs look better than they are. So they are those of a rank that had a core for itself (``seconds`` / ``sharing``),
-which is also what the planner compares: it assumes that all devices are busy.
+host takes what was predicted, while a small one takes longer as soon as others run beside it: compared like this, large
+gangs would look better than they are. So a factor is relative to a rank that has a core for itself (predicted seconds
+without ``sharing``). The planner compares the same seconds, because it assumes that all devices are busy.
 
 **Unknown ways.** A kind of way without enough trials counts as the slowest known one (``factor_for``). What was never
-measured is so never preferred because of what was learned; as long as a family has run in one kind of way only, all
-factors are equal and the order of plans is that of the predictions.
+measured is never preferred because of what was learned. As long as a family has run in one kind of way only, all
+factors are equal, and the order of plans is that of the predictions.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ class Sized:
     store keeps them apart, so they are empty in a trial that was read.
 
     ``step_seconds`` are those predicted for an optimizer step of the gang alone on its host, times ``step_factor``,
-    which earlier trials of the family have taught (1: none has). None where the speed of the devices is not known.
+    which was learned from earlier trials of the family (1: nothing was). None where the speed of the devices is not
+    known.
     """
 
     structure: str

@@ -48,7 +48,8 @@ def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any
 def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], rows: int = 12) -> Table:
     """Table of the best ``rows`` trials, then all trials without a value, such as failed and infeasible ones.
 
-    A parameter is shown where it differs from the study's ``fixed`` value.
+    A parameter is shown where it differs from the study's ``fixed`` value. Below its MiB a trial has the milliseconds
+    of a step, predicted for the gang alone on its host and measured, if either is known.
     """
     trials, metric = list(trials), spec["objective"]["metric"]
     sign = -1.0 if spec["objective"]["direction"] == "maximize" else 1.0
@@ -59,8 +60,8 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     )
     others = [t for t in trials if t["value"] is None]
     table = Table(title=None, box=None, header_style="dim", pad_edge=False)
-    for heading, right in [("trial", True), ("state", False), (metric, True), ("plan", False), ("MiB pred/meas", True),
-                           ("parameters", False)]:  # fmt: skip
+    for heading, right in [("trial", True), ("state", False), (metric, True), ("plan", False),
+                           ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for trial in [*valued[:rows], *others]:
         table.add_row(*_row(trial, spec["fixed"]))
@@ -134,16 +135,29 @@ def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:
 def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableType]:
     state = trial["state"]
     plan = trial.get("plan_text") or ""
-    memory = ""
+    costs = []
     if trial["expected_bytes"]:
         measured = f"{trial['measured_bytes'] / MIB:.1f}" if trial["measured_bytes"] else "–"
-        memory = f"{trial['expected_bytes'] / MIB:.1f} / {measured}"
+        costs.append(f"{trial['expected_bytes'] / MIB:.1f} / {measured}")
+    if trial["predicted_step_seconds"] or trial["measured_step_seconds"]:
+        costs.append(f"{_ms(trial['predicted_step_seconds'])} / {_ms(trial['measured_step_seconds'])}")
     value = "" if trial["value"] is None else f"{trial['value']:.4f}"
     varied = {name: value for name, value in trial["params"].items() if fixed.get(name) != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
     if trial["value"] is None and trial["reason"]:
         tail += f": {' '.join(trial['reason'].split())[:300]}"
-    return [str(trial["number"]), Text(state.lower(), COLOURS.get(state, "")), value, plan, memory, Text(tail, "dim")]
+    return [
+        str(trial["number"]),
+        Text(state.lower(), COLOURS.get(state, "")),
+        value,
+        plan,
+        "\n".join(costs),
+        Text(tail, "dim"),
+    ]
+
+
+def _ms(seconds: float | None) -> str:
+    return f"{1000 * seconds:.3g}" if seconds and seconds < 1 else f"{1000 * seconds:.0f}" if seconds else "–"
 
 
 def _short(value: Any) -> str:

@@ -53,7 +53,7 @@ def test_three_trials_are_trusted_and_two_are_not() -> None:
     assert learn_slow_downs([*past[1:], replace(past[1], layout=FOUR)], "virtual") == {}, "attempts of two trials"
 
 
-def test_what_was_not_timed_or_not_predicted_teaches_nothing() -> None:
+def test_nothing_is_learned_from_what_was_not_timed_or_not_predicted() -> None:
     past = [run(number, 1.5) for number in range(LEAST_TRIALS)]
     for missing in ({"measured_step_seconds": None}, {"predicted_step_seconds": None}):
         assert factor([replace(past[0], **missing), *past[1:]]) is None  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def test_the_last_attempt_of_a_trial_counts_for_it() -> None:
 def test_learning_from_its_own_corrections_converges_to_the_true_factor(
     true: float, noise: list[float], wild: list[float]
 ) -> None:
-    """Each trial is predicted with what the ones before it taught; a few ran beside something wild."""
+    """Each trial is predicted with what was learned from the ones before it; a few ran beside something wild."""
     past: list[Run] = []
     for number, off in enumerate(noise):
         known = factor(past) or 1.0

@@ -91,7 +91,7 @@ def test_peaks_are_told_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: In
     assert summary["out_of_memory"] == {"attempts": 1, "least_excess_pct": pytest.approx(33.3, abs=0.1)}
 
 
-def test_step_times_are_told_of_trials_attempts_and_peaks(api: InProcess) -> None:
+def test_trials_attempts_and_peaks_have_step_times(api: InProcess) -> None:
     study = fill(api.store, num_trials=4)
     waiting = api.store.trials(study.id)[2]
     path = f"/v1/studies/{study.id}/trials/2"

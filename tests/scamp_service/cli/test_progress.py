@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from tests.values import new_attempt, sized, trial
 FIXED: dict[str, Any] = {"fixed": {}, "objective": {"metric": "accuracy", "direction": "maximize"}}
 
 
-def printed(block: RenderableType) -> str:
-    console = Console(width=160)
+def printed(block: RenderableType, width: int = 160) -> str:
+    console = Console(width=width)
     with console.capture() as capture:
         console.print(block)
     return capture.get()
@@ -32,6 +33,15 @@ def test_the_leaderboard_compares_tensors_that_were_predicted_with_tensors_that_
     healed = trial(predicted_bytes=50 * MIB, extra_bytes=30 * MIB, bias_bytes=5 * MIB, measured_bytes=25 * MIB)
     assert prediction_errors_pct([healed]) == [0.0]
     assert "25.0 / 25.0" in printed(leaderboard([trial_fields(healed)], FIXED))
+
+
+def test_the_leaderboard_has_the_milliseconds_of_a_step_below_the_memory_of_trials_that_have_any() -> None:
+    known = trial(measured_bytes=25 * MIB, measured_step_seconds=0.0314159)
+    assert known.sized is not None
+    predicted = replace(known, number=1, sized=replace(known.sized, step_seconds=1.25))
+    shown = printed(leaderboard(map(trial_fields, (known, predicted)), FIXED), 80)
+    assert "– / 31.4" in shown and "1250 / 31.4" in shown
+    assert " / 31.4" not in printed(leaderboard([trial_fields(trial(measured_bytes=25 * MIB))], FIXED))
 
 
 def without_success(store: Store) -> int:

@@ -100,7 +100,7 @@ def test_a_prediction_that_was_right_is_not_worth_a_word() -> None:
     assert (found.step_seconds, found.reason) == (9.0 * 1.02, "fits")
 
 
-def test_what_other_kinds_of_ways_taught_does_not_change_what_is_predicted() -> None:
+def test_what_was_learned_from_other_kinds_of_ways_does_not_change_the_prediction() -> None:
     plan = Plan(4, dp_shard=4)
     found = timed(sized(plan), of_plan(plan, 2.0), TWO_CORES, {"pipeline": SlowDown(2.6, 5)})
     assert (found.step_seconds, found.step_factor, found.reason) == (18.0, 1.0, "fits")
