@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, product
-from math import inf
+from math import inf, isqrt
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Links
 from estimators.profile import ModelProfile
 from estimators.work import Collectives
 from placement.planning.planner import divisors
+from placement.planning.simulator import StageCost
 from placement.planning.unit_costs import (
     ModelCosts,
     Traffic,
@@ -39,6 +40,8 @@ MOST_MICRO_BATCHES = 8
 """Most micro-batches for each stage of a pipeline: its bubble is then at most 1/9 of the step."""
 MOST_BY_FLOPS = 4
 """The same where FLOPs stand for time, which do not show that small micro-batches use a device less well."""
+MOST_PASSES = 4096
+"""Most micro-batches × stages: plans are simulated, and a simulation of so many passes takes up to a second."""
 MOST_ODD_STAGES = 6
 """Up to this many stages on unlike devices, numbers that are no powers of two are tried as well."""
 
@@ -47,18 +50,25 @@ _Row = tuple[float, ...]  # costs of one unit, in the order of the arrays of ``C
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A spread with its micro-batches. ``placed`` is the spread as ranks are numbered, stages included."""
+    """A spread with its micro-batches. ``whole`` is the same without recompute, ``placed`` with stages, by which ranks
+    are numbered."""
 
     spread: Spread
+    whole: Spread
     placed: Spread
     micro_batch: int
     num_micro_batches: int
     num_stages: int
 
-    @property
-    def whole(self) -> Spread:
-        """The spread if nothing is recomputed."""
-        return replace(self.spread, recompute=False, selective=False)
+
+@dataclass(frozen=True, slots=True)
+class StageUnits:
+    """Units [start, end) as a stage on devices of the kind with this number, and those that are recomputed."""
+
+    start: int
+    end: int
+    kind: int
+    recomputed: frozenset[int]
 
 
 class CandidateWays:
@@ -68,7 +78,7 @@ class CandidateWays:
         """``profile`` must have units. Without links, collectives and messages take no time."""
         self._divisions, self._batch = profile.divisions, batch
         between = slowest_links(kinds)
-        self._on = [_OnKind(ModelCosts(profile, kind), kind, between) for kind in kinds]
+        self._on = [_OnKind(ModelCosts(profile, kind), kind, place, between) for place, kind in enumerate(kinds)]
         self._by_flops = FLOP_COUNTER in kinds
         self.num_units = len(self._on[0].model.units)
 
@@ -78,6 +88,35 @@ class CandidateWays:
             Way(shape.spread, shape.micro_batch, tuple(on.costs(shape) for on in self._on), shape.num_stages)
             for shape in self._shapes(fewest, most)
         ]
+
+    def stage_costs(self, way: Way, stages: Sequence[StageUnits]) -> list[StageCost]:
+        """Costs of stages for a simulation.
+
+        Gradients of inputs and of weights are assumed to take the same time. Bytes that a pass needs beside its
+        activations count as states.
+        """
+        return [self._on[stage.kind].stage_cost(way, stage) for stage in stages]
+
+    def compute_seconds(self, way: Way, stage: StageUnits) -> float:
+        """Seconds in which a stage computes for one micro-batch, without collectives and messages."""
+        units = self._on[stage.kind].model.units[stage.start : stage.end]
+        whole = replace(way.spread, recompute=False, selective=False)
+        again = [
+            unit.again(way.spread, way.micro_batch)
+            for number, unit in enumerate(units, stage.start)
+            if number in stage.recomputed
+        ]
+        return sum(unit.seconds(whole, way.micro_batch) for unit in units) + sum(again)
+
+    def update_seconds(self, way: Way) -> float:
+        """Seconds of the optimizer on one rank of a single stage."""
+        return self._on[0].model.update_seconds / state_shards(replace(way.spread, recompute=False, selective=False))
+
+    def parameter_bytes(self, way: Way, stage: StageUnits) -> float:
+        """Bytes of the parameters that a rank of a stage holds."""
+        model = self._on[stage.kind].model
+        held = sum(unit.parameter_bytes(way.spread) for unit in model.units[stage.start : stage.end])
+        return model.correction(way.micro_batch) * held / way.spread.dp_shard
 
     def _shapes(self, fewest: int, most: int) -> Iterator[_Shape]:
         for num_stages in self._numbers_of_stages(most):
@@ -90,15 +129,14 @@ class CandidateWays:
 
     def _of_degrees(self, num_stages: int, tp: int, dp: int) -> Iterator[_Shape]:
         share = self._batch // dp
-        spreads = product(_spreads(num_stages, tp, dp), (True, False))
         sizes = self._sizes(share, num_stages)
-        for (spread, selective), size in product(spreads, sizes):
+        for spread, selective in product(_spreads(num_stages, tp, dp), (True, False)):
             placed = replace(spread, pp=num_stages if len(self._on) == 1 else 1)
             inside = replace(spread, recompute=True, selective=selective)
-            yield _Shape(inside, placed, size, share // size, num_stages)
+            yield from (_Shape(inside, spread, placed, size, share // size, num_stages) for size in sizes)
 
     def _numbers_of_stages(self, most: int) -> list[int]:
-        largest = min(most, self._divisions.most_stages, self.num_units)
+        largest = min(most, self._divisions.most_stages, self.num_units, isqrt(MOST_PASSES))
         odd = range(1, min(largest, MOST_ODD_STAGES) + 1) if len(self._on) > 1 else ()
         return sorted({*odd, *_powers(largest)})
 
@@ -107,7 +145,7 @@ class CandidateWays:
         sizes = [size for size in divisors(share) if share // size >= num_stages]
         if num_stages > 1:
             most = (MOST_BY_FLOPS if self._by_flops else MOST_MICRO_BATCHES) * num_stages
-            sizes = [size for size in sizes if share // size <= most] or sizes[-1:]
+            sizes = [size for size in sizes if share // size <= min(most, MOST_PASSES // num_stages)]
         step = (len(sizes) - 1) / (MOST_SIZES - 1)
         return [sizes[round(step * place)] for place in range(MOST_SIZES)] if len(sizes) > MOST_SIZES else sizes
 
@@ -141,7 +179,8 @@ class _Exposed:
 class _OnKind:
     """Costs on devices of one kind."""
 
-    def __init__(self, model: ModelCosts, kind: DeviceKind, between: Links | None) -> None:
+    def __init__(self, model: ModelCosts, kind: DeviceKind, place: int, between: Links | None) -> None:
+        self._place = place
         self.model, self._kind = model, replace(kind, cores=None)
         self._links, self._between = kind.links, between
         self._runs = [(unit, len(list(same))) for unit, same in groupby(model.units)]
@@ -163,6 +202,23 @@ class _OnKind:
             transient_bytes=scale * transient_bytes,
             restored_bytes=scale * max(unit.working(shape.spread, shape.micro_batch) for unit in units),
             closing_seconds=finals + exposed.ends * (shape.num_micro_batches + shape.num_stages - 1),
+        )
+
+    def stage_cost(self, way: Way, stage: StageUnits) -> StageCost:
+        """Cost of these units for a simulation; bytes are as scaled as those of the way, except outputs."""
+        costs, here = way.costs[self._place], slice(stage.start, stage.end)
+        again = [unit for unit in range(stage.start, stage.end) if unit in stage.recomputed]
+        kept = costs.kept_bytes[here].sum() - (costs.kept_bytes - costs.recomputed_kept_bytes)[again].sum()
+        backward = float(costs.backward_seconds[here].sum() + costs.recompute_seconds[again].sum())
+        beside = costs.transient_bytes + (costs.restored_bytes if again else 0.0)
+        return StageCost(
+            float(costs.forward_seconds[here].sum()),
+            backward / 2,
+            backward / 2,
+            int(kept),
+            int(self.model.units[stage.end - 1].output(way.micro_batch)),
+            int(costs.state_bytes[here].sum() + beside),
+            float(costs.update_seconds[here].sum()) + costs.closing_seconds,
         )
 
     def _row(self, unit: UnitCosts, traffic: Traffic, shape: _Shape, exposed: _Exposed, scale: float) -> _Row:
@@ -196,20 +252,24 @@ class _OnKind:
         again = {unit: unit.again(shape.spread, shape.micro_batch) for unit in units}
         both = [[one for one in (*each.forward, *each.backward) if self._hides(one)] for each in traffic]
         hidden = {unit: sum(self._seconds(one, shape) for one in some) for unit, some in zip(units, both, strict=True)}
-        all_again = sum(again[unit] for unit in self.model.units)
+        all_again = self._sum(again)
         if self._links is None or not any(hidden.values()):
             return _Exposed(0.0, 0.0, 0.0, hidden, again, 0.0, all_again)
         everything = merged(
             times(one, count * num) for some, count in zip(both, self._counts, strict=True) for one in some
         )
-        computing = sum(unit.seconds(shape.whole, shape.micro_batch) for unit in self.model.units)
+        computing = self._sum({unit: unit.seconds(shape.whole, shape.micro_batch) for unit in units})
         update = self.model.update_seconds / state_shards(shape.whole)
         waits = [
             gang_time(self._kind, self._links, shape.placed, seconds, everything, num).exposed_seconds / num
             for seconds in (inf, num * (computing + all_again) + update, num * computing + update)
         ]
-        all_hidden = sum(hidden[unit] for unit in self.model.units)
-        return _Exposed(waits[1] - waits[0], waits[2] - waits[0], waits[0], hidden, again, all_hidden, all_again)
+        least, most = waits[1] - waits[0], waits[2] - waits[0]
+        return _Exposed(least, most, waits[0], hidden, again, self._sum(hidden), all_again)
+
+    def _sum(self, amounts: Mapping[UnitCosts, float]) -> float:
+        """Sum over all units of the model."""
+        return sum(amounts[unit] * count for unit, count in self._runs)
 
     def _hides(self, one: Collectives) -> bool:
         return one.overlaps and self._links is not None and self._links.overlap
