@@ -130,7 +130,8 @@ class CandidateWays:
     def _of_degrees(self, num_stages: int, tp: int, dp: int) -> Iterator[_Shape]:
         share = self._batch // dp
         sizes = self._sizes(share, num_stages)
-        for spread, selective in product(_spreads(num_stages, tp, dp), (True, False)):
+        # By FLOPs, selective recompute would cost nothing.
+        for spread, selective in product(_spreads(num_stages, tp, dp), (False,) if self._by_flops else (False, True)):
             placed = replace(spread, pp=num_stages if len(self._on) == 1 else 1)
             inside = replace(spread, recompute=True, selective=selective)
             yield from (_Shape(inside, spread, placed, size, share // size, num_stages) for size in sizes)

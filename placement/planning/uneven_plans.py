@@ -8,7 +8,8 @@ shares today: such a plan is only planned.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil, inf
 
 from estimators.axes import Spread
@@ -23,7 +24,7 @@ from placement.planning.planner import NoPlan, divisors, margin_for
 from placement.planning.shares import Member, Shares, best_shares
 from placement.planning.unit_costs import ModelCosts, merged, state_shards
 
-MOST_ROUNDS = 6
+MOST_ROUNDS = 4
 """Most numbers of micro-batches that are tried, the fewest first."""
 _LEAST_SECONDS = 1e-15  # of a sample: a model without any work still takes turns
 
@@ -32,9 +33,9 @@ _LEAST_SECONDS = 1e-15  # of a sample: a model without any work still takes turn
 class UnevenPlan:
     """Data parallelism with uneven shares.
 
-    ``samples`` are those of the ranks on each kind of devices in one micro-batch. ``even_seconds`` is the time of a step
-    with equal shares, infinite if they do not fit or do not divide the batch. ``prediction`` is for the rank with the
-    least memory left, whose device offers ``offered_mib``.
+    ``samples`` are those of the ranks on each kind of devices in one micro-batch. ``even_seconds`` is the time of a
+    step with equal shares, infinite if they do not fit or do not divide the batch. ``prediction`` is for the rank with
+    the least memory left, whose device offers ``offered_mib``.
     """
 
     spread: Spread
@@ -90,13 +91,11 @@ class _Request:
     def plans(self) -> Iterator[UnevenPlan]:
         """Yield the best plan of each spread, kind of recompute and number of micro-batches, if it fits."""
         rounds = [size for size in divisors(self.batch) if size >= self.num_ranks][:MOST_ROUNDS]
-        inside = ({}, {"recompute": True, "selective": True}, {"recompute": True})
-        for degree in ("dp_replicate", "dp_shard"):
-            for options in inside:
-                way = Spread(**{degree: self.num_ranks}, **options)
-                for samples in rounds:
-                    if (plan := self._plan(way, samples)) is not None:
-                        yield plan
+        for whole in (Spread(dp_replicate=self.num_ranks), Spread(dp_shard=self.num_ranks)):
+            again = replace(whole, recompute=True)
+            for way, samples in product((whole, replace(again, selective=True), again), rounds):
+                if (plan := self._plan(way, samples)) is not None:
+                    yield plan
 
     def _plan(self, way: Spread, samples: int) -> UnevenPlan | None:
         """The plan for so many samples in each micro-batch over all ranks."""
