@@ -30,6 +30,7 @@ from placement.planning.ways import Devices, Way
 
 _MORE_MEMORY = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 64.0)
 """Times the memory of the devices, tried in turn to say what comes closest to fitting."""
+_NUM_HALVINGS = 5  # of the interval in which the memory that would be enough lies
 _SIMULATION_GAIN = 0.75
 """A simulated pipeline is faster than the search says where messages hide behind computation, but hardly by more."""
 
@@ -135,11 +136,25 @@ class PlanSearch:
 
     def closest(self) -> BestPlan | None:
         """The plan that comes closest to fitting, if none fits; None if no way divides the batch."""
+        too_little = 1.0
         for factor in _MORE_MEMORY:
-            found = [one for most in self._sizes() if (one := self._best_on(most, factor)) is not None]
-            if found:
-                return min(found, key=lambda one: one.prediction.reserved_mib / one.offered_mib)
-        return None
+            if (found := self._least(factor)) is not None:
+                break
+            too_little = factor
+        else:
+            return None
+        for _ in range(_NUM_HALVINGS):
+            middle = (too_little + factor) / 2
+            if (less := self._least(middle)) is not None:
+                found, factor = less, middle
+            else:
+                too_little = middle
+        return found
+
+    def _least(self, factor: float) -> BestPlan | None:
+        """The plan that needs least memory, of the fastest ones with ``factor`` times the memory."""
+        found = [one for most in self._sizes() if (one := self._best_on(most, factor)) is not None]
+        return min(found, key=lambda one: one.prediction.reserved_mib / one.offered_mib, default=None)
 
     def _sizes(self) -> list[int]:
         """Numbers of devices, each twice the one before; the last one is that of all devices if kinds differ."""

@@ -35,7 +35,9 @@ from placement.planning.unit_costs import (
 from placement.planning.ways import Costs, Way
 
 MOST_SIZES = 4
-"""Most micro-batches that are tried for one spread and number of stages."""
+"""Most micro-batches that are tried for one spread and number of stages on many ranks."""
+FEW_RANKS = 8
+"""Up to so many ranks, twice as many micro-batches are tried."""
 MOST_MICRO_BATCHES = 8
 """Most micro-batches for each stage of a pipeline: its bubble is then at most 1/9 of the step."""
 MOST_BY_FLOPS = 4
@@ -129,7 +131,8 @@ class CandidateWays:
 
     def _of_degrees(self, num_stages: int, tp: int, dp: int) -> Iterator[_Shape]:
         share = self._batch // dp
-        sizes = self._sizes(share, num_stages)
+        most = MOST_SIZES if num_stages * tp * dp > FEW_RANKS else 2 * MOST_SIZES
+        sizes = self._sizes(share, num_stages, most)
         # By FLOPs, selective recompute would cost nothing.
         for spread, selective in product(_spreads(num_stages, tp, dp), (False,) if self._by_flops else (False, True)):
             placed = replace(spread, pp=num_stages if len(self._on) == 1 else 1)
@@ -141,14 +144,14 @@ class CandidateWays:
         odd = range(1, min(largest, MOST_ODD_STAGES) + 1) if len(self._on) > 1 else ()
         return sorted({*odd, *_powers(largest)})
 
-    def _sizes(self, share: int, num_stages: int) -> list[int]:
-        """Micro-batches to try: some that divide the share of a rank, the largest and the smallest among them."""
+    def _sizes(self, share: int, num_stages: int, most_sizes: int) -> list[int]:
+        """At most so many micro-batches that divide the share of a rank, the largest and the smallest among them."""
         sizes = [size for size in divisors(share) if share // size >= num_stages]
         if num_stages > 1:
             most = (MOST_BY_FLOPS if self._by_flops else MOST_MICRO_BATCHES) * num_stages
             sizes = [size for size in sizes if share // size <= min(most, MOST_PASSES // num_stages)]
-        step = (len(sizes) - 1) / (MOST_SIZES - 1)
-        return [sizes[round(step * place)] for place in range(MOST_SIZES)] if len(sizes) > MOST_SIZES else sizes
+        step = (len(sizes) - 1) / (most_sizes - 1)
+        return [sizes[round(step * place)] for place in range(most_sizes)] if len(sizes) > most_sizes else sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,16 @@ Planned = BestPlan | UnevenPlan
 
 
 def ways_in_words(plan: Planned) -> str:
-    """The degrees, whether stages have unequal numbers of blocks, and recompute if it is that of all blocks."""
-    is_uneven = isinstance(plan, BestPlan) and plan.pipeline is not None and not plan.pipeline.is_even
+    """The degrees, and recompute if it is that of all blocks."""
     again = ", selective" if plan.spread.selective else ", recompute"
-    return plan.spread.short + (", uneven" if is_uneven else "") + (again if _recomputes_all(plan) else "")
+    return plan.spread.short + (again if _recomputes_all(plan) else "")
 
 
 def details(plan: Planned, *, with_devices: bool) -> Iterator[str]:
-    """Yield what else there is to say: recompute of some blocks, samples of unlike devices, and kinds if wanted."""
+    """Yield what else there is to say: an uneven cut, recompute of some blocks, samples on unlike devices, and kinds of
+    devices if wanted."""
+    if isinstance(plan, BestPlan) and plan.pipeline is not None and not plan.pipeline.is_even:
+        yield f"stages of {'-'.join(map(str, plan.cut))} blocks" if len(plan.cut) < 5 else "uneven stages"
     if isinstance(plan, UnevenPlan):
         yield f"{' + '.join(str(sum(shares)) for shares in plan.samples.values())} samples"
     elif plan.recomputed and not _recomputes_all(plan):
@@ -94,7 +96,8 @@ def _of_recompute(plan: BestPlan) -> Iterator[str]:
     without = slowest.pass_seconds - slowest.recompute_seconds
     percent = 100 * slowest.recompute_seconds / without if without else 0.0
     slower = f"makes {'the slowest stage' if len(plan.stages) > 1 else 'passes'} {percent:.2g} % slower"
-    yield f"{again} of {len(plan.recomputed)} of {plan.num_blocks} blocks saves up to {size(saved)} on a rank and {slower}"
+    share = f"{len(plan.recomputed)} of {plan.num_blocks} blocks"
+    yield f"{again} of {share} saves up to {size(saved)} on a rank and {slower}"
     yield holds
 
 

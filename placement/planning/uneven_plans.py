@@ -100,7 +100,9 @@ class _Request:
     def _plan(self, way: Spread, samples: int) -> UnevenPlan | None:
         """The plan for so many samples in each micro-batch over all ranks."""
         share = max(1, samples // self.num_ranks)
-        members = [self._member(way, device.kind, device.capacity_mib, share) for device in self.cluster.devices]
+        sizes = [(device.kind, device.capacity_mib) for device in self.cluster.devices]
+        known = {size: self._member(way, *size, share) for size in dict.fromkeys(sizes)}
+        members = [known[size] for size in sizes]
         model = next(iter(self.models.values()))
         states = sum(unit.held_bytes(way, model.bytes_per_parameter) for unit in model.units)
         shard_bytes = ceil(states * self.num_ranks) if way.dp_shard > 1 else 0
