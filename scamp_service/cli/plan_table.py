@@ -118,6 +118,8 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     yield "        the costs of units (`scamp estimate --units`)"
     yield "today   trains: ranks can run it (--plan of `scamp estimate` has its memory by"
     yield "        stage; studies choose one rank or FSDP); planned: they cannot yet"
+    if any("selective" in text for one in comparison.alternatives for text in (one.ways, *one.details)):
+        yield "selective: recompute of all but products of matrices and attention"
     if kind is not None and any(len(plan.devices) > 1 for plan in comparison.searched):
         yield f"on      devices of the plan; a row without them is for those of {kind.name} alone"
     if comparison.best_pipeline is None:

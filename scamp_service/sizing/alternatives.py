@@ -64,7 +64,8 @@ class Alternative:
             return ways_in_words(self.searched)
         if self.pipeline is None:
             assert self.plan is not None
-            return self.plan.short + (", recompute" if self.plan.recompute else "")
+            again = ", selective" if self.plan.selective else ", recompute" if self.plan.recompute else ""
+            return self.plan.short + again
         uneven = "" if self.pipeline.is_even else ", uneven"
         return f"PP ×{self.num_ranks} {self.pipeline.schedule.name}{uneven}"
 
@@ -94,8 +95,8 @@ class Alternative:
 class Comparison:
     """All alternatives of a candidate, the best first.
 
-    ``refusal`` is why no pipeline could be traced, if so. ``searched`` are the plans of the search that fit, also those
-    that are among the others. ``shortage`` says what is missing if no plan fits.
+    ``refusal`` is why no pipeline could be traced, if so. ``searched`` are the plans of the search, also those that are
+    among the others. ``shortage`` says what is missing if no plan fits.
     """
 
     estimate: Estimate
@@ -121,8 +122,9 @@ class Comparison:
 
     @property
     def best_of_search(self) -> Planned | None:
-        """The plan that the reasons are about; None if the search found none."""
-        return min(self.searched, key=lambda plan: plan.seconds, default=None)
+        """The fastest plan of the search that fits, about which the reasons are; None if the search found none."""
+        fitting = (plan for plan in self.searched if plan.prediction.reserved_mib <= plan.offered_mib)
+        return min(fitting, key=lambda plan: plan.seconds, default=None)
 
     def to_json(self) -> dict[str, Any]:
         """One line of ``scamp plan --json``. Intervals have (start, end, stage, micro-batch, pass) for each rank."""
@@ -189,28 +191,43 @@ def compare(
     planned: list[Planned] = [*search.best()]
     if (uneven := best_uneven(found.profile, found.batch, devices, kinds)) is not None:
         planned.append(uneven)
-    known = {one.plan for one in others if one.plan is not None}
-    made = [_of_planned(plan, with_devices=len(kinds) > 1) for plan in planned]
-    new = _with_trace(estimator, params, [one for one in made if one.plan is None or one.plan not in known])
-    alternatives = sorted([*others, *new], key=_order)
+    known = {one.plan: one.prediction for one in others if one.plan is not None}
+    made = [_predicted(_of_planned(plan, with_devices=len(kinds) > 1), known) for plan in planned]
+    made = _with_trace(estimator, params, made, known)
+    alternatives = sorted([*others, *(one for one in made if one.plan is None or one.plan not in known)], key=_order)
     shortage = None if any(one.fits for one in alternatives) else _shortage(alternatives, search.closest())
-    return Comparison(found, alternatives, refusal, planned, shortage)
+    return Comparison(found, alternatives, refusal, [one.searched for one in made if one.searched], shortage)
 
 
 def _with_trace(
-    estimator: Estimator, params: Mapping[str, Any], alternatives: Sequence[Alternative]
+    estimator: Estimator,
+    params: Mapping[str, Any],
+    alternatives: Sequence[Alternative],
+    known: Mapping[Plan | None, Prediction],
 ) -> list[Alternative]:
-    """The plans of the search, with the exact memory of the fastest one that ranks can train, if it can be traced."""
-    best = min((one for one in alternatives if one.plan is not None), key=_order, default=None)
+    """The plans of the search, with the exact memory of the fastest one that ranks can train, if it can be traced.
+
+    Those that are ``known`` have it already.
+    """
+    new = (one for one in alternatives if one.plan is not None and one.plan not in known)
+    best = min(new, key=_order, default=None)
     if best is None or best.plan is None:
         return list(alternatives)
     try:
         largest = max(estimator.predict(params, best.plan), key=lambda stage: stage.reserved_mib)
-        assert best.searched is not None
-        traced = replace(best, prediction=largest, fits=largest.reserved_mib <= best.searched.offered_mib)
+        traced = _predicted(best, {best.plan: largest})
     except InvalidInput:
         traced = replace(best, plan=None)
     return [traced if one is best else one for one in alternatives]
+
+
+def _predicted(one: Alternative, known: Mapping[Plan | None, Prediction]) -> Alternative:
+    """The alternative with the memory that is known of its plan, if any."""
+    if one.plan not in known or one.searched is None:
+        return one
+    prediction = known[one.plan]
+    fits = prediction.reserved_mib <= one.searched.offered_mib
+    return replace(one, prediction=prediction, fits=fits, searched=replace(one.searched, prediction=prediction))
 
 
 def _of_planned(plan: Planned, *, with_devices: bool) -> Alternative:
