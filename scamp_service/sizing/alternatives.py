@@ -203,7 +203,7 @@ def _with_trace(
     estimator: Estimator,
     params: Mapping[str, Any],
     alternatives: Sequence[Alternative],
-    known: Mapping[Plan | None, Prediction],
+    known: Mapping[Plan, Prediction],
 ) -> list[Alternative]:
     """The plans of the search, with the exact memory of the fastest one that ranks can train, if it can be traced.
 
@@ -221,9 +221,9 @@ def _with_trace(
     return [traced if one is best else one for one in alternatives]
 
 
-def _predicted(one: Alternative, known: Mapping[Plan | None, Prediction]) -> Alternative:
+def _predicted(one: Alternative, known: Mapping[Plan, Prediction]) -> Alternative:
     """The alternative with the memory that is known of its plan, if any."""
-    if one.plan not in known or one.searched is None:
+    if one.plan is None or one.plan not in known or one.searched is None:
         return one
     prediction = known[one.plan]
     fits = prediction.reserved_mib <= one.searched.offered_mib
@@ -254,10 +254,11 @@ def _shortage(alternatives: Sequence[Alternative], closest: BestPlan | None) -> 
     """What the closest plan lacks, of those that were traced and the closest one of the search."""
     found = []
     for one in alternatives:
-        if one.is_traced and one.option is not None:
+        source = one.option or one.searched or one.pipeline
+        if one.is_traced and source is not None:
             grouped = _grouped(one.prediction)
-            found.append(Shortage(one.ways, one.prediction.reserved_mib, one.option.offered_mib, grouped, True))
-    if closest is not None:
+            found.append(Shortage(one.ways, one.prediction.reserved_mib, source.offered_mib, grouped, True))
+    if closest is not None and not closest.fits:
         prediction = closest.prediction
         num_bytes = {**closest.fullest.bytes_by_category, "margin": prediction.margin_bytes}
         found.append(Shortage(in_full(closest), prediction.reserved_mib, closest.offered_mib, num_bytes, False))
