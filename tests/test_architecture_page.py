@@ -208,5 +208,6 @@ def test_every_study_on_a_page_and_every_example_is_valid() -> None:
     blocks = [block for page in PAGES for block in re.findall(r"^```yaml\n(.*?)^```", text_of(page), re.DOTALL | re.M)]
     studies = [block for block in blocks if "space:" in block]
     assert studies
-    for study in [*studies, *(file.read_text() for file in sorted(ROOT.glob("examples/*.yaml")))]:
+    examples = [file.read_text() for file in sorted(ROOT.glob("examples/*.yaml")) if file.name != "cluster.yaml"]
+    for study in [*studies, *examples]:
         parse_study(study)

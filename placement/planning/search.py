@@ -87,6 +87,12 @@ def search(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order
     return found or NoPlan(_refusal(divisions, devices, recomputes))
 
 
+def find(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> Found | None:
+    """The same plan as that of ``search``; None, without a reason, if none fits."""
+    recomputes = Recomputes()
+    return _plan(_best(divisions_of(ways, devices, batch, order), devices, recomputes), devices, recomputes)
+
+
 def front(
     ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b", step_bytes: int = _GIB
 ) -> list[Found]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import wrap
 
 from rich.table import Table
 
+from placement.planning.plan_words import categories_in_words, in_full, reasons
+from placement.planning.uneven_plans import UnevenPlan
 from scamp_service.cli.estimate_table import short_seconds
 from scamp_service.cli.pipeline_drawing import draw, legend
 from scamp_service.sizing.alternatives import Alternative, Comparison
@@ -14,19 +17,21 @@ MOST_ROWS = 24
 
 
 def as_table(comparison: Comparison) -> Table:
-    """One row for each of the best alternatives, the best first; those that do not fit come last."""
+    """One row for each of the best alternatives, the best first; those that do not fit come last.
+
+    A plan of the search has further lines for what it recomputes and, on unlike devices, for samples and kinds.
+    """
     unit = "GFLOP" if comparison.by_flops else "step"
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 0, 0, 2))
-    table.add_column("plan", no_wrap=True)
+    table.add_column("plan")
     for heading in ("ranks", "batch", unit, "bubble", "comm", "MiB"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("today", no_wrap=True)
     for one in comparison.alternatives[:MOST_ROWS]:
-        accumulated = f"{one.num_micro_batches}×" if one.num_micro_batches > 1 else ""
         table.add_row(
-            one.ways,
+            "\n  ".join([one.ways, *one.details]),
             str(one.num_ranks),
-            f"{accumulated}{one.micro_batch}",
+            _batch(one),
             time_of(comparison, one),
             f"{one.bubble_share:.0%}" if one.pipeline else "",
             f"{one.communication_share:.0%}" if comparison.links_are_known and one.num_ranks > 1 else "",
@@ -37,6 +42,14 @@ def as_table(comparison: Comparison) -> Table:
     return table
 
 
+def _batch(one: Alternative) -> str:
+    """Micro-batches × samples of each on one rank; the most on each kind of devices, if shares are uneven."""
+    accumulated = f"{one.num_micro_batches}×" if one.num_micro_batches > 1 else ""
+    if isinstance(one.searched, UnevenPlan):
+        return accumulated + "/".join(str(max(shares)) for shares in one.searched.samples.values())
+    return f"{accumulated}{one.micro_batch}"
+
+
 def time_of(comparison: Comparison, one: Alternative) -> str:
     """Time of a step; ``≥`` where communication takes more, which is not known."""
     if one.seconds is None:
@@ -44,6 +57,27 @@ def time_of(comparison: Comparison, one: Alternative) -> str:
     if comparison.by_flops:
         return f"{one.seconds / 1e9:.3g}"
     return f"{'' if comparison.links_are_known or one.num_ranks == 1 else '≥'}{short_seconds(one.seconds)}"
+
+
+def reason(comparison: Comparison) -> Iterator[str]:
+    """Yield lines on why the best plan of the search is the best, none longer than 79 characters; none without one."""
+    best = comparison.best_of_search
+    if best is None:
+        return
+    yield from wrap(f"fastest plan of the search: {in_full(best)}", 79, subsequent_indent="  ")
+    for line in reasons(best):
+        yield from wrap(f"- {line}", 79, subsequent_indent="  ")
+
+
+def shortage(comparison: Comparison) -> Iterator[str]:
+    """Yield lines on how much memory is missing, by category, if no plan fits; none if one does."""
+    missing = comparison.shortage
+    if missing is None:
+        return
+    mark = "" if missing.is_traced else "about "
+    words = f"needs {mark}{missing.needed_mib} MiB of one device, {missing.needed_mib - missing.offered_mib} more than"
+    yield from wrap(f"no plan fits. The closest one, {missing.text}, {words} the {missing.offered_mib} offered:", 79)
+    yield from wrap(f"- {categories_in_words(missing.num_bytes)}", 79, subsequent_indent="  ")
 
 
 def picture(comparison: Comparison) -> Iterator[str]:
@@ -84,6 +118,10 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     yield "        the costs of units (`scamp estimate --units`)"
     yield "today   trains: ranks can run it (--plan of `scamp estimate` has its memory by"
     yield "        stage; studies choose one rank or FSDP); planned: they cannot yet"
+    if any("selective" in text for one in comparison.alternatives for text in (one.ways, *one.details)):
+        yield "selective: recompute of all but products of matrices and attention"
+    if kind is not None and any(len(plan.devices) > 1 for plan in comparison.searched):
+        yield f"on      devices of the plan; a row without them is for those of {kind.name} alone"
     if comparison.best_pipeline is None:
         yield "no pipeline: it needs two devices, two blocks that run one after another, and"
         yield "        at least one sample for each stage"

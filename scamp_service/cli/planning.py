@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -21,10 +23,16 @@ from scamp_service.cli.terminal import (
     progress,
     settings_of,
 )
+from scamp_service.errors import InvalidInput
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.under_way import TRACE_SECONDS, UnderWay
 
 app = typer.Typer()
+
+ClusterFile = Annotated[
+    Path | None,
+    typer.Option("--cluster", help="devices of one or more kinds, instead of --device", metavar="FILE.yaml"),
+]
 
 
 @app.command()
@@ -34,6 +42,7 @@ def plan(
     device: Kind = None,
     count: Count = None,
     mib: Mib = None,
+    cluster_file: ClusterFile = None,
     seconds: Seconds = TRACE_SECONDS,
     working_dir: WorkingDir = None,
     data_dir: DataDir = None,
@@ -42,8 +51,10 @@ def plan(
     """Compare the plans of a candidate by predicted time, and draw the best pipeline.
 
     Nothing is run. Beside the plans of `scamp estimate` there are pipelines of
-    2, 4, 8 ... stages in several schedules, many of which ranks cannot train
-    yet. Of a study, its first candidate is planned. See docs/plan.md.
+    2, 4, 8 ... stages in several schedules, and the fastest plans of an exact
+    search on 1, 2, 4 ... devices: with any cut, and with recompute of as many
+    blocks as needed. Ranks cannot train many of them yet. Of a study, its first
+    candidate is planned. See docs/plan.md.
 
     step     time of an optimizer step; GFLOP if no speed is known
     bubble   share of the step in which ranks wait for others to compute
@@ -52,26 +63,34 @@ def plan(
     today    whether ranks can train the plan, or it is only planned
     """
     from scamp_service.cli.estimate_table import headline
-    from scamp_service.cli.plan_table import as_table, footnotes, picture
+    from scamp_service.cli.plan_table import as_table, footnotes, picture, reason, shortage
     from scamp_service.sizing.alternatives import compare
+    from scamp_service.sizing.cluster_file import read_cluster
     from scamp_service.sizing.estimate import Estimator, target
 
     settings = settings_of(data_dir=data_dir)
-    cluster, kind = target(settings, device, count, mib, any_size=not is_study(what))
+    if cluster_file is not None and any(given is not None for given in (device, count, mib)):
+        raise InvalidInput("--cluster names all devices: leave out --device, --count and --mib")
+    named = read_cluster(cluster_file, settings) if cluster_file is not None else None
+    cluster, kind = (
+        (named.of_kind(named.fastest), named.fastest)
+        if named is not None
+        else target(settings, device, count, mib, any_size=not is_study(what))
+    )
     wanted = candidates_of(what, params_of(param), 1, working_dir)
     under_way = UnderWay()
     with Estimator(
         wanted.workload, wanted.code, settings.data_dir / "profiles", kind, seconds=seconds, under_way=under_way
     ) as estimator:
         with progress(under_way):
-            found = compare(estimator, wanted.candidates[0], cluster)
+            found = compare(estimator, wanted.candidates[0], cluster, named)
     if as_json:
         print(json.dumps(found.to_json()))
         return
     out.print(headline(found.estimate), style="bold", soft_wrap=True)
     out.print(as_table(found), "")
-    for line in picture(found):
-        out.print(line, soft_wrap=True, markup=False)
-    out.print()
+    for lines in (shortage(found), reason(found), picture(found)):
+        if text := list(lines):
+            out.print(*text, "", sep="\n", soft_wrap=True, markup=False)
     for line in footnotes(found):
         out.print(line, style="dim", soft_wrap=True, markup=False)

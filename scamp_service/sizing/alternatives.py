@@ -1,24 +1,28 @@
-"""Compares the plans of one candidate by time: those of ``scamp estimate``, and pipelines.
+"""Compares the plans of one candidate by time: those of ``scamp estimate``, pipelines, and those of the exact search.
 
-Candidates, traces, units and seconds are those of the estimate. Pipelines are priced from units; the fastest one that
-ranks can train today is traced, so that its memory is exact.
+Candidates, traces, units and seconds are those of the estimate. Pipelines and plans of the search are priced from
+units; of either, the fastest one that ranks can train today is traced, so that its memory is exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.model import Plan, Prediction
 from placement.model import Cluster
+from placement.planning.best_plans import BestPlan, PlanSearch
 from placement.planning.passes import Action
 from placement.planning.pipelines import Pipeline, list_pipelines, order
+from placement.planning.plan_words import Planned, details, in_full, reasons, ways_in_words
 from placement.planning.planner import Option
 from placement.planning.shared_cores import seconds_on
 from placement.planning.simulator import Interval
+from placement.planning.uneven_plans import UnevenPlan, best_uneven
 from scamp_service.errors import InvalidInput
+from scamp_service.sizing.cluster_file import NamedCluster
 from scamp_service.sizing.estimate import Estimate, Estimator
 
 MOST_TRACED = 3
@@ -29,7 +33,9 @@ MOST_TRACED = 3
 class Alternative:
     """One plan of a candidate. ``seconds`` of an optimizer step are FLOPs if no speed is known, None without a trace.
 
-    ``plan`` is None if ranks cannot train it today. ``option`` or ``pipeline`` is where the figures come from.
+    ``plan`` is None if ranks cannot train it today. ``option``, ``searched`` or else ``pipeline`` is where the figures
+    come from; a plan of the search may have a ``pipeline`` as well. ``details`` are what its row says beside the
+    ways: recompute, shares of the batch, unlike devices.
     """
 
     plan: Plan | None
@@ -43,6 +49,8 @@ class Alternative:
     fits: bool
     option: Option | None = None
     pipeline: Pipeline | None = None
+    searched: Planned | None = None
+    details: tuple[str, ...] = ()
 
     @property
     def is_traced(self) -> bool:
@@ -52,9 +60,12 @@ class Alternative:
     @property
     def ways(self) -> str:
         """How the ranks divide the work, in a few words."""
+        if self.searched is not None:
+            return ways_in_words(self.searched)
         if self.pipeline is None:
             assert self.plan is not None
-            return self.plan.short + (", recompute" if self.plan.recompute else "")
+            again = ", selective" if self.plan.selective else ", recompute" if self.plan.recompute else ""
+            return self.plan.short + again
         uneven = "" if self.pipeline.is_even else ", uneven"
         return f"PP ×{self.num_ranks} {self.pipeline.schedule.name}{uneven}"
 
@@ -62,7 +73,8 @@ class Alternative:
         """One alternative of ``scamp plan --json``, without its time."""
         pipeline = self.pipeline
         return {
-            "text": self.ways,
+            "text": ", ".join([self.ways, *self.details]),
+            "searched": _searched_json(self.searched) if self.searched else None,
             "trains_today": self.plan is not None,
             "plan": self.plan.to_json() if self.plan else None,
             "num_ranks": self.num_ranks,
@@ -81,11 +93,17 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All alternatives of a candidate, the best first; ``refusal`` is why no pipeline could be traced, if so."""
+    """All alternatives of a candidate, the best first.
+
+    ``refusal`` is why no pipeline could be traced, if so. ``searched`` are the plans of the search, also those that are
+    among the others. ``shortage`` says what is missing if no plan fits.
+    """
 
     estimate: Estimate
     alternatives: Sequence[Alternative]
     refusal: str = ""
+    searched: Sequence[Planned] = ()
+    shortage: Shortage | None = None
 
     @property
     def by_flops(self) -> bool:
@@ -102,6 +120,12 @@ class Comparison:
         """The best of the pipelines, whether or not ranks can train it today."""
         return next((one for one in self.alternatives if one.pipeline is not None), None)
 
+    @property
+    def best_of_search(self) -> Planned | None:
+        """The fastest plan of the search that fits, about which the reasons are; None if the search found none."""
+        fitting = (plan for plan in self.searched if plan.prediction.reserved_mib <= plan.offered_mib)
+        return min(fitting, key=lambda plan: plan.seconds, default=None)
+
     def to_json(self) -> dict[str, Any]:
         """One line of ``scamp plan --json``. Intervals have (start, end, stage, micro-batch, pass) for each rank."""
         best = self.best_pipeline
@@ -112,6 +136,8 @@ class Comparison:
             "ranked_by": "FLOPs" if self.by_flops else "seconds",
             "times_include_communication": self.links_are_known,
             "alternatives": [{**one.to_json(), **self._time_json(one)} for one in self.alternatives],
+            "reason": [] if self.best_of_search is None else list(reasons(self.best_of_search)),
+            "shortage": asdict(self.shortage) if self.shortage else None,
             "refusal": self.refusal,
             "refused": self.estimate.refused,
             "best_pipeline": self._intervals(best.pipeline) if best and best.pipeline else None,
@@ -127,8 +153,28 @@ class Comparison:
         return {"computing": computing, "memory_bytes": [list(map(list, held)) for held in simulation.memory]}
 
 
-def compare(estimator: Estimator, params: Mapping[str, Any], cluster: Cluster) -> Comparison:
-    """Compare the plans of one candidate. Raises ``InvalidInput`` like ``Estimator.estimate``."""
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """The plan that comes closest to fitting, if none does: ``needed_mib`` of one rank, and its bytes by category.
+
+    The categories and the margin add up to what is needed, but for rounding.
+    """
+
+    text: str
+    needed_mib: int
+    offered_mib: int
+    num_bytes: Mapping[str, int]
+    is_traced: bool
+
+
+def compare(
+    estimator: Estimator, params: Mapping[str, Any], cluster: Cluster, named: NamedCluster | None = None
+) -> Comparison:
+    """Compare the plans of one candidate. Raises ``InvalidInput`` like ``Estimator.estimate``.
+
+    Plans of the search may use all devices of ``named``, if it is given; ``cluster`` are then those of the kind of the
+    estimator.
+    """
     found = estimator.estimate(params, cluster)
     pipelines = list_pipelines(found.units, found.profile, batch=found.batch, cluster=cluster, kind=found.kind)
     refusal = ""
@@ -137,9 +183,111 @@ def compare(estimator: Estimator, params: Mapping[str, Any], cluster: Cluster) -
     except InvalidInput as refused:
         refusal = str(refused)
         pipelines = [replace(one, plan=None) for one in pipelines]
-    options = (_of_option(found, option) for option in found.options)
-    alternatives = [*options, *(_of_pipeline(pipeline, found.kind) for pipeline in pipelines)]
-    return Comparison(found, sorted(alternatives, key=_order), refusal)
+    others = [_of_option(found, option) for option in found.options]
+    others += [_of_pipeline(pipeline, found.kind) for pipeline in pipelines]
+    kinds = named.kinds if named else {cluster.devices[0].kind: found.kind or FLOP_COUNTER}
+    devices = named.cluster if named else cluster
+    search = PlanSearch(found.profile, found.batch, devices, kinds)
+    planned: list[Planned] = [*search.best()]
+    if (uneven := best_uneven(found.profile, found.batch, devices, kinds)) is not None:
+        planned.append(uneven)
+    known = {one.plan: one.prediction for one in others if one.plan is not None}
+    made = [_predicted(_of_planned(plan, with_devices=len(kinds) > 1), known) for plan in planned]
+    made = _with_trace(estimator, params, made, known)
+    alternatives = sorted([*others, *(one for one in made if one.plan is None or one.plan not in known)], key=_order)
+    shortage = None if any(one.fits for one in alternatives) else _shortage(alternatives, search.closest())
+    return Comparison(found, alternatives, refusal, [one.searched for one in made if one.searched], shortage)
+
+
+def _with_trace(
+    estimator: Estimator,
+    params: Mapping[str, Any],
+    alternatives: Sequence[Alternative],
+    known: Mapping[Plan, Prediction],
+) -> list[Alternative]:
+    """The plans of the search, with the exact memory of the fastest one that ranks can train, if it can be traced.
+
+    Those that are ``known`` have it already.
+    """
+    new = (one for one in alternatives if one.plan is not None and one.plan not in known)
+    best = min(new, key=_order, default=None)
+    if best is None or best.plan is None:
+        return list(alternatives)
+    try:
+        largest = max(estimator.predict(params, best.plan), key=lambda stage: stage.reserved_mib)
+        traced = _predicted(best, {best.plan: largest})
+    except InvalidInput:
+        traced = replace(best, plan=None)
+    return [traced if one is best else one for one in alternatives]
+
+
+def _predicted(one: Alternative, known: Mapping[Plan, Prediction]) -> Alternative:
+    """The alternative with the memory that is known of its plan, if any."""
+    if one.plan is None or one.plan not in known or one.searched is None:
+        return one
+    prediction = known[one.plan]
+    fits = prediction.reserved_mib <= one.searched.offered_mib
+    return replace(one, prediction=prediction, fits=fits, searched=replace(one.searched, prediction=prediction))
+
+
+def _of_planned(plan: Planned, *, with_devices: bool) -> Alternative:
+    trained, bubble_share, pipeline = None, 0.0, None
+    if isinstance(plan, BestPlan):
+        trained, bubble_share, pipeline = plan.plan, plan.bubble_share, plan.pipeline
+    return Alternative(
+        trained,
+        plan.num_ranks,
+        plan.micro_batch,
+        plan.num_micro_batches,
+        plan.seconds,
+        bubble_share,
+        plan.communication_share,
+        plan.prediction,
+        plan.prediction.reserved_mib <= plan.offered_mib,
+        pipeline=pipeline,
+        searched=plan,
+        details=tuple(details(plan, with_devices=with_devices)),
+    )
+
+
+def _shortage(alternatives: Sequence[Alternative], closest: BestPlan | None) -> Shortage | None:
+    """What the closest plan lacks, of those that were traced and the closest one of the search."""
+    found = []
+    for one in alternatives:
+        source = one.option or one.searched or one.pipeline
+        if one.is_traced and source is not None:
+            grouped = _grouped(one.prediction)
+            found.append(Shortage(one.ways, one.prediction.reserved_mib, source.offered_mib, grouped, True))
+    if closest is not None and not closest.fits:
+        prediction = closest.prediction
+        num_bytes = {**closest.fullest.bytes_by_category, "margin": prediction.margin_bytes}
+        found.append(Shortage(in_full(closest), prediction.reserved_mib, closest.offered_mib, num_bytes, False))
+    return min(found, key=lambda one: one.needed_mib / one.offered_mib, default=None)
+
+
+def _grouped(prediction: Prediction) -> dict[str, int]:
+    """Bytes of a traced peak by the categories of a plan of the search."""
+    parts = dict(prediction.parts)
+    states = parts.pop("parameters", 0), parts.pop("gradients", 0) + parts.pop("optimizer", 0)
+    kept = parts.pop("activations", 0)
+    sizes = (*states, kept, sum(parts.values()), prediction.margin_bytes)
+    return dict(
+        zip(("parameters", "gradients and optimizer", "activations", "transient", "margin"), sizes, strict=True)
+    )
+
+
+def _searched_json(plan: Planned) -> dict[str, Any]:
+    if isinstance(plan, UnevenPlan):
+        samples = {kind: list(shares) for kind, shares in plan.samples.items()}
+        return {"devices": plan.devices, "samples": samples, "recomputed_blocks": None, "recompute": _recompute(plan)}
+    blocks = list(plan.recomputed)
+    return {"devices": plan.devices, "samples": None, "recomputed_blocks": blocks, "recompute": _recompute(plan)}
+
+
+def _recompute(plan: Planned) -> str | None:
+    if not plan.spread.recompute:
+        return None
+    return "selective" if plan.spread.selective else "whole"
 
 
 def _traced(estimator: Estimator, params: Mapping[str, Any], pipelines: Sequence[Pipeline]) -> list[Pipeline]:

@@ -32,7 +32,8 @@ def test_plans_are_compared_and_the_best_pipeline_is_drawn_in_eighty_columns(fol
 def test_json_has_the_options_of_the_estimate_and_pipelines(folder: Path, scamp: Scamp) -> None:
     planned = json.loads(scamp(folder, "plan", *SMALL, "--json").stdout)
     (estimated,) = json.loads(scamp(folder, "estimate", *SMALL, "--json").stdout)
-    options = {json.dumps(one["plan"]): one for one in planned["alternatives"] if one["schedule"] is None}
+    others = [one for one in planned["alternatives"] if one["schedule"] is None and one["searched"] is None]
+    options = {json.dumps(one["plan"]): one for one in others}
     assert len(options) == len(estimated["options"])
     for option in estimated["options"]:
         same = options[json.dumps(option["plan"])]
@@ -40,8 +41,45 @@ def test_json_has_the_options_of_the_estimate_and_pipelines(folder: Path, scamp:
             option[name] for name in ("peak_bytes", "reserved_mib", "fits")
         ]
     assert planned["ranked_by"] == "FLOPs" and not planned["times_include_communication"]
-    schedules = {one["schedule"]: one["trains_today"] for one in planned["alternatives"]}
+    schedules = {one["schedule"]: one["trains_today"] for one in planned["alternatives"] if one["searched"] is None}
     assert schedules["1f1b"] and schedules["gpipe"] and not schedules["zb-h1"]
+
+
+def test_unlike_devices_share_the_batch_unevenly(folder: Path, tmp_path: Path, scamp: Scamp) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("nodes: [{kind: V100-32, count: 1}, {kind: P100, count: 1}]")
+    model = ("vit_digits", "--param", "depth=4", "--param", "width=256", "--param", "batch=64")
+    done = scamp(folder, "plan", *model, "--cluster", str(file), COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines()[1:])) <= 80
+    for words in (" samples", "on 1 V100-32 + 1 P100", "fastest plan of the search:", "bounds the step:", "1 rank"):
+        assert words in done.stdout
+    assert "a row without them is for those of V100-32 alone" in done.stdout
+    (shared,) = [
+        one
+        for one in json.loads(scamp(folder, "plan", *model, "--cluster", str(file), "--json").stdout)["alternatives"]
+        if one["searched"] and one["searched"]["samples"]
+    ]
+    fast, slow = shared["searched"]["samples"]["V100-32"][0], shared["searched"]["samples"]["P100"][0]
+    assert fast >= slow and shared["num_micro_batches"] * (fast + slow) == 64 and not shared["trains_today"]
+
+
+def test_a_bad_cluster_gets_one_line(folder: Path, tmp_path: Path, scamp: Scamp) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("nodes: [{kind: P100-16, count: 8}]")
+    failed = scamp(folder, "plan", *SMALL[:-2], "--cluster", str(file))
+    assert failed.returncode == 2 and "unknown device 'P100-16': choose one of P100" in failed.stderr
+    failed = scamp(folder, "plan", *SMALL, "--cluster", str(file))
+    assert failed.returncode == 2 and "leave out --device, --count and --mib" in failed.stderr
+
+
+def test_if_nothing_fits_the_missing_memory_is_shown_by_category(folder: Path, scamp: Scamp) -> None:
+    done = scamp(folder, "plan", *SMALL, "--mib", "4", COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "no plan fits. The closest one," in text and "than the 4 offered" in text
+    for category in ("parameters", "gradients and optimizer", "activations", "transient", "margin"):
+        assert f"{category} " in text
 
 
 def test_one_device_leaves_no_pipeline_and_mistakes_get_one_line(folder: Path, scamp: Scamp) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Figure, Rate
+from estimators.model import MIB
 from placement.planning.planner import Option
-from scamp_service.cli.plan_table import footnotes
+from scamp_service.cli.plan_table import footnotes, reason, shortage
 from scamp_service.sizing.alternatives import Comparison, compare
 from scamp_service.sizing.estimate import Estimator, devices
 from scamp_service.sizing.trace_pool import TracePool
@@ -108,6 +109,40 @@ def test_the_pipeline_that_ranks_can_train_is_traced_and_the_units_were_nearly_r
     by_units = max(traced.pipeline.simulation.peak_bytes)
     assert by_units == pytest.approx(traced.prediction.peak_bytes, rel=0.2)
     assert {one.pipeline.schedule.name for one in pipelines if one.plan is None and one.pipeline} >= {"zb-h1", "zbv"}
+
+
+def test_plans_of_the_search_stand_beside_the_others_once_and_the_best_that_ranks_can_train_is_traced(
+    folder: Path, pool: TracePool
+) -> None:
+    found = compared(folder, pool, gpu("V100-16"), 8000)
+    assert {plan.num_ranks for plan in found.searched} == {1, 2}
+    plans = [one.plan for one in found.alternatives if one.plan is not None]
+    assert len(plans) == len(set(plans)), "no plan has two rows"
+    new = [one for one in found.alternatives if one.searched is not None]
+    assert all(one.seconds == one.searched.seconds for one in new if one.searched is not None)
+    trained = [one for one in new if one.plan is not None]
+    assert not trained or min(trained, key=lambda one: one.seconds or 0.0).is_traced
+    for one in new:
+        assert one.searched is not None and one.searched.prediction == one.prediction
+    best = found.best_of_search
+    assert best is not None and best.seconds == min(plan.seconds for plan in found.searched)
+    assert (found.shortage is None) and found.to_json()["reason"][-1].startswith(
+        ("computation", "communication", "bub")
+    )
+    assert "fastest plan of the search: " in "\n".join(reason(found)) and list(shortage(found)) == []
+
+
+def test_if_nothing_fits_the_closest_plan_and_its_categories_are_named(folder: Path, pool: TracePool) -> None:
+    found = compared(folder, pool, gpu("V100-16"), 5)
+    missing = found.shortage
+    assert missing is not None and missing.needed_mib > missing.offered_mib == 5
+    total = sum(missing.num_bytes.values())
+    assert total == pytest.approx(missing.needed_mib * MIB, abs=2 * MIB)
+    assert {"parameters", "gradients and optimizer", "activations", "transient", "margin"} == set(missing.num_bytes)
+    assert found.searched == [] and found.best_of_search is None and list(reason(found)) == []
+    lines = list(shortage(found))
+    assert lines[0].startswith("no plan fits. The closest one, ") and max(map(len, lines)) <= 79
+    assert found.to_json()["shortage"]["needed_mib"] == missing.needed_mib
 
 
 def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(folder: Path, pool: TracePool) -> None:

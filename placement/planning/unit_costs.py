@@ -1,0 +1,287 @@
+"""Costs of one unit of a model on one rank: seconds, bytes and collectives, under any way to spread the model.
+
+Every formula is here once: ``pricing`` adds them up for a whole way, ``candidate_ways`` gives them to the search.
+Recompute adds the forward pass of a block, selective recompute what is neither a product of matrices nor attention in
+it. The collectives of a way are those that its trace would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from estimators.axes import MESH, Spread
+from estimators.devices.kind import DeviceKind
+from estimators.model import Layout
+from estimators.peaks.units import Unit
+from estimators.profile import ModelProfile
+from estimators.work import OP_KINDS, Collectives, Work
+
+KEPT_SHARE = 0.6
+"""Share of a block's activations that selective recompute keeps: outputs of products and of attention."""
+WHOLE_SHARE = 0.4
+"""Share of a block's activations that tensor parallelism does not divide: what lies between the divided layers."""
+
+BYTES_PER_PARAMETER = 4
+TENSORS_PER_BLOCK = 12
+"""Parameters of a block of a transformer; ZeRO-1 adds up the gradient of each by itself."""
+SHARDED_PER_BLOCK = 68
+"""Operations on DTensors of a tensor-parallel block of a transformer in both passes: 64, and 72 if sequences are
+divided."""
+
+_SLOW = ("matmul", "convolution", "attention")
+_TRANSIENT = ("scratch", "workspace", "batch", "slack")
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Seconds of a micro-batch of b samples: ``fixed`` + b · ``per_sample``."""
+
+    fixed: float
+    per_sample: float
+
+    def at(self, samples: float) -> float:
+        """Seconds for so many samples, at least 0."""
+        return max(0.0, self.fixed + self.per_sample * samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Collectives of one unit: in the forward and the backward pass of each micro-batch, in each recompute, and once in
+    a step."""
+
+    forward: tuple[Collectives, ...] = ()
+    backward: tuple[Collectives, ...] = ()
+    recompute: tuple[Collectives, ...] = ()
+    update: tuple[Collectives, ...] = ()
+
+    def of_step(self, num_micro_batches: int, recomputed: bool) -> Iterator[Collectives]:
+        """Yield the collectives of a whole step."""
+        again = self.recompute if recomputed else ()
+        yield from (times(one, num_micro_batches) for one in (*self.forward, *self.backward, *again))
+        yield from self.update
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnitCosts:
+    """The costs of one unit: seconds of both passes, of the forward pass, and of what selective recompute repeats.
+
+    Only blocks are divided by tensor parallelism and recomputed. ``sharded_seconds`` are those of one operation on a
+    DTensor.
+    """
+
+    unit: Unit
+    is_block: bool
+    passes: Seconds
+    once: Seconds
+    light: Seconds
+    sharded_seconds: float
+    num_convolutions: float
+    num_norms: float
+
+    @property
+    def num_params(self) -> int:
+        return self.unit.num_params
+
+    def is_divided(self, way: Spread) -> bool:
+        """Whether tensor-parallel ranks have a part of it."""
+        return way.tp > 1 and self.is_block
+
+    def output(self, samples: float) -> float:
+        """Bytes that the next unit gets."""
+        return max(0.0, self.unit.output.bytes_per_sample * samples + self.unit.output.fixed_bytes)
+
+    def seconds(self, way: Spread, micro_batch: float) -> float:
+        """Seconds of both passes of a micro-batch on one rank, recompute included."""
+        parts = (way.co_shard - 1) * self.passes.at(0) if self.is_block else 0.0  # each part runs every operation
+        sharded = SHARDED_PER_BLOCK * self.sharded_seconds if self.is_divided(way) else 0.0
+        return self.passes.at(self._share(way, micro_batch)) + self.again(way, micro_batch) + parts + sharded
+
+    def forward_seconds(self, way: Spread, micro_batch: float) -> float:
+        """Seconds of the forward pass of a micro-batch on one rank, without those of co-shard."""
+        share = self._share(way, micro_batch)
+        sharded = SHARDED_PER_BLOCK * self.sharded_seconds / 2 if self.is_divided(way) else 0.0
+        return min(self.once.at(share), self.passes.at(share)) + sharded
+
+    def again(self, way: Spread, micro_batch: float) -> float:
+        """Seconds of what the backward pass of a micro-batch computes again."""
+        if self.is_block and way.selective:
+            return self.light.at(self._share(way, micro_batch))
+        is_whole = self.is_block and (way.recompute or way.co_shard > 1)
+        return self.once.at(self._share(way, micro_batch)) if is_whole else 0.0
+
+    def kept(self, way: Spread, samples: float) -> float:
+        """Bytes kept of one micro-batch for its backward pass."""
+        whole = self._activations(way, samples)
+        if not self.is_block:
+            return whole
+        entering = self.output(samples) / (way.tp if way.sequence_parallel else 1)
+        if way.co_shard > 1:
+            return min(whole, 2 * entering)
+        if way.selective:
+            return max(entering, KEPT_SHARE * whole)
+        return min(whole, entering) if way.recompute else whole
+
+    def working(self, way: Spread, samples: float) -> float:
+        """Bytes that exist only while the unit is computed again."""
+        if not self.is_block or not (way.recompute or way.co_shard > 1):
+            return 0.0
+        return self._activations(way, samples) / way.co_shard * ((1 - KEPT_SHARE) if way.selective else 1)
+
+    def parameter_bytes(self, way: Spread) -> float:
+        """Bytes of the parameters before FSDP divides them."""
+        return self.num_params * BYTES_PER_PARAMETER / (way.tp if self.is_divided(way) else 1)
+
+    def held_bytes(self, way: Spread, bytes_per_parameter: float) -> float:
+        """Bytes of parameters, gradients and optimizer states on one rank; all take ``bytes_per_parameter``."""
+        whole = self.num_params * bytes_per_parameter / (way.tp if self.is_divided(way) else 1)
+        if way.zero1:
+            fixed = 2 * self.num_params * BYTES_PER_PARAMETER
+            return fixed + max(0.0, whole - fixed) / way.dp_replicate
+        return whole / way.dp_shard
+
+    def traffic(self, way: Spread, samples: float, num_rest: int) -> Traffic:
+        """Collectives on one rank, without messages between stages and slabs.
+
+        FSDP gathers a block for either pass, and all the rest of a stage once, in one collective. ``num_rest`` is 1
+        for the unit at which that one is counted, whatever its bytes belong to. All gradients are reduced.
+        """
+        tensor = (*self._of_tensor_parallel(way, samples),)
+        gathers = (*self._gathers(way, self.is_block + num_rest),)
+        again = (*self._gathers(way, 1),) if self.is_block else ()
+        reductions = (*self._reductions(way, self.is_block + num_rest),)
+        return Traffic((*gathers, *tensor), (*again, *reductions, *tensor), tensor, (*self._of_zero1(way),))
+
+    def _share(self, way: Spread, micro_batch: float) -> float:
+        return micro_batch / way.spatial / (way.tp if self.is_divided(way) else 1)
+
+    def _activations(self, way: Spread, samples: float) -> float:
+        line = self.unit.activations
+        whole = max(0.0, line.bytes_per_sample * samples + line.fixed_bytes)
+        if not self.is_divided(way):
+            return whole
+        return whole / way.tp if way.sequence_parallel else whole * (WHOLE_SHARE + (1 - WHOLE_SHARE) / way.tp)
+
+    def _gathers(self, way: Spread, num: int) -> Iterator[Collectives]:
+        if way.dp_shard > 1:
+            yield Collectives("all_gather", MESH["dp_shard"].name, True, num, self.parameter_bytes(way))
+
+    def _reductions(self, way: Spread, num: int) -> Iterator[Collectives]:
+        size = self.parameter_bytes(way)
+        if way.dp_shard > 1:
+            yield Collectives("reduce_scatter", MESH["dp_shard"].name, True, num, size)
+        for axis in ("dp_replicate", "spatial"):
+            if way.fsdp_mesh and getattr(way, axis) > 1:
+                yield Collectives("all_reduce", MESH[axis].name, True, num, size / way.dp_shard)
+
+    def _of_zero1(self, way: Spread) -> Iterator[Collectives]:
+        """Replicas add up the gradient of each parameter; see also ``broadcasts``."""
+        if way.zero1:
+            size = self.parameter_bytes(way)
+            yield waited("queued_all_reduce", "dp_replicate", TENSORS_PER_BLOCK, size / TENSORS_PER_BLOCK)
+
+    def _of_tensor_parallel(self, way: Spread, samples: float) -> Iterator[Collectives]:
+        """In each pass of a block, ranks add up the outputs of attention and feed-forward, or divide them again."""
+        if self.is_divided(way):
+            for kind in ("new_all_gather", "new_reduce_scatter") if way.sequence_parallel else ("new_all_reduce",):
+                yield waited(kind, "tp", 2, self.output(samples))
+
+
+class ModelCosts:
+    """The costs of all units of a model on one kind of devices, and what does not belong to a single unit."""
+
+    def __init__(self, profile: ModelProfile, kind: DeviceKind) -> None:
+        """``profile`` must have units. Equal units share one ``UnitCosts``, but never with an end of the model."""
+        self._profile = profile
+        self._corrections: dict[int, float] = {}
+        each = [unit for unit in profile.units for _ in range(unit.count)]
+        last = len(each) - 1
+        made: dict[tuple[int, bool], UnitCosts] = {}
+        for number, unit in enumerate(each):
+            key = id(unit), 0 < number < last or not last
+            if key not in made:
+                made[key] = costs_of(unit, kind, key[1])
+        self.units = [made[id(unit), 0 < number < last or not last] for number, unit in enumerate(each)]
+        self.bytes_per_parameter = profile.state_bytes / max(1, profile.num_params)
+        self.update_seconds = kind.seconds(profile.work[Layout()].update)
+
+    def stage_bytes(self, way: Spread, stage: Sequence[UnitCosts], micro_batch: int, in_flight: int) -> float:
+        """Bytes of a rank that has these units, added up; see ``correction``."""
+        samples = micro_batch / way.spatial
+        states = sum(unit.held_bytes(way, self.bytes_per_parameter) for unit in stage)
+        kept = in_flight * sum(unit.kept(way, samples) for unit in stage)
+        working = max(unit.working(way, samples) for unit in stage)
+        return states + kept + working + gathered_bytes(way, stage) + self.transient_bytes(micro_batch) / way.spatial
+
+    def transient_bytes(self, micro_batch: int) -> int:
+        """Bytes that passes need beside states and activations, as in the plain layout."""
+        curve = self._profile.curves[Layout()]
+        try:
+            parts = curve.parts(micro_batch)
+        except ValueError:  # beyond the largest micro-batch of a model whose sizes are not affine
+            return 0
+        return sum(parts.get(name, 0) for name in _TRANSIENT)
+
+    def correction(self, micro_batch: int) -> float:
+        """Traced peak of the plain layout over its sum of units, where not everything is held at once."""
+        if micro_batch not in self._corrections:
+            curve = self._profile.curves[Layout()]
+            try:
+                known = curve.peak_bytes(micro_batch) / self.stage_bytes(Spread(), self.units, micro_batch, 1)
+            except ValueError:  # as above
+                known = 1.0
+            self._corrections[micro_batch] = known
+        return self._corrections[micro_batch]
+
+
+def costs_of(unit: Unit, kind: DeviceKind, is_block: bool) -> UnitCosts:
+    """Costs of a unit on devices of one kind."""
+    forward = unit.forward
+    passes = Seconds(kind.seconds(unit.fixed), kind.seconds(unit.per_sample))
+    once = Seconds(kind.seconds(forward.fixed), kind.seconds(forward.per_sample))
+    light = Seconds(kind.seconds(_light(forward.fixed)), kind.seconds(_light(forward.per_sample)))
+    sharded_seconds = kind.rates["sharded"].per_op if "sharded" in kind.rates else 0.0
+    counts = unit.fixed.of("convolution")[0], unit.fixed.of("normalisation")[0]
+    return UnitCosts(unit, is_block, passes, once, light, sharded_seconds, *counts)
+
+
+def gathered_bytes(way: Spread, units: Iterable[UnitCosts]) -> float:
+    """Bytes that FSDP holds of the largest unit while it is whole: parameters of two passes and gradients."""
+    return 3 * max(unit.parameter_bytes(way) for unit in units) if way.fsdp_mesh else 0.0
+
+
+def broadcasts(way: Spread, units: Iterable[UnitCosts]) -> Iterator[Collectives]:
+    """Yield how ZeRO-1 ends a step: replicas send each other the parameters that they have updated."""
+    if way.zero1:
+        everything = sum(unit.parameter_bytes(way) for unit in units)
+        yield waited("broadcast", "dp_replicate", way.dp_replicate, everything / way.dp_replicate)
+
+
+def merged(collectives: Iterable[Collectives]) -> list[Collectives]:
+    """One entry for each kind, dimension and whether they overlap, as in a trace."""
+    sums: dict[tuple[str, str, bool], tuple[float, float]] = {}
+    for one in collectives:
+        num, num_bytes = sums.get(key := (one.kind, one.dimension, one.overlaps), (0.0, 0.0))
+        sums[key] = num + one.num, num_bytes + one.num_bytes
+    return [Collectives(*key, *amounts) for key, amounts in sums.items()]
+
+
+def times(one: Collectives, factor: float) -> Collectives:
+    """The same collectives ``factor`` times."""
+    return replace(one, num=one.num * factor, num_bytes=one.num_bytes * factor)
+
+
+def waited(kind: str, axis: str, num: float, each_bytes: float) -> Collectives:
+    """``num`` collectives of ``each_bytes`` along the dimension of ``axis``, for which the rank waits."""
+    return Collectives(kind, MESH[axis].name, False, num, num * each_bytes)
+
+
+def state_shards(way: Spread) -> int:
+    """Number of ranks that share one copy of the optimizer states."""
+    return way.dp_shard * way.tp * way.pp * (way.dp_replicate if way.zero1 else 1)
+
+
+def _light(work: Work) -> Work:
+    """The part of ``work`` that is neither a product of matrices nor attention."""
+    kept = (work.of(name) if name not in _SLOW else (0.0,) * len(work.of(name)) for name in OP_KINDS)
+    return Work(tuple(amount for amounts in kept for amount in amounts))
