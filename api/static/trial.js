@@ -63,11 +63,12 @@ function drawStep() {
   const { predicted_step_seconds: predicted, measured_step_seconds: measured } = timed ?? trial;
   const times = predicted && measured ? `× ${(measured / predicted).toFixed(2)}` : "";
   byId("step-time").replaceChildren(`${stepWords(predicted)} / ${stepWords(measured)}`, " ", h("small", { title: "measured over predicted" }, times));
-  setText(byId("plan-time"), trial.plan ? timeWords(trial.predicted_step_seconds) : "");
+  setText(byId("plan-time"), trial.plan ? timeWords(trial) : "");
 }
 
-function timeWords(predicted) {
+function timeWords({ predicted_step_seconds: predicted, step_factor: factor }) {
   if (predicted === null) return "No step time is predicted: the speed of these devices is not known. “scamp calibrate” measures it.";
+  if (factor !== 1) return `Predicted step: ${stepWords(predicted)}, which is × ${factor.toFixed(2)} as in earlier trials of its family, on hosts as busy as theirs.`;
   return `Predicted step: ${stepWords(predicted)} with the gang alone on its host. Other trials on the same devices or cores slow it down.`;
 }
 

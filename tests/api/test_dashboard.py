@@ -506,6 +506,19 @@ def test_a_trial_shows_the_step_time_of_its_plan_and_of_each_attempt(
 
 
 @pytest.mark.browser
+def test_a_trial_says_that_its_step_time_is_corrected_by_earlier_trials(
+    open_page: Callable[..., Page], store: Store
+) -> None:
+    fill = Filler(store)
+    (trial,) = fill.ids(fill.study("learned", [{"depth": 2, "lr": 0.001}], trials=1))
+    known = replace(sized(Plan(32)), step_seconds=0.026, step_factor=1.3)
+    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", family="vit")
+    page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
+    expect(page.locator("#step-time")).to_have_text("26 ms / –")
+    expect(page.locator("#plan-time")).to_contain_text("26 ms, which is × 1.30 as in earlier trials of its family")
+
+
+@pytest.mark.browser
 def test_where_the_speed_of_devices_is_not_known_the_pages_say_so(open_page: Callable[..., Page], store: Store) -> None:
     fill = Filler(store)
     (trial,) = fill.ids(fill.study("speed", [{"depth": 2, "lr": 0.001}], trials=1))
