@@ -2,8 +2,11 @@
 
 A way is a number of ranks that divide the layers (tensor parallel), ranks that divide the batch (shards, replicas, or
 replicas that share optimizer states), a micro-batch, and the kind of recompute that its blocks may have. Degrees are
-powers of two. The formulas are those of ``unit_costs``, so a whole model on one stage costs what ``pricing`` says. The
-parts of the model before and after the blocks are units of their own, which are never recomputed.
+powers of two. The formulas are those of ``unit_costs``, so a step of a whole model on one stage takes as long as
+``pricing`` says. The parts of the model before and after the blocks are units of their own, which are never recomputed.
+
+Bytes are plain sums: all states, activations in flight, and what a pass needs beside them. With several micro-batches
+gradients are indeed held beside all activations. With a single one they are not, so such plans need somewhat less.
 """
 
 from __future__ import annotations
@@ -116,9 +119,8 @@ class CandidateWays:
 
     def parameter_bytes(self, way: Way, stage: StageUnits) -> float:
         """Bytes of the parameters that a rank of a stage holds."""
-        model = self._on[stage.kind].model
-        held = sum(unit.parameter_bytes(way.spread) for unit in model.units[stage.start : stage.end])
-        return model.correction(way.micro_batch) * held / way.spread.dp_shard
+        units = self._on[stage.kind].model.units[stage.start : stage.end]
+        return sum(unit.parameter_bytes(way.spread) for unit in units) / way.spread.dp_shard
 
     def _shapes(self, fewest: int, most: int) -> Iterator[_Shape]:
         for num_stages in self._numbers_of_stages(most):
@@ -196,20 +198,19 @@ class _OnKind:
         whole, units = shape.whole, [unit for unit, _ in self._runs]
         traffic = [unit.traffic(whole, shape.micro_batch, self._num_rest(unit, shape)) for unit in units]
         exposed = self._exposed(shape, traffic)
-        scale = self.model.correction(shape.micro_batch)
-        rows = [self._row(unit, one, shape, exposed, scale) for unit, one in zip(units, traffic, strict=True)]
+        rows = [self._row(unit, one, shape, exposed) for unit, one in zip(units, traffic, strict=True)]
         columns = np.repeat(np.array(rows).T, self._counts, axis=1)
         finals = sum(self._seconds(one, shape) for one in broadcasts(whole, self.model.units))
         transient_bytes = gathered_bytes(whole, units) + self.model.transient_bytes(shape.micro_batch)
         return Costs(
             **dict(zip(_ARRAYS, columns, strict=True)),
-            transient_bytes=scale * transient_bytes,
-            restored_bytes=scale * max(unit.working(shape.spread, shape.micro_batch) for unit in units),
+            transient_bytes=transient_bytes,
+            restored_bytes=max(unit.working(shape.spread, shape.micro_batch) for unit in units),
             closing_seconds=finals + exposed.ends * (shape.num_micro_batches + shape.num_stages - 1),
         )
 
     def stage_cost(self, way: Way, stage: StageUnits) -> StageCost:
-        """Cost of these units for a simulation; bytes are as scaled as those of the way, except outputs."""
+        """Cost of these units for a simulation."""
         costs, here = way.costs[self._place], slice(stage.start, stage.end)
         again = [unit for unit in range(stage.start, stage.end) if unit in stage.recomputed]
         kept = costs.kept_bytes[here].sum() - (costs.kept_bytes - costs.recomputed_kept_bytes)[again].sum()
@@ -225,7 +226,7 @@ class _OnKind:
             float(costs.update_seconds[here].sum()) + costs.closing_seconds,
         )
 
-    def _row(self, unit: UnitCosts, traffic: Traffic, shape: _Shape, exposed: _Exposed, scale: float) -> _Row:
+    def _row(self, unit: UnitCosts, traffic: Traffic, shape: _Shape, exposed: _Exposed) -> _Row:
         whole, size = shape.whole, shape.micro_batch
         forward = unit.forward_seconds(whole, size)
         backward = unit.seconds(whole, size) - forward + exposed.share(unit)
@@ -237,11 +238,11 @@ class _OnKind:
         return (
             forward + self._waits(traffic.forward, shape),
             backward + self._waits(traffic.backward, shape),
-            scale * unit.held_bytes(whole, self.model.bytes_per_parameter),
-            scale * unit.kept(whole, size),
-            scale * sent,
+            unit.held_bytes(whole, self.model.bytes_per_parameter),
+            unit.kept(whole, size),
+            sent,
             max(0.0, again),
-            scale * unit.kept(shape.spread, size),
+            unit.kept(shape.spread, size),
             2 * self._message_seconds(sent, shape) if shape.num_stages > 1 else 0.0,
             share * self.model.update_seconds + self._waits(traffic.update, shape),
         )

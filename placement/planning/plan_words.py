@@ -10,6 +10,7 @@ from placement.planning.best_plans import BestPlan, Stage
 from placement.planning.uneven_plans import UnevenPlan
 
 _GIB = 2**30
+_NO_SIZE_MIB = 2**30  # a device with a PiB stands for one of any size
 
 Planned = BestPlan | UnevenPlan
 
@@ -86,7 +87,8 @@ def _places(stages: Sequence[Stage]) -> str:
 
 def _of_recompute(plan: BestPlan) -> Iterator[str]:
     fullest = plan.fullest
-    holds = f"the fullest rank reserves {plan.prediction.reserved_mib} of {fullest.offered_mib} MiB"
+    of = f" of {fullest.offered_mib}" if fullest.offered_mib < _NO_SIZE_MIB else ""
+    holds = f"the fullest rank reserves {plan.prediction.reserved_mib}{of} MiB"
     if not plan.recomputed:
         yield f"nothing is recomputed: {holds}"
         return
@@ -97,7 +99,7 @@ def _of_recompute(plan: BestPlan) -> Iterator[str]:
     percent = 100 * slowest.recompute_seconds / without if without else 0.0
     slower = f"makes {'the slowest stage' if len(plan.stages) > 1 else 'passes'} {percent:.2g} % slower"
     share = f"{len(plan.recomputed)} of {plan.num_blocks} blocks"
-    yield f"{again} of {share} saves up to {size(saved)} on a rank and {slower}"
+    yield f"{again} of {share} saves {'up to ' if len(plan.stages) > 1 else ''}{size(saved)} on a rank and {slower}"
     yield holds
 
 

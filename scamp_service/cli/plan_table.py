@@ -117,7 +117,7 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     yield "MiB     reservation of the rank that needs most: traced, or if ~ added up from"
     yield "        the costs of units (`scamp estimate --units`)"
     yield "today   trains: ranks can run it (--plan of `scamp estimate` has its memory by"
-    yield "        stage; studies choose one rank or FSDP); planned: they cannot yet"
+    yield "        stage); planned: they cannot yet"
     if any("selective" in text for one in comparison.alternatives for text in (one.ways, *one.details)):
         yield "selective: recompute of all but products of matrices and attention"
     if kind is not None and any(len(plan.devices) > 1 for plan in comparison.searched):

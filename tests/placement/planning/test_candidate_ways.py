@@ -16,6 +16,7 @@ from estimators.work import StepWork, Work, WorkCounter
 from placement.planning.candidate_ways import MOST_SIZES, CandidateWays, StageUnits
 from placement.planning.pricing import Pricer
 from placement.planning.search import find
+from placement.planning.unit_costs import ModelCosts
 from placement.planning.ways import Devices, Way
 from tests.placement.planning.test_planner import line
 
@@ -65,8 +66,8 @@ def taken(way: Way, num: int, *, again: bool) -> tuple[float, float]:
     return float(seconds), float(held)
 
 
-def test_a_whole_model_on_one_stage_costs_what_the_planner_says() -> None:
-    pricer, seen = Pricer(gpt(), V100), set()
+def test_a_whole_model_on_one_stage_costs_what_the_planner_says_before_it_corrects_the_memory() -> None:
+    pricer, model, seen = Pricer(gpt(), V100), ModelCosts(gpt(), V100), set()
     for way in ways(4):
         if way.num_stages == 1:
             num = 32 // way.samples
@@ -74,12 +75,17 @@ def test_a_whole_model_on_one_stage_costs_what_the_planner_says() -> None:
             for again in (False, True):
                 spread = way.spread if again else replace(way.spread, recompute=False, selective=False)
                 price = pricer.price(spread, way.micro_batch, num)
-                assert taken(way, num, again=again) == pytest.approx((price.seconds, price.peak_bytes), rel=1e-6), (
-                    spread
-                )
+                expected = price.seconds, price.peak_bytes / model.correction(way.micro_batch)
+                assert taken(way, num, again=again) == pytest.approx(expected, rel=1e-6), spread
     degrees = {"FSDP ×4", "DP ×4", "ZeRO-1 ×4", "TP ×4", "FSDP ×2 · TP ×2", "DP ×2 · TP ×2"}
     assert {name for name, _, _ in seen} == degrees and {selective for _, _, selective in seen} == {False, True}
     assert ("TP ×4", True, False) in seen
+
+
+def test_no_rank_holds_less_than_its_share_of_the_states() -> None:
+    for way in ways(4):
+        least = gpt().state_bytes / way.spread.dp_shard / way.spread.tp
+        assert way.spread.zero1 or way.costs[0].state_bytes.sum() >= least * (1 - 1e-9)
 
 
 def test_slow_links_that_computation_cannot_hide_count_as_the_planner_counts_them() -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
-from estimators.devices.kind import DeviceKind, Figure, Rate
-from estimators.model import MIB
+from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Figure, Rate
+from estimators.model import MIB, Plan
 from placement.planning.planner import Option
+from placement.planning.unit_costs import ModelCosts
 from scamp_service.cli.plan_table import footnotes, reason, shortage
 from scamp_service.sizing.alternatives import Comparison, compare
 from scamp_service.sizing.estimate import Estimator, devices
@@ -130,6 +132,27 @@ def test_plans_of_the_search_stand_beside_the_others_once_and_the_best_that_rank
         ("computation", "communication", "bub")
     )
     assert "fastest plan of the search: " in "\n".join(reason(found)) and list(shortage(found)) == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "low", "high"),
+    [
+        (Plan(2, 2, recompute=True, selective=True), 0.92, 1.08),
+        (Plan(1, 2, dp_shard=2), 0.92, 1.08),
+        (Plan(1, 2, tp=2, dp_shard=2), 0.92, 1.1),
+        (Plan(2, dp_shard=2, recompute=True), 0.95, 1.2),  # with one micro-batch, gradients come after activations
+    ],
+    ids=str,
+)
+def test_memory_added_up_from_units_is_near_that_of_traces(
+    folder: Path, pool: TracePool, plan: Plan, low: float, high: float
+) -> None:
+    model = {"depth": 6, "width": 128, "heads": 4, "batch": 4}
+    estimator = Estimator("vit_digits", None, folder, pool=pool)
+    traced = max(stage.peak_bytes for stage in estimator.predict(model, plan))
+    costs = ModelCosts(estimator.estimate(model, devices(1, 1000)).profile, FLOP_COUNTER)
+    added = costs.stage_bytes(Spread(**plan.values), costs.units, plan.micro_batch, 1)
+    assert low < added / traced < high
 
 
 def test_if_nothing_fits_the_closest_plan_and_its_categories_are_named(folder: Path, pool: TracePool) -> None:
