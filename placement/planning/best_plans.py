@@ -233,7 +233,7 @@ class _Made:
         plan = self._trained(stages)
         computing = found.num_micro_batches * sum(one.compute_seconds for one in stages) / len(stages)
         if len(units) == 1:
-            computing += self.ways.update_seconds(self.way)
+            computing += self.ways.update_seconds(self.way, units[0].kind)
             waiting = max(0.0, 1 - computing / found.seconds)
             seconds = found.seconds * self.kinds[0].sharing(found.num_ranks)
             return BestPlan(*start, seconds, 0.0, waiting, prediction, plan, None)

@@ -113,9 +113,9 @@ class CandidateWays:
         ]
         return sum(unit.seconds(whole, way.micro_batch) for unit in units) + sum(again)
 
-    def update_seconds(self, way: Way) -> float:
-        """Seconds of the optimizer on one rank of a single stage."""
-        return self._on[0].model.update_seconds / state_shards(replace(way.spread, recompute=False, selective=False))
+    def update_seconds(self, way: Way, kind: int) -> float:
+        """Seconds of the optimizer on one rank of a single stage, on devices of the kind with this number."""
+        return self._on[kind].model.update_seconds / state_shards(replace(way.spread, recompute=False, selective=False))
 
     def parameter_bytes(self, way: Way, stage: StageUnits) -> float:
         """Bytes of the parameters that a rank of a stage holds."""

@@ -129,6 +129,11 @@ def test_on_unlike_devices_a_pipeline_gives_the_faster_kind_more_blocks() -> Non
     assert {stage.kind: stage.offered_mib for stage in both.stages} == {"fast": 30_000, "slow": 15_000}
 
 
+def test_one_device_of_the_second_kind_communicates_nothing() -> None:
+    one = PlanSearch(gpt(), 64, cluster(slow=(1, 15_000), fast=(1, 30_000)), UNLIKE).best()[0]
+    assert one.devices == {"fast": 1} and one.communication_share == pytest.approx(0, abs=1e-9)
+
+
 def test_three_unlike_devices_can_all_be_used() -> None:
     found = PlanSearch(gpt(), 64, cluster(fast=(2, 30_000), slow=(1, 15_000)), UNLIKE).best()
     assert found[-1].devices == {"fast": 2, "slow": 1} and len(found[-1].stages) == 3
