@@ -9,6 +9,7 @@ that is left can be better than the best one found.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -106,7 +107,8 @@ def order(pipeline: Pipeline) -> _Order:
 
 
 def _order(fits: bool, seconds: float, num_ranks: int, is_trained: bool) -> _Order:
-    return not fits, float(f"{seconds:.6g}"), num_ranks, not is_trained  # sums of the same numbers differ by rounding
+    mantissa, exponent = math.frexp(seconds)  # six digits, because sums of the same numbers differ by rounding
+    return not fits, math.ldexp(round(mantissa * 2**20), exponent - 20), num_ranks, not is_trained
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,9 @@ class Pricer:
         computing = self._compute_seconds(way, micro_batch, num_micro_batches)
         collectives = merged(self._collectives(way, micro_batch, num_micro_batches))
         time = gang_time(self._kind, self._links, way, computing, collectives, num_micro_batches)
-        peak_bytes = self._peak_bytes(way, micro_batch, num_micro_batches) * self._model.correction(micro_batch)
+        peak_bytes = self._peak_bytes(way, micro_batch, num_micro_batches)
+        if num_micro_batches == 1:  # a sum of units: of several micro-batches, gradients are held as well
+            peak_bytes *= self._model.correction(micro_batch)
         return Price(time.seconds, time.exposed_seconds, round(peak_bytes))
 
     def _stages(self, way: Spread) -> list[Sequence[UnitCosts]]:
