@@ -323,7 +323,8 @@ def _examined(
 ) -> Iterator[Option | Untraced]:
     """The options in the order of preference: ``wide`` ones, one rank, then those that may fit, by device-seconds."""
     plain = next((row for row in rows if row.way == Spread()), None)
-    for row in (*wide, *([plain] if plain is not None else [])):
+    first = [*wide, plain] if plain is not None and plain not in wide else wide
+    for row in first:
         if not any(layout in profile.refusals for layout in row.layouts):
             yield row.best()
     for degree, offered_mib in degrees(request.cluster):
