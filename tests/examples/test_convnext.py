@@ -34,13 +34,15 @@ def sizing(tmp_path_factory: pytest.TempPathFactory, code: bytes, warm_traces: N
     sizer.close()
 
 
-@pytest.mark.parametrize(("number", "num_ranks"), [(0, 1), (1, 2), (2, 4)])
-def test_its_candidates_need_one_two_and_four_ranks(number: int, num_ranks: int, sizing: tuple[Sizing, str]) -> None:
+@pytest.mark.parametrize(("number", "num_ranks"), [(0, {1}), (1, {2, 4}), (2, {4})], ids=["one", "several", "four"])
+def test_its_candidates_need_one_several_and_four_ranks(
+    number: int, num_ranks: set[int], sizing: tuple[Sizing, str]
+) -> None:
     sizer, sha256 = sizing
     params = {**SPEC.fixed, **SPEC.start_with[number]}
     sized = sizer.size(params, workload=SPEC.workload, code=sha256)
     assert isinstance(sized, Sized), sized
-    assert sized.plan.world_size == num_ranks and sized.prediction.reserved_mib <= 96
+    assert sized.plan.world_size in num_ranks and sized.prediction.reserved_mib <= 96
 
 
 def test_a_small_one_learns_to_read_digits() -> None:
