@@ -109,7 +109,7 @@ class Gang:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Gang]:
-    """All cases, of which ``seed`` draws those that are unseen; or a few small ones."""
+    """All cases, or a few small ones if ``quick``. ``seed`` draws the unseen cases."""
     if quick:
         params = {"depth": 4, "width": 64}
         return [

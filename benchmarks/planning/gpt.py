@@ -14,12 +14,12 @@ from itertools import product
 import numpy as np
 
 from estimators.axes import Spread
-from estimators.devices.communication import message_seconds, ring_seconds
+from estimators.devices.communication import Group, collective_seconds, message_seconds
 from estimators.devices.kind import DeviceKind, Links
 from placement.planning.ways import Amounts, Costs, Way
 
 STATE_BYTES = 16
-"""Of a parameter: 2 each for itself and its gradient, 12 for the copy and moments in fp32."""
+"""Bytes for each parameter: 2 for itself, 2 for its gradient, 12 for its copy and moments in fp32."""
 _LAUNCHES = 30  # of a block's forward pass
 _NEVER = np.inf
 
@@ -99,9 +99,13 @@ def costs_of(model: Model, kind: DeviceKind, spread: Spread, micro_batch: int, n
     product_seconds = _row(model, 0, flops, 2 * tokens * width * model.vocabulary / tp) * _per_flop(model, kind)
     moved = _row(model, 3 * across_bytes, 2 * kept, 2 * kept_input + 6 * tokens * model.vocabulary / tp)
     other_seconds = moved * kind.rates["copy"].per_byte + _LAUNCHES * kind.rates["copy"].per_op
-    reduced = 4 * ring_seconds(across_bytes, tp, inner)  # two all-reduces, each a scatter and a gather
+    reduced = 4 * collective_seconds(
+        "all_gather", across_bytes, Group(tp), inner
+    )  # two all-reduces, each a scatter and a gather
     compute = product_seconds + other_seconds
-    ring = np.array([ring_seconds(2 * num, dp, outer) for num in _ends(params)])[_places(model)]
+    ring = np.array([collective_seconds("all_gather", 2 * num, Group(dp), outer) for num in _ends(params)])[
+        _places(model)
+    ]
     waits = _row(model, reduced / 2, reduced, reduced / 2)
     forward, backward, update = compute + waits, 2 * compute + waits, np.maximum(0, 2 * ring - 2 * compute)
     if spread.dp_shard > 1:  # gathers and reductions are hidden as far as there is computation

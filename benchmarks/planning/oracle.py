@@ -24,7 +24,7 @@ from placement.planning.ways import Costs, Devices, Order, Way
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What ``search`` is asked."""
+    """The arguments of one call of ``search``."""
 
     ways: list[Way]
     devices: list[Devices]

@@ -61,11 +61,6 @@ def collective_seconds(kind: str, num_bytes: float, group: Group, links: Links) 
     return links.start_seconds.value + latency + moved_bytes / speed
 
 
-def ring_seconds(num_bytes: float, num_ranks: int, links: Links) -> float:
-    """Seconds of one all-gather or reduce-scatter of ``num_bytes`` over ``num_ranks`` that are neighbours."""
-    return collective_seconds("all_gather", num_bytes, Group(num_ranks), links)
-
-
 def ring(kind: str, num_bytes: float, num_ranks: int) -> tuple[int, float]:
     """(hops, bytes over each link) of one collective of a whole tensor of ``num_bytes``."""
     hops, share = num_ranks - 1, (num_ranks - 1) / num_ranks

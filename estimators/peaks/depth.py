@@ -207,7 +207,7 @@ def segments_of(passes: Passes) -> Iterator[Segment]:
 
 
 def _earlier(one: Work, other: Work) -> Work:
-    """Of two amounts of work done since the log began, the one that was reached first: work only ever grows."""
+    """The smaller of two amounts of work counted since the log began, which is the earlier one: work only grows."""
     return Work(tuple(map(min, one.amounts, other.amounts)))
 
 
