@@ -18,7 +18,8 @@ from estimators.memory import NO_EXTRA, Extra, predict
 from estimators.model import Plan
 from estimators.profile import ModelProfile
 from placement.model import Cluster
-from placement.planning.planner import NO_SLOW_DOWNS, ChosenPlan, NoPlan, Untraced, choose
+from placement.planning.options import ChosenPlan, NoPlan, Untraced
+from placement.planning.planner import NO_SLOW_DOWNS, choose
 from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
 from scamp_service.sizing.sizer import Planner

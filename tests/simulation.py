@@ -18,7 +18,7 @@ from estimators.memory import Extra
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Cluster, Device
 from placement.planning.learned import choose_learned
-from placement.planning.planner import ChosenPlan, NoPlan
+from placement.planning.options import ChosenPlan, NoPlan
 from scamp_service.control.controller import Controller
 from scamp_service.control.executor import Demand, GangState, GangStatus, Order, Unsized
 from scamp_service.lifecycle import LIVE_STUDIES, Outcome, TrialState

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from placement.planning.planner import ChosenPlan
+from placement.planning.options import ChosenPlan
 from scamp_service.settings import Settings
 from scamp_service.sizing.estimate import target
 from scamp_service.sizing.screening import Screening, screen

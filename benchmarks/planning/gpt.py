@@ -99,9 +99,7 @@ def costs_of(model: Model, kind: DeviceKind, spread: Spread, micro_batch: int, n
     product_seconds = _row(model, 0, flops, 2 * tokens * width * model.vocabulary / tp) * _per_flop(model, kind)
     moved = _row(model, 3 * across_bytes, 2 * kept, 2 * kept_input + 6 * tokens * model.vocabulary / tp)
     other_seconds = moved * kind.rates["copy"].per_byte + _LAUNCHES * kind.rates["copy"].per_op
-    reduced = 4 * collective_seconds(
-        "all_gather", across_bytes, Group(tp), inner
-    )  # two all-reduces, each a scatter and a gather
+    reduced = 2 * collective_seconds("all_reduce", across_bytes, Group(tp), inner)
     compute = product_seconds + other_seconds
     ring = np.array([collective_seconds("all_gather", 2 * num, Group(dp), outer) for num in _ends(params)])[
         _places(model)

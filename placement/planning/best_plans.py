@@ -20,8 +20,8 @@ from estimators.profile import ModelProfile
 from placement.model import Cluster
 from placement.planning.candidate_ways import CandidateWays, StageUnits, slowest_links
 from placement.planning.cuts import Cut, even_cut
+from placement.planning.options import margin_for
 from placement.planning.pipelines import Pipeline
-from placement.planning.planner import margin_for
 from placement.planning.schedules import SCHEDULES
 from placement.planning.search import Found, find
 from placement.planning.shared_cores import seconds_on

@@ -23,7 +23,7 @@ from estimators.devices.communication import collective_seconds, gang_time, grou
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Links
 from estimators.profile import ModelProfile
 from estimators.work import Collectives
-from placement.planning.planner import divisors
+from placement.planning.options import divisors
 from placement.planning.simulator import StageCost
 from placement.planning.unit_costs import (
     ModelCosts,

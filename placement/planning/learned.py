@@ -12,7 +12,7 @@ from dataclasses import replace
 from estimators.learning import Learned
 from estimators.memory import NO_EXTRA, Extra
 from estimators.model import MIB, Layout
-from placement.planning.planner import ChosenPlan, NoPlan, Untraced
+from placement.planning.options import ChosenPlan, NoPlan, Untraced
 
 Answer = ChosenPlan | Untraced | NoPlan
 

@@ -27,8 +27,8 @@ from estimators.work import Work
 from placement.model import Cluster
 from placement.planning.bounds import least_bytes, least_seconds
 from placement.planning.cuts import Cut, Demand, Piece, best_cut, even_cut, smallest_cut
+from placement.planning.options import degrees, divisors, margin_for
 from placement.planning.passes import Schedule
-from placement.planning.planner import degrees, divisors, margin_for
 from placement.planning.schedules import SCHEDULES
 from placement.planning.simulator import Simulation, StageCost, simulate
 

@@ -32,18 +32,17 @@ from estimators.devices.assumed import ASSUMED_CPU
 from estimators.devices.kind import DeviceKind
 from estimators.learned_seconds import SlowDowns, factor_for
 from estimators.memory import (
-    GPU_MARGIN,
     NO_EXTRA,
-    VIRTUAL_MARGIN,
     Extra,
     Margin,
     largest_micro_batch,
     predict,
     predict_states,
 )
-from estimators.model import MIB, Layout, Peaks, Plan, Prediction
+from estimators.model import Layout, Peaks, Plan, Prediction
 from estimators.profile import ModelProfile
 from placement.model import Cluster
+from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees, divisors, margin_for
 from placement.planning.pricing import Price, Pricer
 from placement.planning.transformation import list_ways
 
@@ -58,84 +57,6 @@ MOST_SIZES = 3
 """Most numbers of micro-batches that are traced for one pipeline. Each needs a trace of every stage."""
 
 NO_SLOW_DOWNS: SlowDowns = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenPlan:
-    """The most preferred plan that fits, its cost per rank, and the reason why the one preferred to it was refused.
-
-    ``options`` are cheaper ones that by their units are far too large, then those that were examined, this plan's last,
-    and then those on more ranks that would be faster, the one with the fewest ranks first. Only examined ones were
-    traced.
-    """
-
-    plan: Plan
-    prediction: Prediction
-    reason: str
-    options: tuple[Option, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Untraced:
-    """The decision needs the peak curve of this layout: add it to the profile and ask again."""
-
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
-class NoPlan:
-    """No plan fits these devices. ``reason`` names the best plan and its memory per rank."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """The best plan of one way to spread a candidate (the smallest if none fits), and its cost per rank.
-
-    ``states_alone``: the model states alone are too large, so nothing was traced. ``at_least``: one micro-batch alone
-    already needs too much, so the cost of accumulating several was not examined. ``price`` is that by units, None if
-    nothing was priced. ``by_units``: the prediction is a rough one by units too, because no such plan was traced.
-    """
-
-    plan: Plan
-    prediction: Prediction
-    offered_mib: int
-    states_alone: bool = False
-    at_least: bool = False
-    price: Price | None = None
-    by_units: bool = False
-
-    @property
-    def device_seconds(self) -> float | None:
-        """Ranks × predicted seconds of a step, on the device kind that the planner was given; None without a price."""
-        return self.price.seconds * self.plan.world_size if self.price else None
-
-    @property
-    def fits(self) -> bool:
-        """Whether one rank's reservation is within ``offered_mib``."""
-        return self.prediction.reserved_mib <= self.offered_mib
-
-    @property
-    def learned(self) -> str:
-        """How much of the reservation was learned, as the end of a refusal; empty if nothing was."""
-        extra_bytes = self.prediction.extra_bytes
-        return f", {extra_bytes / MIB:.1f} MiB of it learned" if extra_bytes else ""
-
-    @property
-    def words(self) -> str:
-        """The plan in words for a refusal, without the number of micro-batches."""
-        if self.states_alone:
-            return f"{self.plan.ways}, states alone"
-        one_by_one = self.plan if self.plan.pp > 1 else replace(self.plan, num_micro_batches=1)
-        return str(one_by_one)
-
-    def __str__(self) -> str:
-        if self.fits:
-            return f"{self.plan}: one rank needs {self.prediction.reserved_mib} MiB, devices offer {self.offered_mib}"
-        least = "at least " if self.at_least else ""
-        needs = f"one rank would need {least}{self.prediction.reserved_mib} MiB{self.learned}"
-        return f"{self.words}: {needs}, devices offer {self.offered_mib}"
 
 
 def choose(
@@ -193,26 +114,6 @@ def list_options(profile: Peaks, *, batch: int, cluster: Cluster, extra: Extra =
     The first one is the option that ``choose`` examines first. Raises the same errors.
     """
     return list(_plain_options(_Request(profile, batch, cluster, extra)))
-
-
-def margin_for(cluster: Cluster) -> Margin:
-    """The margin of predictions on these devices, the same for studies, ``scamp estimate`` and ``scamp screen``."""
-    return GPU_MARGIN if cluster.has_gpus else VIRTUAL_MARGIN
-
-
-def degrees(cluster: Cluster) -> Iterator[tuple[int, int]]:
-    """Yield (degree, MiB that each rank may use). The largest devices are taken; the smallest of them limits."""
-    capacities = sorted((device.capacity_mib for device in cluster.devices), reverse=True)
-    degree = 1
-    while degree <= len(capacities):
-        yield degree, capacities[degree - 1]
-        degree *= 2
-
-
-def divisors(number: int) -> list[int]:
-    """Largest first: ``number`` itself, …, 1."""
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)}, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)

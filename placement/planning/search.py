@@ -18,7 +18,7 @@ from typing import Any
 
 from estimators.axes import Spread
 from estimators.model import MIB
-from placement.planning.planner import NoPlan
+from placement.planning.options import NoPlan
 from placement.planning.programs import SAME
 from placement.planning.stages import Optimum, Recomputes, Stage, best_stages, fastest
 from placement.planning.ways import Devices, Division, Order, Way, divisions_of

@@ -20,7 +20,7 @@ from estimators.profile import ModelProfile
 from estimators.work import Collectives
 from placement.model import Cluster
 from placement.planning.candidate_ways import slowest_links
-from placement.planning.planner import NoPlan, divisors, margin_for
+from placement.planning.options import NoPlan, divisors, margin_for
 from placement.planning.shares import Member, Shares, best_shares
 from placement.planning.unit_costs import ModelCosts, merged, state_shards
 

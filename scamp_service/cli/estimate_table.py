@@ -8,7 +8,7 @@ from rich.table import Table
 
 from estimators.devices.catalogue import UNVERIFIED
 from estimators.model import MIB, Layout, Plan
-from placement.planning.planner import ChosenPlan, Option
+from placement.planning.options import ChosenPlan, Option
 from scamp_service.sizing.estimate import Estimate, listed
 
 COLUMNS = {

@@ -8,7 +8,7 @@ from statistics import median
 from rich.table import Table
 
 from estimators.devices.kind import DeviceKind
-from placement.planning.planner import ChosenPlan
+from placement.planning.options import ChosenPlan
 from scamp_service.sizing.screening import Screened, Screening
 
 

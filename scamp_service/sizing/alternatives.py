@@ -14,10 +14,10 @@ from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.model import Plan, Prediction
 from placement.model import Cluster
 from placement.planning.best_plans import BestPlan, PlanSearch
+from placement.planning.options import Option
 from placement.planning.passes import Action
 from placement.planning.pipelines import Pipeline, list_pipelines, order
 from placement.planning.plan_words import Planned, details, in_full, reasons, ways_in_words
-from placement.planning.planner import Option
 from placement.planning.shared_cores import seconds_on
 from placement.planning.simulator import Interval
 from placement.planning.uneven_plans import UnevenPlan, best_uneven

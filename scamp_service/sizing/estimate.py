@@ -24,16 +24,8 @@ from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
 from estimators.trace import Trace, profile_of
 from placement.model import VIRTUAL_KIND, Cluster, Device
-from placement.planning.planner import (
-    ChosenPlan,
-    NoPlan,
-    Option,
-    Untraced,
-    choose,
-    degrees,
-    list_options,
-    margin_for,
-)
+from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees, margin_for
+from placement.planning.planner import choose, list_options
 from scamp_service.cluster.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json

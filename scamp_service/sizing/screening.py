@@ -21,7 +21,8 @@ from estimators.model import Layout, PeakCurve
 from estimators.scaling.blueprint import Blueprint, Costs
 from estimators.scaling.formula import RANKS, NotWhole
 from placement.model import Cluster
-from placement.planning.planner import ChosenPlan, NoPlan, Option, Untraced, list_options, pick
+from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced
+from placement.planning.planner import list_options, pick
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.sizing.blueprints import BlueprintFinder

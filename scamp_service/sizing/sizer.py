@@ -21,7 +21,8 @@ from estimators.profile import ModelProfile
 from estimators.trace import Trace
 from placement.model import Cluster
 from placement.planning.learned import choose_learned
-from placement.planning.planner import NO_SLOW_DOWNS, ChosenPlan, NoPlan, Untraced, choose
+from placement.planning.options import ChosenPlan, NoPlan, Untraced
+from placement.planning.planner import NO_SLOW_DOWNS, choose
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan

@@ -15,7 +15,7 @@ from estimators.profile import ModelProfile
 from placement.model import Cluster, Device
 from placement.planning.best_plans import BestPlan, PlanSearch
 from placement.planning.cuts import even_cut
-from placement.planning.planner import divisors
+from placement.planning.options import divisors
 from placement.planning.pricing import Pricer
 from placement.planning.transformation import list_ways
 from placement.planning.unit_costs import ModelCosts

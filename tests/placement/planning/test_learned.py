@@ -8,7 +8,7 @@ from estimators.learning import Learned
 from estimators.memory import Extra
 from estimators.model import MIB, Layout, Plan, Prediction
 from placement.planning.learned import Answer, choose_learned
-from placement.planning.planner import ChosenPlan, NoPlan, Untraced
+from placement.planning.options import ChosenPlan, NoPlan, Untraced
 
 OFFERED_MIB = 100
 ALONE, PAIR, FOUR = Plan(8), Plan(4, dp_shard=2), Plan(2, dp_shard=4)

@@ -20,7 +20,8 @@ from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import VIRTUAL_KIND, Cluster, Device
-from placement.planning.planner import ChosenPlan, NoPlan, Untraced, choose, degrees, divisors, margin_for
+from placement.planning.options import ChosenPlan, NoPlan, Untraced, degrees, divisors, margin_for
+from placement.planning.planner import choose
 from placement.planning.transformation import list_ways
 
 

@@ -16,7 +16,7 @@ from benchmarks.planning.oracle import Question, by_programming, by_trying, draw
 from estimators.axes import Spread
 from estimators.model import Plan
 from placement.planning.cuts import Demand, Piece, best_cut, even_cut
-from placement.planning.planner import NoPlan
+from placement.planning.options import NoPlan
 from placement.planning.search import Found, front, search
 from placement.planning.ways import Costs, Devices, Way
 

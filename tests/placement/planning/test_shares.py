@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.planning.planner import NoPlan
+from placement.planning.options import NoPlan
 from placement.planning.shares import Member, Shares, best_shares
 
 MEMBERS = st.lists(

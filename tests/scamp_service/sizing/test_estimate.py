@@ -20,7 +20,7 @@ from estimators.model import CATEGORIES, MIB, Layout, Plan, Prediction
 from estimators.profile import ModelProfile
 from estimators.work import COLLECTIVES, StepWork, Work
 from placement.model import Cluster
-from placement.planning.planner import ChosenPlan, NoPlan, Option
+from placement.planning.options import ChosenPlan, NoPlan, Option
 from scamp_service.cli.estimate_table import as_table, footnotes, headline
 from scamp_service.cluster.gpu_nodes import GPU_CONTEXT_MIB
 from scamp_service.errors import InvalidInput

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from estimators.model import Layout
-from placement.planning.planner import ChosenPlan, NoPlan
+from placement.planning.options import ChosenPlan, NoPlan
 from scamp_service.cli.screen_table import as_table, footnotes
 from scamp_service.sizing.blueprints import BlueprintFinder
 from scamp_service.sizing.candidates import candidates_of
