@@ -16,6 +16,18 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Lease:
+    """Who leads. ``epoch`` grows with each new holder, ``renewals`` while the holder lives.
+
+    No time is stored: whoever waits for the lease sees by its own clock how long nobody has renewed it.
+    """
+
+    holder: str  # empty: nobody
+    epoch: int
+    renewals: int
+
+
+@dataclass(frozen=True, slots=True)
 class Study:
     """What a user asked for, and its state."""
 

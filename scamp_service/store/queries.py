@@ -134,7 +134,10 @@ LAST_LOGS = _logs_of_trial.order_by(schema.logs.c.id.desc()).limit(bindparam("li
 BLOB = select(schema.blobs.c.data).where(schema.blobs.c.sha256 == bindparam("sha256"))
 LAST_EVENT = select(func.max(schema.events.c.id))
 CLUSTER = select(schema.cluster.c.state, schema.cluster.c.confirmed_at)
-LEASE = select(schema.leases.c.renewed_at).where(schema.leases.c.name == bindparam("name"))
+_of_lease = schema.leases.c.name == bindparam("name")
+LEASE = select(*(schema.leases.c[name] for name in ("holder", "epoch", "renewals"))).where(_of_lease)
+LEASE_RENEWED_AT = select(schema.leases.c.renewed_at).where(_of_lease, schema.leases.c.holder != "")
+IDENTITY = select(schema.identity.c.name)
 
 
 @cache

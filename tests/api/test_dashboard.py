@@ -155,7 +155,7 @@ def fill(store: Store) -> None:
     fill.plan(ids[8], two, 66, "waits for 69 MiB on 2 devices at once: node-a/1 has 96 free, node-b/0 comes next")
     _fail(fill)
     store.record_cluster({"status": "ready", "detail": "", "devices": DEVICES}, now=time.time())
-    assert store.acquire_lease("controller", "test", 3600.0, now=time.time())
+    assert store.take_lease("controller", "test", None, now=time.time())
 
 
 def _fail(fill: Filler) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Json
 from scamp_service.store.store import Store
 from scamp_service.store.summary import prediction_errors_pct
-from tests.simulation import Faults, Simulation
+from tests.simulation import Faults, Simulation, no_faults
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0)
+NO_FAULTS = no_faults()
 TRIALS = 16
 ONE_STUDY = 2  # a seed
 
@@ -28,6 +29,9 @@ class Forgetful:
 
     def __getattr__(self, name: str) -> Any:
         return (lambda family, num_trials: []) if name == "family_runs" else getattr(self._store, name)
+
+    def fenced(self, *lease: Any) -> Forgetful:
+        return Forgetful(self._store.fenced(*lease))
 
 
 class HiddenMemory(Simulation):
@@ -52,7 +56,7 @@ class HiddenMemory(Simulation):
         self.fixed, self.max_concurrent, self.trials, self.ranks = fixed, max_concurrent, trials, ranks
         super().__init__(store, ONE_STUDY, faults)
         if after:  # what it has seen is checked at the end of this one, too
-            self.executor.completed, self.executor.acknowledged = after.executor.completed, after.executor.acknowledged
+            self.world.completed, self.world.acknowledged = after.world.completed, after.world.acknowledged
         self.run()
 
     def spec(self, number: int) -> Json:
@@ -184,7 +188,7 @@ def test_what_one_study_has_learned_the_next_one_knows(empty: Store) -> None:
 
 
 def test_controllers_that_crash_decide_the_same_of_what_was_learned(empty: Store) -> None:
-    faults = Faults(crash=0.05, lose_message=0, double_message=0, late_report=0, kill_rank=0, lose_node=0)
+    faults = replace(NO_FAULTS, crash=0.05)
     learning = HiddenMemory(empty, faults=faults, spike=15)
     assert learning.num_crashes > 0
     assert learning.out_of_memory() == learning.attempts()[:1]

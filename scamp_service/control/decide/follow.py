@@ -31,7 +31,7 @@ def follow_attempts(s: Snapshot) -> Iterator[Effect]:
 
 def _tear_down(s: Snapshot, attempt: Attempt) -> Iterator[Effect]:
     """Stop an attempt that its trial no longer runs. It ends, and frees its memory, once its ranks are gone."""
-    if attempt.key in s.gangs:
+    if s.may_hold_memory(attempt):
         if attempt.state is not AttemptState.STOPPING:
             yield MoveAttempt(attempt, AttemptState.STOPPING, {})
         yield StopGang(attempt.key, "its trial no longer runs this attempt")
@@ -62,6 +62,8 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield from _lose(study, trial, attempt, gang.detail or "a rank died")
         case None if gang is not None:
             yield from _judge(s, study, trial)
+        case None if s.may_hold_memory(attempt):
+            return  # its gang is known once all ranks have answered, or are gone
         case None if attempt.state is AttemptState.STARTING and s.now < attempt.created_at + LAUNCH_PATIENCE_SECONDS:
             yield Launch(order_for(s, trial, attempt))
         case None:

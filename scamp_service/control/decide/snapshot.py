@@ -70,12 +70,18 @@ class Snapshot:
     attempts: Sequence[Attempt]
     gangs: Mapping[str, GangStatus]
     cluster: Cluster
+    silent: frozenset[str] = frozenset()  # devices on which a process does not answer
+    closed: frozenset[str] = frozenset()  # devices on which no gang may be placed now
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
     rungs: Mapping[int, Mapping[int, Mapping[int, float]]] = field(default_factory=dict)  # study → step → trial → value
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
     failures: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # waiting trial → its own runs
     max_gangs_per_device: int = 4
+
+    def may_hold_memory(self, attempt: Attempt) -> bool:
+        """Whether a process of this attempt may still exist."""
+        return attempt.key in self.gangs or not self.silent.isdisjoint(attempt.devices)
 
     @property
     def num_competing(self) -> int:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.model import Lease
 from scamp_service.store.store import Store
-from tests.simulation import Faults, Simulation
+from tests.simulation import Faults, Simulation, no_faults
 
 SEEDS_AT_ONCE = 10
 
 
 def check(seeds: range) -> None:
-    crashes = 0
+    crashes = pauses = takeovers = 0
     for seed in seeds:
         store = Store("sqlite://")
         simulation = Simulation(store, seed)
         simulation.run()
         crashes += simulation.num_crashes
+        pauses += simulation.num_pauses
+        takeovers += simulation.world.epoch
         store.close()
-    assert crashes > 0, "the faults must happen, or this proves nothing"
+    assert min(crashes, pauses, takeovers) > len(seeds), "the faults must happen, or this proves nothing"
 
 
 @pytest.mark.parametrize("first", range(0, 60, SEEDS_AT_ONCE))
@@ -35,7 +39,7 @@ def test_no_trial_is_lost_or_counted_twice_with_many_seeds(first: int) -> None:
     check(range(first, first + 100))
 
 
-class Unfenced:
+class UnfencedReports:
     """The mutant: reports are taken for whatever attempt the trial is in now, whoever sends them."""
 
     def __init__(self, store: Store) -> None:
@@ -54,22 +58,37 @@ class Unfenced:
 
 
 def test_without_the_fencing_token_the_simulation_fails() -> None:
-    def fails(seed: int) -> bool:
-        store = Store("sqlite://")
-        try:
-            Simulation(Unfenced(store), seed, Faults(late_report=0.5, kill_rank=0.1)).run()  # type: ignore[arg-type]
-        except AssertionError:
-            return True
-        finally:
-            store.close()
-        return False
+    faults = Faults(late_report=0.5, kill_rank=0.1)
+    assert any(fails(lambda store, seed: Simulation(UnfencedReports(store), seed, faults), seed) for seed in range(40))
 
-    assert any(map(fails, range(40)))
+
+class UnfencedWrites(Simulation):
+    """The mutant: a controller that was replaced goes on writing."""
+
+    def fence(self, lease: Lease) -> Store:
+        return self.store
+
+
+def test_without_the_epoch_the_simulation_fails() -> None:
+    faults = Faults(pause=0.2)
+    assert any(fails(lambda store, seed: UnfencedWrites(store, seed, faults), seed) for seed in range(40))
+
+
+def fails(make: Callable[[Any, int], Simulation], seed: int) -> bool:
+    """Whether the simulation with this seed finds a fault."""
+    store = Store("sqlite://")
+    try:
+        make(store, seed).run()
+    except AssertionError:
+        return True
+    finally:
+        store.close()
+    return False
 
 
 def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> None:
     store = Store("sqlite://")
-    Simulation(store, 3, Faults(0, 0, 0, 0, 0, 0)).run()
+    Simulation(store, 3, no_faults()).run()
     trials = [trial for study in store.studies() for trial in store.trials(study.id)]
     assert {trial.attempt for trial in trials if trial.state is TrialState.COMPLETED and not trial.num_oom} == {1}
     healed = [trial for trial in trials if trial.num_oom]
@@ -78,10 +97,11 @@ def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> 
 
 def test_a_stored_study_that_cannot_be_read_fails_alone() -> None:
     store = Store("sqlite://")
-    simulation = Simulation(store, 3, Faults(0, 0, 0, 0, 0, 0))
+    simulation = Simulation(store, 3, no_faults())
     spec = {**store.studies()[0].spec, "space": {"mib": {"from": 1}}}
     unreadable = store.create_study(spec, now=0.0)
-    simulation.controller.tick()
+    simulation.cycle()
+    simulation.cycle()
     assert store.study(unreadable.id).state is StudyState.FAILED
     assert "submit it again" in store.study(unreadable.id).reason
     assert store.trials(1), "the other study goes on"
