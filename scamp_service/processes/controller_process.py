@@ -25,6 +25,7 @@ from scamp_service.control.leadership import RENEWALS, Elected, Leadership
 from scamp_service.errors import Refused, Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
 from scamp_service.model import Lease
+from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of
@@ -182,24 +183,28 @@ class _Reign:
 
 
 class Keeper:
-    """Renews the lease in a thread of its own, so that a long cycle does not cost the leadership.
+    """Renews the lease in a thread of its own, so that a long cycle does not cost the leadership, and tells the
+    supervisor that this process is well.
 
-    It stops when the loop has not turned for ``STUCK_SECONDS``: then another controller should lead.
+    It stops both when the loop has not turned for ``STUCK_SECONDS``: then another controller should lead.
     """
 
     def __init__(self, leadership: Leadership, lease_seconds: float) -> None:
-        self._leadership, self._pause = leadership, lease_seconds / RENEWALS
+        self._leadership, self._pause = leadership, min(1.0, lease_seconds / RENEWALS)
         self._turned = time.monotonic()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="keeper", daemon=True)
+        # Two threads: a renewal may have to wait for the database, and to be restarted would not help then.
+        self._threads = [threading.Thread(target=act, daemon=True) for act in (self._renew, self._beat)]
 
     def __enter__(self) -> Keeper:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._ended.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def turns(self) -> None:
         """Say that the loop turns."""
@@ -207,11 +212,20 @@ class Keeper:
 
     def _renew(self) -> None:
         while not self._ended.wait(self._pause):
-            if time.monotonic() - self._turned < STUCK_SECONDS:
+            if self._is_turning():
                 try:
                     self._leadership.renew()
                 except Exception as error:
                     log.warning("the lease cannot be renewed now: %s", error)
+
+    def _beat(self) -> None:
+        heartbeat = Heartbeat()
+        while not self._ended.wait(1.0):
+            if self._is_turning():
+                heartbeat.beat()
+
+    def _is_turning(self) -> bool:
+        return time.monotonic() - self._turned < STUCK_SECONDS
 
 
 def _wait_for_ray(data_dir: Path, seconds: float = 120.0) -> str:

@@ -54,8 +54,11 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield _heal(study, trial, attempt)
         case Outcome.ERROR:
             yield MoveTrial(trial, TrialState.FAILED, {"reason": attempt.detail})
-        case Outcome.STOPPED | Outcome.LOST:
-            yield _retry(study, trial, attempt.detail or "its ranks stopped by themselves")
+        case Outcome.STOPPED:
+            reason = "will run again from its last checkpoint: its ranks were stopped in order, with the service"
+            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
+        case Outcome.LOST:
+            yield _retry(study, trial, attempt.detail or "its ranks disappeared")
         case None if study.state is not StudyState.RUNNING:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
         case None if gang is not None and gang.state is not GangState.ALIVE:

@@ -181,6 +181,31 @@ def test_an_attempt_whose_ranks_died_is_recorded_as_lost_with_the_reason() -> No
         assert why in only_move(again).changes["reason"], "the controller may die between the two moves"
 
 
+def test_an_attempt_that_was_stopped_in_order_costs_its_trial_nothing() -> None:
+    (again, *_) = effects(trials=[trial()], attempts=[attempt(outcome=Outcome.STOPPED)], gangs={})
+    assert isinstance(again, d.MoveTrial) and again.to is TrialState.QUEUED
+    assert "num_lost" not in again.changes and "last checkpoint" in again.changes["reason"]
+
+
+def test_an_attempt_whose_rank_does_not_answer_is_neither_lost_nor_launched_nor_ended() -> None:
+    for state in (AttemptState.STARTING, AttemptState.RUNNING):
+        begun = attempt(state=state)
+        silent = {"silent": frozenset(begun.devices), "closed": frozenset(begun.devices)}
+        assert effects(trials=[trial()], attempts=[begun], gangs={}, **silent) == []
+    stopping = attempt(state=AttemptState.STOPPING)
+    told = effects(trials=[], attempts=[stopping], gangs={}, silent=frozenset(stopping.devices))
+    assert isinstance(told[0], d.StopGang) and not any(isinstance(effect, d.MoveAttempt) for effect in told)
+
+
+def test_nothing_is_placed_on_a_closed_device() -> None:
+    queued = trial(state=TrialState.QUEUED, attempt=0, sized=sized(Plan(1), 10))
+    cluster = Cluster((Device("a", "n", 0, "virtual", 96), Device("b", "n", 1, "virtual", 96)))
+    (begun,) = effects(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("a"))
+    assert isinstance(begun, d.Begin) and begun.attempt.devices == ("b",)
+    (waits,) = effects(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("ab"))
+    assert isinstance(waits, d.MoveTrial) and waits.to is TrialState.QUEUED
+
+
 def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_token() -> None:
     found = effects(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)])
     launch = found[0]
