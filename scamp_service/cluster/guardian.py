@@ -57,7 +57,7 @@ def guard(nodes: list[dict[str, Any]]) -> None:
 
 def _watch(cluster: Any) -> None:
     """Return when standard input closes, or when the head of the cluster does not answer any more."""
-    from ray._raylet import GcsClient
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     head, failed = cluster.head_node, 0
     info = GcsClient(address=cluster.address).get_all_node_info(timeout=ANSWER_SECONDS)
