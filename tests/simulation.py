@@ -48,6 +48,7 @@ class Faults:
     pause: float = 0.01  # a controller stands still at a write or executor call
     lose_database: float = 0.002  # per cycle, for up to a minute
     jump_clock: float = 0.02  # per cycle
+    slow_call: float = 0.02  # a call of a controller takes up to a second
 
 
 def no_faults() -> Faults:
@@ -301,6 +302,10 @@ class World:
                 self.completed[order.trial_id] = order.attempt
             return accepted
 
+        if self.rng.random() < self.faults.kill_rank:  # one of the others dies, while rank 0 reports the outcome
+            gang.broken = "a rank was killed"
+            self.after(self.rng.uniform(0.0, 2.0), lambda: self.send(gang, deliver))
+            return
         self.send(gang, deliver)
         self.after(self.rng.uniform(0.0, 1.0), lambda: self._remove(order.key))
 
@@ -406,6 +411,7 @@ class UnreliableProxy:
             if isinstance(self._target, Store) and not self._process.simulation.world.has_database:
                 raise Unavailable("the database is away")
             result = attribute(*args, **kwargs)
+            self._process.delay()
             if name in self._methods:
                 self._process.disturb(f"after {name}")
             return result
@@ -473,6 +479,12 @@ class ControllerProcess:
             raise Crash(where)
         if rng.random() < faults.pause / 2:
             self.stand_still(rng.uniform(0.5, 20.0))
+
+    def delay(self) -> None:
+        """Ranks go on, and report, while a call takes its time."""
+        simulation = self.simulation
+        if simulation.rng.random() < simulation.faults.slow_call:
+            simulation.world.advance(simulation.clock.now + simulation.rng.uniform(0.0, 1.0))
 
     def stand_still(self, seconds: float) -> None:
         """The world goes on, and the others with it; then this process continues where it stood."""

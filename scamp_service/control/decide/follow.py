@@ -62,7 +62,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case None if study.state is not StudyState.RUNNING:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
         case None if gang is not None and gang.state is not GangState.ALIVE:
-            yield from _lose(study, trial, attempt, gang.detail or "a rank died")
+            yield _lose(attempt, gang.detail or "a rank died")
         case None if gang is not None:
             yield from _judge(s, study, trial)
         case None if s.may_hold_memory(attempt):
@@ -70,13 +70,15 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case None if attempt.state is AttemptState.STARTING and s.now < attempt.created_at + LAUNCH_PATIENCE_SECONDS:
             yield Launch(order_for(s, trial, attempt))
         case None:
-            yield from _lose(study, trial, attempt, "all its ranks disappeared")
+            yield _lose(attempt, "all its ranks disappeared")
 
 
-def _lose(study: StudyRules, trial: Trial, attempt: Attempt, why: str) -> Iterator[Effect]:
-    """Record that an attempt was lost, and run its trial again."""
-    yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.LOST, "detail": why})
-    yield _retry(study, trial, why)
+def _lose(attempt: Attempt, why: str) -> Effect:
+    """Record that an attempt was lost, unless its ranks have reported another outcome since the snapshot was read.
+
+    The trial follows in the next cycle, by the outcome that is stored then.
+    """
+    return MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.LOST, "detail": why})
 
 
 def _retry(study: StudyRules, trial: Trial, why: str) -> Effect:
