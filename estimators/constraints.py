@@ -83,7 +83,7 @@ class Constraints:
     @property
     def words(self) -> str:
         """The limits and the hints that they come from, such as ``the model asks for tensor parallelism of degree 4
-        (hint split(degree=4) at blocks)``; empty without limits."""
+        (hint split at blocks)``; empty without limits."""
         sources = dict.fromkeys((limit.hint, limit.place) for limit in self.limits)
         asked = [
             f"{_listed(one.words for one in self.limits if (one.hint, one.place) == (hint, place))} "

@@ -390,7 +390,9 @@ def _nothing_allowed(request: _Request, rows: Sequence[_Row], profile: ModelProf
     refused = (why for row in rows for layout, why in profile.refusals.items() if layout in row.layouts)
     if (why := next(refused, None)) is not None:
         return f"{constraints.words}: this cannot be traced: {why}"
-    return f"{constraints.words}: no such plan divides the batch of {request.batch}; change the batch, or the hint"
+    multiple = constraints.least("shares") * constraints.least("micro_batches")
+    wanted = f"a multiple of {multiple}" if request.batch % multiple else "larger"
+    return f"{constraints.words}: for this the batch must be {wanted}, it is {request.batch}"
 
 
 def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan:

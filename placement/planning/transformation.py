@@ -16,8 +16,8 @@ from estimators.model import Divisions
 def list_ways(divisions: Divisions, num_ranks: int) -> list[Spread]:
     """All ways to spread a model that can be divided by ``divisions`` over exactly ``num_ranks``.
 
-    Degrees are powers of two. Each way comes without recompute, with selective and with full recompute. Tensor
-    parallel stages of a pipeline are listed only for a model whose hints ask for both.
+    Degrees are powers of two. Each way comes without recompute, with selective and with full recompute. Stages
+    that are also tensor parallel are listed only for a model whose hints ask for a pipeline.
     """
     spreads = (spread for spread in _over_ranks(divisions, num_ranks) if divisions.constraints.allow(spread))
     return [way for spread in spreads for way in _inside(spread, divisions)]
@@ -39,7 +39,7 @@ def _over_ranks(divisions: Divisions, num_ranks: int) -> Iterator[Spread]:
             yield Spread(pp=degree, dp_shard=others)
         if divisions.most_slabs % degree == 0:
             yield Spread(spatial=degree, dp_shard=others)
-    if min(divisions.constraints.least("tp"), divisions.constraints.least("pp")) > 1:
+    if divisions.constraints.least("pp") > 1:
         yield from _split_stages(divisions, num_ranks)
 
 

@@ -77,7 +77,7 @@ class _Hinted:
         """Yield the limits that the hints set; equal hints set one, at the place of the first."""
         for hint in dict.fromkeys(one.hint for one in self.found):
             places = [one.place for one in self.found if one.hint == hint]
-            source = str(hint), places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
+            source = hint.name, places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
             if hint.name == "default":
                 open_to = {"tp": divisions.most_parts, "pp": divisions.most_stages, "spatial": divisions.most_slabs}
                 asked = {_AXES[one.hint.name] for one in self.found if one.hint.name in _AXES}
