@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from estimators.tracing.blocks import are_equal
 from workloads.hints import Hint, hints_of
 from workloads.protocol import hints
 
@@ -41,6 +42,13 @@ def test_a_copy_of_a_module_keeps_its_hints_and_gets_its_own() -> None:
     block = hints.split(nn.Linear(2, 2))
     other = hints.stage(copy.deepcopy(block))
     assert hints_of(other) == (Hint("split"), Hint("stage")) and hints_of(block) == (Hint("split"),)
+
+
+def test_blocks_with_other_hints_are_equal_so_that_a_few_of_them_are_traced() -> None:
+    blocks = [nn.Linear(2, 2) for _ in range(4)]
+    hints.split(blocks[0], degree=2)
+    hints.stage(hints.split(blocks[2]))
+    assert are_equal(blocks)
 
 
 @pytest.mark.parametrize(

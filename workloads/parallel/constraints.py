@@ -78,17 +78,24 @@ class _Hinted:
         for hint in dict.fromkeys(one.hint for one in self.found):
             places = [one.place for one in self.found if one.hint == hint]
             source = hint.name, places[0] + (f" and {len(places) - 1} more" if len(places) > 1 else "")
-            if hint.name == "default":
-                open_to = {"tp": divisions.most_parts, "pp": divisions.most_stages, "spatial": divisions.most_slabs}
-                asked = {_AXES[one.hint.name] for one in self.found if one.hint.name in _AXES}
-                others: list[Name] = ["shares", "tp", "pp", "spatial"]
-                others = [name for name in others if name not in asked and open_to.get(name, 2) > 1]
-                yield from (Limit(name, 1, 1, *source) for name in others if name != _AXES[hint.strategy or ""])
+            if hint.strategy is not None:
+                yield from (Limit(name, 1, 1, *source) for name in self._excluded(hint.strategy, divisions))
                 continue
             number = len(self._starts()) if hint.name == "stage" else hint.stages or hint.degree
             yield Limit(_AXES[hint.name], number or 2, number, *source)
             if hint.micro_batches is not None:
                 yield Limit("micro_batches", hint.micro_batches, hint.micro_batches, *source)
+
+    def _excluded(self, strategy: str, divisions: Divisions) -> list[Name]:
+        """What the default ``strategy`` excludes of the ways that the model supports."""
+        most: dict[Name, int] = {
+            "shares": 2,  # any model can be replicated
+            "tp": divisions.most_parts,
+            "pp": divisions.most_stages,
+            "spatial": divisions.most_slabs,
+        }
+        asked = {_AXES[strategy], *(_AXES[one.hint.name] for one in self.found if one.hint.name in _AXES)}
+        return [name for name, number in most.items() if number > 1 and name not in asked]
 
     def _all(self, name: str) -> list[_Placed]:
         return [one for one in self.found if one.hint.name == name]
@@ -125,7 +132,7 @@ class _Hinted:
     def _check_nesting(self) -> None:
         """Replicas hold whole splits, and stages are those of a pipeline that the default allows."""
         for one, other in product(self._all("replica"), self._all("split")):
-            if other.hint.degree != 1 and not one.contains(other):
+            if 1 not in (one.hint.degree, other.hint.degree) and not one.contains(other):
                 where = "inside" if other.contains(one) else "beside"
                 raise _between(
                     one, other, f"ranks that split layers train on the same samples, so there are no replicas {where} "

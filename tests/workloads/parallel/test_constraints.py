@@ -98,6 +98,15 @@ def test_degree_one_excludes_a_strategy_also_for_a_model_that_does_not_support_i
     assert (limit.name, limit.least, limit.most) == ("tp", 1, 1)
 
 
+def test_what_excludes_a_strategy_may_be_beside_what_asks_for_another() -> None:
+    no_split, no_replicas = gpt(), gpt()
+    hints.split(no_split.blocks[0], degree=1)
+    hints.replica(no_split.blocks[1], degree=2)
+    hints.replica(hints.split(no_replicas.blocks, degree=2)[1], degree=1)
+    assert {(name, least, most) for name, least, most, _ in limits(no_split)} == {("tp", 1, 1), ("shares", 2, 2)}
+    assert {(name, least, most) for name, least, most, _ in limits(no_replicas)} == {("tp", 2, 2), ("shares", 1, 1)}
+
+
 def test_constraints_survive_json_and_divisions_of_older_traces_have_none() -> None:
     adapter = TypeAdapter(Divisions)
     found = divisions_of(model := hints.replica(gpt(), 2), list(model.blocks), torch.zeros(1, 9))
