@@ -206,6 +206,7 @@ comparisons = Table(
     metadata,
     Column("trial_id", Key, ForeignKey("trials.id"), primary_key=True, autoincrement=False),
     Column("options", JsonText, nullable=False),
+    Column("pipeline", JsonText),
 )
 
 attempts = Table(
