@@ -10,7 +10,7 @@ const AXIS = 22;
 const MEMORY = 46;
 const APART = 10; // between memories
 const EDGE = 6; // left and right of the drawing, for the words of the axis
-const PASS = 9; // least width of a typical pass, as far as MOST allows
+const PASS = 12; // least width of a typical pass, as far as MOST allows
 const MOST = 6000;
 const LETTER = 7; // width of a digit
 const TICK = 90; // least distance between the words of the axis
@@ -86,9 +86,7 @@ function namesOf({ rows, offered_bytes: offered }, place) {
     const limit = offered === null ? "" : ` of ${mibWords(toMib(offered))}`;
     return nameOf(place.memory(row.stage), MEMORY, [who(row), h("small", {}, `${mibWords(toMib(row.peak_bytes))}${limit}`)], memoryWords(row, offered));
   });
-  const line = nameOf(place.axis, AXIS + APART, [h("small", {}, "Memory of each rank")], "");
-  line.classList.add("between");
-  return [...names, line, ...memories];
+  return [...names, nameOf(place.axis, AXIS + APART, [h("small", {}, "Memory held")], ""), ...memories];
 }
 
 function nameOf(top, height, words, title) {
@@ -135,7 +133,7 @@ function detailOf(step) {
 }
 
 function axisOf({ makespan, unit }, place, scale, width) {
-  const size = tickSize(makespan, Math.max(2, Math.floor(width / TICK)));
+  const size = tickSize(makespan, Math.max(3, Math.floor(width / TICK)));
   const nodes = [];
   for (let tick = 0; tick * size <= makespan; tick += 1) {
     const x = scale(tick * size);
@@ -172,7 +170,7 @@ function passOf(one, row, step, top, scale) {
     "g",
     { class: `pass ${one.kind}` },
     svg("title", {}, `${name} on ${who(row).toLowerCase()}\n${spanWords(one.start, one.end, step)}${said}`),
-    svg("rect", { ...box, y: top, height: ROW }),
+    svg("rect", { class: "box", ...box, y: top, height: ROW }),
     sending > 0 && svg("rect", { class: "sending", ...across(one.communicating_from, one.end, scale), y: top, height: ROW }),
     box.width >= 4 + LETTER * words.length && svg("text", { x: box.x + box.width / 2, y: top + ROW / 2, "text-anchor": "middle", "dominant-baseline": "central" }, words),
   );
@@ -219,16 +217,17 @@ function across(start, end, scale) {
 
 // --- words -------------------------------------------------------------------------------------------------------------
 
-function legendOf({ communication_share: communication, offered_bytes: offered, unit }) {
+function legendOf({ rows, communication_share: communication, offered_bytes: offered, unit, cores }) {
   const key = (kind, words) => h("span", { class: `key ${kind}` }, words);
   return [
     key("forward", "forward"),
     key("backward", "backward"),
-    key("update", "update"),
+    rows.some(({ passes }) => passes.at(-1).kind === "update") && key("update", "update"),
     key("wait", "bubble: waits for other stages"),
     communication === null ? "the speed of links is not known, so messages take no time" : key("sending", "communicates"),
     key("held", "memory of a rank"),
     offered !== null && key("limit", "what its device offers"),
+    cores !== null && "ranks share the cores of their host, so passes take longer while more ranks compute",
     unit === "FLOP" && "times are FLOPs of a rank: the speed of these devices is not known",
   ].filter((words) => words);
 }

@@ -67,6 +67,10 @@ class TimelineView(View):
         float, Field(description="length of the step, in `unit`; in seconds it is `predicted_step_seconds` of the plan")
     ]
     num_micro_batches: int
+    cores: Annotated[
+        float | None,
+        Field(description="cores of a host that all ranks share, if there are more ranks than cores; null otherwise"),
+    ]
     bubble_share: Annotated[float, Field(description="share of the step, 0 to 1, in which ranks wait for other stages")]
     communication_share: Annotated[
         float | None,
@@ -85,6 +89,7 @@ def timeline_view(pipeline: Json) -> TimelineView:
         unit=pipeline["unit"],
         makespan=timeline.makespan_seconds,
         num_micro_batches=step.plan.num_micro_batches,
+        cores=step.cores if step.cores is not None and step.cores < step.plan.world_size else None,
         bubble_share=timeline.bubble_share,
         communication_share=timeline.communication_share if pipeline["communicates"] else None,
         offered_bytes=offered_mib * MIB if offered_mib is not None else None,
