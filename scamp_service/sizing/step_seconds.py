@@ -16,6 +16,7 @@ from estimators.profile import ModelProfile
 from estimators.work import StepWork
 from placement.planning.schedules import SCHEDULES
 from placement.planning.timeline import PassTime, PipelineStep, StageStep
+from placement.planning.unit_costs import ModelCosts
 
 FORWARD_SHARE, FORWARD_SHARE_OF_RECOMPUTE = 1 / 3, 1 / 4
 """Share of the forward pass in what a stage computes of a micro-batch: the backward pass has twice the FLOPs, and with
@@ -52,23 +53,21 @@ def pipeline_step(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) ->
 
 
 def with_memory(step: PipelineStep, profile: ModelProfile, extra_bytes: int) -> PipelineStep:
-    """The step with the bytes that ranks hold at their traced peaks, and ``extra_bytes`` that were learned.
+    """The step with the bytes that ranks hold, which at their highest are those of the traced peaks.
 
-    At the peak of a stage as many micro-batches are assumed to be in flight as its schedule allows. States are held all
-    the time, activations from the forward to the backward pass, and whatever else is held at the peak while ranks
-    compute. So the highest bytes of the step are those of the trace.
+    States are held all the time: they are those at the peak, and ``extra_bytes`` that were learned. Activations are
+    those of the units of the stage; they are held from the forward to the backward pass. Whatever else the peak has is
+    held while ranks compute, as if the peak were always where most micro-batches are in flight.
     """
     plan, stages = step.plan, []
     schedule = SCHEDULES[plan.schedule](plan.pp, plan.num_micro_batches)
-    for number, (stage, prediction) in enumerate(
-        zip(step.stages, predict_stages(profile, plan, extra_bytes), strict=True)
-    ):
-        parts = prediction.parts
-        states = sum(parts.get(name, 0) for name in _STATES)
-        in_flight = schedule.in_flight(number, number)
-        kept = parts.get("activations", 0) // in_flight
-        passing = prediction.peak_bytes - states - kept * in_flight
-        stages.append(replace(stage, state_bytes=states, kept_bytes=kept, passing_bytes=passing))
+    units = ModelCosts(profile, FLOP_COUNTER).stages(plan)
+    for number, prediction in enumerate(predict_stages(profile, plan, extra_bytes)):
+        states = sum(prediction.parts.get(name, 0) for name in _STATES)
+        others, in_flight = prediction.peak_bytes - states, schedule.in_flight(number, number)
+        kept = min(int(sum(unit.kept(plan, plan.micro_batch) for unit in units[number])), others // in_flight)
+        passing = others - kept * in_flight
+        stages.append(replace(step.stages[number], state_bytes=states, kept_bytes=kept, passing_bytes=passing))
     return replace(step, stages=tuple(stages))
 
 

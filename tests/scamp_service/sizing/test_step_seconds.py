@@ -13,7 +13,8 @@ from estimators.devices.kind import DeviceKind, Figure, Link, Links, Rate
 from estimators.learned_seconds import SlowDown
 from estimators.memory import predict_stages
 from estimators.model import Layout, Plan
-from estimators.peaks.envelope import PeakTable, highest
+from estimators.peaks.envelope import Line, PeakTable, highest
+from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import Collectives, StepWork, Work, WorkCounter
 from placement.planning.timeline import PipelineStep
@@ -167,17 +168,33 @@ def test_a_step_holds_at_most_what_each_stage_holds_at_its_traced_peak() -> None
     peaks = [stage.peak_bytes for stage in predict_stages(known, plan, 7)]
     assert [row.peak_bytes for row in rows] == peaks == [100 + 21 + 5 + 7, 100 + 10 + 5 + 7]
     first, last = with_memory(step, known, extra_bytes=7).stages
-    assert (first.state_bytes, first.kept_bytes, first.passing_bytes) == (107, 10, 6), "two are in flight in 21 bytes"
-    assert (last.state_bytes, last.kept_bytes, last.passing_bytes) == (107, 10, 5)
+    assert (first.state_bytes, first.kept_bytes, first.passing_bytes) == (107, 9, 8), "two are in flight"
+    assert (last.state_bytes, last.kept_bytes, last.passing_bytes) == (107, 8, 7)
+
+
+def test_activations_are_never_more_than_the_peak_has_room_for() -> None:
+    plan = Plan(1, 4, pp=2)
+    known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
+    step = pipeline_step(known, plan, KIND)
+    huge = replace(known, units=tuple(replace(one, activations=Line(1000, 0)) for one in known.units))
+    assert step is not None
+    first, last = with_memory(step, huge, extra_bytes=0).stages
+    assert (first.kept_bytes, first.passing_bytes) == (13, 0), "half of the 26 bytes that are not states"
+    assert (last.kept_bytes, last.passing_bytes) == (15, 0)
 
 
 def with_peaks(known: ModelProfile, plan: Plan) -> ModelProfile:
-    """Stages of 100 bytes of states, 5 of scratch, and 21 or 10 of activations."""
+    """Peaks of 100 bytes of states, 5 of scratch, and 21 or 10 of activations; blocks keep 4 bytes of a sample, the
+    part before them 1 byte."""
     names = ("parameters", "optimizer", "activations", "scratch")
     curves = {}
     for layout, kept in zip(plan.layouts, (21, 10), strict=True):
         curves[layout] = PeakTable(((1, highest(list(enumerate((30, 70, kept, 5))), names)),))
-    return replace(known, curves=curves)
+    nothing = PassWork(Work(), Work())
+    sizes = (("before", 1, 1), ("block", 4, 4), ("after", 0, 1))
+    units = tuple(Unit(name, 1, 1, nothing, nothing, Line(kept, 0), Line(0, 0), num) for name, kept, num in sizes)
+    work = {**known.work, Layout(): StepWork(Work(), Work(), Work())}
+    return replace(known, curves={**curves, Layout(): curves[plan.layout]}, work=work, units=units)
 
 
 def test_a_trial_keeps_the_step_of_its_pipeline_as_it_is_predicted() -> None:
