@@ -12,6 +12,7 @@ const APART = 10; // between memories
 const EDGE = 6; // left and right of the drawing, for the words of the axis
 const PASS = 12; // least width of a typical pass, as far as MOST allows
 const MOST = 6000;
+const MOST_MESSAGES = 2000; // of more, nobody could tell one line from the next
 const LETTER = 7; // width of a digit
 const TICK = 90; // least distance between the words of the axis
 
@@ -122,7 +123,7 @@ function drawing(step, place, width) {
     svg("defs", {}, hatch),
     axisOf(step, place, scale, width),
     step.rows.map((row) => passesOf(row, step, place, scale)),
-    step.messages.map((message) => messageOf(message, step, place, scale)),
+    step.messages.length <= MOST_MESSAGES && step.messages.map((message) => messageOf(message, step, place, scale)),
     step.rows.map((row) => memoryOf(row, step, place, scale)),
   );
 }

@@ -7,6 +7,7 @@ meanwhile. Ranks that divide one stage do the same at the same time, so they sha
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from estimators.devices.kind import sharing
 from estimators.model import Plan
@@ -21,6 +23,9 @@ from placement.planning.passes import FORWARD, Action
 from placement.planning.schedules import SCHEDULES
 from placement.planning.shared_cores import shared_clock
 from placement.planning.simulator import Interval, Simulation, StageCost, simulate
+
+INSTANT = 1e-9
+"""Share of a step within which two times are the same: sums of the same numbers differ by rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +144,12 @@ class PipelineStep:
         for interval in computing:
             changes[interval.start_seconds] += self.stages[stage].passing_bytes
             changes[interval.end_seconds] -= self.stages[stage].passing_bytes
-        held = 0
-        for now, more_bytes in sorted(changes.items()):
-            held += more_bytes
-            if more_bytes or not now:
+        times, instant = sorted(changes), INSTANT * self._simulation.makespan_seconds
+        held, told = 0, -1
+        for now, following in zip(times, [*times[1:], math.inf], strict=True):
+            held += changes[now]
+            if following - now > instant and held != told:
+                told = held
                 yield self._now(now), held
 
     def _time(self, stage: int, action: Action) -> PassTime:
@@ -155,11 +162,11 @@ class PipelineStep:
         return simulate(schedule, [stage.cost for stage in self.stages])
 
     @cached_property
-    def _clock(self) -> tuple[Sequence[float], Sequence[float]]:
+    def _clock(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Simulated seconds, and those on shared cores at the same moments."""
         ranks_per_stage = self.plan.world_size // self.plan.pp
-        pairs = shared_clock(self._simulation, lambda num: sharing(num * ranks_per_stage, self.cores))
-        return [simulated for simulated, _ in pairs], [shared for _, shared in pairs]
+        pairs = np.array(shared_clock(self._simulation, lambda num: sharing(num * ranks_per_stage, self.cores)))
+        return pairs[:, 0], pairs[:, 1]
 
     def _now(self, simulated_seconds: float) -> float:
         """The time in the step at a simulated time."""
@@ -225,14 +232,11 @@ class Timeline:
         return self._share(one.end_seconds - one.communicating_from_seconds for one in self._passes())
 
     def waits(self, row: Row) -> Iterator[tuple[float, float]]:
-        """Yield (start, end) in seconds of each time in which the ranks of a row wait for other stages."""
-        now = 0.0
-        for one in row.passes:
-            if one.start_seconds > now:
-                yield now, one.start_seconds
-            now = one.end_seconds
-        if now < self.makespan_seconds:
-            yield now, self.makespan_seconds
+        """The (start, end) in seconds of each time in which the ranks of a row wait for other stages."""
+        begins = [*(one.start_seconds for one in row.passes), self.makespan_seconds]
+        ends = [0.0, *(one.end_seconds for one in row.passes)]
+        instant = INSTANT * self.makespan_seconds
+        return ((end, begin) for end, begin in zip(ends, begins, strict=True) if begin - end > instant)
 
     def _passes(self) -> Iterator[Passed]:
         return (one for row in self.rows for one in row.passes)

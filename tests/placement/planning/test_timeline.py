@@ -140,6 +140,15 @@ def test_the_peak_is_that_of_the_most_micro_batches_in_flight(made: PipelineStep
         assert [now for now, _ in row.memory] == sorted(now for now, _ in row.memory)
 
 
+@pytest.mark.parametrize("seconds", [0.1, 1 / 3, 0.7])
+def test_rounding_makes_no_wait_and_no_dip_of_memory(seconds: float) -> None:
+    stage = StageStep(PassTime(seconds), PassTime(2 * seconds), 0.0, 100, 10, 1)
+    made = step(Plan(1, 64, pp=4), stage).timeline()
+    last = made.rows[-1]
+    assert [held for _, held in last.memory] == [100, 111, 100], "the last stage never waits between its passes"
+    assert len(list(made.waits(last))) == 2
+
+
 @given(steps())
 def test_a_stored_step_has_the_same_timeline(made: PipelineStep) -> None:
     stored = PipelineStep.from_json(json.loads(json.dumps(made.to_json())))
