@@ -38,6 +38,7 @@ NUMBERED_TRIAL = select_trials().where(
     _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number")
 )
 OPTIONS = select(schema.comparisons.c.options).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
+PIPELINE = select(schema.comparisons.c.pipeline).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 ALL_LIVE_TRIALS = select_trials().where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
 TRIAL_TOTALS = select(_trials.c.state, func.count()).group_by(_trials.c.state)
 TRIAL_COUNTS = TRIAL_TOTALS.where(_trials.c.study_id == bindparam("study_id"))

@@ -95,6 +95,15 @@ class Reads:
         rows = self._rows(sql.OPTIONS, trial_id=trial_id)
         return list(rows[0][0]) if rows else []
 
+    def pipeline(self, trial_id: int) -> Json | None:
+        """The step of the trial's newest plan, if that has a pipeline (see ``sizing.sizer.pipeline_json``).
+
+        None for other plans, and for trials that were sized before the database kept it.
+        """
+        rows = self._rows(sql.PIPELINE, trial_id=trial_id)
+        step: Json | None = rows[0][0] if rows else None
+        return step
+
     # --- attempts ----------------------------------------------------------------------------------------------
 
     def attempts(self, trial_id: int) -> list[Attempt]:

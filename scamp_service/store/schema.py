@@ -20,7 +20,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0006"
+REVISION = "0007"
 """The newest migration, which creates the tables below. ``alembic_version`` holds it in an up-to-date database."""
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
@@ -206,6 +206,7 @@ comparisons = Table(
     metadata,
     Column("trial_id", Key, ForeignKey("trials.id"), primary_key=True, autoincrement=False),
     Column("options", JsonText, nullable=False),
+    Column("pipeline", JsonText),
 )
 
 attempts = Table(

@@ -155,8 +155,8 @@ class Store(Reads):
         with self._write() as connection:
             moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
             if moved:
-                if sized and sized.options:
-                    row = {"trial_id": trial_id, "options": sized.options}
+                if sized:
+                    row = {"trial_id": trial_id, "options": sized.options, "pipeline": sized.pipeline}
                     connection.execute(self._replace(schema.comparisons, "trial_id"), row)
                 self._emit_trial(connection, trial_id, moved, now)
         return moved is not None

@@ -255,6 +255,16 @@ def test_the_plans_that_were_compared_are_those_of_the_newest_plan(store: Store)
         assert store.move_trial(trial, TrialState.QUEUED, 0, TrialState.WAITING, now=2.0)
 
 
+def test_the_step_of_a_pipeline_is_kept_until_there_is_another_plan(store: Store) -> None:
+    trial = new_trial(store)
+    assert store.pipeline(trial) is None
+    for step in ({"step": {"factor": 1.5}, "unit": "s"}, None):
+        known = replace(sized(), options=({"num_ranks": 2},), pipeline=step)
+        assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=known)
+        assert store.pipeline(trial) == step
+        assert store.move_trial(trial, TrialState.QUEUED, 0, TrialState.WAITING, now=2.0)
+
+
 def test_passes_are_kept_while_a_trial_is_queued_and_no_longer(store: Store) -> None:
     trial_id = new_trial(store)
     queued, waiting = TrialState.QUEUED, TrialState.WAITING
