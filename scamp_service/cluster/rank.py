@@ -16,6 +16,7 @@ from typing import Any
 from scamp_service.cluster.attempt import Ended, Training
 from scamp_service.cluster.reports import Reports
 from scamp_service.cluster.sink import LeaseWatch, SinkClient
+from scamp_service.cluster.whereabouts import whereabouts
 from scamp_service.control.executor import Order
 from scamp_service.errors import Deposed
 from scamp_service.host import Process, source_hash
@@ -26,7 +27,10 @@ LAST_WORDS_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """State of a rank process. ``key`` is its attempt, empty when it is idle. ``version`` is that of its sources."""
+    """State of a rank process. ``key`` is its attempt, empty when it is idle. ``version`` is that of its sources.
+
+    ``num_signs`` grows as long as training goes on, and ``doing`` says what it does right now.
+    """
 
     process: Process
     key: str
@@ -34,6 +38,8 @@ class RankStatus:
     world: int
     reusable: bool
     version: str = ""
+    num_signs: int = 0
+    doing: str = ""
 
 
 class Rank:
@@ -57,6 +63,7 @@ class Rank:
         self._lease_seconds, self._max_attempts = lease_seconds, max_attempts
         self._changed = threading.Condition()
         self._current: Reports | None = None
+        self._thread: threading.Thread | None = None
         self._ended: dict[str, Ended] = {}
         self._stopped: set[str] = set()
         self._server: tuple[str, Any, tuple[str, int]] | None = None
@@ -74,8 +81,13 @@ class Rank:
         with self._changed:
             self._obey(epoch)
             now = self._current
-            key, rank, world = (now.order.key, now.rank, now.order.plan.world_size) if now else ("", 0, 0)
-            return RankStatus(Process.own(), key, rank, world, self._reusable, source_hash())
+            if now is None or self._thread is None:
+                return RankStatus(Process.own(), "", 0, 0, self._reusable, source_hash())
+            world, signs = now.order.plan.world_size, now.num_signs
+            doing = f"{whereabouts(self._thread)} in step {now.present_step + 1}"
+            return RankStatus(
+                Process.own(), now.order.key, now.rank, world, self._reusable, source_hash(), signs, doing
+            )
 
     def hold(self, seconds: float) -> None:
         """Wait for ``seconds``. Ray reports the death of this process at once to a caller that waits for the answer."""
@@ -100,7 +112,8 @@ class Rank:
                 self._current = Reports(order, rank, self._sink, self._is_orphaned)
                 if order.key in self._stopped:
                     self._current.stop()
-                threading.Thread(target=self._attempt, args=(self._current, rendezvous), daemon=True).start()
+                self._thread = threading.Thread(target=self._attempt, args=(self._current, rendezvous), daemon=True)
+                self._thread.start()
         return self.join(order.key)
 
     def join(self, key: str) -> Ended:

@@ -80,6 +80,7 @@ class RankHandle:
     is_known: bool = True
     asked: float | None = None
     answered: float = 0.0
+    progressed: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False)
@@ -178,7 +179,12 @@ class RayExecutor:
         gang = self._gangs[key]
         if gang.stopping_since is not None:
             return GangStatus(GangState.STOPPING, gang.broken)
-        return GangStatus(GangState.BROKEN if gang.broken else GangState.ALIVE, gang.broken)
+        if gang.broken:
+            return GangStatus(GangState.BROKEN, gang.broken)
+        members = self._members(key)
+        quiet_seconds = self._looked - max(rank.progressed for rank in members)
+        doing = [f"rank {rank.status.rank} {rank.status.doing}" for rank in members if rank.status and rank.status.key]
+        return GangStatus(GangState.ALIVE, "", max(0.0, quiet_seconds), "; ".join(doing))
 
     # --- what is asked for -------------------------------------------------------------------------------------------
 
@@ -197,7 +203,7 @@ class RayExecutor:
             self._gangs[order.key] = GangRecord()
             ranks = [next(iter(self._free(device)), None) or self._create(device) for device in order.devices]
             for rank in ranks:
-                rank.key = order.key
+                rank.key, rank.progressed = order.key, time.monotonic()
             rendezvous = None
             if len(ranks) > 1:
                 ips = [places[device].node_ip for device in order.devices]
@@ -394,7 +400,11 @@ class RayExecutor:
             self._expect("hold", rank, rank.actor.hold.remote(HOLD_SECONDS))
 
     def _hear(self, rank: RankHandle, status: RankStatus) -> None:
-        first, rank.status, rank.answered = rank.answered == 0.0, status, time.monotonic()
+        now = time.monotonic()
+        before, first = rank.status, rank.answered == 0.0
+        rank.status, rank.answered = status, now
+        if before is None or (before.key, before.num_signs) != (status.key, status.num_signs):
+            rank.progressed = now
         if rank.phase is Phase.FOUND:
             self._take_over(rank, status)
         elif rank.phase is Phase.STARTING:
@@ -458,6 +468,7 @@ class RayExecutor:
             self._sink_asked += pause
             for rank in self._ranks.values():
                 rank.asked = rank.asked + pause if rank.asked is not None else None
+                rank.progressed += pause
 
     def _end_silent(self, now: float) -> None:
         """End the ranks that have not answered for too long, and break their gangs."""

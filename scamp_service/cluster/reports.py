@@ -36,6 +36,7 @@ class Reports:
         self._step_seconds, self._timed_steps = 0.0, 0
         self._num_metrics = self._num_logs = 0
         self._closed = self._refused = self._stop = False
+        self.num_signs = self.present_step = 0
         self._sender = threading.Thread(target=self._send, daemon=True)
         self._sender.start()  # now, because under a memory budget a thread may fail to start
 
@@ -76,6 +77,11 @@ class Reports:
         """Report that the checkpoint of ``step`` is committed."""
         with self._changed:
             self._checkpoint_step, self._news = step, True
+
+    def progressed(self, step: int) -> None:
+        """Count a sign of life: a batch of optimizer step ``step``."""
+        self.num_signs += 1
+        self.present_step = step
 
     def should_stop(self) -> bool:
         """Whether the attempt was asked to stop, or its reports were refused."""

@@ -51,10 +51,15 @@ class GangState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
-    """State of a gang, and what went wrong when it is broken."""
+    """State of a gang, and what went wrong when it is broken.
+
+    ``quiet_seconds`` have passed since any of its ranks made progress, and ``doing`` says what each one does.
+    """
 
     state: GangState
     detail: str = ""
+    quiet_seconds: float = 0.0
+    doing: str = ""
 
 
 class Executor(Protocol):

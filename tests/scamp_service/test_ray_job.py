@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from scamp_service.store.store import Store
 from tests.processes import ROOT, environment, until
 from tests.serving import free_port
 
@@ -114,13 +116,26 @@ def head() -> Iterator[Head]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_study_runs_as_a_job_and_leaves_nothing_on_the_cluster(head: Head) -> None:
+def test_two_studies_run_as_jobs_one_after_the_other_and_leave_nothing_on_the_cluster(head: Head) -> None:
+    """Each job has a database of its own, so neither knows what the other reserves: the devices belong to one."""
     study = head.folder / "study.yaml"
     study.write_text(STUDY)
-    job = head.submit("python", "-m", "scamp_service", "run", str(study), "--json")
-    assert job.returncode == 0, job.stdout + job.stderr
-    summary = json.loads(next(line for line in job.stdout.splitlines() if line.startswith('{"study"')))
-    assert summary["trials"] == {"COMPLETED": 2} and summary["best"]["value"] > 0.1
+
+    def run(number: int) -> tuple[float, float]:
+        data = head.folder / f"data{number}"
+        job = head.submit("python", "-m", "scamp_service", "run", str(study), "--json", "--data-dir", str(data))
+        assert job.returncode == 0, job.stdout + job.stderr
+        summary = json.loads(next(line for line in job.stdout.splitlines() if line.startswith('{"study"')))
+        assert summary["trials"] == {"COMPLETED": 2} and summary["best"]["value"] > 0.1
+        store = Store(f"sqlite:///{data}/scamp.db")
+        attempts = [attempt for trial in store.trials(1) for attempt in store.attempts(trial.id)]
+        assert all(len(store.metrics(attempt.trial_id)) == 2 for attempt in attempts)
+        store.close()
+        return min(attempt.created_at for attempt in attempts), max(attempt.ended_at or 0.0 for attempt in attempts)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = sorted(pool.map(run, range(2)))
+    assert first[1] <= second[0], "both held the same devices at once"
     assert {actor["state"] for actor in head.listed("actors")} == {"DEAD"}
     assert {group["state"] for group in head.listed("placement_groups")} == {"REMOVED"}
 

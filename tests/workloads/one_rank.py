@@ -29,6 +29,9 @@ class Collected:
     def measured(self, peak_bytes: int) -> None:
         self.peak = peak_bytes
 
+    def progressed(self, step: int) -> None:
+        pass
+
     def timed(self, step_seconds: float, num_steps: int) -> None:
         self.times.append((step_seconds, num_steps))
 

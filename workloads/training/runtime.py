@@ -84,6 +84,10 @@ class Reporter(Protocol):
         """Report that a checkpoint after ``step`` optimizer steps is committed."""
         ...
 
+    def progressed(self, step: int) -> None:
+        """Say that training goes on, within optimizer step ``step``; called for each batch."""
+        ...
+
     def should_stop(self) -> bool:
         """Whether training must end after the present step."""
         ...
@@ -161,6 +165,7 @@ class _Run:
     checkpoint_at: float = -math.inf  # when it was done, by the monotonic clock
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED_STEPS))
     num_timed: int = 0
+    present_step: int = 0
 
     def train(self) -> Literal["done", "stopped"]:
         job = self.job
@@ -168,6 +173,7 @@ class _Run:
         measured_step = min(start + MEASURED_STEP, job.steps - 1)
         losses: list[float] = []
         for step in range(start, job.steps):
+            self.present_step = step
             began = time.perf_counter()
             loss, stop = self._agree(self._step(step, measured=step == measured_step))  # waits for all ranks
             if step > measured_step:  # the steps before it warm up, and the measured one runs under a profiler
@@ -224,6 +230,7 @@ class _Run:
 
     def _ready(self, batch: Batch) -> Batch:
         """This rank's part of a batch, on its device."""
+        self.reporter.progressed(self.present_step)
         return to_device(rank_part(self.model, batch, self.job.plan, self.rank), self.device)
 
     def _agree(self, loss: Tensor) -> tuple[float, bool]:
