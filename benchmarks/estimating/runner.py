@@ -1,0 +1,98 @@
+"""The command line that benchmarks of several parts share: choose parts and cases, keep results, write a page.
+
+A part is a module with ``TITLE``, ``ABOUT``, ``HEADER``, ``cases(quick, seed)``, ``measure(case, seconds)``,
+``Result``, ``figures(results)`` and, if anything is to be said at the end, ``notes(findings)``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from benchmarks.estimating.results import Finding, Results, Section, page
+
+
+def run_parts(
+    about: str | None,
+    title: str,
+    command: str,
+    parts: Mapping[str, ModuleType],
+    seconds: float,
+    begin_quick: Callable[[list[str]], None] = lambda chosen: None,
+) -> None:
+    """Run the chosen cases, print each and last the figures as one line of JSON, and write the page if asked to.
+
+    ``about`` describes the benchmark in its help; a case is limited to ``seconds`` unless the user says otherwise.
+    ``begin_quick`` is called with the chosen parts before a quick run.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="only a few small cases, to check that everything runs")
+    parser.add_argument("--seed", type=int, default=0, help="seed for what is drawn at random (0)")
+    parser.add_argument("--only", choices=parts, help="run only this part")
+    parser.add_argument("--cases", default="", metavar="WORDS", help="run only cases with these words in their name")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="run only every Nth case of a part (1)")
+    parser.add_argument("--seconds", type=float, default=seconds, help=f"time limit of a case ({seconds:.0f} s)")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="keep results here; cases in it are not run again")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write all results to this Markdown page")
+    options = parser.parse_args()
+    if options.quick and (options.results or options.write):
+        parser.error("results of --quick cannot be kept: leave out --quick, and choose cases by --only and --cases")
+    chosen = [options.only] if options.only else list(parts)
+    if options.quick:
+        begin_quick(chosen)
+    results = Results(options.results)
+    sections, closing = {}, []
+    for name, part in parts.items():
+        every = part.cases(options.quick, options.seed)
+        if name in chosen:
+            wanted = [case for case in every[:: options.every] if options.cases in str(case)]
+            run(name, part, wanted, results, options.seconds)
+        found = [finding for case in every if (finding := results.of(name, str(case)))]
+        sections[name] = Section(part.TITLE, part.ABOUT, part.HEADER, len(every), found, figures(part, found))
+        closing += part.notes(found) if name in chosen and hasattr(part, "notes") else []
+    if options.write:
+        options.write.parent.mkdir(parents=True, exist_ok=True)
+        options.write.write_text(page(title, command, list(sections.values())))
+    for line in closing:
+        print(line)
+    print(json.dumps({figure: value for name in chosen for figure, value in sections[name].figures.items()}))
+
+
+def run(name: str, part: ModuleType, wanted: Sequence[Any], results: Results, seconds: float) -> None:
+    """Run ``wanted`` and print each case as it ends; kept results are not run again, except failures."""
+    widths = [max(len(word), 9) for word in part.HEADER[:-1]]
+    print(_aligned(part.HEADER, widths))
+    for case in wanted:
+        known = results.of(name, str(case))
+        if known is None or known.failure:
+            known = find(name, part, case, seconds)
+            results.add(known)
+        print(_aligned([*known.row, known.case], widths) if known.row else f"{case}: {known.failure}", flush=True)
+
+
+def find(name: str, part: ModuleType, case: Any, seconds: float) -> Finding:
+    """The finding of one case, which says why if the case fails; ``seconds`` limits its real run."""
+    began = time.monotonic()
+    try:
+        result = part.measure(case, seconds)
+    except Exception as error:  # any kind: one case must not end a run of many hours
+        failure = f"{type(error).__name__}: {error}".splitlines()[0]
+        return Finding(name, str(case), failure=failure, seconds=time.monotonic() - began)
+    return Finding(name, str(case), result.row(), asdict(result), seconds=time.monotonic() - began)
+
+
+def figures(part: ModuleType, found: Sequence[Finding]) -> dict[str, float]:
+    """The part's figures over all findings that have a result; empty if none has."""
+    done = [part.Result(**finding.values) for finding in found if not finding.failure]
+    return part.figures(done) if done else {}
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    *numbers, case = cells
+    return "  ".join([*(number.rjust(width) for number, width in zip(numbers, widths, strict=True)), case])

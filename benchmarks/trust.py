@@ -1,0 +1,22 @@
+"""Measures what ScaMP's promises are worth: simulated faults, and faults put into its own code that must be noticed.
+
+Prints every case, and last the figures as one line of JSON. Use --only, --cases and --results to run a part of the
+cases and to continue later.
+"""
+
+from __future__ import annotations
+
+from benchmarks.estimating.runner import run_parts
+from benchmarks.trusting import seeds_part
+
+COMMAND = "python -m benchmarks.trust --results FILE --write PAGE"
+PARTS = {"seeds": seeds_part}
+
+
+def main() -> None:
+    """Run the chosen cases."""
+    run_parts(__doc__, "What the promises are worth", COMMAND, PARTS, 600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Runs the real controller, decisions and store through simulated faults, and counts what was lost or done twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.estimating.results import Finding
+from scamp_service.store.store import Store
+from tests.simulation import Simulation
+
+SEEDS_OF_CASE = 50
+TITLE = "Simulated faults"
+HEADER = ("seeds", "failed", "reigns", "crashes", "pauses", "case")
+ABOUT = """\
+Two controllers on one database (SQLite in memory) and one simulated cluster, in virtual time. Each seed draws one or
+two studies and when what goes wrong (`tests/simulation.py` lists the faults). A seed fails if a trial or an
+acknowledged metric is missing or counts twice, if a device ever holds more than it has, or if a study never ends. A
+reign is the time of one leader."""
+KINDS = ("lost", "duplicated", "oversubscribed", "stuck")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Consecutive seeds."""
+
+    first: int
+    num: int
+
+    def __str__(self) -> str:
+        return f"seeds {self.first} to {self.first + self.num - 1}"
+
+
+def cases(quick: bool, seed: int) -> Sequence[Case]:
+    """1,000 seeds from ``1000 * seed`` on, or 20."""
+    if quick:
+        return [Case(1000 * seed, 20)]
+    return [Case(1000 * seed + first, SEEDS_OF_CASE) for first in range(0, 1000, SEEDS_OF_CASE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Counts over the seeds of a case. ``why`` has the first failure, if any."""
+
+    seeds: int
+    lost: int
+    duplicated: int
+    oversubscribed: int
+    stuck: int
+    reigns: int
+    crashes: int
+    pauses: int
+    why: str = ""
+
+    @property
+    def failed(self) -> int:
+        """Seeds that failed, in any way."""
+        return self.lost + self.duplicated + self.oversubscribed + self.stuck
+
+    def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
+        return [str(one) for one in (self.seeds, self.failed, self.reigns, self.crashes, self.pauses)]
+
+
+def measure(case: Case, seconds: float) -> Result:
+    """Run the seeds of a case, one after another; ``seconds`` is not used, as time is virtual."""
+    found: Counter[str] = Counter()
+    why = ""
+    for seed in range(case.first, case.first + case.num):
+        store = Store("sqlite://")
+        simulation = Simulation(store, seed)
+        try:
+            simulation.run()
+        except AssertionError as error:
+            found[kind_of(str(error))] += 1
+            why = why or str(error).splitlines()[0]
+        finally:
+            store.close()
+        found.update(reigns=simulation.world.epoch, crashes=simulation.num_crashes, pauses=simulation.num_pauses)
+    counts = {name: found[name] for name in (*KINDS, "reigns", "crashes", "pauses")}
+    return Result(seeds=case.num, **counts, why=why)
+
+
+def kind_of(failure: str) -> str:
+    """What the failure of a seed means: one of ``KINDS``."""
+    if "not finished" in failure:
+        return "stuck"
+    if "over-subscribed" in failure:
+        return "oversubscribed"
+    return "duplicated" if "completed by" in failure or "twice" in failure else "lost"
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """The number of seeds, and of those that failed, by what went wrong."""
+    failed = {f"seeds_{kind}": sum(getattr(result, kind) for result in results) for kind in KINDS}
+    return {"seeds": sum(result.seeds for result in results), **failed}
+
+
+def notes(found: Sequence[Finding]) -> list[str]:
+    """The first failure of each case that has any."""
+    return [f"  {one.case}: {one.failure or one.values['why']}" for one in found if one.failure or one.values["why"]]
