@@ -7,10 +7,10 @@ cases and to continue later.
 from __future__ import annotations
 
 from benchmarks.estimating.runner import run_parts
-from benchmarks.trusting import seeds_part
+from benchmarks.trusting import mutants_part, seeds_part
 
 COMMAND = "python -m benchmarks.trust --results FILE --write PAGE"
-PARTS = {"seeds": seeds_part}
+PARTS = {"seeds": seeds_part, "mutants": mutants_part}
 
 
 def main() -> None:

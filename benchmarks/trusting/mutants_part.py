@@ -1,0 +1,239 @@
+"""Puts faults into ScaMP's own code, one at a time, and looks whether its tests notice.
+
+Each mutant replaces a few words in one file of a copy of the packages, where the tests of the promise are then run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.estimating.results import Finding
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("api", "benchmarks", "estimators", "placement", "scamp_service", "tests", "workloads", "pyproject.toml")
+CONTROL, CLUSTER, STORE = "scamp_service/control", "scamp_service/cluster", "scamp_service/store"
+SIMULATED = ("tests/scamp_service/control/test_controller.py",)
+TITLE = "Faults in our own code"
+HEADER = ("caught", "seconds", "case")
+ABOUT = """\
+Each mutant is a fault that a programmer could make in what a promise rests on. It is caught if the tests of that
+promise fail: the simulation of faults, or tests of the part itself. Tests that need Ray do not take part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A mutant: ``before`` in ``file`` becomes ``after``, and one of ``tests`` must fail."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...] = SIMULATED
+
+    def __str__(self) -> str:
+        return self.name
+
+
+MUTANTS = (
+    Case(
+        "epoch: writes of a deposed leader are accepted",
+        f"{STORE}/store.py",
+        "if self._fence and connection",
+        "if False and connection",
+        (*SIMULATED, "tests/scamp_service/store/test_store.py"),
+    ),
+    Case(
+        "epoch: a new holder has the epoch of the old one",
+        f"{STORE}/statements.py",
+        "epoch=_L.c.epoch + 1",
+        "epoch=_L.c.epoch",
+        ("tests/scamp_service/store/test_store.py",),
+    ),
+    Case(
+        "epoch: ranks obey a controller that was replaced",
+        f"{CLUSTER}/rank.py",
+        "if epoch < self._epoch:",
+        "if epoch < 0:",
+        ("tests/scamp_service/cluster/test_rank.py",),
+    ),
+    Case(
+        "lease: it is taken although it was renewed since",
+        f"{STORE}/statements.py",
+        '_of_seen = sa.and_(_of_lease, _L.c.renewals == bindparam("_renewals"))',
+        '_of_seen = sa.and_(_of_lease, bindparam("_renewals") >= 0)',
+        ("tests/scamp_service/store/test_store.py",),
+    ),
+    Case(
+        "lease: a standby does not wait",
+        f"{CONTROL}/leadership.py",
+        "silent >= self._seconds or",
+        "silent >= 0 or",
+        ("tests/scamp_service/control/test_leadership.py",),
+    ),
+    Case(
+        "lease: a standby waits from its start, not from the last change",
+        f"{CONTROL}/leadership.py",
+        "if self._seen is None or self._seen[0] != seen:",
+        "if self._seen is None:",
+        ("tests/scamp_service/control/test_leadership.py",),
+    ),
+    Case(
+        "lease: a leader is certain for ever",
+        f"{CONTROL}/leadership.py",
+        "self._lease is not None and self._clock() - self._renewed < self._seconds",
+        "self._lease is not None",
+        ("tests/scamp_service/control/test_leadership.py",),
+    ),
+    Case(
+        "lease: a frozen rank thinks that the leader is gone",
+        f"{CLUSTER}/sink.py",
+        "if lease != self._seen or paused:",
+        "if lease != self._seen:",
+        ("tests/scamp_service/cluster/test_sink.py",),
+    ),
+    Case(
+        "fence: reports of another attempt's token are stored",
+        f"{STORE}/statements.py",
+        '_A.c.token == bindparam("_token")',
+        'bindparam("_token") != ""',
+        (*SIMULATED, "tests/scamp_service/store/test_store.py"),
+    ),
+    Case(
+        "fence: gangs that the database does not know go on",
+        f"{CONTROL}/decide/fence.py",
+        "if key not in known:",
+        "if False:",
+        (*SIMULATED, "tests/scamp_service/control/test_decide.py"),
+    ),
+    Case(
+        "ledger: memory that is reserved counts as free",
+        "placement/packing/ledger.py",
+        "and gang.mib_per_rank <= self.free_mib(device_id)",
+        "",
+        (*SIMULATED, "tests/placement/packing"),
+    ),
+    Case(
+        "ledger: attempts that are being stopped hold nothing",
+        f"{CONTROL}/decide/place.py",
+        "    for attempt in attempts:\n",
+        '    for attempt in (one for one in attempts if one.state != "STOPPING"):\n',
+    ),
+    Case(
+        "ledger: an attempt ends although its ranks still live",
+        f"{CONTROL}/decide/follow.py",
+        "if s.may_hold_memory(attempt):\n        if",
+        "if False:\n        if",
+    ),
+    Case(
+        "ledger: ranks that do not answer hold nothing",
+        f"{CONTROL}/decide/snapshot.py",
+        "return attempt.key in self.gangs or not self.silent.isdisjoint(attempt.devices)",
+        "return attempt.key in self.gangs",
+        (*SIMULATED, "tests/scamp_service/control/test_decide.py"),
+    ),
+    Case(
+        "ledger: gangs are placed on closed devices",
+        f"{CONTROL}/decide/place.py",
+        "if device.id not in s.closed",
+        "if True",
+        ("tests/scamp_service/control/test_decide.py",),
+    ),
+    Case(
+        "ledger: a foreign ScaMP's devices are used as well",
+        f"{CLUSTER}/pools.py",
+        "if identity != self._identity",
+        "if False",
+        ("tests/scamp_service/cluster/test_pools.py",),
+    ),
+    Case(
+        "retry: a trial is run again although its ranks were done",
+        f"{CONTROL}/decide/follow.py",
+        "        case Outcome.DONE:\n",
+        "        case Outcome.DONE if attempt.attempt > 1:\n",
+    ),
+    Case(
+        "retry: losses are not counted",
+        f"{CONTROL}/decide/follow.py",
+        "num_lost = trial.num_lost + 1",
+        "num_lost = trial.num_lost",
+        ("tests/scamp_service/control/test_decide.py",),
+    ),
+    Case(
+        "retry: two attempts of a trial at once",
+        f"{CONTROL}/decide/place.py",
+        "trial.id not in winding_down",
+        "True",
+        (*SIMULATED, "tests/scamp_service/control/test_decide.py"),
+    ),
+    Case(
+        "retry: a launch that was lost is not repeated",
+        f"{CONTROL}/decide/follow.py",
+        "            yield Launch(order_for(s, trial, attempt))\n",
+        "            return\n",
+        (*SIMULATED, "tests/scamp_service/control/test_decide.py"),
+    ),
+)
+
+
+def cases(quick: bool, seed: int) -> Sequence[Case]:
+    """Every mutant, or three; ``seed`` is not used."""
+    return MUTANTS[:3] if quick else MUTANTS
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Whether a test failed, and how long that took. ``why`` is the first failure."""
+
+    caught: bool
+    seconds: float
+    why: str = ""
+
+    def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
+        return ["yes" if self.caught else "NO", f"{self.seconds:.0f}"]
+
+
+def measure(case: Case, seconds: float) -> Result:
+    """Run the tests of a mutant until one fails. Raises ``ValueError`` if its words are not in the file exactly once,
+    and ``RuntimeError`` if the tests cannot be run."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__", "static"))
+            else:
+                shutil.copy(source, copy / name)
+        file = copy / case.file
+        text = file.read_text()
+        if text.count(case.before) != 1:
+            raise ValueError(f"{case.file} has {text.count(case.before)} times what the mutant replaces")
+        file.write_text(text.replace(case.before, case.after))
+        began = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-n", "0", *case.tests]
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+        )
+        if done.returncode not in (0, 1):
+            raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-300:]}")
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return Result(done.returncode == 1, time.monotonic() - began, next(iter(failed), ""))
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """The number of mutants, and of those that were caught."""
+    return {"mutants": len(results), "mutants_caught": sum(result.caught for result in results)}
+
+
+def notes(found: Sequence[Finding]) -> list[str]:
+    """Every mutant that no test has noticed."""
+    return [f"  not caught: {one.case} {one.failure}" for one in found if one.failure or not one.values["caught"]]
