@@ -45,12 +45,19 @@ class AttemptState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How an attempt ended, as its ranks reported it. LOST: they disappeared without a report."""
+    """How an attempt ended, as its ranks reported it.
+
+    DIVERGED: the loss became infinite or not a number. ERROR: the workload failed. FAULT: the host or its storage
+    failed, such as a full disk or a lost database; it does not count against the trial. LOST: the ranks disappeared
+    without a report.
+    """
 
     DONE = "DONE"
     STOPPED = "STOPPED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    DIVERGED = "DIVERGED"
     ERROR = "ERROR"
+    FAULT = "FAULT"
     LOST = "LOST"
 
 

@@ -15,6 +15,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from scamp_service.cluster.connection import NAMESPACE
+from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import Outcome
 from scamp_service.model import LogLine, Metric
 
@@ -96,10 +97,20 @@ class SinkClient:
         self._actor: Any = None
 
     def ask(self, method: str, *args: Any, give_up: Callable[[], bool] = lambda: False) -> Any:
-        """Answer of the sink's ``method``. Raises ``TimeoutError`` when there is none and ``give_up()`` is True."""
+        """Answer of the sink's ``method``. Raises ``TimeoutError`` when there is none and ``give_up()`` is True.
+
+        Calls are repeated while the sink or its database cannot be reached. Any other error that the sink itself
+        raises would be raised again by every repetition, and is passed on.
+        """
         while True:
             try:
                 return self.try_once(method, *args)
+            except ray.exceptions.RayTaskError as error:
+                if not isinstance(error.cause, (Unavailable, OSError)):
+                    raise
+                if give_up():
+                    raise TimeoutError(f"the sink cannot store anything: {error.cause}") from error
+                time.sleep(RETRY_SECONDS)
             except (ray.exceptions.RayError, ValueError, ray.exceptions.GetTimeoutError) as error:
                 self._actor = None
                 if give_up():

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ray.exceptions import RayTaskError
 
 from estimators.model import Plan
-from scamp_service.cluster.sink import CONTROLLER_LEASE, Report, Sink
+from scamp_service.cluster import sink as module
+from scamp_service.cluster.sink import CONTROLLER_LEASE, Report, Sink, SinkClient
+from scamp_service.errors import NotFound, Unavailable
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Metric
 from scamp_service.store.store import Store
@@ -69,3 +73,27 @@ def test_the_age_of_the_controllers_lease_is_told(sink: Sink, store: Store) -> N
     assert store.acquire_lease(CONTROLLER_LEASE, "me", 10.0, now=time.time() - 5)
     age = sink.lease_age()
     assert age is not None and 4.5 < age < 30
+
+
+class Answers(SinkClient):
+    """A client whose sink raises each of these in turn, as Ray reports it, and then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+    def try_once(self, method: str, *args: Any) -> Any:
+        if self.errors:
+            raise RayTaskError("flush", "", self.errors.pop(0), "p", 1, "ip").as_instanceof_cause()
+        return True
+
+
+def test_a_question_is_repeated_while_the_database_is_away_but_not_after_an_error_that_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.001)
+    assert Answers(Unavailable("locked"), Unavailable("its disk is full"), OSError(5, "I/O")).ask("flush")
+    with pytest.raises(NotFound):
+        Answers(NotFound("no file with this sha256")).ask("blob")
+    with pytest.raises(TimeoutError, match="the sink cannot store anything: locked"):
+        Answers(Unavailable("locked")).ask("flush", give_up=lambda: True)

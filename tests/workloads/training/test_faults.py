@@ -25,7 +25,8 @@ def test_a_fault_is_found_behind_other_errors() -> None:
 
 
 def test_errors_of_the_workload_are_not_faults() -> None:
-    for error in (ValueError("x"), FileNotFoundError(errno.ENOENT, "no data set"), ConnectionResetError(), SystemExit()):
+    no_data = FileNotFoundError(errno.ENOENT, "no data set")
+    for error in (ValueError("x"), no_data, ConnectionResetError(), SystemExit()):
         assert host_fault(error) == ""
 
 
