@@ -22,7 +22,11 @@ class StudyState(StrEnum):
 
 
 class TrialState(StrEnum):
-    """States of a trial. WAITING: it has no plan yet. QUEUED: it has a plan and waits for devices."""
+    """States of a trial. WAITING: it has no plan yet. QUEUED: it has a plan and waits for devices.
+
+    INFEASIBLE: no plan fits the devices of the cluster. It becomes WAITING again when the cluster grows while the study
+    runs.
+    """
 
     WAITING = "WAITING"
     QUEUED = "QUEUED"
@@ -70,7 +74,7 @@ TRIAL_MOVES: dict[TrialState, frozenset[TrialState]] = {
     _T.COMPLETED: frozenset(),
     _T.PRUNED: frozenset(),
     _T.FAILED: frozenset(),
-    _T.INFEASIBLE: frozenset(),
+    _T.INFEASIBLE: frozenset({_T.WAITING}),  # only in a running study whose cluster has grown
     _T.CANCELLED: frozenset(),
 }
 
@@ -91,7 +95,7 @@ STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
     _S.FAILED: frozenset(),
 }
 
-LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves)
+LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves) - {TrialState.INFEASIBLE}
 LIVE_STUDIES = frozenset(state for state, moves in STUDY_MOVES.items() if moves)
 OPEN_ATTEMPTS = frozenset(state for state, moves in ATTEMPT_MOVES.items() if moves)
 ENDED_WELL = frozenset({TrialState.COMPLETED, TrialState.PRUNED})

@@ -99,9 +99,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     [(Unavailable("its disk is full"), 30), (MemoryError(), 30), (OSError(28, "no space"), 30), (KeyError("x"), 3)],
     ids=["database", "memory", "disk", "other"],
 )
-def test_every_row_arrives_once_although_the_sink_raised_before(
-    impatient: None, error: Exception, times: int
-) -> None:
+def test_every_row_arrives_once_although_the_sink_raised_before(impatient: None, error: Exception, times: int) -> None:
     sink = FakeSink(failing(error, times))
     channel = reports(sink)
     for step in range(1, 300):

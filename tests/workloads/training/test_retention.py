@@ -18,9 +18,10 @@ def test_what_is_needed_what_is_newest_and_what_comes_later_is_never_deleted(
 ) -> None:
     gone = set(outdated(steps, newest, needed))
     assert not gone & needed and all(step <= newest for step in gone)
-    assert sorted(step for step in steps if step <= newest)[-KEEP:] == sorted(
-        step for step in steps - gone if step <= newest
-    )[-KEEP:]
+    assert (
+        sorted(step for step in steps if step <= newest)[-KEEP:]
+        == sorted(step for step in steps - gone if step <= newest)[-KEEP:]
+    )
 
 
 @given(st.sets(st.integers(1, 30)), STEPS)
