@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,8 @@ from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Json
 from scamp_service.store.store import Store
 from scamp_service.store.summary import prediction_errors_pct
-from tests.simulation import Faults, Simulation
+from tests.simulation import NO_FAULTS, Faults, Simulation
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0)
 TRIALS = 16
 ONE_STUDY = 2  # a seed
 
@@ -184,7 +184,7 @@ def test_what_one_study_has_learned_the_next_one_knows(empty: Store) -> None:
 
 
 def test_controllers_that_crash_decide_the_same_of_what_was_learned(empty: Store) -> None:
-    faults = Faults(crash=0.05, lose_message=0, double_message=0, late_report=0, kill_rank=0, lose_node=0)
+    faults = replace(NO_FAULTS, crash=0.05)
     learning = HiddenMemory(empty, faults=faults, spike=15)
     assert learning.num_crashes > 0
     assert learning.out_of_memory() == learning.attempts()[:1]

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from scamp_service.control import controller
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.store.store import Store
-from tests.simulation import Faults, Simulation
+from tests import simulation
+from tests.simulation import NO_FAULTS, Faults, Simulation
+from workloads.training.retention import outdated
 
 SEEDS_AT_ONCE = 10
 
@@ -17,9 +20,9 @@ def check(seeds: range) -> None:
     crashes = 0
     for seed in seeds:
         store = Store("sqlite://")
-        simulation = Simulation(store, seed)
-        simulation.run()
-        crashes += simulation.num_crashes
+        run = Simulation(store, seed)
+        run.run()
+        crashes += run.num_crashes
         store.close()
     assert crashes > 0, "the faults must happen, or this proves nothing"
 
@@ -67,9 +70,44 @@ def test_without_the_fencing_token_the_simulation_fails() -> None:
     assert any(map(fails, range(40)))
 
 
+def fails(seed: int, faults: Faults) -> bool:
+    """Whether the simulation of ``seed`` ends in an error."""
+    store = Store("sqlite://")
+    try:
+        Simulation(store, seed, faults).run()
+    except AssertionError:
+        return True
+    finally:
+        store.close()
+    return False
+
+
+def test_a_full_disk_a_lost_sink_and_a_cluster_that_changes_lose_nothing() -> None:
+    faults = Faults(fill_disk=0.1, lose_sink=0.4, join_late=1.0, shrink=0.5, kill_rank=0.1)
+    num_faults = 0
+    for seed in range(100, 103):
+        store = Store("sqlite://")
+        run = Simulation(store, seed, faults)
+        run.run()
+        num_faults += run.executor.num_faults
+        store.close()
+    assert num_faults > 3, "the faults must happen, or this proves nothing"
+
+
+def test_when_only_the_newest_two_checkpoints_are_kept_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = Faults(lose_sink=0.5, kill_rank=0.2)
+    monkeypatch.setattr(simulation, "outdated", lambda steps, newest, needed: outdated(steps, newest, ()))
+    assert any(fails(seed, faults) for seed in range(40))
+
+
+def test_when_a_verdict_is_final_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "offers_more", lambda offer, before: False)
+    assert any(fails(seed, Faults(join_late=1.0, lose_node=0.0)) for seed in range(40))
+
+
 def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> None:
     store = Store("sqlite://")
-    Simulation(store, 3, Faults(0, 0, 0, 0, 0, 0)).run()
+    Simulation(store, 3, NO_FAULTS).run()
     trials = [trial for study in store.studies() for trial in store.trials(study.id)]
     assert {trial.attempt for trial in trials if trial.state is TrialState.COMPLETED and not trial.num_oom} == {1}
     healed = [trial for trial in trials if trial.num_oom]
@@ -78,10 +116,10 @@ def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> 
 
 def test_a_stored_study_that_cannot_be_read_fails_alone() -> None:
     store = Store("sqlite://")
-    simulation = Simulation(store, 3, Faults(0, 0, 0, 0, 0, 0))
+    run = Simulation(store, 3, NO_FAULTS)
     spec = {**store.studies()[0].spec, "space": {"mib": {"from": 1}}}
     unreadable = store.create_study(spec, now=0.0)
-    simulation.controller.tick()
+    run.controller.tick()
     assert store.study(unreadable.id).state is StudyState.FAILED
     assert "submit it again" in store.study(unreadable.id).reason
     assert store.trials(1), "the other study goes on"
