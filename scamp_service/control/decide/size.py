@@ -9,7 +9,7 @@ from scamp_service.control.decide.effects import Effect, MoveTrial, Size
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import Sized
+from scamp_service.model import Json, Sized
 
 
 def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
@@ -31,7 +31,7 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             continue
         match s.sized.get(trial.id):
             case Sized() as sized:
-                changes = {"family": study.family(trial), "reason": sized.reason}
+                changes: Json = {"family": study.family(trial), "reason": sized.reason}
                 yield MoveTrial(trial, TrialState.QUEUED, changes, sized)
             case Unsized(infeasible=True) as unsized:
                 changes = {"reason": unsized.reason, "structure": unsized.structure, "offer": unsized.offer}
