@@ -65,6 +65,8 @@ def expect_shared(directory: Path) -> None:
     with _explained(f"the folder {directory} cannot be used for checkpoints"):
         if _rank() == 0:
             directory.mkdir(parents=True, exist_ok=True)
+            for forgotten in directory.glob(".shared-*"):  # by a rank 0 that was killed here
+                forgotten.unlink()
             marker.touch()
         _barrier()
         num_blind = _count(not _appears(marker))
