@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from api.sse import EventHub
 from api.views.events import EventView
 from api.views.studies import NewStudy
 from api.views.view import Problem
+from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 
@@ -36,7 +38,9 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        beats = asyncio.create_task(_beat())
         yield
+        beats.cancel()
         hub.close()
         store.close()
 
@@ -58,6 +62,14 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Measure, metrics=metrics)
     return app
+
+
+async def _beat() -> None:
+    """Tell the supervisor that the event loop turns."""
+    heartbeat = Heartbeat()
+    while True:
+        heartbeat.beat()
+        await asyncio.sleep(1.0)
 
 
 def _dashboard() -> Any:

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, Protocol
 
 from estimators.axes import AXES, SCHEDULES, SHARES, Spread, axis_values, check
+from estimators.constraints import UNCONSTRAINED, Constraints
 
 MIB = 2**20
 
@@ -218,13 +219,14 @@ class Divisions:
 
     Tensor-parallel ranks must divide ``most_parts``, and so must the parts of co-shard if the blocks compute
     ``in_parts``. A pipeline has at most ``most_stages``. Ranks that divide space must divide ``most_slabs``. Each is 1
-    if the model cannot be divided in this way.
+    if the model cannot be divided in this way. ``constraints`` are limits that the model's hints set on its plans.
     """
 
     most_parts: int = 1
     in_parts: bool = False
     most_stages: int = 1
     most_slabs: int = 1
+    constraints: Constraints = UNCONSTRAINED
 
 
 INDIVISIBLE = Divisions()

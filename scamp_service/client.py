@@ -146,6 +146,10 @@ class Client:
         """One trial with its attempts. Raises ``NotFound``."""
         return self._request("GET", f"/v1/studies/{study_id}/trials/{number}")
 
+    def timeline(self, study_id: int, number: int) -> Json | None:
+        """One simulated step of the pipeline of a trial; None if its plan has none. Raises ``NotFound``."""
+        return self._request("GET", f"/v1/studies/{study_id}/trials/{number}/timeline")
+
     def metrics(self, study_id: int, number: int, *, after: int = -1) -> Iterator[Json]:
         """The evaluations of a trial at steps > ``after``, by step, fetched page by page."""
         return self._pages(f"/v1/studies/{study_id}/trials/{number}/metrics", {"after": after})

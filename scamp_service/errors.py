@@ -5,7 +5,8 @@ ScampError
 ├── NotFound            no such study or trial (HTTP 404, exit 2)
 ├── Conflict            an idempotency key was reused for another body, or the state forbids the call (HTTP 409, exit 2)
 ├── Refused             unsafe without an API token, or the token is wrong (HTTP 401, exit 2)
-└── Unavailable         Ray, the database or the service cannot be reached (HTTP 503, exit 2)
+├── Unavailable         Ray, the database or the service cannot be reached (HTTP 503, exit 2)
+└── Deposed             another controller leads; never shown to a user
 """
 
 from __future__ import annotations
@@ -45,3 +46,7 @@ class Unavailable(ScampError):
     """Ray, the database or the service cannot be reached now."""
 
     status = 503
+
+
+class Deposed(ScampError):
+    """Another controller has become the leader, so this one must not change anything any more."""

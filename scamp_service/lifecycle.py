@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+CONTROLLER_LEASE = "controller"
+"""Name of the lease in the database whose holder is the leading controller."""
+
 
 class StudyState(StrEnum):
     """States of a study. STOPPING: asked to stop, while trials are still ending."""

@@ -17,6 +17,18 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Lease:
+    """Who leads. ``epoch`` grows with each new holder, ``renewals`` while the holder lives.
+
+    No time is stored: whoever waits for the lease sees by its own clock how long nobody has renewed it.
+    """
+
+    holder: str  # empty: nobody
+    epoch: int
+    renewals: int
+
+
+@dataclass(frozen=True, slots=True)
 class Study:
     """What a user asked for, and its state."""
 
@@ -36,8 +48,9 @@ class Sized:
 
     ``structure`` identifies the traced structure. ``learned_bytes`` is what earlier trials of the family suggested to
     add under the layout of the plan. It is larger than the ``extra_bytes`` of the prediction when no plan fits with
-    that much added. ``options`` are the plans that were compared, as JSON (see ``sizing.sizer.options_json``). The
-    store keeps them apart, so they are empty in a trial that was read.
+    that much added. ``options`` are the plans that were compared, and ``pipeline`` is the step of a plan with a
+    pipeline (None: another plan), both as JSON (see ``sizing.sizer``). The store keeps them apart, so they are missing
+    in a trial that was read.
 
     ``step_seconds`` are those predicted for an optimizer step of the gang alone on its host, times ``step_factor``,
     which was learned from earlier trials of the family (1: nothing was). None where the speed of the devices is not
@@ -52,6 +65,7 @@ class Sized:
     options: tuple[Json, ...] = ()
     step_seconds: float | None = None
     step_factor: float = 1.0
+    pipeline: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)

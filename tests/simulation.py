@@ -1,9 +1,11 @@
 """A cluster in virtual time for the real controller, store and decisions: ranks, messages and faults are simulated.
 
-Faults, all drawn from one seeded generator: ranks die, messages to gangs are lost or doubled, reports arrive late
-(even after the next attempt has begun), whole nodes vanish and come back, and the controller crashes before or after
-any write to the database and any call to the executor. The disk of the checkpoints is full for a while, the sink is
-away while ranks train and write checkpoints, devices join late, and one leaves for good.
+Faults, all drawn from one seeded generator: ranks die, freeze or never start, messages to gangs are lost or doubled,
+reports arrive late (even after the next attempt has begun), whole nodes vanish and come back, the database is away for
+a while, and wall clocks jump. Two controllers take part in the election; each crashes before or after any write to the
+database and any call to the executor, and each may stand still there while the other one takes over. The disk of the
+checkpoints is full for a while, the sink is away while ranks train and write checkpoints, devices join late, and one
+leaves for good.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ from placement.planning.options import ChosenPlan, NoPlan
 from scamp_service.control.controller import Controller
 from scamp_service.control.decide.finish import JOIN_SECONDS
 from scamp_service.control.executor import Demand, GangState, GangStatus, Order, Unsized
-from scamp_service.lifecycle import LIVE_STUDIES, Outcome, TrialState
-from scamp_service.model import Json, Metric, Sized, Trial
+from scamp_service.control.leadership import Elected, Leadership, Reign
+from scamp_service.errors import Unavailable
+from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, Outcome, TrialState
+from scamp_service.model import Json, Lease, Metric, Sized, Trial
 from scamp_service.store.store import Store
 from workloads.training.retention import outdated
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The controller is killed here."""
 
 
@@ -45,9 +49,19 @@ class Faults:
     lose_sink: float = 0.03  # per gang and step: its reports wait for up to ten seconds, and are lost if it dies
     join_late: float = 0.3  # per simulation: at first there is only one device on each node
     shrink: float = 0.2  # per simulation: one device leaves for good
+    freeze_rank: float = 0.01  # per gang and step
+    hang_start: float = 0.05  # a launch of which a rank never answers
+    slow_start: float = 0.2  # a launch that takes up to a minute
+    silent_rank: float = 0.2  # a gang that a new controller finds, but of which a rank does not answer at once
+    pause: float = 0.01  # a controller stands still at a write or executor call
+    lose_database: float = 0.002  # per cycle, for up to a minute
+    jump_clock: float = 0.02  # per cycle
+    slow_call: float = 0.02  # a call of a controller takes up to a second
 
 
-NO_FAULTS = Faults(*[0.0] * len(fields(Faults)))
+def no_faults() -> Faults:
+    """A world in which nothing goes wrong."""
+    return Faults(**dict.fromkeys((field.name for field in fields(Faults)), 0.0))
 
 
 @dataclass
@@ -62,7 +76,9 @@ class Clock:
 class SimulatedGang:
     order: Order
     alive: bool = True
-    dead_rank: bool = False
+    broken: str = ""
+    frozen: bool = False
+    started: bool = True  # False: it holds no memory yet
     step: int = 0
     seq: int = 0
     sink_back_at: float = 0.0
@@ -92,8 +108,12 @@ def objective(trial_id: int, attempt: int, step: int) -> float:
     return step + attempt / 1_000 + (trial_id % 7) / 100_000
 
 
-class SimulatedExecutor:
-    """Implements ``Executor`` in virtual time."""
+SILENT_SECONDS = 30.0
+START_SECONDS = 120.0
+
+
+class World:
+    """The cluster and its ranks in virtual time, whoever leads."""
 
     def __init__(
         self, store: Store, clock: Clock, rng: random.Random, faults: Faults, devices: Sequence[Device]
@@ -105,7 +125,6 @@ class SimulatedExecutor:
         self.sequence = 0
         self.acknowledged: dict[tuple[int, int, int], float] = {}
         self.completed: dict[int, int] = {}  # trial → times that a rank finished all steps and was acknowledged
-        self.launches: dict[str, int] = {}
         self.disk: dict[int, set[int]] = {}  # trial → steps of its checkpoints
         self.disk_full_until = 0.0
         self.num_faults = 0
@@ -116,24 +135,23 @@ class SimulatedExecutor:
             self.after(rng.uniform(1.0, JOIN_SECONDS), self.absent.clear)
         if self._happens(faults.shrink):
             self.after(rng.uniform(60.0, 90.0), lambda: self._leave(self.devices[-1]))
+        self.epoch = 0
+        self.outage_until = 0.0
+        self.jumped = 0.0
 
-    # --- Executor
-    def cluster(self) -> Cluster:
-        return Cluster(tuple(d for d in self.devices if d.node not in self.lost_nodes and d.id not in self.absent))
+    def wall_clock(self) -> float:
+        return self.clock.now + self.jumped
 
-    def gangs(self) -> Mapping[str, GangStatus]:
-        return {
-            key: GangStatus(GangState.BROKEN, "a rank was killed") if gang.dead_rank else GangStatus(GangState.ALIVE)
-            for key, gang in self.gangs_by_key.items()
-        }
+    @property
+    def has_database(self) -> bool:
+        return self.clock.now >= self.outage_until
 
-    def launch(self, order: Order) -> None:
-        for _ in range(self._copies()):
-            self.after(self.rng.uniform(0.0, 2.0), lambda: self._arrive(order))
-
-    def stop(self, key: str) -> None:
-        for _ in range(self._copies()):
-            self.after(self.rng.uniform(0.0, 3.0), lambda: self._remove(key))
+    def disturb(self) -> None:
+        """What may happen to all in any cycle."""
+        if self.rng.random() < self.faults.lose_database:
+            self.outage_until = self.clock.now + self.rng.uniform(1.0, 60.0)
+        if self.rng.random() < self.faults.jump_clock:
+            self.jumped += self.rng.choice([-3600.0, -30.0, 30.0, 3600.0])
 
     # --- the world
     def after(self, seconds: float, act: Callable[[], None]) -> None:
@@ -150,7 +168,7 @@ class SimulatedExecutor:
     def check_memory(self) -> None:
         used: dict[str, int] = {}
         for gang in self.gangs_by_key.values():
-            for device in gang.order.devices:
+            for device in gang.order.devices if gang.started else ():
                 used[device] = used.get(device, 0) + gang.order.mib_per_rank
         for device in self.devices:
             assert used.get(device.id, 0) <= device.capacity_mib, (
@@ -165,8 +183,23 @@ class SimulatedExecutor:
             return 0
         return 2 if self.rng.random() < self.faults.double_message else 1
 
+    def launch(self, order: Order) -> None:
+        for _ in range(self._copies()):
+            slow = self.rng.random() < self.faults.slow_start
+            self.after(self.rng.uniform(0.0, 60.0 if slow else 2.0), lambda: self._arrive(order))
+
+    def stop(self, key: str) -> None:
+        for _ in range(self._copies()):
+            self.after(self.rng.uniform(0.0, 3.0), lambda: self._remove(key))
+
     def _arrive(self, order: Order) -> None:
         """A launch takes effect only while its token is that of an open attempt: a rank asks before it begins."""
+        if not self.has_database:
+            self.after(1.0, lambda: self._arrive(order))
+            return
+        if self.rng.random() < self.faults.hang_start and order.key not in self.gangs_by_key:
+            self._hang(order)
+            return
         if order.key in self.gangs_by_key or any(
             d.node in self.lost_nodes or d.id in self.absent for d in self._devices_of(order)
         ):
@@ -179,8 +212,15 @@ class SimulatedExecutor:
         assert order.resume_step <= 0 or order.resume_step in kept, f"{order.key}: no {order.resume_step} in {kept}"
         gang = SimulatedGang(order, step=max(order.resume_step, 0), recorded=order.resume_step)
         self.gangs_by_key[order.key] = gang
-        self.launches[order.key] = self.launches.get(order.key, 0) + 1
         self.after(1.0, lambda: self._step(gang))
+
+    def _hang(self, order: Order) -> None:
+        """A rank that never answers: its gang is there, and breaks when the executor loses its patience."""
+        gang = self.gangs_by_key[order.key] = SimulatedGang(order, frozen=True, started=False)
+        self.after(START_SECONDS, lambda: self._break(gang, "a rank has not answered for 120 s"))
+
+    def _break(self, gang: SimulatedGang, why: str) -> None:
+        gang.broken = why
 
     def _devices_of(self, order: Order) -> list[Device]:
         return [device for device in self.devices if device.id in order.devices]
@@ -192,13 +232,20 @@ class SimulatedExecutor:
 
     def _step(self, gang: SimulatedGang) -> None:
         order = gang.order
-        if not gang.alive or gang.dead_rank:
+        if not gang.alive or gang.broken or gang.frozen:
+            return
+        if not self.has_database:
+            self.after(1.0, lambda: self._step(gang))
             return
         if self.rng.random() < self.faults.lose_node:
             self._lose_node(self._devices_of(order)[0].node)
             return
         if self.rng.random() < self.faults.kill_rank:
-            gang.dead_rank = True
+            gang.broken = "a rank was killed"
+            return
+        if self.rng.random() < self.faults.freeze_rank:
+            gang.frozen = True
+            self.after(SILENT_SECONDS, lambda: self._break(gang, "a rank has not answered for 30 s"))
             return
         needed_mib = truth_mib(order.candidate.params)
         if order.trial_id == 1:
@@ -264,7 +311,8 @@ class SimulatedExecutor:
     def send(self, gang: SimulatedGang, deliver: Callable[[], bool]) -> None:
         """A report arrives once, twice, or also much later; refused means stale: the gang ends itself.
 
-        While the sink is away reports wait in order, as in a rank; those of a gang that dies meanwhile are lost.
+        While the sink is away reports wait in order, as in a rank; those of a gang that dies meanwhile are lost. Ranks
+        repeat a report while the database is away.
         """
         gang.unsent.append(deliver)
         if self.clock.now >= gang.sink_back_at:
@@ -273,18 +321,27 @@ class SimulatedExecutor:
             self.after(gang.sink_back_at - self.clock.now, lambda: self._send_all(gang))
 
     def _send_all(self, gang: SimulatedGang) -> None:
-        if gang.dead_rank or self.gangs_by_key.get(gang.order.key) is not gang:
+        if gang.broken or self.gangs_by_key.get(gang.order.key) is not gang:
             return
         while gang.unsent:
             self._send(gang, gang.unsent.pop(0))
 
     def _send(self, gang: SimulatedGang, deliver: Callable[[], bool]) -> None:
+        if not self.has_database:
+            self.after(1.0, lambda: self._send(gang, deliver))
+            return
         if not deliver():
             self._remove(gang.order.key)
         if self.rng.random() < self.faults.double_message:
             deliver()
         if self.rng.random() < self.faults.late_report:
-            self.after(self.rng.uniform(0.0, 60.0), lambda: (deliver(), None)[1])
+            self.after(self.rng.uniform(0.0, 60.0), lambda: self._deliver_late(deliver))
+
+    def _deliver_late(self, deliver: Callable[[], bool]) -> None:
+        if self.has_database:
+            deliver()
+        else:
+            self.after(1.0, lambda: self._deliver_late(deliver))
 
     def finish(self, gang: SimulatedGang, outcome: Outcome, detail: str) -> None:
         order = gang.order
@@ -297,6 +354,10 @@ class SimulatedExecutor:
                 self.completed[order.trial_id] = order.attempt
             return accepted
 
+        if self.rng.random() < self.faults.kill_rank:  # one of the others dies, while rank 0 reports the outcome
+            gang.broken = "a rank was killed"
+            self.after(self.rng.uniform(0.0, 2.0), lambda: self.send(gang, deliver))
+            return
         self.send(gang, deliver)
         leaves = max(0.0, gang.sink_back_at - self.clock.now) + self.rng.uniform(0.01, 1.0)
         self.after(leaves, lambda: self._remove(order.key))  # a rank stays until its outcome is stored
@@ -319,6 +380,46 @@ class SimulatedExecutor:
         self.num_lost_nodes += 1
         self.lost_nodes[node] = self.clock.now
         self.after(self.rng.uniform(5.0, 60.0), lambda: (self.lost_nodes.pop(node, None), None)[1])
+
+
+class SimulatedExecutor:
+    """Implements ``Executor`` for one reign: what it knows of gangs, it has heard from their ranks."""
+
+    def __init__(self, world: World, epoch: int) -> None:
+        self.world, self.epoch = world, epoch
+        world.epoch = max(world.epoch, epoch)
+        now, rng = world.clock.now, world.rng
+        is_silent = {key: rng.random() < world.faults.silent_rank for key in world.gangs_by_key}
+        self.heard = {key: now + (rng.uniform(0.0, 60.0) if is_silent[key] else 0.0) for key in world.gangs_by_key}
+
+    def cluster(self) -> Cluster:
+        world = self.world
+        return Cluster(tuple(d for d in world.devices if d.node not in world.lost_nodes and d.id not in world.absent))
+
+    def gangs(self) -> Mapping[str, GangStatus]:
+        return {
+            key: GangStatus(GangState.BROKEN, gang.broken) if gang.broken else GangStatus(GangState.ALIVE)
+            for key, gang in self.world.gangs_by_key.items()
+            if key not in self._unheard()
+        }
+
+    def silent(self) -> frozenset[str]:
+        gangs = self.world.gangs_by_key
+        return frozenset(device for key in self._unheard() if key in gangs for device in gangs[key].order.devices)
+
+    def closed(self) -> Mapping[str, str]:
+        return dict.fromkeys(self.silent(), "a rank does not answer")
+
+    def launch(self, order: Order) -> None:
+        if self.epoch == self.world.epoch:
+            self.world.launch(order)
+
+    def stop(self, key: str) -> None:
+        if self.epoch == self.world.epoch:
+            self.world.stop(key)
+
+    def _unheard(self) -> set[str]:
+        return {key for key, when in self.heard.items() if when > self.world.clock.now}
 
 
 class SimulatedSizer:
@@ -361,30 +462,120 @@ class SimulatedSizer:
             self.pending.pop(trial_id, None)
 
 
-class CrashingProxy:
-    """Passes calls on, and kills the controller before or after some of them."""
+class UnreliableProxy:
+    """Passes the calls of one controller on. It may be killed before or after some of them, or stand still before."""
 
-    def __init__(self, target: Any, methods: frozenset[str], rng: random.Random, probability: float) -> None:
-        self._target, self._methods, self._rng, self._probability = target, methods, rng, probability
+    def __init__(self, target: Any, methods: frozenset[str], process: ControllerProcess) -> None:
+        self._target, self._methods, self._process = target, methods, process
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._target, name)
-        if name not in self._methods:
-            return method
+        attribute = getattr(self._target, name)
+        if not callable(attribute):
+            return attribute
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._rng.random() < self._probability / 2:
-                raise Crash(f"before {name}")
-            result = method(*args, **kwargs)
-            if self._rng.random() < self._probability / 2:
-                raise Crash(f"after {name}")
+            if name in self._methods:
+                self._process.disturb(f"before {name}")
+            if isinstance(self._target, Store) and not self._process.simulation.world.has_database:
+                raise Unavailable("the database is away")
+            result = attribute(*args, **kwargs)
+            self._process.delay()
+            if name in self._methods:
+                self._process.disturb(f"after {name}")
             return result
 
         return call
 
 
-WRITES = frozenset({"move_study", "create_trials", "move_trial", "begin_attempt", "move_attempt", "acquire_lease"})
+WRITES = frozenset(
+    {"move_study", "create_trials", "move_trial", "begin_attempt", "move_attempt", "take_lease", "renew_lease"}
+)
 CALLS = frozenset({"launch", "stop"})
+
+
+class ControllerProcess:
+    """A process that runs a controller while it leads, and is started again after each crash."""
+
+    def __init__(self, simulation: Simulation, number: int) -> None:
+        self.simulation, self.number, self.life = simulation, number, 0
+        self.stands_still = False
+        self.sizer = SimulatedSizer(simulation.clock, simulation.rng)
+        self.starts_at = 0.0
+        self.start()
+
+    def start(self) -> None:
+        self.life += 1
+        simulation = self.simulation
+        self.sizer = SimulatedSizer(simulation.clock, simulation.rng)
+        store: Any = UnreliableProxy(simulation.store, WRITES, self)
+        leadership = Leadership(
+            store,
+            2.0,
+            holder=f"controller {self.number} life {self.life}",
+            clock=simulation.clock,
+            wall_clock=simulation.world.wall_clock,
+            is_gone=lambda holder: False,
+        )
+        self.elected = Elected(leadership, self.begin)
+
+    def begin(self, lease: Lease) -> Reign:
+        """Run the real controller on the fenced store; a lost race for the lease must not show anywhere."""
+        simulation = self.simulation
+        fenced: Any = UnreliableProxy(simulation.fence(lease), WRITES, self)
+        executor: Any = UnreliableProxy(SimulatedExecutor(simulation.world, lease.epoch), CALLS, self)
+        controller = Controller(
+            fenced, executor, self.sizer, clock=simulation.world.wall_clock, new_token=simulation.new_token
+        )
+        return SimulatedReign(controller)
+
+    def tick(self) -> None:
+        """One cycle, unless the process is dead or stands still."""
+        if self.stands_still or self.simulation.clock.now < self.starts_at:
+            return
+        try:
+            self.elected.tick()
+        except Unavailable:
+            return
+        except Crash:
+            self.simulation.num_crashes += 1
+            self.starts_at = self.simulation.clock.now + self.simulation.rng.uniform(0.0, 30.0)
+            self.start()
+
+    def disturb(self, where: str) -> None:
+        rng, faults = self.simulation.rng, self.simulation.faults
+        if rng.random() < faults.crash / 2:
+            raise Crash(where)
+        if rng.random() < faults.pause / 2:
+            self.stand_still(rng.uniform(0.5, 20.0))
+
+    def delay(self) -> None:
+        """Ranks go on, and report, while a call takes its time."""
+        simulation = self.simulation
+        if simulation.rng.random() < simulation.faults.slow_call:
+            simulation.world.advance(simulation.clock.now + simulation.rng.uniform(0.0, 1.0))
+
+    def stand_still(self, seconds: float) -> None:
+        """The world goes on, and the others with it; then this process continues where it stood."""
+        simulation, self.stands_still = self.simulation, True
+        simulation.num_pauses += 1
+        until = simulation.clock.now + seconds
+        while simulation.clock.now < until:
+            simulation.cycle()
+        self.stands_still = False
+
+
+@dataclass
+class SimulatedReign:
+    controller: Controller
+
+    def tick(self) -> None:
+        self.controller.tick()
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def end(self) -> None:
+        """Nothing to end."""
 
 
 @dataclass
@@ -394,18 +585,28 @@ class Simulation:
     store: Store
     seed: int
     faults: Faults = field(default_factory=Faults)
+    num_controllers: int = 2
     num_crashes: int = 0
+    num_pauses: int = 0
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.clock = Clock()
         nodes = self.rng.choice([1, 2])
         devices = [Device(f"n{n}/{i}", f"n{n}", i, "virtual", 96) for n in range(nodes) for i in range(4)]
-        self.executor = SimulatedExecutor(self.store, self.clock, self.rng, self.faults, devices)
+        self.world = World(self.store, self.clock, self.rng, self.faults, devices)
         self.tokens = 0
         for number in range(self.rng.choice([1, 2])):
             self.store.create_study(self.spec(number), now=self.clock.now)
-        self.start_controller()
+        self.controllers = [ControllerProcess(self, number) for number in range(self.num_controllers)]
+
+    def new_token(self) -> str:
+        self.tokens += 1
+        return f"token-{self.tokens}"
+
+    def fence(self, lease: Lease) -> Store:
+        """The store of the leader; a mutant may leave the fence out."""
+        return self.store.fenced(CONTROLLER_LEASE, lease)
 
     def spec(self, number: int) -> Json:
         return {
@@ -428,34 +629,22 @@ class Simulation:
             },
         }
 
-    def start_controller(self) -> None:
-        def new_token() -> str:
-            self.tokens += 1
-            return f"token-{self.tokens}"
-
-        self.controller = Controller(
-            CrashingProxy(self.store, WRITES, self.rng, self.faults.crash),  # type: ignore[arg-type]
-            CrashingProxy(self.executor, CALLS, self.rng, self.faults.crash),  # type: ignore[arg-type]
-            SimulatedSizer(self.clock, self.rng),
-            lease_seconds=2.0,
-            clock=self.clock,
-            new_token=new_token,
-        )
-
     def run(self, limit_seconds: float = 20_000.0) -> None:
         end = self.clock.now + limit_seconds
         while any(study.state in LIVE_STUDIES for study in self.store.studies()) or self.store.open_attempts():
             assert self.clock.now < end, f"seed {self.seed}: not finished after {limit_seconds} virtual seconds"
-            try:
-                self.controller.tick()
-            except Crash:
-                self.num_crashes += 1
-                self.executor.advance(self.clock.now + self.rng.uniform(0.0, 30.0))
-                self.start_controller()
-            self.check_ledger()
-            self.executor.advance(self.clock.now + 0.7)
-        self.executor.advance(self.clock.now + 120.0)  # let the latest of the late reports arrive
+            self.cycle()
+        self.world.outage_until = 0.0
+        self.world.advance(self.clock.now + 120.0)  # let the latest of the late reports arrive
         self.check_end()
+
+    def cycle(self) -> None:
+        """Every controller has its turn, and the world moves on a little."""
+        self.world.disturb()
+        for process in self.rng.sample(self.controllers, len(self.controllers)):
+            process.tick()
+        self.check_ledger()
+        self.world.advance(self.clock.now + 0.7)
 
     def check_ledger(self) -> None:
         reserved: dict[str, int] = {}
@@ -477,19 +666,19 @@ class Simulation:
     def check_trial(self, trial: Trial) -> None:
         where = f"seed {self.seed}, trial {trial.id}"
         assert trial.state in (TrialState.COMPLETED, TrialState.PRUNED, TrialState.INFEASIBLE), f"{where}: {trial}"
-        may_fit = trial.params["mib"] + trial.params.get("spike", 0) <= 60 and not self.executor.num_lost_nodes
+        may_fit = trial.params["mib"] + trial.params.get("spike", 0) <= 60 and not self.world.num_lost_nodes
         if trial.state is TrialState.INFEASIBLE and may_fit:
-            num_devices = len(self.executor.cluster().devices)
+            num_devices = len([d for d in self.world.devices if d.id not in self.world.absent])
             assert trial.params["ranks"] > num_devices, f"{where}: it fits on {num_devices} devices"
         if trial.state is TrialState.COMPLETED:
             assert trial.value == objective(trial.id, trial.attempt, 8), f"{where}: value of another attempt"
             done = [a.attempt for a in self.store.attempts(trial.id) if a.outcome is Outcome.DONE]
-            assert done == [trial.attempt] == [self.executor.completed[trial.id]], f"{where}: completed by {done}"
+            assert done == [trial.attempt] == [self.world.completed[trial.id]], f"{where}: completed by {done}"
         stored = {(m.trial_id, m.attempt, m.seq): m for m in self.store.metrics(trial.id)}
         steps = [m.step for m in stored.values()]
         assert len(set(steps)) == len(steps), f"{where}: a step counts twice"
         newest = {}
-        for (trial_id, attempt, seq), value in self.executor.acknowledged.items():
+        for (trial_id, attempt, seq), value in self.world.acknowledged.items():
             if trial_id == trial.id:
                 newest[round(value)] = max(newest.get(round(value), (0, 0)), (attempt, seq))
         assert sorted(newest) == sorted(steps), f"{where}: acknowledged steps {sorted(newest)}, stored {sorted(steps)}"

@@ -1,9 +1,9 @@
-"""Everything that a user's file imports from ScaMP: ``Workload``, and the ways a model can say how to divide it.
+"""Everything that a user's file imports from ScaMP: ``Workload``, and what a model can say about how to divide it.
 
 A ``Workload`` is the model, data, loss and evaluation of one candidate. With ``Chain``, ``Split`` and ``Spatial`` its
-model supports more plans (see ``docs/workloads.md``). A workload never decides how it is spread: ``workloads.parallel``
-divides the model, and ``workloads.training`` makes micro-batches, checkpoints and reports. ``workloads.loading`` loads
-user files, in trace and rank processes only.
+model supports more plans, and with ``hints`` it asks for some of them (see ``docs/workloads.md``). A workload never
+spreads its model itself: ``workloads.parallel`` divides the model, and ``workloads.training`` makes micro-batches,
+checkpoints and reports. ``workloads.loading`` loads user files, in trace and rank processes only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from estimators.model import Stage
+from workloads import hints
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["Batch", "Chain", "Spatial", "Split", "Workload"]
+__all__ = ["Batch", "Chain", "Spatial", "Split", "Workload", "hints"]
 
 Batch = Any  # a pytree of tensors whose first dimension is the sample
 

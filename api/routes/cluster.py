@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import APIRouter
 
 from api.routes.answers import problems
-from api.routes.parameters import CONTROLLER_LEASE, TheSettings, TheStore
+from api.routes.parameters import TheSettings, TheStore
 from api.views.cluster import ClusterView, GangView, device_view, gang_view, waiting_view
-from scamp_service.lifecycle import TrialState
+from scamp_service.lifecycle import CONTROLLER_LEASE, TrialState
 from scamp_service.model import Study, Trial
 from scamp_service.store.store import Store
 

@@ -11,7 +11,7 @@ from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 
 LARGEST_ID = 2**63 - 1
-CONTROLLER_LEASE = "controller"
+
 
 StudyId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="the study's id")]
 Number = Annotated[int, Path(ge=0, le=2**31 - 1, description="the trial's number in its study, from 0")]

@@ -6,9 +6,10 @@ import time
 
 from fastapi import APIRouter, Response
 
-from api.routes.parameters import CONTROLLER_LEASE, TheSettings, TheStore
+from api.routes.parameters import TheSettings, TheStore
 from api.views.process import Health, Readiness
 from scamp_service.errors import Unavailable
+from scamp_service.lifecycle import CONTROLLER_LEASE
 
 router = APIRouter(tags=["process"])
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from api.routes.answers import page_of, problems
 from api.routes.parameters import LARGEST_ID, After, Number, StudyId, TheStore
+from api.views.timeline import TimelineView, timeline_view
 from api.views.trials import (
     LogLineView,
     MetricView,
@@ -70,6 +71,16 @@ def get_trial(study_id: StudyId, number: Number, store: TheStore) -> TrialDetail
     event_id = store.last_event_id()
     trial = store.trial_by_number(study_id, number)
     return trial_detail(trial, store.attempts(trial.id), store.options(trial.id), event_id)
+
+
+@router.get("/studies/{study_id}/trials/{number}/timeline", responses=problems(404))
+def get_timeline(study_id: StudyId, number: Number, store: TheStore) -> TimelineView | None:
+    """Get one simulated optimizer step of the trial's plan, if that has a pipeline; otherwise null.
+
+    It is also null for trials that were planned before ScaMP recorded what it takes.
+    """
+    pipeline = store.pipeline(store.trial_by_number(study_id, number).id)
+    return timeline_view(pipeline) if pipeline else None
 
 
 @router.get("/studies/{study_id}/trials/{number}/metrics", responses=problems(404, 422))

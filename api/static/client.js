@@ -94,6 +94,11 @@ export async function trial(studyId, number) {
   return asTrial(await request(`/v1/studies/${studyId}/trials/${number}`));
 }
 
+/** One simulated step of the trial's pipeline; null for other plans. */
+export function timeline(studyId, number) {
+  return request(`/v1/studies/${studyId}/trials/${number}/timeline`);
+}
+
 /** Evaluations at steps > `after`. */
 export function metrics(studyId, number, after, take) {
   return everyPage(`/v1/studies/${studyId}/trials/${number}/metrics`, take, after);

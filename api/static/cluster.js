@@ -56,7 +56,8 @@ function updateDevice(element, device) {
   const [line, bar] = element.children;
   setText(line.firstChild, `${device.index} · ${device.kind}`);
   line.firstChild.title = device.id;
-  setText(line.lastChild, `${mibWords(device.free_mib)} free of ${mibWords(device.capacity_mib)}`);
+  const free = `${mibWords(device.free_mib)} free of ${mibWords(device.capacity_mib)}`;
+  setText(line.lastChild, device.closed ? `${free} · closed: ${device.closed}` : free);
   bar.setAttribute("role", "group");
   bar.setAttribute("aria-label", `Device ${device.index}: ${device.free_mib} of ${device.capacity_mib} MiB free`);
   keyed(bar, device.gangs, (gang) => gang.key, createGang, (part, gang) => updateGang(part, gang, device));

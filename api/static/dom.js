@@ -4,7 +4,15 @@ const SVG = "http://www.w3.org/2000/svg";
 
 /** An element: `h("a", {class: "x", href: "/"}, "text", node)`. `on…` are listeners, null and false are left out. */
 export function h(tag, props = {}, ...children) {
-  const node = document.createElement(tag);
+  return filled(document.createElement(tag), props, children);
+}
+
+/** The same for an element inside of an SVG, or an SVG itself. */
+export function svg(tag, props = {}, ...children) {
+  return filled(document.createElementNS(SVG, tag), props, children);
+}
+
+function filled(node, props, children) {
   for (const [name, value] of Object.entries(props)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value === true) node.setAttribute(name, "");
@@ -16,14 +24,7 @@ export function h(tag, props = {}, ...children) {
 
 /** A one-path icon in a box from -1 to 1. */
 export function icon(path, name = "icon") {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "-1.25 -1.25 2.5 2.5");
-  svg.setAttribute("class", name);
-  svg.setAttribute("aria-hidden", "true");
-  const shape = document.createElementNS(SVG, "path");
-  shape.setAttribute("d", path);
-  svg.append(shape);
-  return svg;
+  return svg("svg", { viewBox: "-1.25 -1.25 2.5 2.5", class: name, "aria-hidden": "true" }, svg("path", { d: path }));
 }
 
 /** Set text only when it differs, so that a live page does not disturb a selection. */

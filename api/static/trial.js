@@ -8,6 +8,7 @@ import { clock, count, duration, metric, mib, mibWords, paramValue, planWords, p
 import { copyButton, follow, guarded, refresher, watchCluster } from "./live.js";
 import { LogTail } from "./logs.js";
 import { TERMINAL, setState, stateMark } from "./states.js";
+import { Timeline, shareWords } from "./timeline.js";
 
 const LOGS_MS = 2000; // no event announces log lines
 const page = byId("trial").dataset;
@@ -20,6 +21,8 @@ let options = [];
 const rows = new Map(); // step → {attempt, values}
 const charts = new Map(); // metric name → {figure, lines}
 const attemptsHead = byId("attempts-head");
+const timeline = new Timeline(byId("timeline"), byId("timeline-legend"));
+let timelinePlan = ""; // the plan whose step is drawn, as JSON
 const log = new LogTail(byId("log"), byId("log-end"), byId("log-aside"));
 
 const draw = coalesced(() => {
@@ -197,6 +200,7 @@ const fetchers = {
     attempts = trial.attempts;
     options = trial.options;
     draw();
+    await fetchTimeline();
   },
   async metrics() {
     await api.metrics(studyId, number, lastStep, (items) => {
@@ -213,6 +217,18 @@ const fetchers = {
     }
   },
 };
+/** Fetch the step of a pipeline when its plan has changed. Other plans have none to draw. */
+async function fetchTimeline() {
+  const plan = JSON.stringify([trial.plan, trial.reserved_mib]);
+  if (plan === timelinePlan) return;
+  const step = trial.plan?.pp > 1 ? await api.timeline(studyId, number) : null;
+  timelinePlan = plan;
+  byId("timeline-card").hidden = step === null;
+  if (!step) return;
+  setText(byId("timeline-aside"), shareWords(step));
+  timeline.show(step);
+}
+
 const refresh = refresher((kinds) => Promise.all(kinds.map((kind) => fetchers[kind]())));
 
 /** Call `handle` only for events of this trial: the stream carries those of its whole study. */

@@ -39,6 +39,7 @@ class DeviceView(View):
     capacity_mib: Annotated[int, Field(description="MiB that it offers to all ranks together")]
     reserved_mib: int
     free_mib: Annotated[int, Field(description="capacity_mib − reserved_mib")]
+    closed: Annotated[str, Field(description="why no gang is placed on it now; empty if it is open")]
     gangs: list[GangView]
 
 
@@ -103,6 +104,7 @@ def device_view(device: Json, gangs: Sequence[GangView]) -> DeviceView:
         capacity_mib=device["capacity_mib"],
         reserved_mib=reserved,
         free_mib=device["capacity_mib"] - reserved,
+        closed=device.get("closed", ""),
         gangs=here,
     )
 

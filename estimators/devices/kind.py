@@ -128,7 +128,7 @@ class DeviceKind:
 
     def sharing(self, num_ranks: int) -> float:
         """How many times as long each of ``num_ranks`` on one host takes as one that has a core for itself."""
-        return max(1.0, num_ranks / self.cores.value) if self.cores is not None else 1.0
+        return sharing(num_ranks, self.cores.value if self.cores is not None else None)
 
     def figures(self) -> Iterator[tuple[str, Figure]]:
         """Yield all figures of memory, links and cores, each with a name that contains its unit."""
@@ -144,6 +144,12 @@ class DeviceKind:
                 yield from ((f"{name}_{item.name}", getattr(pace, item.name)) for item in fields(Pace))
         if self.cores is not None:
             yield "cores", self.cores
+
+
+def sharing(num_ranks: int, cores: float | None) -> float:
+    """How many times as long each of ``num_ranks`` takes on so many cores as with a core for itself; None: each has its
+    own device."""
+    return max(1.0, num_ranks / cores) if cores is not None else 1.0
 
 
 FLOP_COUNTER = DeviceKind("FLOPs", {kind: Rate(0.0, 1.0, 0.0, per_half_flop=1.0) for kind in OP_KINDS}, "", False)

@@ -249,9 +249,12 @@ def _structure(passes: Passes, curve: Envelope | PeakTable) -> str:
 def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example, Example]:
     """Two examples for blueprints (see ``scaling.blueprint``): steps of one micro-batch, and steps that accumulate.
 
-    Raises ValueError if a few blocks cannot stand for all of them.
+    Raises ValueError if a few blocks cannot stand for all of them and, on the plain layout, for a model with hints:
+    formulas are for one rank and FSDP, which hints may exclude.
     """
     with Session(recipe, layout) as session:
+        if session.divisions.constraints.limits:
+            raise ValueError("the model has hints, which formulas do not know")
         if not session.can_be_shortened:
             raise ValueError("the model has too few blocks, or its blocks are not equal")
         session.shorten()

@@ -128,7 +128,8 @@ class CandidateWays:
                 if self._divisions.most_parts % tp:
                     continue
                 for dp in _powers(most // num_stages // tp):
-                    if fewest <= num_stages * tp * dp and not self._batch % dp:
+                    allowed = self._divisions.constraints.allow_degrees(dp, tp, num_stages)
+                    if allowed and fewest <= num_stages * tp * dp and not self._batch % dp:
                         yield from self._of_degrees(num_stages, tp, dp)
 
     def _of_degrees(self, num_stages: int, tp: int, dp: int) -> Iterator[_Shape]:
@@ -150,8 +151,11 @@ class CandidateWays:
         """At most so many micro-batches that divide the share of a rank, the largest and the smallest among them."""
         sizes = [size for size in divisors(share) if share // size >= num_stages]
         if num_stages > 1:
+            constraints = self._divisions.constraints
             most = (MOST_BY_FLOPS if self._by_flops else MOST_MICRO_BATCHES) * num_stages
+            most = max(most, constraints.least("micro_batches"))
             sizes = [size for size in sizes if share // size <= min(most, MOST_PASSES // num_stages)]
+            sizes = [size for size in sizes if constraints.allow_micro_batches(share // size)]
         step = (len(sizes) - 1) / (most_sizes - 1)
         return [sizes[round(step * place)] for place in range(most_sizes)] if len(sizes) > most_sizes else sizes
 

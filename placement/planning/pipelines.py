@@ -86,14 +86,15 @@ def list_pipelines(
 
     On more than ``MANY_RANKS`` it is the best of all schedules, and the best that ranks can train. Those that fit come
     before those that do not. Without a ``kind`` FLOPs stand for seconds; without links messages take no time. Empty for
-    a model whose units do not run one after another.
+    a model whose units do not run one after another, or whose hints allow no such pipeline.
     """
     if sum(unit.count for unit in units) < 4:  # the ends, and two blocks
         return []
     candidate = _Candidate(units, profile, batch, kind or FLOP_COUNTER, margin_for(cluster))
     found: list[Pipeline] = []
+    constraints = profile.divisions.constraints
     for num_ranks, offered_mib in degrees(cluster):
-        if num_ranks > 1:
+        if num_ranks > 1 and constraints.allow_degrees(1, pp=num_ranks):
             found += _of_degree(candidate, num_ranks, offered_mib)
     return sorted(found, key=order)
 
@@ -240,8 +241,11 @@ def _drafts(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Iterator
 
 def _numbers(candidate: _Candidate, num_ranks: int) -> list[int]:
     """The numbers of micro-batches to try, at most three of them: one for each rank, or more."""
-    most = MOST_BY_FLOPS if candidate.kind is FLOP_COUNTER else MOST_MICRO_BATCHES
-    usable = [num for num in divisors(candidate.batch) if num_ranks <= num <= most * num_ranks]
+    constraints = candidate.profile.divisions.constraints
+    most = num_ranks * (MOST_BY_FLOPS if candidate.kind is FLOP_COUNTER else MOST_MICRO_BATCHES)
+    most = max(most, constraints.least("micro_batches"))
+    usable = [num for num in divisors(candidate.batch) if num_ranks <= num <= most]
+    usable = [num for num in usable if constraints.allow_micro_batches(num)]
     small = [num for num in usable if num * num_ranks <= MOST_PASSES] or usable[-1:]
     return small[: 3 if num_ranks <= MANY_RANKS else 1]
 

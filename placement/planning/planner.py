@@ -17,6 +17,8 @@ seconds. While other candidates wait for devices, this trains the most candidate
 
 Where there are more devices than candidates, each candidate has a *share* of several devices. An idle device is worth
 nothing, so then the plan with the shortest step on at most that many devices comes first.
+
+All this holds among the plans that the model's hints allow (``Divisions.constraints``), one rank included.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import chain
 from types import MappingProxyType
 
 from estimators.axes import Spread
+from estimators.constraints import UNCONSTRAINED, Constraints
 from estimators.devices.assumed import ASSUMED_CPU
 from estimators.devices.kind import DeviceKind
 from estimators.learned_seconds import SlowDowns, factor_for
@@ -77,18 +81,24 @@ def choose(
     has learned about predicted seconds. Raises ValueError for an empty cluster: a candidate is not infeasible merely
     because the devices are not there yet.
     """
-    request = _Request(profile, batch, cluster, extra)
+    request = _Request(profile, batch, cluster, extra, profile.divisions.constraints)
     if Layout() not in profile.curves:
         return Untraced(Layout())
     rows = _rows(request, profile, kind or ASSUMED_CPU, slow_downs)
     wide = _fastest(rows, kind, share) if kind is not None and share > 1 else []
-    answer = pick(_examined(request, rows, wide, profile), batch=batch, cluster=cluster)
-    if not isinstance(answer, ChosenPlan):
+    hints = f"; {words}" if (words := request.constraints.words) else ""
+    examined = _examined(request, rows, wide, profile)
+    if (first := next(examined, None)) is None:
+        return NoPlan(_nothing_allowed(request, rows, profile))
+    answer = pick(chain([first], examined), batch=batch, cluster=cluster)
+    if isinstance(answer, NoPlan):
+        return NoPlan(answer.reason + hints)
+    if isinstance(answer, Untraced):
         return answer
     is_wide = any(row.way == Spread(**answer.plan.values) for row in wide)
     why = f"; the fastest on at most {share} devices, which there are for each candidate" if is_wide else ""
     options = (*_too_large(rows, answer), *answer.options, *_faster(rows, answer))
-    return replace(answer, reason=answer.reason + why, options=options)
+    return replace(answer, reason=answer.reason + why + hints, options=options)
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
@@ -108,12 +118,20 @@ def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) 
     return _nothing_fits(refused, batch, cluster)
 
 
-def list_options(profile: Peaks, *, batch: int, cluster: Cluster, extra: Extra = NO_EXTRA) -> list[Option | Untraced]:
+def list_options(
+    profile: Peaks,
+    *,
+    batch: int,
+    cluster: Cluster,
+    extra: Extra = NO_EXTRA,
+    constraints: Constraints = UNCONSTRAINED,
+) -> list[Option | Untraced]:
     """One rank and FSDP at every degree, each with and without recompute, whether or not they fit.
 
-    The first one is the option that ``choose`` examines first. Raises the same errors.
+    Only those that the ``constraints`` allow are listed. The first one is the option that ``choose`` examines first, if
+    they allow one rank. Raises the same errors.
     """
-    return list(_plain_options(_Request(profile, batch, cluster, extra)))
+    return list(_plain_options(_Request(profile, batch, cluster, extra, constraints)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +142,7 @@ class _Request:
     batch: int
     cluster: Cluster
     extra: Extra
+    constraints: Constraints = UNCONSTRAINED
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -190,6 +209,8 @@ def _plain_options(request: _Request) -> Iterator[Option | Untraced]:
         if request.batch % degree:
             return
         way = Spread(dp_shard=degree)
+        if not request.constraints.allow(way):
+            continue
         if (refused := request.states_alone(way, offered_mib)) is not None:
             yield refused
             continue
@@ -229,7 +250,8 @@ def _examined(
         if not any(layout in profile.refusals for layout in row.layouts):
             yield row.best()
     for degree, offered_mib in degrees(request.cluster):
-        if (refused := request.states_alone(Spread(dp_shard=degree), offered_mib)) is not None:
+        way = next(iter(list_ways(profile.divisions, degree)), None)
+        if way is not None and (refused := request.states_alone(way, offered_mib)) is not None:
             yield refused
     for row in _worth_a_trace([row for row in rows if row is not plain and row not in wide]):
         if not any(layout in profile.refusals for layout in row.layouts):
@@ -279,6 +301,8 @@ class _Row:
             return None
         share = request.batch // _num_shares(way)
         sizes = [size for size in divisors(share) if share // size >= way.pp]
+        if way.pp > 1:
+            sizes = [size for size in sizes if request.constraints.allow_micro_batches(share // size)]
         if not sizes:
             return None
         capacity_bytes = request.margin.largest_peak_bytes(offered_mib, way.world_size)
@@ -355,6 +379,20 @@ def _layouts(way: Spread) -> tuple[Layout, Layout]:
     if way.pp > 1:
         return _plan(1, way.pp, way).layout, _plan(1, way.pp, way).layout
     return _plan(1, 1, way).layout, _plan(1, 2, way).layout
+
+
+def _nothing_allowed(request: _Request, rows: Sequence[_Row], profile: ModelProfile) -> str:
+    """Why there is no way to examine, whatever its memory; one rank always is one, unless hints exclude it."""
+    constraints, num_devices = request.constraints, len(request.cluster.devices)
+    assert constraints.limits
+    if (least := constraints.least_ranks) > num_devices:
+        return f"{constraints.words}: this takes {least} devices, and there are {num_devices}"
+    refused = (why for row in rows for layout, why in profile.refusals.items() if layout in row.layouts)
+    if (why := next(refused, None)) is not None:
+        return f"{constraints.words}: this cannot be traced: {why}"
+    multiple = constraints.least("shares") * constraints.least("micro_batches")
+    wanted = f"a multiple of {multiple}" if request.batch % multiple else "larger"
+    return f"{constraints.words}: for this the batch must be {wanted}, it is {request.batch}"
 
 
 def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan:

@@ -11,19 +11,17 @@ Seconds are those of a rank that has its device for itself. A 1F1B pipeline of p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from estimators.axes import Spread
 from estimators.devices.assumed import ASSUMED_LINKS
 from estimators.devices.communication import gang_time
 from estimators.devices.kind import DeviceKind
-from estimators.model import blocks_of_stage
 from estimators.profile import ModelProfile
 from estimators.work import Collectives
 from placement.planning.unit_costs import (
     ModelCosts,
-    UnitCosts,
     broadcasts,
     merged,
     state_shards,
@@ -64,22 +62,13 @@ class Pricer:
             peak_bytes *= self._model.correction(micro_batch)
         return Price(time.seconds, time.exposed_seconds, round(peak_bytes))
 
-    def _stages(self, way: Spread) -> list[Sequence[UnitCosts]]:
-        """The units of each stage; the first stage has the part before the blocks, the last one that after them."""
-        if way.pp == 1:
-            return [self._model.units]
-        first, *blocks, last = self._model.units
-        cut = [blocks_of_stage(len(blocks), index, way.pp) for index in range(way.pp)]
-        stages = [[blocks[number] for number in numbers] for numbers in cut]
-        return [[first, *stages[0]], *stages[1:-1], [*stages[-1], last]]
-
     def _compute_seconds(self, way: Spread, micro_batch: int, num: int) -> float:
-        slowest = max(sum(unit.seconds(way, micro_batch) for unit in stage) for stage in self._stages(way))
+        slowest = max(sum(unit.seconds(way, micro_batch) for unit in stage) for stage in self._model.stages(way))
         return slowest * (num + way.pp - 1) + self._model.update_seconds / state_shards(way)
 
     def _collectives(self, way: Spread, micro_batch: int, num: int) -> Iterator[Collectives]:
         """The collectives of a rank of the first stage."""
-        units, samples = self._stages(way)[0], micro_batch / way.spatial
+        units, samples = self._model.stages(way)[0], micro_batch / way.spatial
         for unit, count in Counter(units[1:]).items():
             yield from (times(one, count) for one in unit.traffic(way, samples, 0).of_step(num, way.recompute))
         yield from units[0].traffic(way, samples, 1).of_step(num, way.recompute)
@@ -95,5 +84,5 @@ class Pricer:
     def _peak_bytes(self, way: Spread, micro_batch: int, num: int) -> float:
         return max(
             self._model.stage_bytes(way, stage, micro_batch, min(num, way.pp - index))
-            for index, stage in enumerate(self._stages(way))
+            for index, stage in enumerate(self._model.stages(way))
         )

@@ -66,12 +66,12 @@ class UnevenPlan:
 def best_uneven(
     profile: ModelProfile, batch: int, cluster: Cluster, kinds: Mapping[str, DeviceKind]
 ) -> UnevenPlan | None:
-    """The fastest such plan on all devices; None if none fits, or if all devices are of one kind.
+    """The fastest such plan on all devices; None if none fits, if hints allow none, or if all devices are of one kind.
 
     ``kinds`` are those of the cluster's devices by name. ``profile`` must have units and its plain layout.
     """
     used = {device.kind: kinds[device.kind] for device in cluster.devices}
-    if len(used) < 2:
+    if len(used) < 2 or not profile.divisions.constraints.allow_degrees(len(cluster.devices)):
         return None
     request = _Request(batch, cluster, used, {name: ModelCosts(profile, kind) for name, kind in used.items()})
     return min(request.plans(), key=lambda plan: (float(f"{plan.seconds:.6g}"), plan.num_micro_batches), default=None)

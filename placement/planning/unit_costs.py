@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from estimators.axes import MESH, Spread
 from estimators.devices.kind import DeviceKind
-from estimators.model import Layout
+from estimators.model import Layout, blocks_of_stage
 from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
 from estimators.work import OP_KINDS, Collectives, Work
@@ -204,6 +204,15 @@ class ModelCosts:
         self.units = [made[id(unit), 0 < number < last or not last] for number, unit in enumerate(each)]
         self.bytes_per_parameter = profile.state_bytes / max(1, profile.num_params)
         self.update_seconds = kind.seconds(profile.work[Layout()].update)
+
+    def stages(self, way: Spread) -> list[Sequence[UnitCosts]]:
+        """The units of each stage; the first stage has the part before the blocks, the last one that after them."""
+        if way.pp == 1:
+            return [self.units]
+        first, *blocks, last = self.units
+        cut = [blocks_of_stage(len(blocks), index, way.pp) for index in range(way.pp)]
+        stages = [[blocks[number] for number in numbers] for numbers in cut]
+        return [[first, *stages[0]], *stages[1:-1], [*stages[-1], last]]
 
     def stage_bytes(self, way: Spread, stage: Sequence[UnitCosts], micro_batch: int, in_flight: int) -> float:
         """Bytes of a rank that has these units, added up; see ``correction``."""

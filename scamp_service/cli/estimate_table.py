@@ -105,7 +105,7 @@ def _gpu_table(estimate: Estimate) -> Table:
 
 def _unit(estimate: Estimate) -> tuple[str, Callable[[int], str]]:
     """(unit of a table, a size in bytes in that unit, in at most four characters up to 9999 GiB)."""
-    largest_mib = max(option.prediction.reserved_mib for option in estimate.options)
+    largest_mib = max((option.prediction.reserved_mib for option in estimate.options), default=0)
     unit, num_bytes = ("GiB", 1024 * MIB) if largest_mib >= 10_000 else ("MiB", MIB)
     decimals = 1 if largest_mib * MIB < 100 * num_bytes else 0
     return unit, lambda size: f"{size / num_bytes:.{decimals}f}"

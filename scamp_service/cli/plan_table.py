@@ -96,7 +96,7 @@ def picture(comparison: Comparison) -> Iterator[str]:
 
 
 def footnotes(comparison: Comparison) -> Iterator[str]:
-    """Lines on what the figures take for granted, none longer than 79 characters, except a refusal."""
+    """Lines on what the figures take for granted, none longer than 79 characters, except hints and a refusal."""
     kind = comparison.estimate.kind
     more = len(comparison.alternatives) - MOST_ROWS
     if more > 0:
@@ -122,13 +122,18 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
         yield "selective: recompute of all but products of matrices and attention"
     if kind is not None and any(len(plan.devices) > 1 for plan in comparison.searched):
         yield f"on      devices of the plan; a row without them is for those of {kind.name} alone"
-    if comparison.best_pipeline is None:
+    asked = comparison.estimate.profile.divisions.constraints.words
+    if comparison.best_pipeline is None and not asked:
         yield "no pipeline: it needs two devices, two blocks that run one after another, and"
         yield "        at least one sample for each stage"
-    else:
+    if comparison.best_pipeline is not None:
         yield "PP      gradients of inputs and of weights are assumed to take the same time"
     if comparison.estimate.refused:
         yield f"no plans of several ranks without a pipeline: {comparison.estimate.refused}"
+    if not comparison.alternatives:
+        yield f"no plan: {comparison.estimate.reason}"
+    elif asked:
+        yield f"hints   {asked}"
     if comparison.refusal:
         yield f"no pipeline could be traced, so all are only planned: {comparison.refusal}"
 

@@ -128,7 +128,8 @@ def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:
         full = round(BAR * reserved / capacity)
         bar = Text("█" * full + "░" * (BAR - full), style="bright_blue")
         names = " ".join(f"#{gang['number']}" for gang in device["gangs"])
-        table.add_row(Text(device["id"], "dim"), bar, f"{reserved}/{capacity} MiB", Text(names, "dim"))
+        closed = Text(f" closed: {device['closed']}" if device.get("closed") else "", WARNING)
+        table.add_row(Text(device["id"], "dim"), bar, f"{reserved}/{capacity} MiB", Text(names, "dim") + closed)
     return table
 
 

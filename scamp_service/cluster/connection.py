@@ -13,12 +13,16 @@ from scamp_service.settings import ROOT
 
 log = logging.getLogger("scamp.ray")
 
-NAMESPACE = "scamp"
 NOT_SENT = [".venv", ".git", "tests", "docs", "data", "*.db", "node_modules", "__pycache__"]
 """Paths of the repository that are not copied to the workers of another cluster."""
 
 
-def connect(address: str, data_dir: Path) -> None:
+def namespace_of(identity: str) -> str:
+    """Ray namespace of the actors that serve the study database with this name."""
+    return f"scamp-{identity}"
+
+
+def connect(address: str, data_dir: Path, namespace: str) -> None:
     """Attach this process to a cluster as a driver. Raises ``Unavailable`` or ``Refused``.
 
     The cluster of ``LocalRay(…, data_dir)`` is recognised by its address. For any other cluster, Ray's own variables
@@ -44,7 +48,7 @@ def connect(address: str, data_dir: Path) -> None:
     try:
         ray.init(
             address=address,
-            namespace=NAMESPACE,
+            namespace=namespace,
             log_to_driver=False,
             logging_level=logging.ERROR,
             runtime_env=code or None,

@@ -1,7 +1,8 @@
 """The guardian of a private Ray cluster, ``python -m scamp_service.cluster.guardian``: the process that starts it.
 
 It adopts every process of its cluster. It ends them all on SIGTERM, or when its standard input closes, which also
-happens when its parent is killed.
+happens when its parent is killed. It also ends them when the cluster does not answer any more: what is left of a Ray
+whose GCS or head raylet has died or hangs is of no use, and whoever started the guardian starts a new one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import shutil
 import signal
 import sys
@@ -19,6 +21,10 @@ from pathlib import Path
 from typing import Any
 
 TERM_SECONDS = 1.0
+CHECK_SECONDS = 1.0
+ANSWER_SECONDS = 2.0
+FAILURES = 4
+"""Checks in a row without an answer after which the cluster is given up."""
 
 
 def guard(nodes: list[dict[str, Any]]) -> None:
@@ -38,8 +44,7 @@ def guard(nodes: list[dict[str, Any]]) -> None:
             cluster.add_node(**node)
         sys.stdout.write(f"{cluster.address}\n")
         sys.stdout.flush()
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
+        _watch(cluster)
     except Exception:
         traceback.print_exc()
     finally:
@@ -48,6 +53,42 @@ def guard(nodes: list[dict[str, Any]]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         sys.stderr.flush()
         os._exit(0)  # Ray's exit hooks would wait for processes that are gone
+
+
+def _watch(cluster: Any) -> None:
+    """Return when standard input closes, or when the head of the cluster does not answer any more."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    head, failed = cluster.head_node, 0
+    info = GcsClient(address=cluster.address).get_all_node_info(timeout=ANSWER_SECONDS)
+    node = next(node for node in info.values() if node.is_head_node)
+    addresses = {
+        "GCS": cluster.address,
+        "the head's raylet": f"{node.node_manager_address}:{node.node_manager_port}",
+    }
+    while failed < FAILURES:
+        if select.select([sys.stdin], [], [], CHECK_SECONDS)[0] and not os.read(sys.stdin.fileno(), 4096):
+            return
+        dead = [name for name, _ in head.dead_processes() if name in ("gcs_server", "raylet")]
+        silent = [name for name, address in addresses.items() if not _answers(address)]
+        failed = FAILURES if dead else failed + 1 if silent else 0
+        if dead or silent:
+            print(f"Ray's head: dead: {dead}, silent: {silent}", file=sys.stderr, flush=True)
+    print("ending this Ray, because it does not answer any more", file=sys.stderr, flush=True)
+
+
+def _answers(address: str) -> bool:
+    """Whether a gRPC server of Ray says in time that it is well."""
+    import grpc
+
+    token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text().strip()
+    with grpc.insecure_channel(address) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        try:
+            check(b"", timeout=ANSWER_SECONDS, metadata=[("authorization", f"Bearer {token}")])
+        except grpc.RpcError:
+            return False
+    return True
 
 
 def _leave(number: int, frame: Any) -> None:

@@ -1,7 +1,8 @@
 """The devices of a Ray cluster: a pool of bundles on each node, or why a node offers none.
 
 One detached placement group per node holds one bundle per device permanently. Ray does not track how many MiB of a
-device are free; the ledger in ``placement`` does. A Ray task on each node measures what its GPUs offer.
+device are free; the ledger in ``placement`` does. So a node whose devices another ScaMP holds offers none to this one.
+A Ray task on each node measures what its GPUs offer.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from scamp_service.cluster.gpu_nodes import measure_gpus, usable_mib, why_nothing
 from scamp_service.cluster.gpus import Gpu
 from scamp_service.cluster.local_ray import VIRTUAL_DEVICE
+from scamp_service.cluster.pool_table import ListedPool, list_pools, pool_name
 from scamp_service.settings import Settings
 
 log = logging.getLogger("scamp.ray")
@@ -42,9 +44,12 @@ class Pool:
 class Pools:
     """Pools of all nodes. Not thread-safe: its owner holds a lock."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, identity: str) -> None:
+        """``identity`` is the name of the study database."""
         self._offers = Offers(settings)
+        self._identity = identity
         self._pools: dict[str, Pool] = {}
+        self._foreign: dict[str, str] = {}  # node id → database that holds its devices
         self._saw_nodes = False
 
     def __iter__(self) -> Iterator[Pool]:
@@ -63,27 +68,48 @@ class Pools:
             return "ready"
         if self._pools or not self._saw_nodes:
             return "starting"
+        if self._foreign:
+            held = (f"node {node_id[:8]} belongs to database {owner}" for node_id, owner in self._foreign.items())
+            return f"no devices: {'; '.join(held)}: wait until that ScaMP has ended, or end it"
         if refused := self._offers.refused:
             return f"no devices: {'; '.join(refused.values())}"
         return f"no devices: start nodes with GPUs, or with --resources='{{\"{VIRTUAL_DEVICE}\": 4}}'"
 
+    @property
+    def foreign(self) -> frozenset[str]:
+        """Names of the databases to which devices of this cluster belong."""
+        return frozenset(self._foreign.values())
+
     def follow(self, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Pool]:
-        """Create a pool for each new one of the living ``nodes`` that offers devices.
+        """Create a pool for each new one of the living ``nodes`` that offers devices and belongs to no other ScaMP.
 
         Returns the pools of nodes that have left the cluster, by node id, after removing their placement groups.
         """
         gone = {node_id: self._pools.pop(node_id) for node_id in set(self._pools) - set(nodes)}
         for pool in gone.values():
             remove_placement_group(pool.group)
+        listed = list(list_pools())
+        self._foreign = {node_id: owner for node_id in nodes if (owner := self._owner(node_id, listed))}
+        for node_id in self._foreign.keys() & self._pools.keys():
+            remove_placement_group(self._pools.pop(node_id).group)  # the other one came first
         self._offers.hear(nodes)
-        for node_id, node in nodes.items():
-            if node_id not in self._pools and (devices := self._offers.devices(node_id, node["Resources"])):
-                num_cpus = int(node["Resources"].get("CPU", 1))
-                self._pools[node_id] = Pool(node["NodeManagerAddress"], num_cpus, _group(node_id, devices), devices)
+        for node_id in nodes.keys() - self._pools.keys() - self._foreign.keys():
+            if devices := self._offers.devices(node_id, nodes[node_id]["Resources"]):
+                num_cpus = int(nodes[node_id]["Resources"].get("CPU", 1))
+                group = _group(self._identity, node_id, devices)
+                self._pools[node_id] = Pool(nodes[node_id]["NodeManagerAddress"], num_cpus, group, devices)
         self._saw_nodes = True
-        for pool in self._pools.values():
-            pool.ready = pool.ready or _is_created(pool.group)
+        created = {pool.node for pool in list_pools() if pool.is_created and pool.identity == self._identity}
+        for node_id, pool in list(self._pools.items()):
+            if pool.ready and node_id[:8] not in created:
+                del self._pools[node_id]  # somebody has removed its group: the next call makes a new one
+            pool.ready = node_id[:8] in created
         return gone
+
+    def _owner(self, node_id: str, listed: Sequence[ListedPool]) -> str:
+        """The other database that holds the node's devices; empty if none does."""
+        held = (pool.identity for pool in listed if pool.node == node_id[:8] and pool.is_created)
+        return next((identity for identity in held if identity != self._identity), "")
 
     def options(self, device_id: str, share: float) -> dict[str, Any]:
         """Ray options of an actor that takes ``share`` of a device's bundle."""
@@ -162,8 +188,8 @@ class Offers:
         return task.remote(num_gpus)
 
 
-def _group(node_id: str, devices: tuple[Device, ...]) -> PlacementGroup:
-    name = f"pool/{node_id[:8]}"
+def _group(identity: str, node_id: str, devices: tuple[Device, ...]) -> PlacementGroup:
+    name = pool_name(identity, node_id)
     try:
         group: PlacementGroup = ray.util.get_placement_group(name)
     except ValueError:
@@ -179,9 +205,3 @@ def _group(node_id: str, devices: tuple[Device, ...]) -> PlacementGroup:
 
 def _is_virtual(device: Device) -> bool:
     return device.kind == VIRTUAL_KIND
-
-
-def _is_created(group: PlacementGroup) -> bool:
-    """Read from Ray's table: ``PlacementGroup.wait`` rounds down to whole seconds, and with 0 its answer is random."""
-    table: dict[str, Any] = placement_group_table(group)
-    return table.get("state") == "CREATED"

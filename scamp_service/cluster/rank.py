@@ -7,7 +7,6 @@ a while. Its outcome is in the database before its status says that it is idle.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -16,29 +15,37 @@ from typing import Any
 
 from scamp_service.cluster.attempt import Ended, Training
 from scamp_service.cluster.reports import Reports
-from scamp_service.cluster.sink import SinkClient
+from scamp_service.cluster.sink import LeaseWatch, SinkClient
 from scamp_service.control.executor import Order
+from scamp_service.errors import Deposed
+from scamp_service.host import Process, source_hash
+from scamp_service.model import Lease
 
 LAST_WORDS_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """State of a rank process, which ``host`` and ``pid`` identify. ``key`` is its attempt, empty when it is idle."""
+    """State of a rank process. ``key`` is its attempt, empty when it is idle. ``version`` is that of its sources."""
 
-    host: str
-    pid: int
+    process: Process
     key: str
     rank: int
     world: int
     reusable: bool
+    version: str = ""
 
 
 class Rank:
-    """A rank process, as a detached Ray actor with several threads, because ``run``, ``join`` and ``hold`` block."""
+    """A rank process, as a detached Ray actor with several threads, because ``run``, ``join`` and ``hold`` block.
 
-    def __init__(self, folder: str, checkpoint_root: str, lease_seconds: float, max_attempts: int) -> None:
-        """Load torch and wait for the sink.
+    Controllers name their epoch, which only grows. Orders of an earlier one than the newest known raise ``Deposed``.
+    """
+
+    def __init__(
+        self, folder: str, checkpoint_root: str, lease_seconds: float, max_attempts: int, namespace: str
+    ) -> None:
+        """Load torch and wait for the sink, which is found in ``namespace``.
 
         ``folder`` keeps unpacked user code. The process ends after ``max_attempts``, against leaks in libraries.
         """
@@ -54,35 +61,40 @@ class Rank:
         self._stopped: set[str] = set()
         self._server: tuple[str, Any, tuple[str, int]] | None = None
         self._reusable = True
+        self._epoch = 0
+        self._namespace = namespace
         self._answered = time.monotonic()
-        self._sink = SinkClient()
+        self._sink = SinkClient(namespace)
         self._sink.ask("ping", give_up=self._is_orphaned)
         prepare_process()
         threading.Thread(target=self._watch_lease, daemon=True).start()
 
-    def status(self) -> RankStatus:
-        """What this process is doing now."""
+    def status(self, epoch: int) -> RankStatus:
+        """What this process is doing now. It obeys no controller of an earlier ``epoch`` any more."""
         with self._changed:
+            self._obey(epoch)
             now = self._current
             key, rank, world = (now.order.key, now.rank, now.order.plan.world_size) if now else ("", 0, 0)
-            return RankStatus(host_id(), os.getpid(), key, rank, world, self._reusable)
+            return RankStatus(Process.own(), key, rank, world, self._reusable, source_hash())
 
     def hold(self, seconds: float) -> None:
         """Wait for ``seconds``. Ray reports the death of this process at once to a caller that waits for the answer."""
         time.sleep(seconds)
 
-    def rendezvous(self, key: str, world: int, host: str) -> tuple[str, int]:
+    def rendezvous(self, key: str, world: int, host: str, epoch: int) -> tuple[str, int]:
         """(host, port) of the gang's store, asked of rank 0. The store already listens, so the port cannot be taken."""
         from workloads.training.rendezvous import listen
 
         with self._changed:
+            self._obey(epoch)
             if self._server is None or self._server[0] != key:
                 self._server = (key, *listen(host, world))
             return self._server[2]
 
-    def run(self, order: Order, rank: int, rendezvous: tuple[str, int] | None) -> Ended:
+    def run(self, order: Order, rank: int, rendezvous: tuple[str, int] | None, epoch: int) -> Ended:
         """Train, and return when the attempt has ended on this rank. A repeated call waits for the first one."""
         with self._changed:
+            self._obey(epoch)
             if self._current is None and order.key not in self._ended:
                 assert self._reusable, "this rank is about to end"
                 self._current = Reports(order, rank, self._sink, self._is_orphaned)
@@ -97,9 +109,10 @@ class Rank:
             self._changed.wait_for(lambda: self._current is None or self._current.order.key != key)
             return self._ended.get(key, Ended(None, "the attempt never began on this rank", self._reusable))
 
-    def stop(self, key: str) -> None:
+    def stop(self, key: str, epoch: int) -> None:
         """Ask the attempt to stop after its current step."""
         with self._changed:
+            self._obey(epoch)
             self._stopped.add(key)
             if self._current is not None and self._current.order.key == key:
                 self._current.stop()
@@ -132,29 +145,27 @@ class Rank:
             is_last=len(self._ended) + 1 >= self._max_attempts,
         )
 
-    # --- the controller's lease --------------------------------------------------------------------------------------
+    # --- who leads ---------------------------------------------------------------------------------------------------
+
+    def _obey(self, epoch: int) -> None:
+        if epoch < self._epoch:
+            raise Deposed(f"the controller of epoch {self._epoch} leads now")
+        self._epoch = epoch
 
     def _watch_lease(self) -> None:
-        """End this process when the lease has lapsed, or could not be read, twice in a row.
-
-        Once is not enough: after a jump of the clock a lease looks old until it is renewed.
-        """
-        lapsed = 0
-        while lapsed < 2:
+        """End this process when nobody leads any more, or the sink has been silent for as long."""
+        watch = LeaseWatch(self._lease_seconds)
+        while not (watch.has_lapsed(self._read_lease) or self._is_orphaned()):
             time.sleep(self._lease_seconds / 10)
-            try:
-                age = SinkClient().try_once("lease_age")
-                self._answered = time.monotonic()
-                lapsed = lapsed + 1 if age is None or age > self._lease_seconds else 0
-            except Exception:
-                lapsed = lapsed + 1 if self._is_orphaned() else 0
         os._exit(3)
+
+    def _read_lease(self) -> Lease | None:
+        try:
+            lease: Lease | None = SinkClient(self._namespace).try_once("lease")
+        except Exception as error:
+            raise TimeoutError from error
+        self._answered = time.monotonic()
+        return lease
 
     def _is_orphaned(self) -> bool:
         return time.monotonic() - self._answered > self._lease_seconds
-
-
-def host_id() -> str:
-    """Name of this kernel and process namespace. Processes with the same name can signal each other by pid."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{boot.read_text().strip()}/{os.readlink('/proc/self/ns/pid')}" if boot.exists() else socket.gethostname()

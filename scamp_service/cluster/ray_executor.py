@@ -1,34 +1,37 @@
 """Runs gangs on Ray: keeps warm ranks in the bundles of ``pools``, and knows which gangs exist now.
 
 A rank is a detached actor. It outlives this process, and the next executor finds it by its name. Nothing here decides
-what to run.
+what to run. Nothing here waits for a rank either: one that does not answer is ended after a while, and until its
+process is known to be gone its device is closed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
-import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from placement.model import Cluster
 from scamp_service.cluster.attempt import Ended
-from scamp_service.cluster.connection import NAMESPACE, connect
+from scamp_service.cluster.connection import connect, namespace_of
 from scamp_service.cluster.pools import Pool, Pools
-from scamp_service.cluster.rank import Rank, RankStatus, host_id
-from scamp_service.cluster.sink import ensure_sink
+from scamp_service.cluster.rank import Rank, RankStatus
+from scamp_service.cluster.sink import SinkStatus, ensure_sink
+from scamp_service.cluster.start_failures import StartFailures
 from scamp_service.control.executor import GangState, GangStatus, Order
+from scamp_service.errors import Deposed
+from scamp_service.host import Process, source_hash
 from scamp_service.lifecycle import Outcome
 from scamp_service.settings import Settings
 
@@ -37,7 +40,11 @@ log = logging.getLogger("scamp.ray")
 SHARE = 0.01  # share of a bundle that one rank takes: at most 100 ranks on a device
 HOLD_SECONDS = 60.0
 STOP_GRACE_SECONDS = 5.0
-PROBE_SECONDS = 5.0
+PROBE_SECONDS = 5.0  # between two questions to a rank how it is
+SILENT_SECONDS = 30.0  # after which a rank that does not answer is ended
+START_SECONDS = 120.0  # the same for one that has never answered
+SINK_SECONDS = 20.0  # the same for the sink
+PAUSE_SECONDS = 5.0  # between two looks: this process was frozen meanwhile, so no silence counts
 GONE_SECONDS = 15.0  # after Ray reports the death of a process on another host, which may only be unreachable
 REFRESH_SECONDS = 1.0
 SPARE_RANKS = 2
@@ -48,6 +55,7 @@ MAX_ATTEMPTS = 200
 class Phase(StrEnum):
     """Life of a rank process, as the executor sees it."""
 
+    FOUND = "FOUND"  # left by an earlier controller; what it does is not known yet
     STARTING = "STARTING"
     READY = "READY"
     ENDING = "ENDING"  # killed or dead; its process may still hold memory
@@ -55,7 +63,11 @@ class Phase(StrEnum):
 
 @dataclass(eq=False)
 class RankHandle:
-    """A rank process as the executor sees it. ``key`` is the attempt that it works for, empty when it is idle."""
+    """A rank process as the executor sees it. ``key`` is the attempt that it works for, empty when it is idle.
+
+    Times are monotonic seconds. ``asked`` is when the oldest question without an answer was asked, ``answered`` the
+    time of the last answer. ``is_known`` is False as long as nobody can say which attempt it runs.
+    """
 
     name: str
     device: str
@@ -65,6 +77,9 @@ class RankHandle:
     key: str = ""
     since: float = field(default_factory=time.monotonic)  # idle since; ENDING: since it was killed or found dead
     dead: bool = False  # according to Ray
+    is_known: bool = True
+    asked: float | None = None
+    answered: float = 0.0
 
 
 @dataclass(eq=False)
@@ -82,23 +97,41 @@ class RayExecutor:
     """Implements ``executor.Executor``. One background thread handles ends and deaths; no method waits for a rank."""
 
     def __init__(
-        self, settings: Settings, store_url: str, checkpoint_root: Path, *, lease_seconds: float = 60.0
+        self,
+        settings: Settings,
+        store_url: str,
+        checkpoint_root: Path,
+        *,
+        identity: str,
+        epoch: int,
+        may_act: Callable[[], bool] = lambda: True,
+        lease_seconds: float = 60.0,
     ) -> None:
-        """Connect to ``settings.ray_address`` and take over the living ranks. Raises ``Unavailable`` or ``Refused``."""
+        """Connect to ``settings.ray_address`` and take over the living ranks. Raises ``Unavailable`` or ``Refused``.
+
+        ``identity`` is the name of the study database, ``epoch`` that of the controller's lease. Ranks are ended only
+        while ``may_act()``, which says that no other controller can lead now.
+        """
         self._settings, self._store_url, self._lease_seconds = settings, store_url, lease_seconds
         self._checkpoint_root = checkpoint_root.absolute()
+        self._identity, self._namespace, self._epoch, self._may_act = identity, namespace_of(identity), epoch, may_act
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._ranks: dict[str, RankHandle] = {}
         self._gangs: defaultdict[str, GangRecord] = defaultdict(GangRecord)
-        self._pools = Pools(settings)
+        self._pools = Pools(settings, identity)
+        self._found: dict[str, int] = {}  # gang of an earlier controller → number of its ranks
+        self._failures = StartFailures()
         self._pending: dict[Any, tuple[str, RankHandle | None]] = {}
+        self._looked = time.monotonic()
         self._refreshed = 0.0
         self._put_off = -REFRESH_SECONDS
-        connect(settings.ray_address, settings.data_dir)
+        connect(settings.ray_address, settings.data_dir, self._namespace)
         self._node_id = ray.get_runtime_context().get_node_id()
         self._rank_class: Any = ray.remote(Rank)
-        self._sink = ensure_sink(store_url, self._node_id)
+        self._sink_status: SinkStatus | None = None
+        self._sink_asked = time.monotonic()
+        self._sink = ensure_sink(store_url, identity, self._node_id, self._namespace)
         self._expect("sink", None, self._sink.ping.remote())
         self._adopt()
         self._refresh_pools()
@@ -121,12 +154,25 @@ class RayExecutor:
     def describe(self) -> dict[str, Any]:
         """The cluster's status and devices, as JSON for ``Store.record_cluster``."""
         status, _, detail = self.status.partition(": ")
-        return {"status": status, "detail": detail, "devices": [asdict(device) for device in self.cluster().devices]}
+        closed = self.closed()
+        devices = [{**asdict(device), "closed": closed.get(device.id, "")} for device in self.cluster().devices]
+        return {"status": status, "detail": detail, "devices": devices}
 
     def gangs(self) -> Mapping[str, GangStatus]:
         """Status of every attempt (``trial/attempt``) that has a rank."""
         with self._lock:
             return {key: self._gang_status(key) for key in sorted({r.key for r in self._ranks.values() if r.key})}
+
+    def silent(self) -> frozenset[str]:
+        """Devices with a rank of which nobody knows what it does."""
+        with self._lock:
+            return frozenset(rank.device for rank in self._ranks.values() if not rank.is_known)
+
+    def closed(self) -> Mapping[str, str]:
+        """Devices on which nothing new may start now, and why."""
+        silent = dict.fromkeys(self.silent(), "a rank does not answer; its process is being ended")
+        with self._lock:
+            return {**self._failures.closed(), **silent}
 
     def _gang_status(self, key: str) -> GangStatus:
         gang = self._gangs[key]
@@ -145,7 +191,7 @@ class RayExecutor:
             if missing := [device for device in order.devices if device not in places]:
                 log.warning("attempt %s is not launched: %s has left the cluster", order.key, ", ".join(missing))
                 return
-            if not all(self._free(device) or self._may_start(places[device]) for device in order.devices):
+            if not all(self._free(device) or self._may_start(places[device], device) for device in order.devices):
                 self._put_off = time.monotonic()
                 return
             self._gangs[order.key] = GangRecord()
@@ -156,9 +202,9 @@ class RayExecutor:
             if len(ranks) > 1:
                 ips = [places[device].node_ip for device in order.devices]
                 host = "127.0.0.1" if len(set(ips)) == 1 else ips[0]
-                rendezvous = ranks[0].actor.rendezvous.remote(order.key, len(ranks), host)
+                rendezvous = ranks[0].actor.rendezvous.remote(order.key, len(ranks), host, self._epoch)
             for number, rank in enumerate(ranks):  # none of these waits: Ray queues calls to a rank that is starting
-                self._expect("run", rank, rank.actor.run.remote(order, number, rendezvous))
+                self._expect("run", rank, rank.actor.run.remote(order, number, rendezvous, self._epoch))
 
     def stop(self, key: str) -> None:
         """Ask the ranks of an attempt to stop; they are killed if the gang is broken or they take too long."""
@@ -171,7 +217,7 @@ class RayExecutor:
                 if gang.broken:  # the remaining ranks hang in a collective
                     self._end(rank)
                 else:
-                    rank.actor.stop.remote(key)
+                    rank.actor.stop.remote(key, self._epoch)
 
     def close(self) -> None:
         """Disconnect from Ray. Ranks and gangs keep running."""
@@ -180,17 +226,24 @@ class RayExecutor:
         ray.shutdown()
 
     def shutdown(self, seconds: float = 20.0) -> None:
-        """End every rank, the sink and the pools, then disconnect.
+        """End every rank, the sink and the pools, then disconnect. Ranks that train may first report that they stop.
 
         Waits up to ``seconds`` for the ranks on this host to end. Ray ends the others, and ranks whose host is unknown.
         """
+        if not self._may_act():
+            self.close()
+            return
+        started = time.monotonic()
+        for key in self.gangs():
+            self.stop(key)
+        while self.gangs() and time.monotonic() - started < STOP_GRACE_SECONDS:
+            time.sleep(0.05)
         self._closed.set()
         self._thread.join()
         with self._lock:
             for rank in self._ranks.values():
                 self._end(rank)
-            deadline = time.monotonic() + seconds
-            while any(map(_lives_here, self._ranks.values())) and time.monotonic() < deadline:
+            while any(map(_lives_here, self._ranks.values())) and time.monotonic() - started < seconds:
                 time.sleep(0.02)
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.kill(self._sink)
@@ -204,11 +257,14 @@ class RayExecutor:
 
     def _free(self, device: str) -> list[RankHandle]:
         """Idle ranks of the device, ready ones first."""
-        free = [r for r in self._ranks.values() if r.device == device and not r.key and r.phase is not Phase.ENDING]
+        mine = (rank for rank in self._ranks.values() if rank.device == device and not rank.key)
+        free = [rank for rank in mine if rank.phase in (Phase.STARTING, Phase.READY)]
         return sorted(free, key=lambda rank: rank.phase is not Phase.READY)
 
-    def _may_start(self, pool: Pool) -> bool:
-        """Whether another rank may start on the node: a start takes a core, and half of the cores are for training."""
+    def _may_start(self, pool: Pool, device: str) -> bool:
+        """Whether another rank may start there: a start takes a core, and half of the cores are for training."""
+        if not self._failures.may_try(device, time.monotonic()):
+            return False
         devices = {device.id for device in pool.devices}
         starting = sum(r.phase is Phase.STARTING and r.device in devices for r in self._ranks.values())
         return starting < max(1, pool.num_cpus // 2)
@@ -217,7 +273,7 @@ class RayExecutor:
         name = f"rank/{device}/{secrets.token_hex(4)}"
         actor = self._rank_class.options(
             name=name,
-            namespace=NAMESPACE,
+            namespace=self._namespace,
             lifetime="detached",
             num_cpus=0,
             max_restarts=0,
@@ -228,24 +284,41 @@ class RayExecutor:
             str(self._checkpoint_root),
             self._lease_seconds,
             MAX_ATTEMPTS,
+            self._namespace,
         )
         rank = self._ranks[name] = RankHandle(name, device, actor)
-        self._expect("status", rank, actor.status.remote())
+        self._ask(rank)
         return rank
+
+    def _ask(self, rank: RankHandle) -> None:
+        """Ask a rank how it is, unless a question is on its way."""
+        if rank.asked is None:
+            rank.asked = time.monotonic()
+            self._expect("status", rank, rank.actor.status.remote(self._epoch))
 
     def _end(self, rank: RankHandle) -> None:
         """Kill the process; the rank stays listed until it is gone."""
+        if not self._may_act():
+            return
         if rank.phase is not Phase.ENDING:
             rank.phase, rank.since = Phase.ENDING, time.monotonic()
         ray.kill(rank.actor, no_restart=True)
-        if rank.status is not None and rank.status.host == host_id():
-            _kill_process(rank.status.pid)  # Ray only asks the process to end, and a stuck one does not
+        if rank.status is not None:
+            self._kill(rank.status.process)  # Ray only asks the process to end, and a stuck one does not
+
+    def _kill(self, process: Process, node_id: str = "") -> None:
+        """Send SIGKILL to a process, by a task on ``node_id`` if it is on another host."""
+        if process.is_here:
+            process.kill()
+        elif node_id:
+            strategy: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            ray.remote(Process.kill).options(num_cpus=0, scheduling_strategy=strategy).remote(process)
 
     def _forget_gone(self) -> None:
         """Forget the ranks whose processes are known to be gone."""
         for rank in [rank for rank in self._ranks.values() if rank.phase is Phase.ENDING]:
-            if rank.status is not None and rank.status.host == host_id():
-                gone = not _process_exists(rank.status.pid)
+            if rank.status is not None and rank.status.process.is_here:
+                gone = rank.status.process.is_gone
             else:
                 gone = rank.dead and time.monotonic() - rank.since > GONE_SECONDS
             if gone:
@@ -282,37 +355,68 @@ class RayExecutor:
                 self._closed.wait(0.5)
 
     def _receive(self, ref: Any, kind: str, rank: RankHandle | None) -> None:
+        if rank is not None and kind == "status":
+            rank.asked = None
         try:
             answer = ray.get(ref)
         except ray.exceptions.ActorUnavailableError:  # unreachable for now, not known to be dead
             self._ask_again(kind, rank)
+        except Deposed:
+            log.warning("a rank obeys a newer controller; this one changes nothing any more")
         except ray.exceptions.RayError as error:
             if rank is None:
                 self._ask_again(kind, rank)
             elif rank.name in self._ranks:
-                self._break(rank.key, f"a rank on {rank.device} died: {_first_line(error)}")
-                self._end(rank)
-                if kind != "run" and not rank.dead:  # the error of a run may be caused by the rank that it waits for
-                    rank.dead, rank.since = True, time.monotonic()
+                self._died(rank, kind, _first_line(error))
         else:
             self._handle_answer(kind, rank, answer)
 
+    def _died(self, rank: RankHandle, kind: str, why: str) -> None:
+        if rank.phase is Phase.STARTING:
+            self._failures.failed(rank.device, why, time.monotonic())
+        self._break(rank.key, f"a rank on {rank.device} died: {why}")
+        self._end(rank)
+        rank.is_known = True  # whatever it ran, it runs no more
+        if kind != "run" and not rank.dead:  # the error of a run may be caused by the rank that it waits for
+            rank.dead, rank.since = True, time.monotonic()
+
     def _handle_answer(self, kind: str, rank: RankHandle | None, answer: Any) -> None:
         if rank is None:
-            return  # the sink is alive
-        if kind == "run":
+            self._sink_status = answer
+            if answer.version != source_hash():
+                self._replace_sink("it is of another version")
+        elif kind == "run":
             if rank.phase is not Phase.ENDING:
                 self._attempt_ended(rank, answer)
+        elif kind == "status":
+            self._hear(rank, answer)
         else:
-            if kind == "status":
-                rank.status = answer
-                rank.phase = Phase.READY if rank.phase is Phase.STARTING else rank.phase
             self._expect("hold", rank, rank.actor.hold.remote(HOLD_SECONDS))
+
+    def _hear(self, rank: RankHandle, status: RankStatus) -> None:
+        first, rank.status, rank.answered = rank.answered == 0.0, status, time.monotonic()
+        if rank.phase is Phase.FOUND:
+            self._take_over(rank, status)
+        elif rank.phase is Phase.STARTING:
+            rank.phase = Phase.READY
+            self._failures.started(rank.device)
+        if first and rank.phase is not Phase.ENDING:
+            self._expect("hold", rank, rank.actor.hold.remote(HOLD_SECONDS))
+
+    def _take_over(self, rank: RankHandle, status: RankStatus) -> None:
+        """Take over a rank of an earlier controller. One of another version may finish its attempt."""
+        rank.phase, rank.is_known, rank.key = Phase.READY, True, status.key
+        if status.key:
+            self._found[status.key] = status.world
+            self._expect("run", rank, rank.actor.join.remote(status.key))
+        elif not status.reusable or status.version != source_hash():
+            self._end(rank)
 
     def _attempt_ended(self, rank: RankHandle, ended: Ended) -> None:
         if ended.outcome not in (Outcome.DONE, Outcome.STOPPED) and not ended.reusable:
             self._break(rank.key, f"a rank on {rank.device} ended: {_first_line(ended.outcome or ended.detail)}")
-        if not ended.reusable:
+        is_old = rank.status is not None and rank.status.version != source_hash()
+        if not ended.reusable or is_old:
             self._end(rank)
             return
         key, rank.key, rank.since = rank.key, "", time.monotonic()
@@ -321,14 +425,24 @@ class RayExecutor:
 
     def _ask_again(self, kind: str, rank: RankHandle | None) -> None:
         if rank is None:
-            self._sink = ensure_sink(self._store_url, self._node_id)
+            self._sink = ensure_sink(self._store_url, self._identity, self._node_id, self._namespace)
         elif kind == "run":
             self._expect("run", rank, rank.actor.join.remote(rank.key))
         else:
-            self._expect("status", rank, rank.actor.status.remote())
+            self._ask(rank)
+
+    def _replace_sink(self, why: str) -> None:
+        log.warning("the sink is replaced: %s", why)
+        if self._may_act():
+            ray.kill(self._sink, no_restart=True)
+            if self._sink_status is not None:
+                self._kill(self._sink_status.process, self._node_id)
 
     def _maintain(self) -> None:
         now = time.monotonic()
+        self._excuse(now)
+        self._end_silent(now)
+        self._break_incomplete()
         for key, gang in list(self._gangs.items()):
             if gang.stopping_since is not None and (gang.broken or now - gang.stopping_since > STOP_GRACE_SECONDS):
                 for rank in self._members(key):
@@ -336,6 +450,52 @@ class RayExecutor:
                         self._end(rank)
         self._forget_gone()
         self._keep_warm(now)
+
+    def _excuse(self, now: float) -> None:
+        """After a pause of this very process, give everybody as much more time to answer."""
+        pause, self._looked = now - self._looked, now
+        if pause > PAUSE_SECONDS:
+            self._sink_asked += pause
+            for rank in self._ranks.values():
+                rank.asked = rank.asked + pause if rank.asked is not None else None
+
+    def _end_silent(self, now: float) -> None:
+        """End the ranks that have not answered for too long, and break their gangs."""
+        for rank in self._ranks.values():
+            patience = START_SECONDS if rank.phase is Phase.STARTING else SILENT_SECONDS
+            if rank.asked is None or now - rank.asked < patience or rank.phase is Phase.ENDING:
+                continue
+            why = f"has not answered for {patience:.0f} s"
+            log.warning("the rank %s %s; ending it", rank.name, why)
+            if rank.phase is Phase.STARTING:
+                self._failures.failed(rank.device, f"it {why}", now)
+            self._break(rank.key, f"a rank on {rank.device} {why}")
+            self._identify(rank)
+            self._end(rank)
+
+    def _identify(self, rank: RankHandle) -> None:
+        """Find the process of a rank that never answered, so that it can be killed and seen to be gone."""
+        if rank.status is None:
+            node_id, pid = _process_of(rank.actor)
+            if pid and node_id in self._nodes_here():
+                rank.status = RankStatus(Process.of(pid), "", 0, 0, False)
+            elif pid:
+                strategy: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
+                ray.remote(_kill_rank).options(num_cpus=0, scheduling_strategy=strategy).remote(pid)
+
+    def _nodes_here(self) -> set[str]:
+        nodes = _nodes()
+        here = next(node["NodeManagerAddress"] for node in nodes if node["NodeID"] == self._node_id)
+        return {node["NodeID"] for node in nodes if node["NodeManagerAddress"] == here}
+
+    def _break_incomplete(self) -> None:
+        """Break gangs that were found with ranks missing, once it is known what every rank does."""
+        if not self._found or any(not rank.is_known for rank in self._ranks.values()):
+            return
+        for key, world in self._found.items():
+            if missing := world - len(self._members(key)):
+                self._break(key, f"{missing} of its {world} ranks are missing")
+        self._found.clear()
 
     def _keep_warm(self, now: float) -> None:
         """Keep one idle rank ready on each device that has room for another gang, and end surplus idle ones.
@@ -350,68 +510,40 @@ class RayExecutor:
                     if rank.phase is Phase.READY and now - rank.since > SPARE_SECONDS:
                         self._end(rank)
                 room = len(ranks) < self._settings.max_gangs_per_device
-                if not idle and room and now - self._put_off > REFRESH_SECONDS and self._may_start(pool):
+                if not idle and room and now - self._put_off > REFRESH_SECONDS and self._may_start(pool, device.id):
                     self._create(device.id)
 
     # --- finding ranks and devices -------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        """Take over the ranks of an earlier controller. Ranks that do not answer are ended first."""
-        probes: dict[Any, RankHandle] = {}
-        for name in ray.util.list_named_actors():
-            if name.startswith("rank/"):
-                rank = RankHandle(name, name.split("/", 1)[1].rpartition("/")[0], ray.get_actor(name, NAMESPACE))
-                probes[rank.actor.status.remote()] = rank
-        if not probes:
-            return
-        answered, silent = ray.wait(list(probes), num_returns=len(probes), timeout=PROBE_SECONDS)
-        worlds: dict[str, int] = {}
-        for ref in answered:
-            rank = probes[ref]
-            with contextlib.suppress(ray.exceptions.RayError):  # it has died since it was listed
-                rank.status = status = ray.get(ref)
-                self._ranks[rank.name] = rank
-                rank.phase, rank.key = Phase.READY, status.key
-                self._expect("hold", rank, rank.actor.hold.remote(HOLD_SECONDS))
-                if status.key:
-                    worlds[status.key] = status.world
-                    self._expect("run", rank, rank.actor.join.remote(status.key))
-                elif not status.reusable:
-                    self._end(rank)
-        for key, world in worlds.items():
-            if len(self._members(key)) < world:
-                self._break(key, f"{world - len(self._members(key))} of its {world} ranks are missing")
-        if silent:
-            self._end_silent([probes[ref] for ref in silent])
-
-    def _end_silent(self, ranks: list[RankHandle]) -> None:
-        """End ranks that do not answer, and wait until they are gone.
-
-        Their attempts are unknown, so their memory must be free before an attempt is reported as missing.
-        """
-        import ray._private.state as state
-
-        nodes = _nodes()
-        here = next(node["NodeManagerAddress"] for node in nodes if node["NodeID"] == self._node_id)
-        ours = {node["NodeID"] for node in nodes if node["NodeManagerAddress"] == here}
-        for rank in ranks:
-            known = state.actors(rank.actor._actor_id.hex())
-            if known.get("Pid") and known["Address"]["NodeID"] in ours:
-                rank.status = RankStatus(host_id(), known["Pid"], "", 0, 0, False)
-            self._ranks[rank.name] = rank
-            self._end(rank)
-        while any(rank.name in self._ranks for rank in ranks):
-            time.sleep(0.05)
-            self._forget_gone()
+        """Find the ranks of an earlier controller, and ask them what they do."""
+        for listed in ray.util.list_named_actors(all_namespaces=True):
+            name = listed["name"]
+            if listed["namespace"] == self._namespace and name.startswith("rank/"):
+                with contextlib.suppress(ValueError):  # it has just died
+                    actor = ray.get_actor(name, self._namespace)
+                    device = name.split("/", 1)[1].rpartition("/")[0]
+                    self._ranks[name] = RankHandle(name, device, actor, Phase.FOUND, is_known=False)
+                    self._ask(self._ranks[name])
 
     def _refresh(self) -> None:
+        now = time.monotonic()
         with self._lock:
             for rank in self._ranks.values():
                 if rank.phase is Phase.ENDING:
                     self._end(rank)  # again: the message may have been lost
-            if not any(kind == "sink" for kind, _ in self._pending.values()):
-                self._expect("sink", None, self._sink.ping.remote())
+                elif now - rank.answered > PROBE_SECONDS:
+                    self._ask(rank)
+            self._ask_sink(now)
         self._refresh_pools()
+
+    def _ask_sink(self, now: float) -> None:
+        if not any(kind == "sink" for kind, _ in self._pending.values()):
+            self._sink_asked = now
+            self._expect("sink", None, self._sink.ping.remote())
+        elif now - self._sink_asked > SINK_SECONDS:
+            self._sink_asked = now
+            self._replace_sink(f"it has not answered for {SINK_SECONDS:.0f} s")
 
     def _refresh_pools(self) -> None:
         nodes = {node["NodeID"]: node for node in _nodes() if node["Alive"]}
@@ -429,23 +561,23 @@ def _nodes() -> list[dict[str, Any]]:
     return found
 
 
-def _lives_here(rank: RankHandle) -> bool:
-    return rank.status is not None and rank.status.host == host_id() and _process_exists(rank.status.pid)
+def _process_of(actor: Any) -> tuple[str, int]:
+    """(node id, process id) of an actor, from Ray's table; 0 if it has no process."""
+    import ray._private.state as state
+
+    known = state.actors(actor._actor_id.hex())
+    return known.get("Address", {}).get("NodeID", ""), int(known.get("Pid") or 0)
 
 
-def _process_exists(pid: int) -> bool:
-    """Whether the process runs. A zombie does not count: it holds no memory, and its parent may collect it late."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def _kill_process(pid: int) -> None:
-    """Send SIGKILL if the process is still one of Ray's: its pid may have been reused."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+def _kill_rank(pid: int) -> None:
+    """Kill a process on this node if it is one of Ray's: its id may have been given to another."""
+    with contextlib.suppress(OSError):
         if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+            Process.of(pid).kill()
+
+
+def _lives_here(rank: RankHandle) -> bool:
+    return rank.status is not None and rank.status.process.is_here and not rank.status.process.is_gone
 
 
 def _first_line(text: object) -> str:

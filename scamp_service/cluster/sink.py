@@ -1,29 +1,46 @@
 """The one actor that writes the reports of all ranks into the study database, and answers their questions about it.
 
 It decides nothing: the store accepts or refuses a report by the attempt's token. The sink may die at any time. A rank
-repeats a report until it is acknowledged, and a report that arrives twice counts once.
+repeats a report until it is acknowledged, and a report that arrives twice counts once. It outlives its controllers. If
+none comes back, it gives the cluster's devices back and ends.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from scamp_service.cluster.connection import NAMESPACE
+from scamp_service.cluster.pool_table import remove_pools
 from scamp_service.errors import Unavailable
-from scamp_service.lifecycle import Outcome
-from scamp_service.model import LogLine, Metric
+from scamp_service.host import Process, source_hash
+from scamp_service.lifecycle import CONTROLLER_LEASE, Outcome
+from scamp_service.model import Lease, LogLine, Metric
+
+log = logging.getLogger("scamp.sink")
 
 NAME = "sink"
-CONTROLLER_LEASE = "controller"  # the same as ``controller.LEASE``, which would load the samplers with it
 ANSWER_SECONDS = 20.0
 RETRY_SECONDS = 0.5
-T = TypeVar("T")
+ABANDONED_SECONDS = 180.0
+"""A sink whose database no controller leads for so long ends. Its ranks have ended before (see ``rank``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """A sink's process, the version of its sources, and whose it is, for people to read."""
+
+    process: Process
+    version: str
+    owner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +65,14 @@ class Report:
 class Sink:
     """Writes reports into the study database: a detached Ray actor on the database's node, with one call at a time."""
 
-    def __init__(self, url: str) -> None:
-        """Open the study database at ``url``. Raises ``Unavailable`` when that fails."""
+    def __init__(self, url: str, identity: str) -> None:
+        """Open the study database at ``url``, whose name is ``identity``. Raises ``Unavailable`` when that fails."""
         from scamp_service.store.store import Store  # not for ranks: they import this module only for its client
 
-        self._store = Store(url)
+        self._store, self._identity = Store(url), identity
+        place = url if url.startswith("sqlite") else "PostgreSQL"
+        self._owner = f"the database {identity} ({place}) on {socket.gethostname()}"
+        threading.Thread(target=self._watch_lease, daemon=True).start()
 
     def started(self, trial_id: int, attempt: int, token: str) -> bool:
         """Record the start of an attempt; returns whether it may begin. Each rank asks before it trains."""
@@ -82,18 +102,61 @@ class Sink:
         """Zip of a study's own code, by its SHA-256. Raises ``NotFound``."""
         return self._store.blob(sha256)
 
-    def lease_age(self) -> float | None:
-        """Seconds since a controller last renewed its lease; None when there never was one."""
-        return self._store.lease_age(CONTROLLER_LEASE, now=time.time())
+    def lease(self) -> Lease | None:
+        """The lease of the controllers, which changes at least every second while one of them leads."""
+        return self._store.lease(CONTROLLER_LEASE)
 
-    def ping(self) -> None:
-        """Return once the store is open."""
+    def ping(self) -> SinkStatus:
+        """What this sink is. It answers once the store is open."""
+        return SinkStatus(Process.own(), source_hash(), self._owner)
+
+    def _watch_lease(self) -> None:
+        watch = LeaseWatch(ABANDONED_SECONDS)
+        while not watch.has_lapsed(self._read_lease):
+            time.sleep(ABANDONED_SECONDS / 20)
+        log.warning("no controller leads any more: giving the devices back")
+        remove_pools(self._identity)
+        os._exit(0)
+
+    def _read_lease(self) -> Lease | None:
+        try:
+            return self.lease()
+        except Exception as error:  # while the database is away, nobody can lead, nor take over
+            raise TimeoutError from error
+
+
+class LeaseWatch:
+    """Sees by its own clock whether anybody still leads: a lease that does not change for ``seconds`` has lapsed."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._seen: Lease | None = None
+        self._changed = self._asked = clock()
+
+    def has_lapsed(self, read: Callable[[], Lease | None]) -> bool:
+        """Whether the lease that ``read`` returns has not changed for too long.
+
+        Time in which ``read`` raises ``TimeoutError``, or in which nobody asked, does not count: this process may have
+        been frozen together with the controller.
+        """
+        now = self._clock()
+        paused = now - self._asked > self._seconds / 4
+        self._asked = now
+        try:
+            lease = read()
+        except TimeoutError:
+            self._changed = now
+            return False
+        if lease != self._seen or paused:
+            self._seen, self._changed = lease, now
+        return now - self._changed > self._seconds
 
 
 class SinkClient:
     """A rank's connection to the sink, which it finds by name. Calls are repeated until the sink answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
         self._actor: Any = None
 
     def ask(self, method: str, *args: Any, give_up: Callable[[], bool] = lambda: False) -> Any:
@@ -120,22 +183,22 @@ class SinkClient:
     def try_once(self, method: str, *args: Any) -> Any:
         """Answer of the sink's ``method`` within ``ANSWER_SECONDS``. Raises ``RayError`` or ``ValueError``: no sink."""
         if self._actor is None:
-            self._actor = ray.get_actor(NAME, NAMESPACE)  # ValueError when there is none
+            self._actor = ray.get_actor(NAME, self._namespace)  # ValueError when there is none
         return ray.get(getattr(self._actor, method).remote(*args), timeout=ANSWER_SECONDS)
 
 
-def ensure_sink(url: str, node_id: str) -> Any:
+def ensure_sink(url: str, identity: str, node_id: str, namespace: str) -> Any:
     """Actor handle of the sink, which is created if it does not run. It stays on ``node_id``, next to the database."""
     return (
         ray.remote(Sink)
         .options(
             name=NAME,
-            namespace=NAMESPACE,
+            namespace=namespace,
             lifetime="detached",
             get_if_exists=True,
             num_cpus=0,
             max_restarts=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
         )
-        .remote(url)
+        .remote(url, identity)
     )

@@ -1,15 +1,13 @@
 """The loop that finds, decides and applies. The process that runs it is the only one that starts and stops gangs.
 
-It loses nothing in a restart: the database is the only truth, and the executor finds running gangs again. Several
-controllers may stand by; a lease in the database makes one of them the leader. The pure half of the loop is ``decide``.
+It loses nothing in a restart: the database is the only truth, and the executor finds running gangs again. The pure
+half of the loop is ``decide``; ``leadership`` says which of several processes runs a controller.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +19,7 @@ from scamp_service.control.decide import effects as e
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import Executor, Sizer
 from scamp_service.control.stopping import rungs
+from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Refusals, Study, Trial
 from scamp_service.search.proposals import Search
@@ -29,9 +28,10 @@ from scamp_service.study.spec import StudySpec
 
 log = logging.getLogger("scamp.controller")
 
-LEASE = "controller"
 BROKEN_AFTER = 3
 """A study is stopped after this many FAILED trials when no other trial has got further than WAITING."""
+ERRORS_BEFORE_FAILED = 30
+"""A study is stopped after this many cycles in a row in which our own code failed on it."""
 
 
 class Controller:
@@ -47,27 +47,33 @@ class Controller:
         sizer: Sizer,
         *,
         max_gangs_per_device: int = 4,
-        lease_seconds: float = 10.0,
         clock: Callable[[], float] = time.time,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
-        self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._store, self._executor, self._sizer = store, executor, sizer
-        self._max_gangs_per_device, self._lease_seconds = max_gangs_per_device, lease_seconds
+        self._max_gangs_per_device = max_gangs_per_device
         self._clock, self._new_token = clock, new_token
         self._specs: dict[int, StudySpec] = {}
         self._searches: dict[int, Search] = {}
         self._exhausted: set[int] = set()
-
-    def resign(self) -> None:
-        """Release the leader lease, so that another controller can take it at once."""
-        self._store.release_lease(LEASE, self.holder)
+        self._errors: dict[int, tuple[int, str]] = {}  # study → cycles in a row in which our own code failed, and how
 
     def tick(self) -> None:
-        """Run one cycle: find, decide, apply. No effect while another controller holds the lease."""
-        if self._store.acquire_lease(LEASE, self.holder, self._lease_seconds, now=self._clock()):
-            for effect in decide(self.find()):
+        """Run one cycle: find, decide, apply. Raises ``Deposed`` once another controller leads, and ``Unavailable``.
+
+        Any other error while an effect is applied concerns that effect alone: the next cycle decides again. A study on
+        which this happens in every cycle is stopped.
+        """
+        failed: dict[int, str] = {}
+        for effect in decide(self.find()):
+            try:
                 self.apply(effect)
+            except (Deposed, Unavailable):
+                raise
+            except Exception as error:
+                log.exception("cannot apply %s", type(effect).__name__)
+                failed[e.study_of(effect)] = f"{type(error).__name__}: {error}"
+        self._errors = {study: (self._errors.get(study, (0, ""))[0] + 1, why) for study, why in failed.items()}
 
     # --- find ------------------------------------------------------------------------------------------------------
 
@@ -89,6 +95,8 @@ class Controller:
             trials=trials,
             attempts=attempts,
             gangs=gangs,
+            silent=self._executor.silent(),
+            closed=frozenset(self._executor.closed()),
             cluster=cluster,
             sized=self._sizer.results(),
             rungs={i: self._store.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
@@ -157,12 +165,19 @@ class Controller:
             num_trials=sum(counts.values()),
             searched=frozenset(spec.space),
             exhausted=study.id in self._exhausted,
-            broken=self._why_broken(study, failed) if hopeless else "",
+            broken=self._why_broken(study, failed) if hopeless else self._our_fault(study),
         )
 
     def _why_broken(self, study: Study, failed: int) -> str:
         first = self._store.trials(study.id, limit=1, states=[TrialState.FAILED])[0]
         return f"its first {failed} trials all failed; trial {first.number}: {first.reason}"
+
+    def _our_fault(self, study: Study) -> str:
+        """Why the study cannot go on although its trials might; empty if it can."""
+        times, why = self._errors.get(study.id, (0, ""))
+        if times < ERRORS_BEFORE_FAILED:
+            return ""
+        return f"the controller failed on it {times} times in a row; see its log: {why}"[:500]
 
     # --- apply: one transaction per effect, then at most one act that is safe to repeat -----------------------------
 

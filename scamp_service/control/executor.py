@@ -1,7 +1,7 @@
 """The interface between the controller and the code that runs gangs: Ray in production, virtual time in simulations.
 
 The contract is level-triggered: ``gangs`` returns what exists now. ``launch`` and ``stop`` return at once and may be
-repeated. An attempt that ``gangs`` no longer lists holds no memory on any device.
+repeated. An attempt that ``gangs`` no longer lists holds no memory on any device, except on ``silent`` ones.
 """
 
 from __future__ import annotations
@@ -66,6 +66,14 @@ class Executor(Protocol):
 
     def gangs(self) -> Mapping[str, GangStatus]:
         """Every attempt (``trial/attempt``) with a rank that may still hold memory."""
+        ...
+
+    def silent(self) -> frozenset[str]:
+        """Devices with a process that does not answer, so that nobody knows which attempt it runs."""
+        ...
+
+    def closed(self) -> Mapping[str, str]:
+        """Devices on which no gang may be placed now, and why. Silent ones are among them."""
         ...
 
     def launch(self, order: Order) -> None:

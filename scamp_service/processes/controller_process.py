@@ -21,8 +21,11 @@ from placement.planning.planner import choose
 from scamp_service.cluster.local_ray import LocalRay
 from scamp_service.cluster.ray_executor import RayExecutor
 from scamp_service.control.controller import Controller
-from scamp_service.errors import Unavailable
-from scamp_service.lifecycle import LIVE_STUDIES, StudyState
+from scamp_service.control.leadership import RENEWALS, Elected, Leadership
+from scamp_service.errors import Refused, Unavailable
+from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
+from scamp_service.model import Lease
+from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of
@@ -35,12 +38,14 @@ log = logging.getLogger("scamp.local")
 TICK_SECONDS = 0.1
 CLUSTER_SECONDS = 1.0
 """How often the state of the cluster is written, for the API to read."""
+STUCK_SECONDS = 120.0
+"""A controller whose loop does not turn for so long gives up its lead."""
 END_SECONDS = 8.0
 """How long a controller process may take to end. If its Ray has already died, a clean end would take a minute."""
 
 
 def serve_controller(settings: Settings) -> None:
-    """Run the controller until SIGTERM or SIGINT, then end every rank."""
+    """Run the controller until SIGTERM or SIGINT, then end every rank of a local Ray; those of another one go on."""
     stop = threading.Event()
 
     def end() -> None:
@@ -53,7 +58,7 @@ def serve_controller(settings: Settings) -> None:
     with ExitStack() as stack:
         store = Store(settings.url)
         stack.callback(store.close)
-        tick = stack.enter_context(controlling(settings, store))
+        tick = stack.enter_context(controlling(settings, store, outlives=bool(settings.ray_address)))
         _on_signal(end)
         while not stop.wait(TICK_SECONDS):
             tick()
@@ -104,9 +109,12 @@ def run_study(
 
 
 @contextmanager
-def controlling(settings: Settings, store: Store, planner: Planner = choose) -> Iterator[Callable[[], None]]:
-    """Wait for Ray, connect to it, and yield the function that runs one tick. On exit every rank is ended.
+def controlling(
+    settings: Settings, store: Store, planner: Planner = choose, *, outlives: bool = False
+) -> Iterator[Callable[[], None]]:
+    """Wait for Ray, and yield the function that runs one tick.
 
+    On exit every rank is ended, unless the cluster ``outlives`` this process and another controller is to find them.
     Raises ``Unavailable`` when Ray does not start in time.
     """
     with ExitStack() as stack:
@@ -117,29 +125,107 @@ def controlling(settings: Settings, store: Store, planner: Planner = choose) -> 
         stack.callback(sizer.close)
         if not settings.ray_address:
             settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir)})
-        executor = RayExecutor(settings, settings.url, settings.data_dir / "checkpoints")
-        controller = Controller(
-            store,
-            executor,
-            sizer,
-            max_gangs_per_device=settings.max_gangs_per_device,
-            lease_seconds=settings.lease_seconds,
-        )
-        stack.callback(controller.resign)
-        stack.callback(executor.shutdown)
-        recorded = 0.0
+        leadership = Leadership(store, settings.lease_seconds)
+        stack.callback(leadership.resign)
+        keeper = stack.enter_context(Keeper(leadership, settings.lease_seconds))
+        elected = Elected(leadership, lambda lease: _Reign(settings, store, sizer, leadership, lease))
+        stack.callback(elected.close if outlives else elected.end)  # first of all, while the keeper renews the lease
+        has_led = False
 
         def tick() -> None:
-            nonlocal recorded
+            nonlocal has_led
+            keeper.turns()
             try:
-                controller.tick()
-                if time.monotonic() - recorded > CLUSTER_SECONDS:
-                    recorded = time.monotonic()
-                    store.record_cluster(executor.describe(), now=time.time())
-            except Unavailable as error:
-                log.warning("%s; will try again", error)
+                elected.tick()
+                has_led = has_led or elected.leads
+            except Exception as error:
+                if isinstance(error, Refused) or not has_led:
+                    raise  # nothing depends on this process yet
+                if isinstance(error, Unavailable):
+                    log.warning("%s; will try again", error)
+                else:
+                    log.exception("the controller failed in a cycle; it goes on")
 
         yield tick
+
+
+class _Reign:
+    """The controller and the executor of one epoch."""
+
+    def __init__(
+        self, settings: Settings, store: Store, sizer: ProcessSizer, leadership: Leadership, lease: Lease
+    ) -> None:
+        self._store = store.fenced(CONTROLLER_LEASE, lease)
+        self._executor = RayExecutor(
+            settings,
+            settings.url,
+            settings.data_dir / "checkpoints",
+            identity=store.identity(),
+            epoch=lease.epoch,
+            may_act=leadership.is_certain,
+        )
+        self._controller = Controller(
+            self._store, self._executor, sizer, max_gangs_per_device=settings.max_gangs_per_device
+        )
+        self._recorded = 0.0
+
+    def tick(self) -> None:
+        self._controller.tick()
+        if time.monotonic() - self._recorded > CLUSTER_SECONDS:
+            self._recorded = time.monotonic()
+            self._store.record_cluster(self._executor.describe(), now=time.time())
+
+    def close(self) -> None:
+        self._executor.close()
+
+    def end(self) -> None:
+        self._executor.shutdown()
+
+
+class Keeper:
+    """Renews the lease in a thread of its own, so that a long cycle does not cost the leadership, and tells the
+    supervisor that this process is well.
+
+    It stops both when the loop has not turned for ``STUCK_SECONDS``: then another controller should lead.
+    """
+
+    def __init__(self, leadership: Leadership, lease_seconds: float) -> None:
+        self._leadership, self._pause = leadership, min(1.0, lease_seconds / RENEWALS)
+        self._turned = time.monotonic()
+        self._ended = threading.Event()
+        # Two threads: a renewal may have to wait for the database, and to be restarted would not help then.
+        self._threads = [threading.Thread(target=act, daemon=True) for act in (self._renew, self._beat)]
+
+    def __enter__(self) -> Keeper:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def turns(self) -> None:
+        """Say that the loop turns."""
+        self._turned = time.monotonic()
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._pause):
+            if self._is_turning():
+                try:
+                    self._leadership.renew()
+                except Exception as error:
+                    log.warning("the lease cannot be renewed now: %s", error)
+
+    def _beat(self) -> None:
+        heartbeat = Heartbeat()
+        while not self._ended.wait(1.0):
+            if self._is_turning():
+                heartbeat.beat()
+
+    def _is_turning(self) -> bool:
+        return time.monotonic() - self._turned < STUCK_SECONDS
 
 
 def _wait_for_ray(data_dir: Path, seconds: float = 120.0) -> str:

@@ -1,4 +1,4 @@
-"""``scamp serve``: starts the API, the controller and a local Ray as child processes, and restarts what dies.
+"""``scamp serve``: starts the API, the controller and a local Ray as child processes, and restarts what dies or hangs.
 
 It leaves no process behind. It knows nothing about studies: it or any of its children may be killed at any time.
 """
@@ -24,6 +24,7 @@ import httpx
 
 from scamp_service.cluster.local_ray import LocalRay
 from scamp_service.errors import Conflict, Refused, Unavailable
+from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, Settings
 
 log = logging.getLogger("scamp.serve")
@@ -32,6 +33,10 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MODULES = {"api": ["api"], "controller": ["scamp_service", "controller"]}
 PORTS_TRIED = 50
 RESTART_SECONDS = 1.0
+FIRST_BEAT_SECONDS = 180.0
+"""A child that has not turned its loop once after so long is restarted: the controller may wait for Ray."""
+SILENT_SECONDS = {"api": 15.0, "controller": 12.0}
+"""A child whose loop does not turn for so long is restarted. Before that, a lease must be able to lapse."""
 STOP_SECONDS = 10.0
 
 
@@ -46,6 +51,7 @@ class Service:
         self.settings = settings
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._started: dict[str, float] = {}
+        self._pulses: dict[str, Pulse] = {}
         self._ray: LocalRay | None = None
         self._starting = threading.Thread()
         self._lock: IO[str] | None = None
@@ -81,7 +87,7 @@ class Service:
         self.stop()
 
     def watch(self) -> None:
-        """Restart the processes that have died. Call it about twice a second."""
+        """Restart the processes that have died or hang. Call it about twice a second."""
         if self._ray is not None and not self._starting.is_alive() and not self._ray.alive():
             log.warning("the local Ray has died; starting a new one")
             self._end("controller")
@@ -91,6 +97,12 @@ class Service:
             if child.poll() is not None and time.monotonic() - self._started[name] > RESTART_SECONDS:
                 log.warning("the %s process ended with code %s; restarting it", name, child.returncode)
                 self._spawn(name)
+                continue
+            pulse = self._pulses[name]
+            silent = pulse.silent_seconds()
+            if child.poll() is None and silent > (SILENT_SECONDS[name] if pulse.has_beaten else FIRST_BEAT_SECONDS):
+                log.warning("the %s process has not turned its loop for %.0f s; ending it", name, silent)
+                child.kill()  # SIGTERM would not reach a frozen process
 
     def stop(self) -> None:
         """End every process that this service has started, and no other."""
@@ -115,17 +127,22 @@ class Service:
     def _spawn(self, name: str) -> None:
         logs = self.settings.data_dir / "logs"
         logs.mkdir(exist_ok=True)
+        if name in self._pulses:
+            self._pulses.pop(name).close()
+        pulse = self._pulses[name] = Pulse()
         with (logs / f"{name}.log").open("ab") as output:
             self._children[name] = subprocess.Popen(
                 [sys.executable, "-m", *MODULES[name]],
                 cwd=ROOT,
-                env={**os.environ, **as_environment(self.settings)},
+                env={**os.environ, **as_environment(self.settings), VARIABLE: str(pulse.child_end)},
+                pass_fds=[pulse.child_end],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
+        pulse.started()
         self._started[name] = time.monotonic()
 
     def _end(self, name: str) -> None:

@@ -97,7 +97,8 @@ def target(
 class Estimate:
     """The plans of one rank and of FSDP, and the plan that a study would choose, which may be another one.
 
-    ``refused`` says why plans are missing, if some cannot be traced.
+    Plans that the model's hints exclude are not among the ``options``, so there may be none. ``refused`` says why plans
+    are missing, if some cannot be traced.
     """
 
     params: Json
@@ -117,7 +118,7 @@ class Estimate:
     @property
     def of_any_size(self) -> bool:
         """Whether no size of the devices is given, so that every plan fits."""
-        return self.options[0].offered_mib == ANY_MIB
+        return bool(self.options) and self.options[0].offered_mib == ANY_MIB
 
     @property
     def reason(self) -> str:
@@ -129,6 +130,8 @@ class Estimate:
         words = f"{first.plan}: needs a device of {first.prediction.reserved_mib} MiB"
         if least is not first:
             words += f"; least: {least.prediction.reserved_mib} MiB per device on {least.plan}"
+        if asked := self.profile.divisions.constraints.words:
+            words += f"; {asked}"
         return f"{words}{self.profile.assumed}. To fit a device, name it with --mib or --device"
 
     @property
@@ -271,7 +274,7 @@ class Estimator:
             self._pool.start()  # other layouts are probably not cached either
 
         def ask(profile: ModelProfile, batch: int) -> Estimate | Missing:
-            found = list_options(profile, batch=batch, cluster=cluster)
+            found = list_options(profile, batch=batch, cluster=cluster, constraints=profile.divisions.constraints)
             wanted = [option.layout for option in found if isinstance(option, Untraced)]
             if missing := [layout for layout in wanted if layout not in profile.refusals]:
                 return Missing(missing)

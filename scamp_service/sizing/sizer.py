@@ -26,7 +26,7 @@ from placement.planning.planner import NO_SLOW_DOWNS, choose
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
-from scamp_service.sizing.step_seconds import predicted_step_seconds
+from scamp_service.sizing.step_seconds import pipeline_step, predicted_step_seconds, with_memory
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.traces import Blobs, Tracer
 
@@ -222,7 +222,8 @@ class ProcessSizer:
                 learned_bytes = demand.learned_bytes(plan.layout)
                 options = tuple(options_json(chosen, kind))
                 sized = Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes, options)
-                return timed(sized, profile, kind, slow_downs)
+                sized = timed(sized, profile, kind, slow_downs)
+                return replace(sized, pipeline=pipeline_json(sized, profile, kind))
 
 
 def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:
@@ -237,6 +238,24 @@ def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_dow
     words = f"; step times × {measured} as measured on {known.num_trials} trials of this family ({way_kind(plan)})"
     words = "" if measured == "1" else words
     return replace(sized, step_seconds=seconds * factor, step_factor=factor, reason=sized.reason + words)
+
+
+def pipeline_json(sized: Sized, profile: ModelProfile, kind: DeviceKind | None) -> Json | None:
+    """The step of a plan with a pipeline, as the study database keeps it; None for other plans.
+
+    ``step`` is a ``placement.planning.timeline.PipelineStep`` in ``unit``: "s", or "FLOP" where the speed of the
+    devices is not known. Without ``communicates`` communication takes no time in it, because the links are not known.
+    """
+    plan = sized.plan
+    if plan.pp == 1 or (step := pipeline_step(profile, plan, kind)) is None:
+        return None
+    step = with_memory(replace(step, factor=sized.step_factor), profile, sized.prediction.extra_bytes)
+    return {
+        "step": step.to_json(),
+        "unit": "s" if kind else "FLOP",
+        "communicates": kind is not None and kind.links is not None,
+        "offered_mib": next((option["offered_mib"] for option in sized.options if option["chosen"]), None),
+    }
 
 
 def options_json(chosen: ChosenPlan, kind: DeviceKind | None) -> Iterator[Json]:

@@ -7,54 +7,86 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from estimators.devices.communication import StepTime, step_time
-from estimators.devices.kind import DeviceKind
-from estimators.model import Layout, Plan
+from estimators.axes import MESH
+from estimators.devices.communication import gang_time, step_time
+from estimators.devices.kind import FLOP_COUNTER, DeviceKind
+from estimators.memory import predict_stages
+from estimators.model import Plan
 from estimators.profile import ModelProfile
+from estimators.work import StepWork
 from placement.planning.schedules import SCHEDULES
-from placement.planning.shared_cores import seconds_on
-from placement.planning.simulator import StageCost, simulate
+from placement.planning.timeline import PassTime, PipelineStep, StageStep
+from placement.planning.unit_costs import ModelCosts
 
-FORWARD_SHARE = 1 / 3
-"""Share of the forward pass in a micro-batch of a stage: the backward pass has twice the FLOPs. It hardly changes the
-step of a pipeline, as the sum of both passes decides when the slowest stage ends."""
+FORWARD_SHARE, FORWARD_SHARE_OF_RECOMPUTE = 1 / 3, 1 / 4
+"""Share of the forward pass in what a stage computes of a micro-batch: the backward pass has twice the FLOPs, and with
+recompute those of the forward pass as well. It hardly changes the step of a pipeline, as the sum of both passes decides
+when the slowest stage ends."""
+
+_STATES = ("parameters", "gradients", "optimizer", "buffers", "learned")
 
 
 def predicted_step_seconds(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> float | None:
     """Seconds of a step; None without a ``kind``, and for a gang if the links of its kind are not known."""
-    if kind is None or any(layout not in profile.work for layout in plan.layouts):
+    if kind is None or (kind.links is None and plan.world_size > 1):
         return None
     if plan.pp > 1:
-        return _pipeline_seconds(profile, plan, kind)
-    time = _busy(profile, plan, plan.layout, kind)
+        step = pipeline_step(profile, plan, kind)
+        return step.seconds if step else None
+    if plan.layout not in profile.work:
+        return None
+    work = profile.work[plan.layout].step(plan.micro_batch, plan.num_micro_batches)
+    time = step_time(kind, plan, work, plan.num_micro_batches)
     return time.seconds if time else None
 
 
-def _pipeline_seconds(profile: ModelProfile, plan: Plan, kind: DeviceKind) -> float | None:
-    """Seconds of a simulated step. A stage is busy with its own passes and messages, and waits for other stages."""
-    alone = replace(kind, cores=None)  # the simulation knows when ranks of other stages use the cores, too
-    stages = []
-    for layout in plan.layouts:
-        time = _busy(profile, plan, layout, alone)
-        if time is None:
-            return None
-        update_seconds = kind.seconds(profile.work[layout].update)
-        passes_seconds = max(0.0, time.seconds - update_seconds) / plan.num_micro_batches
-        half = (1 - FORWARD_SHARE) / 2 * passes_seconds
-        stages.append(StageCost(FORWARD_SHARE * passes_seconds, half, half, update_seconds=update_seconds))
-    simulation = simulate(SCHEDULES[plan.schedule](plan.pp, plan.num_micro_batches), stages)
-    ranks_per_stage = plan.world_size // plan.pp
-    return seconds_on(simulation, _divided(kind, ranks_per_stage))
+def pipeline_step(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> PipelineStep | None:
+    """One step of a plan with a pipeline, without its memory; None if the work of a stage is not known.
+
+    Without a ``kind`` FLOPs stand for seconds; without links communication takes no time.
+    """
+    if any(layout not in profile.work for layout in plan.layouts):
+        return None
+    alone = replace(kind or FLOP_COUNTER, cores=None)  # the simulation knows when ranks of other stages use them, too
+    stages = tuple(_stage(profile.work[layout], plan, layout.stage_index, alone) for layout in plan.layouts)
+    return PipelineStep(plan, stages, kind.cores.value if kind and kind.cores else None)
 
 
-def _busy(profile: ModelProfile, plan: Plan, layout: Layout, kind: DeviceKind) -> StepTime | None:
-    """Seconds that a rank with this layout is busy in a step."""
-    work = profile.work[layout].step(plan.micro_batch, plan.num_micro_batches)
-    return step_time(kind, plan, work, plan.num_micro_batches)
+def with_memory(step: PipelineStep, profile: ModelProfile, extra_bytes: int) -> PipelineStep:
+    """The step with the bytes that ranks hold, which at their highest are those of the traced peaks.
+
+    States are held all the time: they are those at the peak, and ``extra_bytes`` that were learned. Activations are
+    those of the units of the stage; they are held from the forward to the backward pass. Whatever else the peak has is
+    held while ranks compute, as if the peak were always where most micro-batches are in flight.
+    """
+    plan, stages = step.plan, []
+    schedule = SCHEDULES[plan.schedule](plan.pp, plan.num_micro_batches)
+    units = ModelCosts(profile, FLOP_COUNTER).stages(plan)
+    for number, prediction in enumerate(predict_stages(profile, plan, extra_bytes)):
+        states = sum(prediction.parts.get(name, 0) for name in _STATES)
+        others, in_flight = prediction.peak_bytes - states, schedule.in_flight(number, number)
+        kept = min(int(sum(unit.kept(plan, plan.micro_batch) for unit in units[number])), others // in_flight)
+        passing = others - kept * in_flight
+        stages.append(replace(step.stages[number], state_bytes=states, kept_bytes=kept, passing_bytes=passing))
+    return replace(step, stages=tuple(stages))
 
 
-def _divided(kind: DeviceKind, num_ranks: int) -> DeviceKind:
-    """The kind as a simulation sees it in which one rank stands for ``num_ranks`` that compute at the same time."""
-    if kind.cores is None:
-        return kind
-    return replace(kind, cores=replace(kind.cores, value=kind.cores.value / num_ranks))
+def _stage(work: StepWork, plan: Plan, stage: int, kind: DeviceKind) -> StageStep:
+    """The times of a stage, whose rank is busy in a step as long as its trace says."""
+    num, whole = plan.num_micro_batches, work.step(plan.micro_batch, plan.num_micro_batches)
+    update_seconds = kind.seconds(work.update)
+    computing = max(0.0, kind.seconds(whole) - update_seconds) / num
+    time = step_time(kind, plan, whole, num)
+    sends = [stage < plan.pp - 1, stage > 0]  # outputs in the forward pass, gradients in the backward pass
+    sending = waiting = 0.0
+    if time is not None and kind.links is not None:
+        messages = [one for one in whole.collectives if one.kind == "message" and one.dimension == MESH["pp"].name]
+        sending = gang_time(kind, kind.links, plan, 0.0, messages, num).exposed_seconds / num
+        waiting = time.exposed_seconds / num - sending
+    recomputes_all = plan.co_shard > 1 or (plan.recompute and not plan.selective)
+    share = FORWARD_SHARE_OF_RECOMPUTE if recomputes_all else FORWARD_SHARE
+    forward, backward = (
+        PassTime(part * computing, part * waiting, sending / sum(sends) if is_sent else 0.0)
+        for part, is_sent in zip((share, 1 - share), sends, strict=True)
+    )
+    return StageStep(forward, backward, update_seconds)

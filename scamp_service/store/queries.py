@@ -54,6 +54,7 @@ REFUSED_TRIALS = (
     .order_by(_trials.c.id)
     .limit(bindparam("limit"))
 )
+PIPELINE = select(schema.comparisons.c.pipeline).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 ALL_LIVE_TRIALS = select_trials().where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
 TRIAL_TOTALS = select(_trials.c.state, func.count()).group_by(_trials.c.state)
 TRIAL_COUNTS = TRIAL_TOTALS.where(_trials.c.study_id == bindparam("study_id"))
@@ -150,7 +151,10 @@ LAST_LOGS = _logs_of_trial.order_by(schema.logs.c.id.desc()).limit(bindparam("li
 BLOB = select(schema.blobs.c.data).where(schema.blobs.c.sha256 == bindparam("sha256"))
 LAST_EVENT = select(func.max(schema.events.c.id))
 CLUSTER = select(schema.cluster.c.state, schema.cluster.c.confirmed_at)
-LEASE = select(schema.leases.c.renewed_at).where(schema.leases.c.name == bindparam("name"))
+_of_lease = schema.leases.c.name == bindparam("name")
+LEASE = select(*(schema.leases.c[name] for name in ("holder", "epoch", "renewals"))).where(_of_lease)
+LEASE_RENEWED_AT = select(schema.leases.c.renewed_at).where(_of_lease, schema.leases.c.holder != "")
+IDENTITY = select(schema.identity.c.name)
 
 
 @cache

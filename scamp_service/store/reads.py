@@ -14,7 +14,7 @@ from estimators.learning import Ending, Run
 from placement.model import Offer
 from scamp_service.errors import NotFound
 from scamp_service.lifecycle import Outcome, TrialState
-from scamp_service.model import Attempt, Event, Json, LogLine, Metric, Refusals, Study, Totals, Trial
+from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Refusals, Study, Totals, Trial
 from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.rows import attempt_of, trial_of
@@ -103,6 +103,15 @@ class Reads:
         """The plans that were compared when the trial was sized last, in that order; empty before that."""
         rows = self._rows(sql.OPTIONS, trial_id=trial_id)
         return list(rows[0][0]) if rows else []
+
+    def pipeline(self, trial_id: int) -> Json | None:
+        """The step of the trial's newest plan, if that has a pipeline (see ``sizing.sizer.pipeline_json``).
+
+        None for other plans, and for trials that were sized before the database kept it.
+        """
+        rows = self._rows(sql.PIPELINE, trial_id=trial_id)
+        step: Json | None = rows[0][0] if rows else None
+        return step
 
     # --- attempts ----------------------------------------------------------------------------------------------
 
@@ -205,9 +214,17 @@ class Reads:
         rows = self._rows(sql.CLUSTER)
         return (rows[0][0], rows[0][1]) if rows else None
 
-    def lease_age(self, name: str, *, now: float) -> float | None:
-        """Seconds since the lease was last renewed; None when nobody has it."""
+    def lease(self, name: str) -> Lease | None:
+        """The lease, which may have no holder; None if there never was one."""
         rows = self._rows(sql.LEASE, name=name)
+        return Lease(*rows[0]) if rows else None
+
+    def lease_age(self, name: str, *, now: float) -> float | None:
+        """Seconds since the lease was last renewed, by the clock of its holder; None when nobody has it.
+
+        It is for people to read: clocks of two hosts differ, and they jump.
+        """
+        rows = self._rows(sql.LEASE_RENEWED_AT, name=name)
         return max(0.0, now - rows[0][0]) if rows else None
 
     def _rows(self, statement: sa.Select[Any], **given: Any) -> Sequence[Any]:

@@ -20,7 +20,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0007"
+REVISION = "0008"
 """The newest migration, which creates the tables below. ``alembic_version`` holds it in an up-to-date database."""
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
@@ -219,6 +219,7 @@ comparisons = Table(
     metadata,
     Column("trial_id", Key, ForeignKey("trials.id"), primary_key=True, autoincrement=False),
     Column("options", JsonText, nullable=False),
+    Column("pipeline", JsonText),
 )
 
 attempts = Table(
@@ -306,6 +307,14 @@ leases = Table(
     metadata,
     Column("name", sa.String(100), primary_key=True),
     Column("holder", Text, nullable=False),
+    Column("epoch", sa.BigInteger, nullable=False),
+    Column("renewals", sa.BigInteger, nullable=False),
     Column("renewed_at", Real, nullable=False),
-    Column("expires_at", Real, nullable=False),
+)
+
+identity = Table(
+    "identity",
+    metadata,
+    Column("id", sa.Integer, CheckConstraint("id = 1", name="ck_identity_one_row"), primary_key=True),
+    Column("name", sa.String(16), nullable=False),
 )

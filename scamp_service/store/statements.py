@@ -95,10 +95,19 @@ INSERT_TRIAL_EVENT = INSERT_EVENT.values(
     **{name: bindparam(name) for name in ("time", "kind", "trial_id", "data")},
 )
 
-LEASE_HOLDER = select(schema.leases.c.holder).where(schema.leases.c.name == bindparam("name"))
-RELEASE_LEASE = sa.delete(schema.leases).where(
-    schema.leases.c.name == bindparam("name"), schema.leases.c.holder == bindparam("holder")
-)
+_L = schema.leases
+_of_lease = sa.and_(_L.c.name == bindparam("_name"), _L.c.epoch == bindparam("_epoch"))
+_held = sa.and_(_of_lease, _L.c.holder == bindparam("_holder"))
+_of_seen = sa.and_(_of_lease, _L.c.renewals == bindparam("_renewals"))
+_renewed_at: dict[str, Any] = {"renewed_at": bindparam("_now")}
+
+TAKE_LEASE = sa.update(_L).where(_of_seen)
+TAKE_LEASE = TAKE_LEASE.values(holder=bindparam("_taker"), epoch=_L.c.epoch + 1, renewals=0, **_renewed_at)
+TAKE_LEASE = TAKE_LEASE.returning(_L.c.epoch)
+RENEW_LEASE = sa.update(_L).where(_held).values(renewals=_L.c.renewals + 1, **_renewed_at).returning(_L.c.renewals)
+RELEASE_LEASE = sa.update(_L).where(_held).values(holder="")
+HOLDS_LEASE = select(_L.c.epoch).where(_held).with_for_update(read=True)
+"""On PostgreSQL nobody can take the lease before this transaction has ended. SQLite has one writer anyway."""
 
 
 @cache
@@ -143,16 +152,3 @@ def replace(is_sqlite: bool, table: sa.Table, key: str) -> Any:
     statement = _insert(is_sqlite, table)
     others = {column.name: statement.excluded[column.name] for column in table.c if column.name != key}
     return statement.on_conflict_do_update(index_elements=[key], set_=others)
-
-
-@cache
-def take_lease(is_sqlite: bool) -> Any:
-    """INSERT or UPDATE that takes or renews a lease. One statement, so that the database decides between two takers."""
-    held, statement = schema.leases.c, _insert(is_sqlite, schema.leases)
-    wanted = statement.excluded
-    seconds = wanted.expires_at - wanted.renewed_at
-    renews = sa.and_(held.holder == wanted.holder, held.renewed_at <= bindparam("_fresh", type_=schema.Real))
-    free = sa.or_(held.expires_at <= wanted.renewed_at, held.renewed_at > wanted.renewed_at + seconds)
-    values = {name: wanted[name] for name in ("holder", "renewed_at", "expires_at")}
-    statement = statement.on_conflict_do_update(index_elements=["name"], set_=values, where=sa.or_(renews, free))
-    return statement.returning(held.holder)

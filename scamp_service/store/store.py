@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from scamp_service.errors import Conflict, InvalidInput
+from scamp_service.errors import Conflict, Deposed, InvalidInput
 from scamp_service.lifecycle import (
     ATTEMPT_MOVES,
     LIVE_STUDIES,
@@ -28,8 +32,8 @@ from scamp_service.lifecycle import (
     StudyState,
     TrialState,
 )
-from scamp_service.model import Attempt, Json, LogLine, Metric, Sized, Study
-from scamp_service.store import schema
+from scamp_service.model import Attempt, Json, Lease, LogLine, Metric, Sized, Study
+from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
 from scamp_service.store.reads import Reads
@@ -48,6 +52,7 @@ class Store(Reads):
         other, and ``Unavailable`` when the database cannot be reached or was written by a newer version of ScaMP.
         """
         super().__init__(Database(url))
+        self._fence: Json = {}
 
     def close(self) -> None:
         """Close all connections to the database."""
@@ -72,7 +77,7 @@ class Store(Reads):
             "idempotency_key": idempotency_key,
             "body_sha256": _body_sha256(spec, code),
         }
-        with self._database.write() as connection:
+        with self._write() as connection:
             if code is not None and not connection.execute(sql.HAS_BLOB, {"sha256": code}).first():
                 raise InvalidInput(f"no files with sha256 {code} are stored; upload them before the study")
             study_id = connection.execute(
@@ -97,7 +102,7 @@ class Store(Reads):
         changes: dict[str, Any] = {"_state": to, "_reason": reason}
         if to not in LIVE_STUDIES:
             changes["_finished_at"] = now
-        with self._database.write() as connection:
+        with self._write() as connection:
             statement = sql.move_study(legal, to not in LIVE_STUDIES)
             moved = connection.execute(statement, {"_id": study_id, **changes}).first()
             if moved:
@@ -110,7 +115,7 @@ class Store(Reads):
         """Insert (number, params) as WAITING trials, and return how many are new. Existing numbers are not changed."""
         new: list[dict[str, Any]] = []
         insert = self._insert_new(schema.trials, "study_id", "number", returns="id")
-        with self._database.write() as connection:
+        with self._write() as connection:
             for number, params in candidates:
                 row = {"study_id": study_id, "number": number, "params": params}
                 row |= {"state": TrialState.WAITING, "created_at": now}
@@ -147,11 +152,11 @@ class Store(Reads):
             if to not in LIVE_TRIALS or expected not in LIVE_TRIALS:
                 changes["finished_at"] = None if to in LIVE_TRIALS else now
         given = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
-        with self._database.write() as connection:
+        with self._write() as connection:
             moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
             if moved:
-                if sized and sized.options:
-                    row = {"trial_id": trial_id, "options": sized.options}
+                if sized:
+                    row = {"trial_id": trial_id, "options": sized.options, "pipeline": sized.pipeline}
                     connection.execute(self._replace(schema.comparisons, "trial_id"), row)
                 self._emit_trial(connection, trial_id, moved, now)
         return moved is not None
@@ -166,7 +171,7 @@ class Store(Reads):
         """
         trial_id, now, row = attempt.trial_id, attempt.created_at, attempt_columns(attempt)
         begin = {"_id": trial_id, "_attempt": attempt.attempt, "_before": attempt.attempt - 1, "_now": now}
-        with self._database.write() as connection:
+        with self._write() as connection:
             begun = connection.execute(sql.BEGIN_TRIAL, {**begin, "_reason": attempt.placement_reason}).first()
             if begun:
                 connection.execute(sql.INSERT_ATTEMPT, row)
@@ -197,7 +202,7 @@ class Store(Reads):
         if to not in OPEN_ATTEMPTS:
             changes["ended_at"] = now
         given = {"_trial_id": trial_id, "_attempt": attempt, **_underscored(changes)}
-        with self._database.write() as connection:
+        with self._write() as connection:
             moved = connection.execute(sql.move_attempt(legal, tuple(sorted(changes))), given).first()
             if moved:
                 self._emit_attempt(connection, trial_id, attempt, moved, now)
@@ -208,7 +213,7 @@ class Store(Reads):
     def report_started(self, trial_id: int, attempt: int, token: str, *, now: float) -> bool:
         """Move the attempt from STARTING to RUNNING. Also True when it is already RUNNING."""
         given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
-        with self._database.write() as connection:
+        with self._write() as connection:
             started = connection.execute(sql.START, {**given, "_started_at": now}).first()
             if started:
                 self._emit_attempt(connection, trial_id, attempt, started, now)
@@ -249,7 +254,7 @@ class Store(Reads):
             "_measured_step_seconds": step_seconds,
             "_timed_steps": timed_steps,
         }
-        with self._database.write() as connection:
+        with self._write() as connection:
             newest = connection.execute(sql.REPORT, {**given, **progress}).first()
             if newest is None:
                 return False
@@ -277,7 +282,7 @@ class Store(Reads):
         True for any report with the attempt's token while it is open, and for a repeated report of the same outcome.
         """
         given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
-        with self._database.write() as connection:
+        with self._write() as connection:
             first = connection.execute(sql.END, {**given, "_outcome": outcome, "_detail": detail}).first()
             if first:
                 self._emit_attempt(connection, trial_id, attempt, first, now)
@@ -298,7 +303,7 @@ class Store(Reads):
         with self._database.read() as connection:
             if connection.execute(sql.HAS_BLOB, {"sha256": sha256}).first():
                 return sha256
-        with self._database.write() as connection:
+        with self._write() as connection:
             connection.execute(self._insert_new(schema.blobs, "sha256"), {"sha256": sha256, "data": data})
         return sha256
 
@@ -311,32 +316,58 @@ class Store(Reads):
         changed = known is None or schema.dump_json(known[0]) != schema.dump_json(state)
         if known and not changed and abs(now - known[1]) < 1.0:
             return
-        with self._database.write() as connection:
+        with self._write() as connection:
             row = {"id": 1, "state": state, "confirmed_at": now}
             connection.execute(self._replace(schema.cluster, "id"), row)
             if changed:
                 self._emit(connection, "cluster", state, now)
 
-    def acquire_lease(self, name: str, holder: str, seconds: float, *, now: float) -> bool:
-        """Take or renew a lease. True when ``holder`` now has it, for 0.9 to 1 × ``seconds``.
+    # --- who leads ---------------------------------------------------------------------------------------------
 
-        A renewal within the first tenth of the lease is not written, so that an idle controller spares the disk. A
-        lease that was renewed more than ``seconds`` in the future (a clock was set back) is free, like an expired one.
-        Otherwise a dead holder would block the others.
-        """
-        given = {"name": name, "holder": holder, "renewed_at": now, "expires_at": now + seconds}
+    def take_lease(self, name: str, holder: str, seen: Lease | None, *, now: float) -> Lease | None:
+        """Make ``holder`` the holder of a lease, unless it was taken or renewed since it was ``seen``: then None."""
         with self._database.write() as connection:
-            taken = connection.execute(sql.take_lease(self._database.sqlite), {**given, "_fresh": now - seconds / 10})
-            if taken.first():
-                return True
-            return connection.execute(sql.LEASE_HOLDER, {"name": name}).scalar() == holder
+            if seen is None:
+                row = {"name": name, "holder": holder, "epoch": 1, "renewals": 0, "renewed_at": now}
+                epoch = connection.execute(self._insert_new(schema.leases, "name", returns="epoch"), row).scalar()
+            else:
+                given = {"_name": name, "_epoch": seen.epoch, "_renewals": seen.renewals}
+                epoch = connection.execute(sql.TAKE_LEASE, {**given, "_taker": holder, "_now": now}).scalar()
+        return Lease(holder, epoch, 0) if epoch is not None else None
 
-    def release_lease(self, name: str, holder: str) -> None:
-        """Give up a lease; no effect when another holder has it."""
+    def renew_lease(self, name: str, lease: Lease, *, now: float) -> Lease | None:
+        """The lease, renewed; None if its holder has lost it."""
         with self._database.write() as connection:
-            connection.execute(sql.RELEASE_LEASE, {"name": name, "holder": holder})
+            renewals = connection.execute(sql.RENEW_LEASE, {**_held(name, lease), "_now": now}).scalar()
+        return replace(lease, renewals=renewals) if renewals is not None else None
+
+    def release_lease(self, name: str, lease: Lease) -> None:
+        """Give up a lease; no effect when its holder has lost it."""
+        with self._database.write() as connection:
+            connection.execute(sql.RELEASE_LEASE, _held(name, lease))
+
+    def fenced(self, name: str, lease: Lease) -> Store:
+        """This store for the holder of a lease: each of its writes raises ``Deposed`` once another one has taken it."""
+        fenced = copy(self)
+        fenced._fence = _held(name, lease)
+        return fenced
+
+    def identity(self) -> str:
+        """The name of this database, eight random letters and digits: no other one has it."""
+        with self._database.write() as connection:
+            row = {"id": 1, "name": secrets.token_hex(4)}
+            connection.execute(self._insert_new(schema.identity, "id"), row)
+            return str(connection.execute(queries.IDENTITY).scalar_one())
 
     # --- within a transaction --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _write(self) -> Iterator[sa.Connection]:
+        """One transaction. Raises ``Deposed`` if this store is fenced and the lease has another holder."""
+        with self._database.write() as connection:
+            if self._fence and connection.execute(sql.HOLDS_LEASE, self._fence).first() is None:
+                raise Deposed("another controller leads now")
+            yield connection
 
     def _insert_metrics(self, connection: sa.Connection, rows: Sequence[Metric]) -> bool:
         """Insert the rows that are new; True if any was."""
@@ -425,6 +456,10 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _held(name: str, lease: Lease) -> dict[str, Any]:
+    return {"_name": name, "_epoch": lease.epoch, "_holder": lease.holder}
 
 
 def _picked(values: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, expect
 from api.app import create_app
 from api.dashboard import STATIC, static_version
 from estimators.model import MIB, Plan
+from placement.planning.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Json, LogLine, Metric, Study
 from scamp_service.settings import Settings
@@ -155,7 +156,7 @@ def fill(store: Store) -> None:
     fill.plan(ids[8], two, 66, "waits for 69 MiB on 2 devices at once: node-a/1 has 96 free, node-b/0 comes next")
     _fail(fill)
     store.record_cluster({"status": "ready", "detail": "", "devices": DEVICES}, now=time.time())
-    assert store.acquire_lease("controller", "test", 3600.0, now=time.time())
+    assert store.take_lease("controller", "test", None, now=time.time())
 
 
 def _fail(fill: Filler) -> None:
@@ -591,6 +592,69 @@ def test_a_plan_on_any_axis_is_shown_with_its_ranks_and_batch(open_page: Callabl
     waiting = open_page("/cluster").locator("#waiting tr", has_text="axes")
     expect(waiting.locator("td").nth(3)).to_have_text("4")
     fill.end(runs, 1, Outcome.DONE)
+
+
+def plan_pipeline(fill: Filler, num_micro_batches: int = 4) -> int:
+    """A waiting trial with a pipeline of two stages, each of two ranks."""
+    (trial,) = fill.ids(fill.study("pipeline", [{"depth": 2, "lr": 0.001}], trials=1))
+    first = StageStep(PassTime(0.010, sending_seconds=0.002), PassTime(0.020), 0.001, 40 * MIB, 5 * MIB, 2 * MIB)
+    last = StageStep(PassTime(0.010), PassTime(0.020, sending_seconds=0.002), 0.001, 40 * MIB, 5 * MIB, 2 * MIB)
+    step = PipelineStep(Plan(4, num_micro_batches, pp=2, dp_shard=2), (first, last))
+    pipeline = {"step": step.to_json(), "unit": "s", "communicates": True, "offered_mib": 96}
+    known = replace(sized(step.plan), pipeline=pipeline)
+    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", family="vit")
+    return trial
+
+
+@pytest.mark.browser
+def test_a_trial_draws_a_step_of_its_pipeline(open_page: Callable[..., Page], store: Store) -> None:
+    fill = Filler(store)
+    trial = plan_pipeline(fill)
+    page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
+    step = page.locator("#timeline svg.step")
+    expect(page.locator("#timeline-aside")).to_have_text("predicted 161 ms · 20 % bubble · 5.0 % communication")
+    expect(
+        page.get_by_role("img", name="One optimizer step of a pipeline of 2 stages and 4 micro-batches")
+    ).to_be_visible()
+    expect(step.locator("desc")).to_contain_text("Stage 0 on ranks 0, 2: at most 52 MiB; the device offers 96 MiB")
+    expect(page.locator("#timeline .names span")).to_have_text(
+        ["Stage 0", "Stage 1", "Memory held", "Stage 052 MiB of 96 MiB", "Stage 147 MiB of 96 MiB"]
+    )
+    for kind, num in [("forward", 8), ("backward", 8), ("update", 2)]:
+        expect(step.locator(f".pass.{kind}")).to_have_count(num)
+    expect(step.locator(".pass.forward text").first).to_have_text("0")
+    expect(step.locator(".pass .sending")).to_have_count(8)
+    expect(step.locator(".message")).to_have_count(8)
+    expect(step.locator(".memory .limit")).to_have_count(2)
+    title = step.locator(".pass.forward title").first
+    expect(title).to_have_text(
+        "Forward pass of micro-batch 0 on stage 0\n0 ms to 12 ms, 12 ms long\ncommunicates for the last 2 ms of it"
+    )
+    again = sized(Plan(8, 2, dp_shard=2))
+    fill.move(trial, T.QUEUED, 0, T.QUEUED, sized=again, reason="planned anew")
+    expect(page.locator("#timeline-card")).to_be_hidden()
+
+
+@pytest.mark.browser
+def test_a_long_step_scrolls_in_its_figure_and_the_page_does_not(open_page: Callable[..., Page], store: Store) -> None:
+    trial = plan_pipeline(Filler(store), num_micro_batches=16)
+    page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
+    plot = page.locator("#timeline .plot")
+    expect(plot).to_be_visible()
+    assert plot.evaluate("e => e.scrollWidth <= e.clientWidth"), "a wide window shows all of it"
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(page.locator("#timeline .names")).to_be_visible()
+    page.wait_for_function("() => { const e = document.querySelector('.plot'); return e.scrollWidth > e.clientWidth; }")
+    assert page.locator("html").evaluate("e => e.scrollWidth") <= 390
+    narrowest = "e => Math.min(...[...e.querySelectorAll('.pass.forward .box')].map(b => b.getBBox().width))"
+    assert page.locator("#timeline svg.step").evaluate(narrowest) >= 9.5
+
+
+@pytest.mark.browser
+def test_a_trial_without_a_pipeline_has_no_empty_figure(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1/trials/5")
+    expect(page.locator("#plan")).to_contain_text("FSDP over 2 ranks")
+    expect(page.locator("#timeline-card")).to_be_hidden()
 
 
 @pytest.mark.browser

@@ -79,6 +79,7 @@ def test_lists_come_whole_whatever_the_page(service: tuple[Client, Store], monke
     assert [trial["number"] for trial in client.trials(study.id, states=("WAITING",))] == [2, 3, 4]
     assert [row["step"] for row in client.metrics(study.id, 0)] == [10, 20, 30]
     assert client.trial(study.id, 0)["attempts"][0]["outcome"] == "DONE"
+    assert client.timeline(study.id, 0) is None, "its plan has no pipeline"
     assert [peaks["attempts"][0]["measured_bytes"] for peaks in client.peaks(study.id)] == [2 * 2**20]
     assert client.learned(study.id) == []
     running = store.trials(study.id)[1].id

@@ -14,8 +14,9 @@ from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Json
 from scamp_service.store.store import Store
 from scamp_service.store.summary import prediction_errors_pct
-from tests.simulation import NO_FAULTS, Faults, Simulation
+from tests.simulation import Faults, Simulation, no_faults
 
+NO_FAULTS = no_faults()
 TRIALS = 16
 ONE_STUDY = 2  # a seed
 
@@ -28,6 +29,9 @@ class Forgetful:
 
     def __getattr__(self, name: str) -> Any:
         return (lambda family, num_trials: []) if name == "family_runs" else getattr(self._store, name)
+
+    def fenced(self, *lease: Any) -> Forgetful:
+        return Forgetful(self._store.fenced(*lease))
 
 
 class HiddenMemory(Simulation):
@@ -52,7 +56,7 @@ class HiddenMemory(Simulation):
         self.fixed, self.max_concurrent, self.trials, self.ranks = fixed, max_concurrent, trials, ranks
         super().__init__(store, ONE_STUDY, faults)
         if after:  # what it has seen is checked at the end of this one, too
-            self.executor.completed, self.executor.acknowledged = after.executor.completed, after.executor.acknowledged
+            self.world.completed, self.world.acknowledged = after.world.completed, after.world.acknowledged
         self.run()
 
     def spec(self, number: int) -> Json:

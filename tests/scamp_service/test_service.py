@@ -207,11 +207,37 @@ def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(
     assert again[0] > trial["attempts"][0]["checkpoint_step"], "it resumes from its checkpoint"
 
 
-def test_a_service_that_ends_leaves_no_process(services: list[Served]) -> None:
+@pytest.mark.parametrize(("words", "patience"), [("scamp_service controller", 60), ("-m api", 90)])
+def test_a_process_that_freezes_is_replaced_and_nothing_is_lost(
+    services: list[Served], words: str, patience: float
+) -> None:
     service = services[-1]
+    watched = Watched(service, study(SMALL, trials=2, steps=100))
+    until(lambda: watched.trains_on(1), "a gang that reports")
+    (frozen,) = service.pids(words)
+    os.kill(frozen, signal.SIGSTOP)
+    until(lambda: frozen not in service.pids(words), "its end", patience)
+    until(watched.finished, "the end of the study")
+    assert {trial["num_lost"] for trial in watched.check()} == {0}
+
+
+def test_a_service_that_ends_leaves_no_process_and_the_next_one_goes_on_at_no_cost(
+    data_dir: Path, services: list[Served]
+) -> None:
+    service = services[-1]
+    watched = Watched(service, study(SMALL, trials=1, steps=150))
+    until(lambda: any(a["checkpoint_step"] > 0 for a in watched.attempts()), "a first checkpoint")
     ranks = service.pids("ray::Rank")
     assert service.stop() == 0
     assert ranks and service.pids() == [], "something is left behind"
+    services.append(Served(data_dir, **CLUSTER))
+    watched.service = services[-1]
+    until(watched.finished, "the end of the study")
+    (trial,) = watched.trials()
+    attempts = watched.service.client.trial(trial["study_id"], 0)["attempts"]
+    assert [attempt["outcome"] for attempt in attempts] == ["STOPPED", "DONE"]
+    assert (trial["num_lost"], trial["step"]) == (0, 150)
+    assert watched.service.stop() == 0 and watched.service.pids() == []
 
 
 def kill(service: Served, words: str) -> None:

@@ -7,11 +7,11 @@ from tests.processes import ROOT
 
 LOADED = """
 import sys
-from workloads.protocol import Chain, Spatial, Split, Workload
+from workloads.protocol import Chain, Spatial, Split, Workload, hints
 print(*sorted(name for name in sys.modules if name.startswith("workloads.")))
 """
 
 
 def test_what_a_users_file_imports_brings_no_mechanism_along() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert (done.stdout.split(), done.stderr) == (["workloads.protocol"], "")
+    assert (done.stdout.split(), done.stderr) == (["workloads.hints", "workloads.protocol"], "")

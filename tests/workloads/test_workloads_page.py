@@ -4,14 +4,24 @@ import re
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from estimators.axes import Spread
 from estimators.model import Plan
+from workloads.loading import load_workload
+from workloads.parallel.divisions import divisions_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "workloads.md"
 
 
+def code(file: str) -> str:
+    blocks: list[str] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (found,) = (block for block in blocks if file in block.splitlines()[0])
+    return found
+
+
 def test_the_example_on_the_page_trains_and_learns_on_two_ranks(ranks: Any, tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (tmp_path / "spirals.py").write_text(code)
+    (tmp_path / "spirals.py").write_text(code("spirals.py"))
     curve = ranks.curve(
         Plan(50, dp_shard=2, recompute=True),
         steps=100,
@@ -22,3 +32,13 @@ def test_the_example_on_the_page_trains_and_learns_on_two_ranks(ranks: Any, tmp_
         metric="accuracy",
     )
     assert curve[-1][1]["accuracy"] > 0.75  # chance is a third
+
+
+def test_the_three_hints_on_the_page_ask_for_the_plan_that_it_describes(tmp_path: Path) -> None:
+    (tmp_path / "hinted_gpt.py").write_text(code("hinted_gpt.py"))
+    workload = load_workload("hinted_gpt.py:HintedGpt", tmp_path)({})
+    model = workload.build_model()
+    asked = divisions_of(model, workload.blocks(model), workload.train_batch(torch.arange(1))).constraints
+    assert asked.allow(Spread(dp_shard=2, pp=2, tp=2)) and asked.least_ranks == 8
+    assert not any(asked.allow(way) for way in (Spread(), Spread(dp_shard=8), Spread(dp_shard=4, tp=2)))
+    assert [number for number in (2, 4, 8) if asked.allow_micro_batches(number)] == [4]

@@ -1,8 +1,12 @@
-"""Finds out how a model says that it can be divided. Whether a division also works is seen when it is traced."""
+"""Finds out how a model says that it can be divided, and how its hints say that it must be divided.
+
+Whether a division also works is seen when it is traced.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import gcd
 
 from torch import nn
@@ -10,23 +14,26 @@ from torch.utils._pytree import tree_leaves
 
 from estimators.model import Divisions
 from workloads.parallel.chain import shares_its_ends
+from workloads.parallel.constraints import constraints_of
 from workloads.protocol import Batch, Chain, Spatial, Split
 
 
 def divisions_of(model: nn.Module, blocks: Sequence[nn.Module], batch: Batch) -> Divisions:
     """How ``model`` can be divided, from its ``Chain``, the ``Split`` of its ``blocks``, and its ``Spatial``.
 
-    ``batch`` is any batch of samples, whose sizes decide into how many slabs they can be divided.
+    ``batch`` is any batch of samples, whose sizes decide into how many slabs they can be divided. Raises
+    ``Contradiction`` for hints that exclude each other, or that the model cannot obey.
     """
     splits = [split for block in blocks if isinstance(split := getattr(block, "split", None), Split)]
     if len(splits) < len(blocks):
         splits = []
-    return Divisions(
+    found = Divisions(
         most_parts=gcd(*(split.most_parts for split in splits)) or 1,
         in_parts=bool(splits) and all(split.branches for split in splits),
         most_stages=len(model.blocks) if isinstance(model, Chain) and not shares_its_ends(model) else 1,
         most_slabs=_most_slabs(model, batch),
     )
+    return replace(found, constraints=constraints_of(model, blocks, found))
 
 
 def _most_slabs(model: nn.Module, batch: Batch) -> int:

@@ -14,6 +14,7 @@ from estimators.model import Layout
 from estimators.tracing.session import Recipe
 from estimators.tracing.tracer import examples, trace, trace_peak
 from workloads.archive import ArchiveError, unpack_code
+from workloads.hints import Contradiction
 from workloads.loading import WorkloadError, load_estimable, load_workload
 from workloads.protocol import Workload
 from workloads.refusals import explain
@@ -38,15 +39,16 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
 
     ``on_cuda`` asks for the step as it runs on CUDA. User files come as a zip, ``code_zip``, with the folder to unpack
     it into, ``code_dir``; both are null for a built-in workload. An error is of kind ``params`` where the workload
-    refuses the parameters (``ValueError`` in its constructor): the candidate makes no sense. It is of kind ``host``
-    where the host failed, such as by a full disk. Every other error is of kind ``workload``: the workload is at fault.
+    refuses the parameters (``ValueError`` in its constructor), or the hints in its model contradict each other: the
+    candidate makes no sense. It is of kind ``host`` where the host failed, such as by a full disk. Every other error is
+    of kind ``workload``: the workload is at fault.
     """
     code_dir = Path(request["code_dir"]) if request["code_dir"] else None
     try:
         if code_dir is not None:
             unpack_code(Path(request["code_zip"]).read_bytes(), code_dir)
         return _ASKED[request["ask"]](request, code_dir)
-    except _RefusedParams as error:
+    except (_RefusedParams, Contradiction) as error:
         return error_answer("params", str(error))
     except (ArchiveError, WorkloadError) as error:
         return error_answer("workload", str(error))

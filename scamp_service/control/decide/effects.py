@@ -78,3 +78,16 @@ class FinishStudy:
 
 
 Effect = MoveTrial | MoveAttempt | Begin | Launch | StopGang | Size | Propose | FinishStudy
+
+
+def study_of(effect: Effect) -> int:
+    """Id of the study that an effect concerns; 0 for one that names only an attempt."""
+    match effect:
+        case MoveTrial(trial=trial) | Size(trial=trial):
+            return trial.study_id
+        case Begin(order=order) | Launch(order=order):
+            return order.study_id
+        case Propose(study_id=study_id) | FinishStudy(study_id=study_id):
+            return study_id
+        case MoveAttempt() | StopGang():
+            return 0

@@ -33,7 +33,7 @@ def follow_attempts(s: Snapshot) -> Iterator[Effect]:
 
 def _tear_down(s: Snapshot, attempt: Attempt) -> Iterator[Effect]:
     """Stop an attempt that its trial no longer runs. It ends, and frees its memory, once its ranks are gone."""
-    if attempt.key in s.gangs:
+    if s.may_hold_memory(attempt):
         if attempt.state is not AttemptState.STOPPING:
             yield MoveAttempt(attempt, AttemptState.STOPPING, {})
         yield StopGang(attempt.key, "its trial no longer runs this attempt")
@@ -61,24 +61,31 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield run_later(s.now, trial, attempt)
         case Outcome.ERROR:
             yield MoveTrial(trial, TrialState.FAILED, {"reason": attempt.detail})
-        case Outcome.STOPPED | Outcome.LOST:
-            yield _retry(study, trial, attempt.detail or "its ranks stopped by themselves")
+        case Outcome.STOPPED:
+            reason = "will run again from its last checkpoint: its ranks were stopped in order, with the service"
+            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
+        case Outcome.LOST:
+            yield _retry(study, trial, attempt.detail or "its ranks disappeared")
         case None if study.state is not StudyState.RUNNING:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
         case None if gang is not None and gang.state is not GangState.ALIVE:
-            yield from _lose(study, trial, attempt, gang.detail or "a rank died")
+            yield _lose(attempt, gang.detail or "a rank died")
         case None if gang is not None:
             yield from _judge(s, study, trial)
+        case None if s.may_hold_memory(attempt):
+            return  # its gang is known once all ranks have answered, or are gone
         case None if attempt.state is AttemptState.STARTING and s.now < attempt.created_at + LAUNCH_PATIENCE_SECONDS:
             yield Launch(order_for(s, trial, attempt))
         case None:
-            yield from _lose(study, trial, attempt, "all its ranks disappeared")
+            yield _lose(attempt, "all its ranks disappeared")
 
 
-def _lose(study: StudyRules, trial: Trial, attempt: Attempt, why: str) -> Iterator[Effect]:
-    """Record that an attempt was lost, and run its trial again."""
-    yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.LOST, "detail": why})
-    yield _retry(study, trial, why)
+def _lose(attempt: Attempt, why: str) -> Effect:
+    """Record that an attempt was lost, unless its ranks have reported another outcome since the snapshot was read.
+
+    The trial follows in the next cycle, by the outcome that is stored then.
+    """
+    return MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.LOST, "detail": why})
 
 
 def _retry(study: StudyRules, trial: Trial, why: str) -> Effect:

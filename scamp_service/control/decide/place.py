@@ -42,7 +42,8 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     fair = _fair_order(s, queued)
     by_gang = {_gang(trial).id: trial for trial in fair}
     queue = [Queued(_gang(trial), trial.passed_over, arrival=trial.id) for trial in fair]
-    ledger = ledger_of(s.cluster, s.attempts, s.max_gangs_per_device)
+    offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
+    ledger = ledger_of(offered, s.attempts, s.max_gangs_per_device)
     placements, waits = pack(queue, ledger)
     for placement in placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed

@@ -70,6 +70,8 @@ class Snapshot:
     attempts: Sequence[Attempt]
     gangs: Mapping[str, GangStatus]
     cluster: Cluster
+    silent: frozenset[str] = frozenset()  # devices on which a process does not answer
+    closed: frozenset[str] = frozenset()  # devices on which no gang may be placed now
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
     rungs: Mapping[int, Mapping[int, Mapping[int, float]]] = field(default_factory=dict)  # study → step → trial → value
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
@@ -78,6 +80,10 @@ class Snapshot:
     refusals: Sequence[Refusals] = ()  # INFEASIBLE trials of running studies
     refused: Sequence[Trial] = ()  # some of them, for which the cluster now offers more than when this was found
     max_gangs_per_device: int = 4
+
+    def may_hold_memory(self, attempt: Attempt) -> bool:
+        """Whether a process of this attempt may still exist."""
+        return attempt.key in self.gangs or not self.silent.isdisjoint(attempt.devices)
 
     @property
     def num_competing(self) -> int:

@@ -20,7 +20,7 @@ def test_the_cluster_is_starting_until_a_controller_reports(api: InProcess) -> N
 def test_the_cluster_shows_devices_filled_by_gangs_and_who_waits(api: InProcess) -> None:
     study = fill(api.store)
     now = time.time()
-    api.store.acquire_lease("controller", "c", 10, now=now)
+    api.store.take_lease("controller", "c", None, now=now)
     api.store.record_cluster({"status": "ready", "detail": "", "devices": [DEVICE]}, now=now)
     view = api.get("/v1/cluster").json()
     assert (view["status"], view["controller_alive"]) == ("ready", True)
@@ -34,7 +34,7 @@ def test_the_cluster_shows_devices_filled_by_gangs_and_who_waits(api: InProcess)
 
 def test_the_cluster_is_starting_again_when_the_controller_falls_silent(api: InProcess) -> None:
     long_ago = time.time() - 60
-    api.store.acquire_lease("controller", "c", 10, now=long_ago)
+    api.store.take_lease("controller", "c", None, now=long_ago)
     api.store.record_cluster({"status": "ready", "detail": "", "devices": [DEVICE]}, now=long_ago)
     view = api.get("/v1/cluster").json()
     assert (view["status"], view["controller_alive"]) == ("starting", False)

@@ -14,9 +14,9 @@ def test_ready_needs_a_controller_that_holds_the_lease(api: InProcess) -> None:
     assert api.get("/healthz").json() == {"status": "ok"}
     answer = api.get("/readyz")
     assert (answer.status_code, answer.json()["controller"]) == (503, "no controller holds the lease")
-    api.store.acquire_lease("controller", "c", 10, now=time.time() - 30)
+    first = api.store.take_lease("controller", "c", None, now=time.time() - 30)
     assert "silent for 30 s" in api.get("/readyz").json()["controller"]
-    api.store.acquire_lease("controller", "c", 10, now=time.time())
+    assert first and api.store.renew_lease("controller", first, now=time.time())
     answer = api.get("/readyz")
     assert answer.status_code == 200
     assert answer.json() == {"status": "ready", "database": "ok", "controller": "ok"}

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from estimators.model import Plan
+from placement.planning.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import LogLine, Metric
 from tests.serving import DEVICE, SECRET, InProcess, fill
@@ -66,6 +67,50 @@ def test_a_trial_comes_with_the_plans_that_were_compared_for_it(api: InProcess) 
     assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
     assert api.get(path).json()["options"] == [option]
     assert "options" not in api.get(f"/v1/studies/{study.id}/trials").json()["items"][2]
+
+
+def test_a_trial_with_a_pipeline_has_the_timeline_of_a_step(api: InProcess) -> None:
+    study = fill(api.store, num_trials=4)
+    waiting = api.store.trials(study.id)[2]
+    path = f"/v1/studies/{study.id}/trials/2/timeline"
+    answer = api.get(path)
+    assert (answer.status_code, answer.json()) == (200, None)
+    first = StageStep(PassTime(1.0, sending_seconds=0.5), PassTime(2.0), 0.25, 100, 10, 1)
+    last = StageStep(PassTime(1.0), PassTime(2.0, sending_seconds=0.5), 0.25, 100, 10, 1)
+    step = PipelineStep(Plan(1, 3, pp=2, dp_shard=2), (first, last), cores=2.0)
+    pipeline = {"step": step.to_json(), "unit": "s", "communicates": True, "offered_mib": 96}
+    known = replace(sized(step.plan), pipeline=pipeline)
+    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
+    told = api.get(path).json()
+    assert (told["unit"], told["makespan"], told["num_micro_batches"]) == ("s", step.seconds, 3)
+    assert (told["cores"], told["offered_bytes"]) == (2.0, 96 * 2**20)
+    timeline = step.timeline()
+    assert told["bubble_share"] == timeline.bubble_share and told["communication_share"] > 0
+    row = told["rows"][0]
+    assert (row["stage"], row["ranks"], row["peak_bytes"]) == (0, [0, 2], 121)
+    assert row["passes"][0] == {
+        "kind": "forward", "micro_batch": 0, "start": 0.0, "end": 1.5, "communicating_from": 1.0,
+    }  # fmt: skip
+    assert (row["passes"][-1]["kind"], row["passes"][-1]["micro_batch"]) == ("update", None)
+    assert row["memory"][0] == [0.0, 111] and row["memory"][-1][1] == 100
+    assert row["waits"] == [list(wait) for wait in timeline.waits(timeline.rows[0])] != []
+    assert told["messages"][0] == {"sender": 0, "receiver": 1, "micro_batch": 0, "start": 1.0, "end": 1.5}
+    again = replace(sized(), pipeline=None)
+    assert api.store.move_trial(waiting.id, TrialState.QUEUED, 0, TrialState.QUEUED, now=2.0, sized=again)
+    assert api.get(path).json() is None, "the new plan has no pipeline"
+
+
+def test_a_timeline_says_what_is_not_known_of_its_devices(api: InProcess) -> None:
+    study = fill(api.store, num_trials=4)
+    waiting = api.store.trials(study.id)[2]
+    stage = StageStep(PassTime(1e9), PassTime(2e9), 0.0)
+    step = PipelineStep(Plan(1, 2, pp=2), (stage, stage), cores=8.0)
+    pipeline = {"step": step.to_json(), "unit": "FLOP", "communicates": False, "offered_mib": None}
+    known = replace(sized(step.plan), pipeline=pipeline)
+    assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
+    told = api.get(f"/v1/studies/{study.id}/trials/2/timeline").json()
+    names = ("unit", "communication_share", "offered_bytes", "cores")
+    assert [told[name] for name in names] == ["FLOP", None, None, None]
 
 
 def test_peaks_are_told_by_attempt_and_an_out_of_memory_is_a_lower_bound(api: InProcess) -> None:
@@ -153,6 +198,7 @@ def test_logs_are_read_on_from_a_line_or_from_the_end(api: InProcess) -> None:
     [
         "/v1/studies/1", "/v1/studies/0", "/v1/studies/x", "/v1/studies/99999999999999999999", "/v1/studies/1/trials",
         "/v1/studies/1/trials/0", "/v1/studies/1/trials/-1", "/v1/studies/1/trials/0/logs", "/v1/studies/1/peaks",
+        "/v1/studies/1/trials/0/timeline",
         "/v1/studies/1/learned", "/v1/nothing", "/studies/x",
         "/static/x/../../../etc/passwd", "/%00", "/v1/studies/%F0%9F%98%80",
     ],

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimators.constraints import Constraints, Limit, Name
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Rate
-from estimators.model import MIB, Layout, Plan
+from estimators.model import MIB, Divisions, Layout, Plan
 from estimators.peaks.envelope import Envelope, Line
 from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
@@ -266,6 +267,20 @@ def test_where_no_pipeline_is_possible_there_is_none(
     made: tuple[tuple[Unit, ...], ModelProfile], count: int, batch: int
 ) -> None:
     assert listed(made, count, batch=batch) == []
+
+
+def hinted(*limits: tuple[Name, int, int | None]) -> tuple[tuple[Unit, ...], ModelProfile]:
+    units, profile = EVEN
+    found = tuple(Limit(name, least, most, "hint", "here") for name, least, most in limits)
+    return units, replace(profile, divisions=Divisions(constraints=Constraints(found)))
+
+
+def test_hints_limit_the_stages_and_the_micro_batches() -> None:
+    assert {one.schedule.num_ranks for one in listed(hinted(("pp", 4, 4)), 8)} == {4}
+    for num in (2, 4, 32):
+        found = listed(hinted(("pp", 2, None), ("micro_batches", num, num)), 2)
+        assert {one.schedule.num_micro_batches for one in found} == {num}
+    assert listed(hinted(("shares", 2, None)), 4) == listed(hinted(("tp", 2, None)), 4) == []
 
 
 def test_fewer_blocks_than_stages_leave_schedules_out() -> None:

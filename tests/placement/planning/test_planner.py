@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.axes import Spread
+from estimators.constraints import Constraints, Limit, Name
 from estimators.devices.assumed import ASSUMED_LINKS
 from estimators.devices.kind import DeviceKind, Figure, Rate
 from estimators.learned_seconds import SlowDown, way_kind
@@ -21,7 +22,7 @@ from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.planning.options import ChosenPlan, NoPlan, Untraced, degrees, divisors, margin_for
-from placement.planning.planner import choose
+from placement.planning.planner import choose, list_options
 from placement.planning.transformation import list_ways
 
 
@@ -411,6 +412,80 @@ def _fitting(model: Model, batch: int, devices: Cluster, extra: Extra) -> Iterat
             needs = [predict(full, plan, extra.bytes_for(plan.layout), margin).reserved_mib for plan in plans]
             if found := [plan.micro_batch for plan, need in zip(plans, needs, strict=True) if need <= offered_mib]:
                 yield way, found
+
+
+def hinted(*limits: tuple[Name, int, int | None], divisions: Divisions | None = None) -> Divisions:
+    found = tuple(Limit(name, least, most, "split", "blocks") for name, least, most in limits)
+    return replace(divisions or Divisions(most_parts=4, most_stages=4), constraints=Constraints(found))
+
+
+def test_a_hint_takes_precedence_over_one_rank_and_the_reason_names_it() -> None:
+    assert Model(30, 1, Divisions(most_parts=4)).chosen(batch=32).plan.world_size == 1
+    model = Model(30, 1, hinted(("tp", 4, 4)))
+    choice = model.chosen(batch=32)
+    assert (choice.plan.tp, choice.plan.world_size) == (4, 4)
+    assert choice.reason.endswith("; the model asks for tensor parallelism of degree 4 (hint split at blocks)")
+    assert all(layout == Layout() or layout.tp == 4 for layout in model.traced)
+    assert all(option.plan.tp == 4 for option in choice.options)
+
+
+def test_a_default_changes_nothing_for_a_model_that_fits_on_one_rank() -> None:
+    only_replicas = hinted(("tp", 1, 1), ("pp", 1, 1))
+    assert Model(30, 1, only_replicas).chosen(batch=32).plan == Plan(32)
+    wide = Model(state=30, sample=300, divisions=only_replicas).choose(batch=4)
+    assert isinstance(wide, NoPlan), "only tensor parallelism divides a sample"
+    assert wide.reason.endswith("; the model asks for no tensor parallelism and no pipeline (hint split at blocks)")
+
+
+def test_a_pipeline_has_the_micro_batches_that_its_hint_asks_for() -> None:
+    for num in (2, 8):
+        choice = Model(30, 1, hinted(("pp", 2, None), ("micro_batches", num, num))).chosen(batch=32)
+        assert (choice.plan.pp, choice.plan.num_micro_batches) == (2, num)
+
+
+def test_split_stages_inside_replicas_are_chosen_if_the_hints_ask_for_them() -> None:
+    asked = hinted(("shares", 2, 2), ("pp", 2, 2), ("tp", 2, 2))
+    choice = Model(30, 1, asked).chosen(batch=32, devices=cluster(*[100] * 8))
+    assert (choice.plan.num_shares, choice.plan.pp, choice.plan.tp) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("limits", "batch", "why"),
+    [
+        ([("tp", 4, 4), ("shares", 2, None)], 32, "this takes 8 devices, and there are 4"),
+        ([("pp", 2, None), ("micro_batches", 3, 3)], 8, "for this the batch must be a multiple of 3, it is 8"),
+        ([("shares", 4, 4)], 6, "for this the batch must be a multiple of 4, it is 6"),
+        ([("pp", 4, 4)], 2, "for this the batch must be larger, it is 2"),
+    ],
+)
+def test_hints_that_exclude_all_plans_are_named_with_what_is_missing(
+    limits: list[tuple[Name, int, int | None]], batch: int, why: str
+) -> None:
+    asked = hinted(*limits)
+    answer = Model(1, 0.1, asked).choose(batch)
+    assert isinstance(answer, NoPlan)
+    assert answer.reason == f"{asked.constraints.words}: {why}" and "split at blocks" in answer.reason
+
+
+def test_if_no_way_that_the_hints_allow_can_be_traced_the_reason_says_why() -> None:
+    ways = [Layout(tp=4), Layout(tp=4, sequence_parallel=True)]
+    ways += [replace(way, recompute=True, selective=selective) for way in ways for selective in (False, True)]
+    ways += [replace(way, accumulate=True) for way in ways]
+    answer = Model(30, 1, hinted(("tp", 4, 4)), dict.fromkeys(ways, "a view of a part")).choose(batch=32)
+    assert isinstance(answer, NoPlan) and answer.reason.endswith("cannot be traced: a view of a part")
+
+
+def test_a_hinted_model_that_is_too_large_is_refused_by_its_memory_and_its_hints() -> None:
+    answer = Model(1000, 1, hinted(("tp", 4, 4))).choose(batch=32)
+    assert isinstance(answer, NoPlan)
+    assert "tensor parallel over 4 ranks, states alone" in answer.reason and "hint split at blocks" in answer.reason
+
+
+def test_only_options_that_the_hints_allow_are_listed() -> None:
+    known = profile(30).with_curve(Layout(), line(30, 1))
+    listed = list_options(known, batch=32, cluster=FOUR, constraints=hinted(("shares", 2, 2)).constraints)
+    assert {one.layout.dp_shard for one in listed if isinstance(one, Untraced)} == {2} and len(listed) == 2
+    assert list_options(known, batch=32, cluster=FOUR, constraints=hinted(("tp", 2, None)).constraints) == []
 
 
 def test_one_gpu_among_the_devices_makes_the_margin_that_of_gpus() -> None:

@@ -5,6 +5,7 @@ from math import inf
 
 import pytest
 
+from estimators.constraints import Constraints, Limit
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind
 from placement.planning.best_plans import PlanSearch
@@ -56,6 +57,14 @@ def test_communication_is_part_of_the_step_and_slower_across_nodes() -> None:
     alone = {name: replace(kind, links=None) for name, kind in UNLIKE.items()}
     without = best_uneven(gpt(), 64, cluster(fast=(2, 30_000), slow=(2, 15_000)), alone)
     assert without is not None and without.communication_share == 0
+
+
+def test_there_is_none_if_hints_ask_for_something_else() -> None:
+    devices, kinds = cluster(fast=(2, 30_000), slow=(2, 30_000)), {"fast": slower(1.0), "slow": slower(1.66)}
+    for limit, is_allowed in ((Limit("tp", 2, None, "split", ""), False), (Limit("tp", 1, 1, "default", ""), True)):
+        profile = gpt()
+        asked = replace(profile, divisions=replace(profile.divisions, constraints=Constraints((limit,))))
+        assert (best_uneven(asked, 64, devices, kinds) is not None) == is_allowed
 
 
 def test_there_is_none_on_devices_of_one_kind_or_without_room() -> None:

@@ -139,6 +139,37 @@ def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     wait_gone(processes)
 
 
+def check_that_it_ends_itself(tmp_path: Path, victim: str, with_signal: signal.Signals) -> None:
+    ray = LocalRay(Settings(data_dir=tmp_path), tmp_path)
+    ray.start()
+    try:
+        before = members(ray)
+        (pid,) = [pid for pid in before if victim in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]]
+        os.kill(pid, with_signal)
+        deadline = time.monotonic() + 60
+        while ray.alive() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not ray.alive()
+        wait_gone(before)
+        ray.start()
+        assert client(ray, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(ray.token_path)).stdout.split() == ["4", "1"]
+    finally:
+        ray.stop()
+
+
+@pytest.mark.ray
+def test_it_ends_itself_when_its_gcs_dies_and_starts_again(tmp_path: Path) -> None:
+    check_that_it_ends_itself(tmp_path, "gcs_server", signal.SIGKILL)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("victim", "with_signal"), [("gcs_server", signal.SIGSTOP), ("raylet", signal.SIGKILL), ("raylet", signal.SIGSTOP)]
+)
+def test_it_ends_itself_whatever_of_it_is_lost(tmp_path: Path, victim: str, with_signal: signal.Signals) -> None:
+    check_that_it_ends_itself(tmp_path, victim, with_signal)
+
+
 def test_the_token_is_secret_from_the_first_moment_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "data" / "ray-token"
     write_token(path)
@@ -152,7 +183,7 @@ def test_the_token_is_secret_from_the_first_moment_and_kept(tmp_path: Path) -> N
 def test_an_open_ray_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(Refused, match="with tokens only"):
-        connect("127.0.0.1:1", tmp_path)
+        connect("127.0.0.1:1", tmp_path, "scamp")
 
 
 @pytest.mark.ray

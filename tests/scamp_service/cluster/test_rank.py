@@ -14,6 +14,7 @@ import pytest
 from scamp_service.cluster import rank as module
 from scamp_service.cluster.attempt import Ended
 from scamp_service.cluster.rank import Rank
+from scamp_service.errors import Deposed
 from scamp_service.lifecycle import Outcome
 from tests.ranks import ORDER, FakeSink
 
@@ -22,11 +23,11 @@ OTHER = replace(ORDER, trial_id=2)
 
 @pytest.fixture
 def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rank]:
-    monkeypatch.setattr(module, "SinkClient", FakeSink)
+    monkeypatch.setattr(module, "SinkClient", lambda namespace: FakeSink())
     monkeypatch.setattr("workloads.training.warm_up.prepare_process", lambda: None)
 
     def new(train: Callable[..., str], max_attempts: int = 10) -> Rank:
-        rank = Rank(str(tmp_path / "code"), str(tmp_path / "checkpoints"), 1e6, max_attempts)
+        rank = Rank(str(tmp_path / "code"), str(tmp_path / "checkpoints"), 1e6, max_attempts, "scamp")
         rank._train = train
         return rank
 
@@ -36,9 +37,9 @@ def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
 def test_an_order_that_arrives_twice_is_trained_once(new_rank: Callable[..., Rank]) -> None:
     trained: list[Any] = []
     rank = new_rank(lambda job, *_: trained.append(job) or "done")  # type: ignore[func-returns-value]
-    assert [rank.run(ORDER, 0, None) for _ in range(2)] == [Ended(Outcome.DONE, "", True)] * 2
+    assert [rank.run(ORDER, 0, None, 1) for _ in range(2)] == [Ended(Outcome.DONE, "", True)] * 2
     assert len(trained) == 1
-    assert rank.run(OTHER, 0, None).outcome is Outcome.DONE and len(trained) == 2
+    assert rank.run(OTHER, 0, None, 1).outcome is Outcome.DONE and len(trained) == 2
 
 
 def test_an_attempt_that_is_not_here_is_over(new_rank: Callable[..., Rank]) -> None:
@@ -47,9 +48,23 @@ def test_an_attempt_that_is_not_here_is_over(new_rank: Callable[..., Rank]) -> N
 
 def test_a_stop_may_come_before_its_order(new_rank: Callable[..., Rank]) -> None:
     rank = new_rank(lambda job, number, world, store, reports: "stopped" if reports.should_stop() else "done")
-    rank.stop(ORDER.key)
-    assert rank.run(ORDER, 0, None).outcome is Outcome.STOPPED
-    assert rank.run(OTHER, 0, None).outcome is Outcome.DONE
+    rank.stop(ORDER.key, 1)
+    assert rank.run(ORDER, 0, None, 1).outcome is Outcome.STOPPED
+    assert rank.run(OTHER, 0, None, 1).outcome is Outcome.DONE
+
+
+def test_it_obeys_no_controller_that_was_replaced(new_rank: Callable[..., Rank]) -> None:
+    rank = new_rank(lambda *_: "done")
+    assert rank.status(2).key == ""
+    for stale in (
+        lambda: rank.status(1),
+        lambda: rank.run(ORDER, 0, None, 1),
+        lambda: rank.stop(ORDER.key, 1),
+        lambda: rank.rendezvous(ORDER.key, 2, "127.0.0.1", 1),
+    ):
+        with pytest.raises(Deposed):
+            stale()
+    assert rank.run(ORDER, 0, None, 3).outcome is Outcome.DONE
 
 
 def test_it_says_what_it_does(new_rank: Callable[..., Rank]) -> None:
@@ -61,14 +76,14 @@ def test_it_says_what_it_does(new_rank: Callable[..., Rank]) -> None:
         return "done"
 
     rank = new_rank(train)
-    assert (rank.status().key, rank.status().pid) == ("", os.getpid())
-    caller = threading.Thread(target=rank.run, args=(ORDER, 0, None))
+    assert (rank.status(1).key, rank.status(1).process.pid) == ("", os.getpid())
+    caller = threading.Thread(target=rank.run, args=(ORDER, 0, None, 1))
     caller.start()
     assert begun.wait(10)
-    assert (rank.status().key, rank.status().world, rank.status().reusable) == (ORDER.key, 1, True)
+    assert (rank.status(1).key, rank.status(1).world, rank.status(1).reusable) == (ORDER.key, 1, True)
     may_end.set()
     caller.join(10)
-    assert rank.status().key == ""
+    assert rank.status(1).key == ""
 
 
 def test_after_its_last_attempt_it_takes_no_other_and_ends(
@@ -78,7 +93,7 @@ def test_after_its_last_attempt_it_takes_no_other_and_ends(
     monkeypatch.setattr(module, "LAST_WORDS_SECONDS", 0.0)
     monkeypatch.setattr(module.os, "_exit", lambda code: ended.set())
     rank = new_rank(lambda *_: "done", max_attempts=1)
-    assert rank.run(ORDER, 0, None) == Ended(Outcome.DONE, "", False)
-    assert ended.wait(10) and not rank.status().reusable
+    assert rank.run(ORDER, 0, None, 1) == Ended(Outcome.DONE, "", False)
+    assert ended.wait(10) and not rank.status(1).reusable
     with pytest.raises(AssertionError, match="about to end"):
-        rank.run(OTHER, 0, None)
+        rank.run(OTHER, 0, None, 1)

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from estimators.model import Candidate, Plan
-from scamp_service.cluster.connection import NAMESPACE
+from scamp_service.cluster import ray_executor as module
+from scamp_service.cluster.connection import namespace_of
 from scamp_service.cluster.gpus import is_rank
 from scamp_service.cluster.local_ray import LocalRay
 from scamp_service.cluster.pools import Offers
 from scamp_service.cluster.ray_executor import Phase, RayExecutor
-from scamp_service.cluster.sink import CONTROLLER_LEASE
 from scamp_service.cluster.sink import NAME as SINK
-from scamp_service.control.controller import LEASE
 from scamp_service.control.executor import GangState, Order
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.errors import Deposed
+from scamp_service.lifecycle import CONTROLLER_LEASE, AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
@@ -44,7 +44,9 @@ class World:
     def __init__(self, data_dir: Path) -> None:
         self.settings = Settings(data_dir=data_dir, virtual_devices=2, device_mib=200)
         self.store = Store(self.settings.url)
-        self.renew()
+        self.lease = self.store.take_lease(CONTROLLER_LEASE, "test", None, now=time.time())
+        self.namespace = namespace_of(self.store.identity())
+        self.epoch = 1
         self.ray = LocalRay(self.settings, data_dir)
         self.ray.start()
         self.settings = self.settings.model_copy(update={"ray_address": self.ray.address})
@@ -53,10 +55,23 @@ class World:
         self.study = self.store.create_study(SPEC, now=time.time()).id
 
     def new_executor(self) -> RayExecutor:
-        return RayExecutor(self.settings, self.settings.url, self.settings.data_dir / "checkpoints")
+        return RayExecutor(
+            self.settings,
+            self.settings.url,
+            self.settings.data_dir / "checkpoints",
+            identity=self.store.identity(),
+            epoch=self.epoch,
+        )
+
+    def reopen(self) -> None:
+        """Another controller takes over, and has heard of every rank that answers."""
+        self.executor.close()  # no effect if it has been closed
+        self.epoch += 1
+        self.executor = self.new_executor()
 
     def renew(self) -> None:
-        assert self.store.acquire_lease(LEASE, "test", 10.0, now=time.time())
+        assert self.lease is not None
+        self.lease = self.store.renew_lease(CONTROLLER_LEASE, self.lease, now=time.time())
 
     def until(self, condition: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
         deadline = time.monotonic() + seconds
@@ -122,7 +137,7 @@ class World:
     def pids(self, order: Order) -> list[int]:
         """Of the gang's ranks; known once they train."""
         members = self.executor._members(order.key)
-        return [rank.status.pid for rank in members if rank.status]
+        return [rank.status.process.pid for rank in members if rank.status]
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +149,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     finally:
         world.ray.stop()
         world.store.close()
-
-
-def test_ranks_ask_for_the_lease_that_controllers_hold() -> None:
-    assert CONTROLLER_LEASE == LEASE
 
 
 def test_a_gang_of_one_trains_and_reports_in_order(world: World) -> None:
@@ -233,8 +244,8 @@ def test_another_executor_finds_a_living_gang_and_lets_it_finish(world: World) -
     world.launch(order)
     world.training(order)
     pids = world.pids(order)
-    world.executor.close()
-    world.executor = world.new_executor()
+    world.reopen()
+    world.until(lambda: not world.executor.silent(), "an answer of all ranks")
     assert world.executor.gangs()[order.key].state is GangState.ALIVE
     assert sorted(world.pids(order)) == sorted(pids)
     world.launch(order)  # a repeat, from a controller that does not know better
@@ -250,23 +261,87 @@ def test_another_executor_finds_a_gang_broken_when_one_of_its_ranks_is_missing(w
     world.executor.close()
     os.kill(victim, signal.SIGKILL)
     time.sleep(0.5)
-    world.executor = world.new_executor()
-    assert world.executor.gangs()[order.key].state is GangState.BROKEN
+    world.reopen()
+    world.until(lambda: not world.executor.silent(), "an answer of all ranks")
+    world.until(lambda: world.executor.gangs()[order.key].state is GangState.BROKEN, "the missing rank")
     world.executor.stop(order.key)
     world.ended(order, 5.0)
     assert not is_running(sibling)
 
 
-def test_another_executor_ends_a_rank_that_does_not_answer_before_it_looks_away(world: World) -> None:
-    order = world.order(world.devices()[:1], steps=LONG)
+def test_a_rank_that_does_not_answer_closes_its_device_alone_until_it_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENT_SECONDS", 3.0)
+    device, other = world.devices()
+    order = world.order((device,), steps=LONG)
     world.launch(order)
     world.training(order)
     (stuck,) = world.pids(order)
     world.executor.close()
     os.kill(stuck, signal.SIGSTOP)
-    world.executor = world.new_executor()
+    world.reopen()
+    world.until(lambda: world.executor.silent() == {device}, "the other device")
+    assert "does not answer" in world.executor.closed()[device] and other not in world.executor.closed()
+    assert is_running(stuck) and world.gone(order), "nobody knows what it does"
+    world.until(lambda: not world.executor.silent(), "the end of the stuck rank", 30.0)
+    assert not is_running(stuck) and not world.executor.closed()
+
+
+def test_a_rank_that_freezes_breaks_its_gang(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SILENT_SECONDS", 3.0)
+    order = world.order(world.devices(), steps=LONG)
+    world.launch(order)
+    world.training(order)
+    stuck, sibling = world.pids(order)
+    os.kill(stuck, signal.SIGSTOP)
+    broken = world.until(
+        lambda: (gang := world.executor.gangs()[order.key]).state is GangState.BROKEN and gang, "a broken gang", 30.0
+    )
+    assert "has not answered for 3 s" in broken.detail
+    world.executor.stop(order.key)
+    world.ended(order, 10.0)
+    assert not is_running(stuck) and not is_running(sibling)
+
+
+def test_a_frozen_sink_is_replaced_and_no_report_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SINK_SECONDS", 3.0)
+    order = world.order(world.devices()[:1], steps=200)
+    world.launch(order)
+    world.training(order)
+    assert world.executor._sink_status is not None
+    stuck = world.executor._sink_status.process.pid
+    os.kill(stuck, signal.SIGSTOP)
+    assert world.ended(order).outcome is Outcome.DONE
     assert not is_running(stuck)
-    assert world.gone(order)
+    assert [metric.seq for metric in world.store.metrics(order.trial_id)] == list(range(1, 21))
+
+
+def test_ranks_do_not_obey_a_controller_that_was_replaced(world: World) -> None:
+    order = world.order(world.devices()[:1], steps=150)
+    world.launch(order)
+    world.training(order)
+    (rank,) = world.executor._members(order.key)
+    world.reopen()
+    world.until(lambda: not world.executor.silent(), "an answer of all ranks")
+    with pytest.raises(Deposed):
+        module.ray.get(rank.actor.stop.remote(order.key, world.epoch - 1))
+    assert world.ended(order).outcome is Outcome.DONE
+
+
+def test_an_executor_that_may_not_act_ends_nothing(world: World) -> None:
+    order = world.order(world.devices()[:1], steps=LONG)
+    world.launch(order)
+    world.training(order)
+    pids = world.pids(order)
+    world.executor._may_act = lambda: False
+    world.executor.shutdown()
+    time.sleep(1.0)
+    assert all(is_running(pid) for pid in pids)
+    world.reopen()
+    world.until(lambda: not world.executor.silent(), "an answer of all ranks")
+    world.executor.stop(order.key)
+    assert world.ended(order).outcome is Outcome.STOPPED
 
 
 def test_a_stopped_gang_leaves_warm_ranks_behind(world: World) -> None:
@@ -304,7 +379,7 @@ def test_no_report_is_lost_when_the_sink_dies(world: World) -> None:
     order = world.order(world.devices()[:1], steps=150)
     world.launch(order)
     world.training(order)
-    ray.kill(ray.get_actor(SINK, NAMESPACE))
+    ray.kill(ray.get_actor(SINK, world.namespace))
     assert world.ended(order).outcome is Outcome.DONE
     assert [metric.seq for metric in world.store.metrics(order.trial_id)] == list(range(1, 16))
 
@@ -349,9 +424,9 @@ def test_a_rank_ends_itself_when_no_controller_renews_its_lease(world: World) ->
     lonely = (
         ray.remote(Rank)
         .options(num_cpus=0, max_concurrency=4)
-        .remote(str(world.settings.data_dir / "code"), str(world.settings.data_dir / "checkpoints"), 2.0, 10)
+        .remote(*(str(world.settings.data_dir / one) for one in ("code", "checkpoints")), 2.0, 10, world.namespace)
     )
-    pid = ray.get(lonely.status.remote(), timeout=60).pid
+    pid = ray.get(lonely.status.remote(1), timeout=60).process.pid
     for _ in range(6):
         world.renew()
         time.sleep(0.5)
@@ -367,7 +442,7 @@ def test_to_leave_is_not_to_wait_for_a_rank_that_has_only_begun_to_start(world: 
     world.until(lambda: any(rank.phase is Phase.READY for rank in executor._ranks.values()), "a rank")
     with executor._lock:
         executor._create(device)
-    pids = [rank.status.pid for rank in executor._ranks.values() if rank.status]
+    pids = [rank.status.process.pid for rank in executor._ranks.values() if rank.status]
     began, patience = time.monotonic(), 60.0
     executor.shutdown(patience)
     assert time.monotonic() - began < patience
@@ -382,7 +457,7 @@ def test_ranks_and_no_other_process_of_ray_are_known_as_ours(world: World) -> No
     assert all(is_rank(pid) for pid in world.pids(order))
     world.executor.stop(order.key)
     world.ended(order)
-    idle = [rank.status.pid for rank in world.executor._ranks.values() if rank.status]
+    idle = [rank.status.process.pid for rank in world.executor._ranks.values() if rank.status]
     assert idle and all(is_rank(pid) for pid in idle)
     assert not is_rank(os.getpid()) and not is_rank(world.ray._guardian.pid)  # type: ignore[union-attr]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from ray.exceptions import RayTaskError
 
 from estimators.model import Plan
 from scamp_service.cluster import sink as module
-from scamp_service.cluster.sink import CONTROLLER_LEASE, Report, Sink, SinkClient
+from scamp_service.cluster.sink import LeaseWatch, Report, Sink, SinkClient
 from scamp_service.errors import NotFound, Unavailable
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState
-from scamp_service.model import Metric
+from scamp_service.lifecycle import CONTROLLER_LEASE, AttemptState, Outcome, TrialState
+from scamp_service.model import Lease, Metric
 from scamp_service.store.store import Store
 from tests.values import new_attempt, sized
 
@@ -36,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def sink(store: Store, tmp_path: Path) -> Sink:
-    return Sink(f"sqlite:///{tmp_path / 'scamp.db'}")
+    return Sink(f"sqlite:///{tmp_path / 'scamp.db'}", store.identity())
 
 
 def metric(seq: int, value: float = 0.5) -> Metric:
@@ -68,18 +67,11 @@ def test_a_stale_token_is_refused_everywhere(sink: Sink, store: Store) -> None:
     assert store.metrics(1) == [] and store.attempts(1)[0].outcome is None
 
 
-def test_the_age_of_the_controllers_lease_is_told(sink: Sink, store: Store) -> None:
-    assert sink.lease_age() is None
-    assert store.acquire_lease(CONTROLLER_LEASE, "me", 10.0, now=time.time() - 5)
-    age = sink.lease_age()
-    assert age is not None and 4.5 < age < 30
-
-
 class Answers(SinkClient):
     """A client whose sink raises each of these in turn, as Ray reports it, and then answers."""
 
     def __init__(self, *errors: Exception) -> None:
-        super().__init__()
+        super().__init__("scamp")
         self.errors = list(errors)
 
     def try_once(self, method: str, *args: Any) -> Any:
@@ -97,3 +89,47 @@ def test_a_question_is_repeated_while_the_database_is_away_but_not_after_an_erro
         Answers(NotFound("no file with this sha256")).ask("blob")
     with pytest.raises(TimeoutError, match="the sink cannot store anything: locked"):
         Answers(Unavailable("locked")).ask("flush", give_up=lambda: True)
+
+
+def test_the_controllers_lease_and_the_database_are_told(sink: Sink, store: Store) -> None:
+    assert sink.lease() is None
+    lease = store.take_lease(CONTROLLER_LEASE, "me", None, now=1.0)
+    assert lease is not None and sink.lease() == lease
+    assert store.renew_lease(CONTROLLER_LEASE, lease, now=2.0) == sink.lease() != lease
+    assert store.identity() in sink.ping().owner and not sink.ping().process.is_gone
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def unreadable() -> Lease:
+    raise TimeoutError
+
+
+def test_a_lease_lapses_once_nobody_has_renewed_it_for_long_enough() -> None:
+    clock = Clock()
+    watch, lease = LeaseWatch(60.0, clock), Lease("a", 1, 0)
+    for clock.now in range(0, 61, 6):
+        assert not watch.has_lapsed(lambda: lease)
+    clock.now = 66
+    assert watch.has_lapsed(lambda: lease)
+    assert not watch.has_lapsed(lambda: Lease("a", 1, 1)), "its holder is back"
+    clock.now = 72
+    assert not watch.has_lapsed(lambda: Lease("b", 2, 0))
+
+
+def test_time_without_an_answer_and_time_asleep_do_not_let_a_lease_lapse() -> None:
+    clock = Clock()
+    watch, lease = LeaseWatch(60.0, clock), Lease("a", 1, 0)
+    assert not watch.has_lapsed(lambda: lease)
+    for clock.now in range(6, 200, 6):
+        assert not watch.has_lapsed(unreadable)
+    assert not watch.has_lapsed(lambda: lease)
+    clock.now += 1000
+    assert not watch.has_lapsed(lambda: lease), "this process was frozen, and perhaps the controller with it"
+    clock.now += 10
+    assert not watch.has_lapsed(lambda: lease)

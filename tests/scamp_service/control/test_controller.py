@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from scamp_service.control import controller
 from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.model import Lease
 from scamp_service.store.store import Store
-from tests import simulation
-from tests.simulation import NO_FAULTS, Faults, Simulation
+from tests import simulation as simulated
+from tests.simulation import Faults, Simulation, no_faults
 from workloads.training.retention import outdated
 
 SEEDS_AT_ONCE = 10
 
 
 def check(seeds: range) -> None:
-    crashes = 0
+    crashes = pauses = takeovers = 0
     for seed in seeds:
         store = Store("sqlite://")
-        run = Simulation(store, seed)
-        run.run()
-        crashes += run.num_crashes
+        simulation = Simulation(store, seed)
+        simulation.run()
+        crashes += simulation.num_crashes
+        pauses += simulation.num_pauses
+        takeovers += simulation.world.epoch
         store.close()
-    assert crashes > 0, "the faults must happen, or this proves nothing"
+    assert min(crashes, pauses, takeovers) > len(seeds), "the faults must happen, or this proves nothing"
 
 
 @pytest.mark.parametrize("first", range(0, 60, SEEDS_AT_ONCE))
@@ -38,7 +42,7 @@ def test_no_trial_is_lost_or_counted_twice_with_many_seeds(first: int) -> None:
     check(range(first, first + 100))
 
 
-class Unfenced:
+class UnfencedReports:
     """The mutant: reports are taken for whatever attempt the trial is in now, whoever sends them."""
 
     def __init__(self, store: Store) -> None:
@@ -57,24 +61,27 @@ class Unfenced:
 
 
 def test_without_the_fencing_token_the_simulation_fails() -> None:
-    def fails(seed: int) -> bool:
-        store = Store("sqlite://")
-        try:
-            Simulation(Unfenced(store), seed, Faults(late_report=0.5, kill_rank=0.1)).run()  # type: ignore[arg-type]
-        except AssertionError:
-            return True
-        finally:
-            store.close()
-        return False
-
-    assert any(map(fails, range(40)))
+    faults = Faults(late_report=0.5, kill_rank=0.1)
+    assert any(fails(lambda store, seed: Simulation(UnfencedReports(store), seed, faults), seed) for seed in range(40))
 
 
-def fails(seed: int, faults: Faults) -> bool:
-    """Whether the simulation of ``seed`` ends in an error."""
+class UnfencedWrites(Simulation):
+    """The mutant: a controller that was replaced goes on writing."""
+
+    def fence(self, lease: Lease) -> Store:
+        return self.store
+
+
+def test_without_the_epoch_the_simulation_fails() -> None:
+    faults = Faults(pause=0.2)
+    assert any(fails(lambda store, seed: UnfencedWrites(store, seed, faults), seed) for seed in range(40))
+
+
+def fails(make: Callable[[Any, int], Simulation], seed: int) -> bool:
+    """Whether the simulation with this seed finds a fault."""
     store = Store("sqlite://")
     try:
-        Simulation(store, seed, faults).run()
+        make(store, seed).run()
     except AssertionError:
         return True
     finally:
@@ -89,25 +96,26 @@ def test_a_full_disk_a_lost_sink_and_a_cluster_that_changes_lose_nothing() -> No
         store = Store("sqlite://")
         run = Simulation(store, seed, faults)
         run.run()
-        num_faults += run.executor.num_faults
+        num_faults += run.world.num_faults
         store.close()
     assert num_faults > 3, "the faults must happen, or this proves nothing"
 
 
 def test_when_only_the_newest_two_checkpoints_are_kept_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = Faults(lose_sink=0.5, kill_rank=0.2)
-    monkeypatch.setattr(simulation, "outdated", lambda steps, newest, needed: outdated(steps, newest, ()))
-    assert any(fails(seed, faults) for seed in range(40))
+    monkeypatch.setattr(simulated, "outdated", lambda steps, newest, needed: outdated(steps, newest, ()))
+    assert any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in range(40))
 
 
 def test_when_a_verdict_is_final_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "offers_more", lambda offer, before: False)
-    assert any(fails(seed, Faults(join_late=1.0, lose_node=0.0)) for seed in range(40))
+    faults = Faults(join_late=1.0, lose_node=0.0)
+    assert any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in range(40))
 
 
 def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> None:
     store = Store("sqlite://")
-    Simulation(store, 3, NO_FAULTS).run()
+    Simulation(store, 3, no_faults()).run()
     trials = [trial for study in store.studies() for trial in store.trials(study.id)]
     assert {trial.attempt for trial in trials if trial.state is TrialState.COMPLETED and not trial.num_oom} == {1}
     healed = [trial for trial in trials if trial.num_oom]
@@ -116,10 +124,11 @@ def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> 
 
 def test_a_stored_study_that_cannot_be_read_fails_alone() -> None:
     store = Store("sqlite://")
-    run = Simulation(store, 3, NO_FAULTS)
+    simulation = Simulation(store, 3, no_faults())
     spec = {**store.studies()[0].spec, "space": {"mib": {"from": 1}}}
     unreadable = store.create_study(spec, now=0.0)
-    run.controller.tick()
+    simulation.cycle()
+    simulation.cycle()
     assert store.study(unreadable.id).state is StudyState.FAILED
     assert "submit it again" in store.study(unreadable.id).reason
     assert store.trials(1), "the other study goes on"

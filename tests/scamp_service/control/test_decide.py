@@ -165,10 +165,10 @@ def test_healing_gives_up_after_the_budget() -> None:
 
 
 def test_a_lost_gang_is_queued_again_until_the_budget_is_spent() -> None:
-    lost = only_move(effects(trials=[trial()], attempts=[attempt()]))
-    assert lost.to is TrialState.QUEUED and lost.changes["num_lost"] == 1
-    broken = {"1/1": GangStatus(GangState.BROKEN, "rank 1 was killed")}
-    move = only_move(effects(trials=[trial(num_lost=2)], attempts=[attempt()], gangs=broken))
+    lost = attempt(outcome=Outcome.LOST, detail="rank 1 was killed")
+    again = only_move(effects(trials=[trial()], attempts=[lost]))
+    assert again.to is TrialState.QUEUED and again.changes["num_lost"] == 1
+    move = only_move(effects(trials=[trial(num_lost=2)], attempts=[lost]))
     assert move.to is TrialState.FAILED and "rank 1 was killed" in move.changes["reason"]
 
 
@@ -177,11 +177,36 @@ def test_an_attempt_whose_ranks_died_is_recorded_as_lost_with_the_reason() -> No
         ({}, "all its ranks disappeared"),
         ({"1/1": GangStatus(GangState.BROKEN, "rank 1 died")}, "rank 1 died"),
     ):
-        found = effects(trials=[trial()], attempts=[attempt()], gangs=gangs)
-        (moved,) = [effect for effect in found if isinstance(effect, d.MoveAttempt)]
+        (moved,) = effects(trials=[trial()], attempts=[attempt()], gangs=gangs)
+        assert isinstance(moved, d.MoveAttempt), "its ranks may report an outcome meanwhile: the trial moves by that"
         assert moved.to is AttemptState.STOPPING and moved.changes == {"outcome": Outcome.LOST, "detail": why}
         again = effects(trials=[trial()], attempts=[attempt(outcome=Outcome.LOST, detail=why)], gangs={})
-        assert why in only_move(again).changes["reason"], "the controller may die between the two moves"
+        assert why in only_move(again).changes["reason"]
+
+
+def test_an_attempt_that_was_stopped_in_order_costs_its_trial_nothing() -> None:
+    (again, *_) = effects(trials=[trial()], attempts=[attempt(outcome=Outcome.STOPPED)], gangs={})
+    assert isinstance(again, d.MoveTrial) and again.to is TrialState.QUEUED
+    assert "num_lost" not in again.changes and "last checkpoint" in again.changes["reason"]
+
+
+def test_an_attempt_whose_rank_does_not_answer_is_neither_lost_nor_launched_nor_ended() -> None:
+    for state in (AttemptState.STARTING, AttemptState.RUNNING):
+        begun = attempt(state=state)
+        silent = {"silent": frozenset(begun.devices), "closed": frozenset(begun.devices)}
+        assert effects(trials=[trial()], attempts=[begun], gangs={}, **silent) == []
+    stopping = attempt(state=AttemptState.STOPPING)
+    told = effects(trials=[], attempts=[stopping], gangs={}, silent=frozenset(stopping.devices))
+    assert isinstance(told[0], d.StopGang) and not any(isinstance(effect, d.MoveAttempt) for effect in told)
+
+
+def test_nothing_is_placed_on_a_closed_device() -> None:
+    queued = trial(state=TrialState.QUEUED, attempt=0, sized=sized(Plan(1), 10))
+    cluster = Cluster((Device("a", "n", 0, "virtual", 96), Device("b", "n", 1, "virtual", 96)))
+    (begun,) = effects(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("a"))
+    assert isinstance(begun, d.Begin) and begun.attempt.devices == ("b",)
+    (waits,) = effects(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("ab"))
+    assert isinstance(waits, d.MoveTrial) and waits.to is TrialState.QUEUED
 
 
 def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_token() -> None:
@@ -193,7 +218,7 @@ def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_to
 def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
     late = LAUNCH_PATIENCE_SECONDS + 1.0
     found = effects(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)], now=late)
-    assert only_move(found).to is TrialState.QUEUED
+    assert isinstance(found[0], d.MoveAttempt) and found[0].changes["outcome"] is Outcome.LOST
 
 
 def test_the_worst_at_a_rung_is_pruned_and_the_best_goes_on() -> None:

@@ -182,6 +182,30 @@ def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(
     assert not any("no plans" in line for line in footnotes(found))
 
 
+HINTED = """
+from workloads.models.stdlib_gpt import StdlibGpt
+from workloads.protocol import hints
+
+class Hinted(StdlibGpt):
+    def build_model(self):
+        return hints.pipeline(super().build_model(), stages=2, micro_batches=4)
+"""
+
+
+def test_all_alternatives_obey_the_hints_which_a_footnote_names(folder: Path, pool: TracePool) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("hinted.py", HINTED)
+    with Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool) as estimator:
+        found = compare(estimator, {"batch": 8}, devices(2, 1000))
+        none = compare(estimator, {"batch": 8}, devices(1, 1000))
+    assert {one.num_ranks for one in found.alternatives} == {2}
+    assert {one.num_micro_batches for one in found.alternatives} == {4}
+    assert any("a pipeline of 2 stages and 4 micro-batches (hint pipeline at the model)" in w for w in footnotes(found))
+    assert not none.alternatives and none.shortage is None
+    assert any("this takes 2 devices, and there are 1" in line for line in footnotes(none))
+
+
 def test_json_has_every_interval_of_the_best_pipeline(folder: Path, pool: TracePool) -> None:
     found = compared(folder, pool, SLOW)
     data = json.loads(json.dumps(found.to_json()))

@@ -23,6 +23,7 @@ from placement.model import Cluster
 from placement.planning.options import ChosenPlan, NoPlan, Option
 from scamp_service.cli.estimate_table import as_table, footnotes, headline
 from scamp_service.cluster.gpu_nodes import GPU_CONTEXT_MIB
+from scamp_service.control.executor import Unsized
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Sized
 from scamp_service.settings import Settings
@@ -239,6 +240,56 @@ def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path, pool:
         estimator.estimate({"width": 7}, devices(1, 96))
     with pytest.raises(InvalidInput, match=r"no such model"):
         estimator.estimate({"broken": True}, devices(1, 96))
+
+
+HINTED = """
+from workloads.models.stdlib_gpt import StdlibGpt
+from workloads.protocol import hints
+
+class Hinted(StdlibGpt):
+    def build_model(self):
+        model = super().build_model()
+        hints.split(model.blocks, degree=self.params["degree"])
+        if "default" in self.params:
+            hints.stage(hints.default(model, self.params["default"]).blocks[1])
+        return model
+"""
+
+
+def test_a_study_and_an_estimate_obey_the_hints_of_a_model_and_name_them(folder: Path, pool: TracePool) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("hinted.py", HINTED)
+    estimator = Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool)
+    found = estimator.estimate({"degree": 2, "batch": 4}, devices(2, 96))
+    asked = "the model asks for tensor parallelism of degree 2 (hint split at blocks)"
+    assert isinstance(found.choice, ChosenPlan) and found.choice.plan.tp == found.choice.plan.world_size == 2
+    assert found.reason.endswith(f"; {asked}") and [one.plan for one in found.options] == [found.choice.plan]
+    blobs = MemoryBlobs()
+    sizer = ProcessSizer(blobs, folder)
+    try:
+        sizing, files = Sizing(sizer), {"workload": "hinted.py:Hinted", "code": blobs.put(packed.getvalue())}
+        sized = sizing.size({"degree": 2, "batch": 4}, cluster=devices(2, 96), **files)
+        alone = sizing.size({"degree": 2, "batch": 4}, cluster=devices(1, 96), **files)
+        contradiction = sizing.size({"degree": 2, "default": "split"}, cluster=devices(2, 96), **files)
+    finally:
+        sizer.close()
+    assert isinstance(sized, Sized) and (sized.plan, sized.reason) == (found.choice.plan, found.reason)
+    assert isinstance(alone, Unsized) and alone.infeasible
+    assert alone.reason == f"{asked}: this takes 2 devices, and there are 1"
+    assert isinstance(contradiction, Unsized) and contradiction.infeasible
+    assert 'stage() at blocks.1 contradicts default("split") at the model' in contradiction.reason
+
+
+def test_an_estimate_without_a_plan_that_hints_allow_says_why(folder: Path, pool: TracePool) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("hinted.py", HINTED)
+    estimator = Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool)
+    found = estimator.estimate({"degree": 2, "batch": 4}, devices(1, 96))
+    assert not found.options and "this takes 2 devices, and there are 1" in found.reason and shown(found)
+    with pytest.raises(InvalidInput, match=r"split\(degree=8\) at blocks: 8 ranks cannot divide blocks.0 evenly"):
+        estimator.estimate({"degree": 8}, devices(1, 96))
 
 
 FUNCTIONS = """

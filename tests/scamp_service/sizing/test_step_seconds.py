@@ -11,12 +11,16 @@ from estimators.axes import Spread
 from estimators.devices.communication import step_time
 from estimators.devices.kind import DeviceKind, Figure, Link, Links, Rate
 from estimators.learned_seconds import SlowDown
+from estimators.memory import predict_stages
 from estimators.model import Layout, Plan
+from estimators.peaks.envelope import Line, PeakTable, highest
+from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
-from estimators.work import StepWork, Work, WorkCounter
-from scamp_service.sizing.sizer import timed
-from scamp_service.sizing.step_seconds import predicted_step_seconds
-from tests.values import sized
+from estimators.work import Collectives, StepWork, Work, WorkCounter
+from placement.planning.timeline import PipelineStep
+from scamp_service.sizing.sizer import pipeline_json, timed
+from scamp_service.sizing.step_seconds import pipeline_step, predicted_step_seconds, with_memory
+from tests.values import prediction, sized
 
 
 def made_up(value: float) -> Figure:
@@ -105,6 +109,123 @@ def test_what_was_learned_from_other_kinds_of_ways_does_not_change_the_predictio
     found = timed(sized(plan), of_plan(plan, 2.0), TWO_CORES, {"pipeline": SlowDown(2.6, 5)})
     assert (found.step_seconds, found.step_factor, found.reason) == (18.0, 1.0, "fits")
     assert timed(sized(plan), of_plan(plan, 2.0), None, {}) == sized(plan)
+
+
+def test_a_stage_sends_its_results_at_the_end_of_its_passes() -> None:
+    """Each message of 8 bytes takes 2 seconds. The stage in the middle sends outputs and gradients."""
+    plan, slow = Plan(1, 6, pp=3), replace(KIND, links=replace(LINKS, inside=Link(made_up(0.0), made_up(4.0))))
+    sent = [6, 12, 6]
+    known = profile(*((layout, 3.0) for layout in plan.layouts))
+    work = {
+        layout: replace(known.work[layout], fixed=messages(num / 6))
+        for layout, num in zip(plan.layouts, sent, strict=True)
+    }
+    step = pipeline_step(replace(known, work=work), plan, slow)
+    assert step is not None and step.cores is None
+    assert [(one.forward.computing_seconds, one.backward.computing_seconds) for one in step.stages] == [(1.0, 2.0)] * 3
+    assert [one.forward.sending_seconds for one in step.stages] == [2.0, 2.0, 0.0]
+    assert [one.backward.sending_seconds for one in step.stages] == [0.0, 2.0, 2.0]
+    assert {one.forward.waiting_seconds + one.backward.waiting_seconds for one in step.stages} == {0.0}
+    assert step.seconds == predicted_step_seconds(replace(known, work=work), plan, slow)
+
+
+def messages(num: float) -> Work:
+    return Work(collectives=(Collectives("message", "pp", False, num, 8 * num),))
+
+
+def test_ranks_of_a_stage_wait_for_each_other_in_both_passes() -> None:
+    plan, slow = Plan(1, 6, pp=2, tp=2), replace(KIND, links=replace(LINKS, inside=Link(made_up(0.0), made_up(4.0))))
+    known = of_plan(plan, 3.0, 3.0)
+    sums = Work(collectives=(Collectives("all_reduce", "tp", False, 1.0, 12.0),))
+    step = pipeline_step(
+        replace(known, work={one: replace(known.work[one], fixed=sums) for one in known.work}), plan, slow
+    )
+    assert step is not None
+    assert [one.forward.waiting_seconds for one in step.stages] == pytest.approx([1.0, 1.0])
+    assert [one.backward.waiting_seconds for one in step.stages] == pytest.approx([2.0, 2.0])
+    assert {one.forward.sending_seconds for one in step.stages} == {0.0}
+
+
+def test_recompute_makes_the_backward_pass_longer_and_not_the_step() -> None:
+    plan, again, light = (
+        Plan(1, 4, pp=2, recompute=recompute, selective=selective)
+        for recompute, selective in [(False, False), (True, False), (True, True)]
+    )
+    shares = []
+    for one in (plan, again, light):
+        step = pipeline_step(of_plan(one, 12.0, 12.0), one, KIND)
+        assert step is not None and step.seconds == pytest.approx(12.0 * 5 + 1)
+        shares.append(step.stages[0].forward.seconds)
+    assert shares == [4.0, 3.0, 4.0]
+
+
+def test_a_step_holds_at_most_what_each_stage_holds_at_its_traced_peak() -> None:
+    plan = Plan(1, 4, pp=2)
+    known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
+    step = pipeline_step(known, plan, KIND)
+    assert step is not None
+    rows = with_memory(step, known, extra_bytes=7).timeline().rows
+    peaks = [stage.peak_bytes for stage in predict_stages(known, plan, 7)]
+    assert [row.peak_bytes for row in rows] == peaks == [100 + 21 + 5 + 7, 100 + 10 + 5 + 7]
+    first, last = with_memory(step, known, extra_bytes=7).stages
+    assert (first.state_bytes, first.kept_bytes, first.passing_bytes) == (107, 9, 8), "two are in flight"
+    assert (last.state_bytes, last.kept_bytes, last.passing_bytes) == (107, 8, 7)
+
+
+def test_activations_are_never_more_than_the_peak_has_room_for() -> None:
+    plan = Plan(1, 4, pp=2)
+    known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
+    step = pipeline_step(known, plan, KIND)
+    huge = replace(known, units=tuple(replace(one, activations=Line(1000, 0)) for one in known.units))
+    assert step is not None
+    first, last = with_memory(step, huge, extra_bytes=0).stages
+    assert (first.kept_bytes, first.passing_bytes) == (13, 0), "half of the 26 bytes that are not states"
+    assert (last.kept_bytes, last.passing_bytes) == (15, 0)
+
+
+def with_peaks(known: ModelProfile, plan: Plan) -> ModelProfile:
+    """Peaks of 100 bytes of states, 5 of scratch, and 21 or 10 of activations; blocks keep 4 bytes of a sample, the
+    part before them 1 byte."""
+    names = ("parameters", "optimizer", "activations", "scratch")
+    curves = {}
+    for layout, kept in zip(plan.layouts, (21, 10), strict=True):
+        curves[layout] = PeakTable(((1, highest(list(enumerate((30, 70, kept, 5))), names)),))
+    nothing = PassWork(Work(), Work())
+    sizes = (("before", 1, 1), ("block", 4, 4), ("after", 0, 1))
+    units = tuple(Unit(name, 1, 1, nothing, nothing, Line(kept, 0), Line(0, 0), num) for name, kept, num in sizes)
+    work = {**known.work, Layout(): StepWork(Work(), Work(), Work())}
+    return replace(known, curves={**curves, Layout(): curves[plan.layout]}, work=work, units=units)
+
+
+def test_a_trial_keeps_the_step_of_its_pipeline_as_it_is_predicted() -> None:
+    plan = Plan(1, 4, pp=2)
+    known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
+    options: tuple[Mapping[str, object], ...] = (
+        {"chosen": False, "offered_mib": 1},
+        {"chosen": True, "offered_mib": 96},
+    )
+    found = replace(sized(plan), options=options, prediction=prediction(extra_bytes=7))
+    learned = timed(found, known, TWO_CORES, {"pipeline": SlowDown(1.5, 5)})
+    kept = pipeline_json(learned, known, TWO_CORES)
+    assert kept is not None and (kept["unit"], kept["communicates"], kept["offered_mib"]) == ("s", True, 96)
+    step = PipelineStep.from_json(kept["step"])
+    assert step.seconds == learned.step_seconds and step.timeline().rows[1].peak_bytes == 122
+
+
+def test_where_no_speed_is_known_the_step_is_in_flops_and_without_links_it_has_no_communication() -> None:
+    plan = Plan(1, 4, pp=2)
+    known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
+    in_flops, without_links = (pipeline_json(sized(plan), known, kind) for kind in (None, replace(KIND, links=None)))
+    assert in_flops is not None and without_links is not None
+    assert (in_flops["unit"], in_flops["communicates"], in_flops["offered_mib"]) == ("FLOP", False, None)
+    assert PipelineStep.from_json(in_flops["step"]).seconds == pytest.approx(3.0 * 5 + 1)
+    assert (without_links["unit"], without_links["communicates"]) == ("s", False)
+
+
+def test_a_plan_without_a_pipeline_or_without_traced_work_has_no_step_to_keep() -> None:
+    plan, pipeline = Plan(4), Plan(1, 4, pp=2)
+    assert pipeline_json(sized(plan), of_plan(plan, 2.0), KIND) is None
+    assert pipeline_json(sized(pipeline), of_plan(plan, 2.0), KIND) is None
 
 
 def test_a_single_stage_is_priced_like_scamp_estimate() -> None:

@@ -58,21 +58,46 @@ INSERT INTO attempts (trial_id, attempt, token, state, plan, devices, mib_per_ra
 
 
 def test_a_study_of_the_first_schema_is_kept_and_its_predictions_are_split(shared_url: str, monkeypatch: Any) -> None:
-    from alembic import command
-
-    upgrade = command.upgrade
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", lambda config, target: upgrade(config, "0001"))
-        patch.setattr(schema, "REVISION", "0001")
-        old = Store(shared_url)
-    with old._database.write() as connection:
-        for statement in _OF_0001.split(";")[:-1]:
-            connection.exec_driver_sql(statement)
-    old.close()
+    make_old(shared_url, monkeypatch, "0001", _OF_0001)
     store = Store(shared_url)
     (first, second), (healing,) = store.attempts(1), store.attempts(2)
     assert [attempt.prediction.traced_bytes for attempt in (first, second, healing)] == [100, 100, 100]
     assert (first.device_kinds, store.trial(1).family, store.families(1)) == ((), "", [])
+    store.close()
+
+
+def make_old(url: str, monkeypatch: Any, revision: str, statements: str) -> None:
+    """A database as the version with this schema would have left it, after these statements."""
+    from alembic import command
+
+    upgrade = command.upgrade
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "upgrade", lambda config, target: upgrade(config, revision))
+        patch.setattr(schema, "REVISION", revision)
+        old = Store(url)
+    with old._database.write() as connection:
+        for statement in statements.split(";")[:-1]:
+            connection.exec_driver_sql(statement)
+    old.close()
+
+
+_OF_0005 = """
+INSERT INTO studies (id, name, state, spec, reason, created_at, body_sha256)
+ VALUES (1, 's', 'RUNNING', '{}', '', 1, '');
+INSERT INTO trials (id, study_id, number, state, attempt, params, reason, structure, plan, plan_reason, predicted_bytes,
+ reserved_mib, measured_bytes, extra_bytes, bias_bytes, learned_bytes, family, num_lost, num_oom, passed_over,
+ judged_step, step, created_at)
+ VALUES (1, 1, 0, 'QUEUED', 0, '{}', '', 's', '{"micro_batch": 8}', '', 130, 2, 0, 0, 0, 0, '', 0, 0, 0, 0, 0, 1);
+INSERT INTO comparisons (trial_id, options) VALUES (1, '[{"num_ranks":1}]');
+"""
+
+
+def test_a_trial_that_was_planned_before_steps_of_pipelines_were_kept_has_none(
+    shared_url: str, monkeypatch: Any
+) -> None:
+    make_old(shared_url, monkeypatch, "0005", _OF_0005)
+    store = Store(shared_url)
+    assert (store.options(1), store.pipeline(1)) == ([{"num_ranks": 1}], None)
     store.close()
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
-from scamp_service.errors import Conflict, InvalidInput, NotFound
+from scamp_service.errors import Conflict, Deposed, InvalidInput, NotFound
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
-from scamp_service.model import LogLine, Metric, Refusals, Trial
+from scamp_service.model import Lease, LogLine, Metric, Refusals, Trial
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from tests.values import new_attempt, sized
 
@@ -284,6 +284,16 @@ def test_the_plans_that_were_compared_are_those_of_the_newest_plan(store: Store)
         known = replace(sized(), options=compared)
         assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=known)
         assert store.options(trial) == list(compared)
+        assert store.move_trial(trial, TrialState.QUEUED, 0, TrialState.WAITING, now=2.0)
+
+
+def test_the_step_of_a_pipeline_is_kept_until_there_is_another_plan(store: Store) -> None:
+    trial = new_trial(store)
+    assert store.pipeline(trial) is None
+    for step in ({"step": {"factor": 1.5}, "unit": "s"}, None):
+        known = replace(sized(), options=({"num_ranks": 2},), pipeline=step)
+        assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=known)
+        assert store.pipeline(trial) == step
         assert store.move_trial(trial, TrialState.QUEUED, 0, TrialState.WAITING, now=2.0)
 
 
@@ -619,44 +629,62 @@ def test_the_cluster_is_an_event_only_when_it_changed(store: Store) -> None:
     assert [(event.kind, event.data) for event in store.events()] == [("cluster", ready), ("cluster", lost)]
 
 
-def test_a_lease_has_one_holder_until_it_expires(store: Store) -> None:
-    assert store.lease_age("c", now=0.0) is None
-    assert store.acquire_lease("c", "a", 10.0, now=100.0)
-    assert not store.acquire_lease("c", "b", 10.0, now=109.0)
-    assert store.acquire_lease("c", "a", 10.0, now=109.0), "the holder renews"
-    assert not store.acquire_lease("c", "b", 10.0, now=118.0)
-    assert store.lease_age("c", now=118.0) == 9.0
-    assert store.acquire_lease("c", "b", 10.0, now=119.0)
-    assert not store.acquire_lease("c", "a", 10.0, now=119.0), "it has lost it"
-    assert store.acquire_lease("other", "a", 10.0, now=119.0)
+def test_a_lease_is_taken_from_what_was_seen_of_it_and_by_one_alone(store: Store) -> None:
+    assert store.lease("c") is None
+    first = store.take_lease("c", "a", None, now=1.0)
+    assert first == store.lease("c") == Lease("a", epoch=1, renewals=0)
+    assert store.take_lease("c", "b", None, now=1.0) is None
+    renewed = store.renew_lease("c", first, now=2.0)
+    assert renewed == store.lease("c") == Lease("a", epoch=1, renewals=1)
+    assert store.take_lease("c", "b", first, now=3.0) is None, "it was renewed since it was seen"
+    assert store.take_lease("c", "b", renewed, now=3.0) == Lease("b", epoch=2, renewals=0)
+    assert store.renew_lease("c", renewed, now=4.0) is None, "it has lost it"
+    assert store.take_lease("other", "a", None, now=5.0)
 
 
-def test_a_renewal_that_changes_little_is_not_written(store: Store) -> None:
-    assert store.acquire_lease("c", "a", 10.0, now=100.0)
-    assert store.acquire_lease("c", "a", 10.0, now=100.9)
-    assert store.lease_age("c", now=101.0) == 1.0
-    assert store.acquire_lease("c", "a", 10.0, now=101.0)
-    assert store.lease_age("c", now=101.0) == 0.0
-
-
-def test_a_released_lease_is_free_and_only_its_holder_releases_it(store: Store) -> None:
-    assert store.acquire_lease("c", "a", 10.0, now=100.0)
-    store.release_lease("c", "b")
-    assert not store.acquire_lease("c", "b", 10.0, now=101.0)
-    store.release_lease("c", "a")
-    assert store.acquire_lease("c", "b", 10.0, now=101.0)
-
-
-def test_a_clock_set_back_does_not_leave_a_dead_holder_in_office(store: Store) -> None:
-    assert store.acquire_lease("c", "dead", 10.0, now=5000.0)
-    assert not store.acquire_lease("c", "b", 10.0, now=4995.0), "clocks may differ a little"
-    assert store.acquire_lease("c", "b", 10.0, now=1000.0)
+def test_a_released_lease_has_no_holder_but_keeps_its_epoch(store: Store) -> None:
+    first = store.take_lease("c", "a", None, now=1.0)
+    assert first is not None
+    store.release_lease("c", replace(first, holder="b"))
+    assert store.lease("c") == first
+    assert store.lease_age("c", now=3.0) == 2.0
+    store.release_lease("c", first)
+    assert store.lease("c") == Lease("", epoch=1, renewals=0)
+    assert store.lease_age("c", now=3.0) is None
+    assert store.take_lease("c", "b", store.lease("c"), now=2.0) == Lease("b", epoch=2, renewals=0)
 
 
 def test_of_many_who_want_a_lease_one_gets_it(store: Store) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(lambda n: store.acquire_lease("c", str(n), 10.0, now=1.0), range(16)))
-    assert won.count(True) == 1
+    for _ in range(4):
+        seen = store.lease("c")
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(lambda n, seen=seen: store.take_lease("c", str(n), seen, now=1.0), range(16)))  # type: ignore[misc]
+        assert [lease for lease in won if lease] == [store.lease("c")]
+
+
+def test_every_write_of_a_deposed_leader_is_refused_and_changes_nothing(store: Store) -> None:
+    first = store.take_lease("c", "a", None, now=1.0)
+    assert first is not None
+    leader = store.fenced("c", first)
+    study = leader.create_study(SPEC, now=1.0)
+    assert leader.create_trials(study.id, [(0, {})], now=1.0) == 1
+    assert store.take_lease("c", "b", first, now=2.0)
+    before = store.last_event_id()
+    for write in (
+        lambda: leader.create_study(SPEC, now=3.0),
+        lambda: leader.create_trials(study.id, [(1, {})], now=3.0),
+        lambda: leader.move_study(study.id, [StudyState.RUNNING], StudyState.STOPPING, now=3.0),
+        lambda: leader.move_trial(1, TrialState.WAITING, 0, TrialState.CANCELLED, now=3.0),
+        lambda: leader.record_cluster({"devices": []}, now=3.0),
+    ):
+        with pytest.raises(Deposed):
+            write()
+    assert store.last_event_id() == before
+    assert store.create_trials(study.id, [(1, {})], now=3.0) == 1, "the store itself is not fenced"
+
+
+def test_a_database_has_a_name_that_stays(store: Store) -> None:
+    assert len(store.identity()) == 8 and store.identity() == store.identity()
 
 
 # --- events ----------------------------------------------------------------------------------------------------------

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
 from estimators.model import Layout, Plan
 from estimators.tracing.session import Recipe, Session
+from estimators.tracing.tracer import examples
 from workloads.models.stdlib_gpt import StdlibGpt
+from workloads.protocol import hints
 from workloads.sandbox.recipe import recipe_of
 
 
@@ -23,3 +26,15 @@ def _has_drawn(recipe: Recipe, layout: Layout) -> bool:
         session.spread()
         session.step(2)
         return session.has_drawn
+
+
+class Hinted(StdlibGpt):
+    def build_model(self) -> nn.Module:
+        return hints.replica(super().build_model())
+
+
+def test_a_model_with_hints_is_no_example_for_formulas() -> None:
+    params = {"depth": 5, "width": 16, "heads": 2, "context": 8}
+    assert len(examples(recipe_of(StdlibGpt(params)), Layout(), 2)) == 2
+    with pytest.raises(ValueError, match="the model has hints"):
+        examples(recipe_of(Hinted(params)), Layout(), 2)

@@ -113,6 +113,8 @@ MORE_PLANS = [
     Plan(16, num_micro_batches=4, tp=4, sequence_parallel=True, recompute=True),
     Plan(32, dp_shard=2, tp=2),
     Plan(16, num_micro_batches=4, pp=2),
+    Plan(16, num_micro_batches=4, pp=2, tp=2),
+    Plan(8, num_micro_batches=4, pp=2, tp=2, dp_shard=2, recompute=True),  # as hints may ask for
     Plan(16, num_micro_batches=2, dp_replicate=2, zero1=True),
     Plan(16, dp_replicate=4, zero1=True, recompute=True),
 ]

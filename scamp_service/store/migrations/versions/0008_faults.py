@@ -6,8 +6,8 @@ Trials that are INFEASIBLE already have no ``offer``, so they stay so.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0007"
-down_revision = "0005"
+revision = "0008"
+down_revision = "0007"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,248 @@
+// One simulated step of a pipeline as SVG: a row for each stage with its passes, messages between the rows, and below
+// them the memory of each rank. Names stay in place while a narrow window scrolls the drawing.
+
+import { h, svg } from "./dom.js";
+import { mibWords, num, stepWords, toMib } from "./format.js";
+
+const ROW = 26; // heights and widths in CSS pixels
+const BETWEEN = 14; // room for messages
+const AXIS = 22;
+const MEMORY = 46;
+const APART = 10; // between memories
+const EDGE = 6; // left and right of the drawing, for the words of the axis
+const PASS = 12; // least width of a typical pass, as far as MOST allows
+const MOST = 6000;
+const MOST_MESSAGES = 2000; // of more, nobody could tell one line from the next
+const LETTER = 7; // width of a digit
+const TICK = 90; // least distance between the words of the axis
+
+/** How long the step is, and the shares of it in which ranks wait. */
+export function shareWords({ makespan, unit, bubble_share: bubble, communication_share: communication }) {
+  const words = [`predicted ${timeWords(makespan, unit)}`, `${percent(bubble)} bubble`];
+  if (communication !== null) words.push(`${percent(communication)} communication`);
+  return words.join(" · ");
+}
+
+export class Timeline {
+  /** Draws into `box`, and explains what is drawn in `legend`. */
+  constructor(box, legend) {
+    this.box = box;
+    this.legend = legend;
+    this.step = null;
+    this.width = 0;
+    new ResizeObserver(() => this.resize()).observe(box);
+  }
+
+  show(step) {
+    this.step = step;
+    this.width = 0;
+    this.resize();
+    this.legend.replaceChildren(...legendOf(step));
+  }
+
+  resize() {
+    const width = this.box.clientWidth;
+    if (!this.step || !width || width === this.width) return;
+    this.width = width;
+    const scrolled = this.box.querySelector(".plot")?.scrollLeft ?? 0;
+    const names = h("div", { class: "names", "aria-hidden": "true" });
+    const plot = h("div", { class: "plot", tabindex: "0", role: "region", "aria-label": "One step of the pipeline" });
+    this.box.replaceChildren(names, plot);
+    const place = new Place(this.step);
+    names.append(...namesOf(this.step, place));
+    plot.append(drawing(this.step, place, widthOf(this.step, plot.clientWidth)));
+    plot.scrollLeft = scrolled;
+  }
+}
+
+/** Where rows and memories begin, from the top. */
+class Place {
+  constructor({ rows }) {
+    this.num = rows.length;
+    this.axis = this.num * (ROW + BETWEEN);
+    this.height = this.memory(this.num) - APART + 2;
+  }
+
+  row(stage) {
+    return 4 + stage * (ROW + BETWEEN);
+  }
+
+  memory(stage) {
+    return this.axis + AXIS + APART + stage * (MEMORY + APART);
+  }
+}
+
+/** The width of the window, or more if passes would be too narrow. */
+function widthOf({ rows, makespan }, room) {
+  const lengths = rows.flatMap(({ passes }) => passes.filter((one) => one.kind !== "update").map((one) => one.end - one.start)).sort((a, b) => a - b);
+  const typical = lengths[lengths.length >> 2];
+  return Math.max(room, Math.min(MOST, 2 * EDGE + (typical > 0 ? (PASS * makespan) / typical : 0)));
+}
+
+// --- names -----------------------------------------------------------------------------------------------------------
+
+function namesOf({ rows, offered_bytes: offered }, place) {
+  const names = rows.map((row) => nameOf(place.row(row.stage), ROW, [who(row)], whoInFull(row)));
+  const memories = rows.map((row) => {
+    const limit = offered === null ? "" : ` of ${mibWords(toMib(offered))}`;
+    return nameOf(place.memory(row.stage), MEMORY, [who(row), h("small", {}, `${mibWords(toMib(row.peak_bytes))}${limit}`)], memoryWords(row, offered));
+  });
+  return [...names, nameOf(place.axis, AXIS + APART, [h("small", {}, "Memory held")], ""), ...memories];
+}
+
+function nameOf(top, height, words, title) {
+  const node = h("span", { title }, words);
+  node.style.top = `${top}px`;
+  node.style.height = `${height}px`;
+  return node;
+}
+
+function who({ stage, ranks }) {
+  return ranks.length === 1 ? `Rank ${ranks[0]}` : `Stage ${stage}`;
+}
+
+function whoInFull({ stage, ranks }) {
+  return `Stage ${stage} on ${ranks.length === 1 ? "rank" : "ranks"} ${ranks.join(", ")}`;
+}
+
+function memoryWords(row, offered) {
+  const limit = offered === null ? "" : `; the device offers ${mibWords(toMib(offered))}`;
+  return `${whoInFull(row)}: at most ${mibWords(toMib(row.peak_bytes))}${limit}`;
+}
+
+// --- the drawing -------------------------------------------------------------------------------------------------------
+
+function drawing(step, place, width) {
+  const scale = (time) => EDGE + ((width - 2 * EDGE) * time) / (step.makespan || 1);
+  const hatch = svg("pattern", { id: "communicating", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("rect", { width: 2.5, height: 5 }));
+  return svg(
+    "svg",
+    { class: "step", role: "img", "aria-labelledby": "step-words step-detail", width, height: place.height, viewBox: `0 0 ${width} ${place.height}` },
+    svg("title", { id: "step-words" }, `One optimizer step of a pipeline of ${step.rows.length} stages and ${step.num_micro_batches} micro-batches`),
+    svg("desc", { id: "step-detail" }, detailOf(step)),
+    svg("defs", {}, hatch),
+    axisOf(step, place, scale, width),
+    step.rows.map((row) => passesOf(row, step, place, scale)),
+    step.messages.length <= MOST_MESSAGES && step.messages.map((message) => messageOf(message, step, place, scale)),
+    step.rows.map((row) => memoryOf(row, step, place, scale)),
+  );
+}
+
+function detailOf(step) {
+  const memory = step.rows.map((row) => memoryWords(row, step.offered_bytes)).join(". ");
+  return `${shareWords(step)}. ${memory}.`;
+}
+
+function axisOf({ makespan, unit }, place, scale, width) {
+  const size = tickSize(makespan, Math.max(3, Math.floor(width / TICK)));
+  const nodes = [];
+  for (let tick = 0; tick * size <= makespan; tick += 1) {
+    const x = scale(tick * size);
+    const beside = x + TICK / 2 > width ? "end" : tick ? "middle" : "start";
+    nodes.push(svg("line", { class: "tick", x1: x, x2: x, y1: 0, y2: place.height }));
+    nodes.push(svg("text", { class: "time", x, y: place.axis + 14, "text-anchor": beside }, tick ? timeWords(tick * size, unit) : "0"));
+  }
+  return svg("g", {}, nodes);
+}
+
+/** 1, 2 or 5 times a power of ten, so that at most `most` ticks fit. */
+function tickSize(whole, most) {
+  const least = whole / most;
+  const power = 10 ** Math.floor(Math.log10(least));
+  return power * [1, 2, 5, 10].find((times) => power * times >= least * (1 - 1e-9));
+}
+
+function passesOf(row, step, place, scale) {
+  const top = place.row(row.stage);
+  const line = svg("rect", { class: "lane", x: scale(0), y: top, width: scale(step.makespan) - scale(0), height: ROW });
+  const waits = row.waits.map(([start, end]) =>
+    svg("rect", { class: "wait", ...across(start, end, scale), y: top, height: ROW }, svg("title", {}, `${who(row)} waits for other stages (bubble)\n${spanWords(start, end, step)}`)),
+  );
+  return svg("g", {}, line, waits, row.passes.map((one) => passOf(one, row, step, top, scale)));
+}
+
+function passOf(one, row, step, top, scale) {
+  const box = across(one.start, one.end, scale);
+  const words = one.micro_batch === null ? "" : String(one.micro_batch);
+  const name = one.kind === "update" ? "Update of the parameters" : `${one.kind === "forward" ? "Forward" : "Backward"} pass of micro-batch ${one.micro_batch}`;
+  const sending = one.end - one.communicating_from;
+  const said = sending > 0 ? `\ncommunicates for the last ${timeWords(sending, step.unit)} of it` : "";
+  return svg(
+    "g",
+    { class: `pass ${one.kind}` },
+    svg("title", {}, `${name} on ${who(row).toLowerCase()}\n${spanWords(one.start, one.end, step)}${said}`),
+    svg("rect", { class: "box", ...box, y: top, height: ROW }),
+    sending > 0 && svg("rect", { class: "sending", ...across(one.communicating_from, one.end, scale), y: top, height: ROW }),
+    box.width >= 4 + LETTER * words.length && svg("text", { x: box.x + box.width / 2, y: top + ROW / 2, "text-anchor": "middle", "dominant-baseline": "central" }, words),
+  );
+}
+
+/** A line from the sender's row to the receiver's, in the room between them. */
+function messageOf({ sender, receiver, micro_batch: microBatch, start, end }, step, place, scale) {
+  const down = receiver > sender;
+  const from = place.row(sender) + (down ? ROW : 0);
+  const to = place.row(receiver) + (down ? 0 : ROW);
+  const time = end > start ? `\n${spanWords(start, end, step)}` : "";
+  const ends = { x1: scale(start), x2: scale(end), y1: from, y2: to };
+  return svg(
+    "g",
+    { class: `message ${down ? "forward" : "backward"}` },
+    svg("title", {}, `${down ? "Output" : "Gradient"} of micro-batch ${microBatch} from ${who(step.rows[sender]).toLowerCase()} to ${who(step.rows[receiver]).toLowerCase()}${time}`),
+    svg("line", { class: "reach", ...ends }),
+    svg("line", ends),
+    svg("circle", { cx: ends.x2, cy: to, r: 2 }),
+  );
+}
+
+function memoryOf(row, step, place, scale) {
+  const top = place.memory(row.stage);
+  const most = Math.max(step.offered_bytes ?? 0, ...step.rows.map((one) => one.peak_bytes), 1) * 1.06;
+  const y = (bytes) => top + MEMORY * (1 - bytes / most);
+  const points = row.memory.map(([time, bytes], at) => `${at ? "H" : "M"}${scale(time).toFixed(1)}${at ? "V" : ","}${y(bytes).toFixed(1)}`);
+  const line = `${points.join("")}H${scale(step.makespan).toFixed(1)}`;
+  const ends = { x1: scale(0), x2: scale(step.makespan) };
+  return svg(
+    "g",
+    { class: "memory" },
+    svg("title", {}, memoryWords(row, step.offered_bytes)),
+    svg("rect", { class: "lane", x: ends.x1, y: top, width: ends.x2 - ends.x1, height: MEMORY }),
+    svg("path", { class: "area", d: `${line}V${top + MEMORY}H${ends.x1}Z` }),
+    svg("path", { class: "held", d: line }),
+    step.offered_bytes !== null && svg("line", { class: "limit", ...ends, y1: y(step.offered_bytes), y2: y(step.offered_bytes) }),
+  );
+}
+
+function across(start, end, scale) {
+  return { x: scale(start), width: Math.max(0, scale(end) - scale(start)) };
+}
+
+// --- words -------------------------------------------------------------------------------------------------------------
+
+function legendOf({ rows, communication_share: communication, offered_bytes: offered, unit, cores }) {
+  const key = (kind, words) => h("span", { class: `key ${kind}` }, words);
+  return [
+    key("forward", "forward"),
+    key("backward", "backward"),
+    rows.some(({ passes }) => passes.at(-1).kind === "update") && key("update", "update"),
+    key("wait", "bubble: waits for other stages"),
+    communication === null ? "the speed of links is not known, so messages take no time" : key("sending", "communicates"),
+    key("held", "memory of a rank"),
+    offered !== null && key("limit", "what its device offers"),
+    cores !== null && "ranks share the cores of their host, so passes take longer while more ranks compute",
+    unit === "FLOP" && "times are FLOPs of a rank: the speed of these devices is not known",
+  ].filter((words) => words);
+}
+
+function spanWords(start, end, { unit }) {
+  return `${timeWords(start, unit)} to ${timeWords(end, unit)}, ${timeWords(end - start, unit)} long`;
+}
+
+function timeWords(time, unit) {
+  if (unit === "s") return stepWords(time);
+  const [factor, prefix] = [[1e12, "T"], [1e9, "G"], [1e6, "M"]].find(([factor]) => time >= factor) ?? [1, ""];
+  return `${num(time / factor)} ${prefix}FLOP`;
+}
+
+function percent(share) {
+  return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+}

@@ -1,0 +1,101 @@
+"""Limits that the hints in a model set on its plans: degrees of the parallel axes, and the number of micro-batches.
+
+``workloads.parallel.constraints`` reads them from the model, they travel with its ``Divisions``, and the planner obeys
+them. Each limit keeps the hint and the module that it comes from, so that a reason can name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from estimators.axes import SHARES, Spread
+
+Name = Literal["shares", "tp", "pp", "spatial", "micro_batches"]
+
+_WORDS: dict[Name, tuple[str, str]] = {
+    "shares": ("data parallelism", "data parallelism of degree {}"),
+    "tp": ("tensor parallelism", "tensor parallelism of degree {}"),
+    "pp": ("a pipeline", "a pipeline of {} stages"),
+    "spatial": ("slabs of space", "{} slabs of space"),
+    "micro_batches": ("micro-batches", "{} micro-batches"),
+}
+"""Words for any number of at least two, and for a given number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A number that plans must have from ``least`` to ``most`` of; with ``most`` None there is no upper limit.
+
+    ``name`` says of what: ``shares`` of the batch (data-parallel ranks, whether they hold whole models or shards), an
+    axis of ``Spread``, or ``micro_batches`` of a pipeline. ``hint`` and ``place`` say in words where it comes from.
+    """
+
+    name: Name
+    least: int
+    most: int | None
+    hint: str
+    place: str
+
+    def allows(self, number: int) -> bool:
+        """Whether plans may have ``number`` of it."""
+        return self.least <= number and (self.most is None or number <= self.most)
+
+    @property
+    def words(self) -> str:
+        """The limit, such as ``tensor parallelism of degree 4``."""
+        some, exactly = _WORDS[self.name]
+        if self.most is None:
+            return some
+        return f"no {some.removeprefix('a ')}" if self.most == 1 else exactly.format(self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """All limits of a model; a plan must be within each."""
+
+    limits: tuple[Limit, ...] = ()
+
+    def allow(self, way: Spread) -> bool:
+        """Whether ranks may be spread in this way."""
+        return self.allow_degrees(prod(getattr(way, axis) for axis in SHARES), way.tp, way.pp, way.spatial)
+
+    def allow_degrees(self, shares: int, tp: int = 1, pp: int = 1, spatial: int = 1) -> bool:
+        """Whether a plan may have these degrees; ``shares`` is the number of data-parallel ranks."""
+        degrees = {"shares": shares, "tp": tp, "pp": pp, "spatial": spatial}
+        return all(limit.allows(degrees[limit.name]) for limit in self.limits if limit.name in degrees)
+
+    def allow_micro_batches(self, number: int) -> bool:
+        """Whether a pipeline may have so many micro-batches."""
+        return all(limit.allows(number) for limit in self.limits if limit.name == "micro_batches")
+
+    def least(self, name: Name) -> int:
+        """The fewest that a plan must have of ``name``."""
+        return max((limit.least for limit in self.limits if limit.name == name), default=1)
+
+    @property
+    def least_ranks(self) -> int:
+        """The fewest ranks of a plan."""
+        return prod(self.least(name) for name in _WORDS if name != "micro_batches")
+
+    @property
+    def words(self) -> str:
+        """The limits and the hints that they come from, such as ``the model asks for tensor parallelism of degree 4
+        (hint split at blocks)``; empty without limits."""
+        sources = dict.fromkeys((limit.hint, limit.place) for limit in self.limits)
+        asked = [
+            f"{_listed(one.words for one in self.limits if (one.hint, one.place) == (hint, place))} "
+            f"(hint {hint} at {place})"
+            for hint, place in sources
+        ]
+        return f"the model asks for {_listed(asked)}" if asked else ""
+
+
+UNCONSTRAINED = Constraints()
+
+
+def _listed(words: Iterable[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last

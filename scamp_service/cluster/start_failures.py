@@ -1,0 +1,54 @@
+"""Remembers the devices on which ranks do not start, so that they are tried ever less often, and not used meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+FIRST_SECONDS = 1.0
+"""Pause after the first failure. Each one that follows doubles it."""
+
+LONGEST_SECONDS = 60.0
+
+CLOSED_AFTER = 4
+"""Failures in a row after which no gang is placed on the device until a rank has started there."""
+
+
+@dataclass(slots=True)
+class _Device:
+    failures: int = 0
+    why: str = ""
+    next_try: float = 0.0
+
+
+class StartFailures:
+    """Failed starts by device. Times are seconds of any one clock."""
+
+    def __init__(self) -> None:
+        self._devices: dict[str, _Device] = {}
+
+    def failed(self, device: str, why: str, now: float) -> None:
+        """A rank did not start on ``device``. Starts that fail within one pause count once."""
+        known = self._devices.setdefault(device, _Device())
+        known.why = why
+        if now >= known.next_try:
+            known.failures += 1
+            known.next_try = now + min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** (known.failures - 1))
+
+    def started(self, device: str) -> None:
+        """A rank has started on ``device``."""
+        self._devices.pop(device, None)
+
+    def may_try(self, device: str, now: float) -> bool:
+        """Whether a rank may start on ``device`` now."""
+        known = self._devices.get(device)
+        return known is None or now >= known.next_try
+
+    def closed(self) -> Mapping[str, str]:
+        """Devices on which no gang is placed, and why."""
+        return {
+            device: f"{known.failures} times in a row no rank started on it; tried again at least once a minute: "
+            f"{known.why}"
+            for device, known in self._devices.items()
+            if known.failures >= CLOSED_AFTER
+        }

@@ -1,0 +1,166 @@
+"""Decides which of several controllers leads, by a lease in the database, without comparing any clocks.
+
+The leader renews its lease, which changes a counter. A standby that sees no change for ``seconds`` of its own clock
+takes the lease, which changes the ``epoch``. So neither a jump of a clock nor clocks that differ can make two leaders.
+Each write of a leader names its epoch and is refused once there is a newer one (``Store.fenced``), and so is each call
+to a rank.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from scamp_service.errors import Deposed
+from scamp_service.host import Process
+from scamp_service.lifecycle import CONTROLLER_LEASE
+from scamp_service.model import Lease
+from scamp_service.store.store import Store
+
+RENEWALS = 10
+"""Times that a leader renews its lease while a standby waits for it to lapse."""
+
+
+class Leadership:
+    """One controller's part in the election. Threads may share it.
+
+    ``seconds`` is how long a standby waits for a silent leader. ``clock`` is monotonic. ``is_gone`` says of a holder
+    whether its process is known to have ended, so that nobody needs to wait.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        seconds: float,
+        *,
+        holder: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        is_gone: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.holder = holder or own_name()
+        self._store, self._seconds, self._clock, self._wall_clock = store, seconds, clock, wall_clock
+        self._is_gone = is_gone or process_is_gone
+        self._lock = threading.Lock()
+        self._lease: Lease | None = None
+        self._renewed = 0.0  # when the last successful renewal began
+        self._seen: tuple[Lease | None, float] | None = None
+
+    def keep(self) -> Lease | None:
+        """Renew the lease if it is time, or take it if it is free. Returns it if this controller leads now.
+
+        Call it ``RENEWALS`` times or more in ``seconds``. Raises ``Unavailable``.
+        """
+        with self._lock:
+            now = self._clock()
+            if self._lease is None:
+                self._stand_by(now)
+            elif now - self._renewed >= self._seconds / RENEWALS:
+                self._lease = self._store.renew_lease(CONTROLLER_LEASE, self._lease, now=self._wall_clock())
+                self._renewed = now
+            return self._lease
+
+    def renew(self) -> None:
+        """Renew the lease if this controller leads. Raises ``Unavailable``."""
+        if self._lease is not None:
+            self.keep()
+
+    def is_certain(self) -> bool:
+        """Whether no other controller can lead now: the last renewal is too young for anybody to have waited long."""
+        return self._lease is not None and self._clock() - self._renewed < self._seconds
+
+    def step_down(self) -> None:
+        """Forget the lease, because another controller has taken it."""
+        with self._lock:
+            self._lease, self._seen = None, None
+
+    def resign(self) -> None:
+        """Release the lease, so that another controller can take it at once."""
+        with self._lock:
+            if self._lease is not None:
+                self._store.release_lease(CONTROLLER_LEASE, self._lease)
+            self._lease = None
+
+    def _stand_by(self, now: float) -> None:
+        seen = self._store.lease(CONTROLLER_LEASE)
+        if self._seen is None or self._seen[0] != seen:
+            self._seen = seen, now
+        silent = now - self._seen[1]
+        if seen is None or not seen.holder or silent >= self._seconds or self._is_gone(seen.holder):
+            self._lease = self._store.take_lease(CONTROLLER_LEASE, self.holder, seen, now=self._wall_clock())
+            self._renewed = now
+
+
+class Reign(Protocol):
+    """What a process does while it leads."""
+
+    def tick(self) -> None:
+        """Run one cycle. Raises ``Deposed`` once another controller leads."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything, and change nothing: another controller may lead already."""
+        ...
+
+    def end(self) -> None:
+        """End everything that was started, then let go."""
+        ...
+
+
+class Elected:
+    """Runs one cycle per ``tick`` while this process leads; otherwise it stands by.
+
+    ``begin`` is called after each election with the new lease, so nothing that it makes knows of an earlier reign.
+    """
+
+    def __init__(self, leadership: Leadership, begin: Callable[[Lease], Reign]) -> None:
+        self._leadership, self._begin = leadership, begin
+        self._reign: tuple[int, Reign] | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process has led in the last cycle."""
+        return self._reign is not None
+
+    def tick(self) -> None:
+        """Take part in the election; run one cycle if it is won. Raises ``Unavailable``."""
+        lease = self._leadership.keep()
+        if self._reign is not None and (lease is None or lease.epoch != self._reign[0]):
+            self.close()
+        if lease is None:
+            return
+        if self._reign is None:
+            self._reign = lease.epoch, self._begin(lease)
+        try:
+            self._reign[1].tick()
+        except Deposed:
+            self._leadership.step_down()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of what this reign started, if there is one; it goes on without us."""
+        reign, self._reign = self._reign, None
+        if reign is not None:
+            reign[1].close()
+
+    def end(self) -> None:
+        """End what this reign started, if there is one."""
+        reign, self._reign = self._reign, None
+        if reign is not None:
+            reign[1].end()
+
+
+def own_name() -> str:
+    """Name of this process as the holder of a lease. A host's name is there for people to read."""
+    own = Process.own()
+    return f"{socket.gethostname()} {own.kernel} {own.pid} {own.started} {secrets.token_hex(4)}"
+
+
+def process_is_gone(holder: str) -> bool:
+    """Whether ``holder`` is the name of a process that is known to have ended."""
+    fields = holder.split(" ")
+    return len(fields) == 5 and fields[2].isdigit() and Process(fields[1], int(fields[2]), fields[3]).is_gone

@@ -1,0 +1,83 @@
+"""Identifies this host, its processes and the version of our sources, so that others can tell them apart.
+
+A process id alone is not enough: another host has the same ones, and this one gives them out again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from scamp_service.settings import ROOT
+
+PACKAGES = ("scamp_service", "workloads", "estimators", "placement")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process on some host. ``kernel`` names the running kernel and its namespace of process ids, and ``started`` is
+    the time of the process's start in the ticks of that kernel."""
+
+    kernel: str
+    pid: int
+    started: str
+
+    @classmethod
+    def own(cls) -> Process:
+        """This process."""
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """The process that has this id here now."""
+        return cls(kernel(), pid, _started(pid))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it belongs to this kernel, so that we can see and signal it."""
+        return self.kernel == kernel()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known to have ended. A zombie has: it holds no memory, and its parent may collect it late."""
+        return self.is_here and _started(self.pid) != self.started
+
+    def kill(self) -> None:
+        """Send SIGKILL if it runs on this kernel; no effect on a process that has since been given its id."""
+        if self.is_here and not self.is_gone:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+@cache
+def kernel() -> str:
+    """Name of the running kernel and process namespace; that of the host where the system does not tell."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+@cache
+def source_hash() -> str:
+    """Hash of all sources of these packages, so that processes of another version can be told apart."""
+    digest = hashlib.sha256()
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _started(pid: int) -> str:
+    """When the process started; empty if it does not run."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in ("Z", "X") else fields[19]
