@@ -359,7 +359,7 @@ class World:
             self.after(self.rng.uniform(0.0, 2.0), lambda: self.send(gang, deliver))
             return
         self.send(gang, deliver)
-        leaves = max(0.0, gang.sink_back_at - self.clock.now) + self.rng.uniform(0.01, 1.0)
+        leaves = max(0.0, gang.sink_back_at - self.clock.now) + self.rng.uniform(0.0, 1.0)
         self.after(leaves, lambda: self._remove(order.key))  # a rank stays until its outcome is stored
 
     def _save(self, gang: SimulatedGang) -> None:
