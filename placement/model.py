@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+
+Offer = tuple[tuple[str, int, int], ...]
+"""Devices of a cluster as (kind, MiB of each, number of them), sorted. A verdict on a candidate holds for one offer."""
 
 VIRTUAL_KIND = "virtual"
 """Device kind of virtual devices (memory budgets on a host without GPUs)."""
@@ -38,6 +42,24 @@ class Cluster:
     def has_gpus(self) -> bool:
         """Whether any device is a GPU, not a virtual device."""
         return any(device.kind != VIRTUAL_KIND for device in self.devices)
+
+    @property
+    def offer(self) -> Offer:
+        """How many devices there are of each kind and size."""
+        counts = Counter((device.kind, device.capacity_mib) for device in self.devices)
+        return tuple((kind, mib, number) for (kind, mib), number in sorted(counts.items()))
+
+
+def offers_more(offer: Offer, before: Offer) -> bool:
+    """Whether ``offer`` has more devices than ``before`` of some kind and at least some size.
+
+    Only then may a gang fit that fit nowhere ``before``.
+    """
+    return any(_num_devices(offer, kind, mib) > _num_devices(before, kind, mib) for kind, mib, _ in offer)
+
+
+def _num_devices(offer: Offer, kind: str, mib: int) -> int:
+    return sum(number for other, offered_mib, number in offer if other == kind and offered_mib >= mib)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,11 @@ class StudyState(StrEnum):
 
 
 class TrialState(StrEnum):
-    """States of a trial. WAITING: it has no plan yet. QUEUED: it has a plan and waits for devices."""
+    """States of a trial. WAITING: it has no plan yet. QUEUED: it has a plan and waits for devices.
+
+    INFEASIBLE: no plan fits the devices of the cluster. It becomes WAITING again when the cluster grows while the study
+    runs.
+    """
 
     WAITING = "WAITING"
     QUEUED = "QUEUED"
@@ -48,12 +52,19 @@ class AttemptState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How an attempt ended, as its ranks reported it. LOST: they disappeared without a report."""
+    """How an attempt ended, as its ranks reported it.
+
+    DIVERGED: the loss became infinite or not a number. ERROR: the workload failed. FAULT: the host or its storage
+    failed, such as a full disk or a lost database; it does not count against the trial. LOST: the ranks disappeared
+    without a report.
+    """
 
     DONE = "DONE"
     STOPPED = "STOPPED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    DIVERGED = "DIVERGED"
     ERROR = "ERROR"
+    FAULT = "FAULT"
     LOST = "LOST"
 
 
@@ -66,7 +77,7 @@ TRIAL_MOVES: dict[TrialState, frozenset[TrialState]] = {
     _T.COMPLETED: frozenset(),
     _T.PRUNED: frozenset(),
     _T.FAILED: frozenset(),
-    _T.INFEASIBLE: frozenset(),
+    _T.INFEASIBLE: frozenset({_T.WAITING}),  # only in a running study whose cluster has grown
     _T.CANCELLED: frozenset(),
 }
 
@@ -87,7 +98,7 @@ STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
     _S.FAILED: frozenset(),
 }
 
-LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves)
+LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves) - {TrialState.INFEASIBLE}
 LIVE_STUDIES = frozenset(state for state, moves in STUDY_MOVES.items() if moves)
 OPEN_ATTEMPTS = frozenset(state for state, moves in ATTEMPT_MOVES.items() if moves)
 ENDED_WELL = frozenset({TrialState.COMPLETED, TrialState.PRUNED})

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from estimators.model import MIB, Plan, Prediction
+from placement.model import Offer
 from scamp_service.lifecycle import ENDED_WELL, AttemptState, Outcome, StudyState, TrialState
 
 Json = Mapping[str, Any]
@@ -76,7 +77,10 @@ class Trial:
     none). ``measured_step_seconds`` is the newest of the attempts with this plan (None: none). ``num_lost`` and
     ``num_oom`` count the attempts that were lost or ran out of memory. ``passed_over`` counts the later trials that
     have begun since this one was queued. ``judged_step`` is the last rung at which the stopping rule has decided.
-    ``value`` is the objective at ``step``: the newest while the trial runs, the final one afterwards.
+    ``value`` is the objective at ``step``: the newest while the trial runs, the final one afterwards, NaN if it
+    diverged. ``num_faults`` counts the attempts in a row that a fault of the host ended without a new checkpoint;
+    before ``retry_at`` the trial does not run again. ``offer`` are the devices on which an INFEASIBLE trial fits under
+    no plan, None if it would fit on no devices at all.
     """
 
     id: int
@@ -100,6 +104,9 @@ class Trial:
     created_at: float
     started_at: float | None
     finished_at: float | None
+    num_faults: int = 0
+    retry_at: float = 0.0
+    offer: Offer | None = None
 
     @property
     def plan(self) -> Plan | None:
@@ -176,6 +183,20 @@ class Attempt:
         It is the larger of the reservation and of what the rank held plus its failed request.
         """
         return max(self.measured_bytes, self.mib_per_rank * MIB)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """INFEASIBLE trials of a running study for which the devices of ``offer`` do not suffice.
+
+    ``begun`` means that they had run before, on devices that the cluster has lost. ``newest_at`` is the time of the
+    newest verdict.
+    """
+
+    study_id: int
+    offer: Offer
+    begun: bool
+    newest_at: float
 
 
 @dataclass(frozen=True, slots=True)

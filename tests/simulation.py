@@ -3,7 +3,9 @@
 Faults, all drawn from one seeded generator: ranks die, freeze or never start, messages to gangs are lost or doubled,
 reports arrive late (even after the next attempt has begun), whole nodes vanish and come back, the database is away for
 a while, and wall clocks jump. Two controllers take part in the election; each crashes before or after any write to the
-database and any call to the executor, and each may stand still there while the other one takes over.
+database and any call to the executor, and each may stand still there while the other one takes over. The disk of the
+checkpoints is full for a while, the sink is away while ranks train and write checkpoints, devices join late, and one
+leaves for good.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from placement.model import Cluster, Device
 from placement.planning.learned import choose_learned
 from placement.planning.options import ChosenPlan, NoPlan
 from scamp_service.control.controller import Controller
+from scamp_service.control.decide.finish import JOIN_SECONDS
 from scamp_service.control.executor import Demand, GangState, GangStatus, Order, Unsized
 from scamp_service.control.leadership import Elected, Leadership, Reign
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, Outcome, TrialState
 from scamp_service.model import Json, Lease, Metric, Sized, Trial
 from scamp_service.store.store import Store
+from workloads.training.retention import outdated
 
 
 class Crash(BaseException):
@@ -41,6 +45,10 @@ class Faults:
     late_report: float = 0.3  # a report is delayed by up to a minute
     kill_rank: float = 0.05  # per gang and step
     lose_node: float = 0.01  # per gang and step
+    fill_disk: float = 0.02  # per gang and step: no checkpoint can be written for up to two minutes
+    lose_sink: float = 0.03  # per gang and step: its reports wait for up to ten seconds, and are lost if it dies
+    join_late: float = 0.3  # per simulation: at first there is only one device on each node
+    shrink: float = 0.2  # per simulation: one device leaves for good
     freeze_rank: float = 0.01  # per gang and step
     hang_start: float = 0.05  # a launch of which a rank never answers
     slow_start: float = 0.2  # a launch that takes up to a minute
@@ -73,6 +81,9 @@ class SimulatedGang:
     started: bool = True  # False: it holds no memory yet
     step: int = 0
     seq: int = 0
+    sink_back_at: float = 0.0
+    unsent: list[Callable[[], bool]] = field(default_factory=list)
+    recorded: int = 0  # step of the newest checkpoint that the database has acknowledged, or that was resumed from
 
 
 def truth_mib(params: Json) -> int:
@@ -114,6 +125,16 @@ class World:
         self.sequence = 0
         self.acknowledged: dict[tuple[int, int, int], float] = {}
         self.completed: dict[int, int] = {}  # trial → times that a rank finished all steps and was acknowledged
+        self.disk: dict[int, set[int]] = {}  # trial → steps of its checkpoints
+        self.disk_full_until = 0.0
+        self.num_faults = 0
+        self.absent: set[str] = set()  # devices that have not joined yet, or have left
+        self.num_lost_nodes = 0
+        if self._happens(faults.join_late):
+            self.absent = {device.id for device in devices if device.index}
+            self.after(rng.uniform(1.0, JOIN_SECONDS), self.absent.clear)
+        if self._happens(faults.shrink):
+            self.after(rng.uniform(60.0, 90.0), lambda: self._leave(self.devices[-1]))
         self.epoch = 0
         self.outage_until = 0.0
         self.jumped = 0.0
@@ -154,6 +175,9 @@ class World:
                 f"{device.id} is over-subscribed: {used[device.id]} MiB"
             )
 
+    def _happens(self, probability: float) -> bool:
+        return probability > 0 and self.rng.random() < probability
+
     def _copies(self) -> int:
         if self.rng.random() < self.faults.lose_message:
             return 0
@@ -176,13 +200,17 @@ class World:
         if self.rng.random() < self.faults.hang_start and order.key not in self.gangs_by_key:
             self._hang(order)
             return
-        if order.key in self.gangs_by_key or any(d.node in self.lost_nodes for d in self._devices_of(order)):
+        if order.key in self.gangs_by_key or any(
+            d.node in self.lost_nodes or d.id in self.absent for d in self._devices_of(order)
+        ):
             return
         if not self.store.report_started(order.trial_id, order.attempt, order.token, now=self.clock.now):
             return
         if any(a.key == order.key and a.outcome for a in self.store.attempts(order.trial_id)):
             return
-        gang = SimulatedGang(order, step=max(order.resume_step, 0))
+        kept = self.disk.setdefault(order.trial_id, set())
+        assert order.resume_step <= 0 or order.resume_step in kept, f"{order.key}: no {order.resume_step} in {kept}"
+        gang = SimulatedGang(order, step=max(order.resume_step, 0), recorded=order.resume_step)
         self.gangs_by_key[order.key] = gang
         self.after(1.0, lambda: self._step(gang))
 
@@ -232,8 +260,17 @@ class World:
             )
             self.finish(gang, Outcome.OUT_OF_MEMORY, "tried to allocate")
             return
+        if self._happens(self.faults.fill_disk):
+            self.disk_full_until = self.clock.now + self.rng.uniform(5.0, 120.0)
+        if self._happens(self.faults.lose_sink):
+            gang.sink_back_at = self.clock.now + self.rng.uniform(1.0, 10.0)
         gang.step = min(order.steps, gang.step + order.report_every)
         gang.seq += 1
+        if self.clock.now < self.disk_full_until:
+            self.num_faults += 1
+            self.finish(gang, Outcome.FAULT, "No space left on device: /checkpoints")
+            return
+        self._save(gang)
         metric = Metric(
             order.trial_id,
             order.attempt,
@@ -265,6 +302,7 @@ class World:
                 now=self.clock.now,
             )
             if accepted:
+                gang.recorded = max(gang.recorded, metric.step)
                 self.acknowledged[(metric.trial_id, metric.attempt, metric.seq)] = metric.values[order.metric]
             return accepted
 
@@ -273,10 +311,24 @@ class World:
     def send(self, gang: SimulatedGang, deliver: Callable[[], bool]) -> None:
         """A report arrives once, twice, or also much later; refused means stale: the gang ends itself.
 
-        Ranks repeat a report while the database is away.
+        While the sink is away reports wait in order, as in a rank; those of a gang that dies meanwhile are lost. Ranks
+        repeat a report while the database is away.
         """
+        gang.unsent.append(deliver)
+        if self.clock.now >= gang.sink_back_at:
+            self._send_all(gang)
+        elif len(gang.unsent) == 1:
+            self.after(gang.sink_back_at - self.clock.now, lambda: self._send_all(gang))
+
+    def _send_all(self, gang: SimulatedGang) -> None:
+        if gang.broken or self.gangs_by_key.get(gang.order.key) is not gang:
+            return
+        while gang.unsent:
+            self._send(gang, gang.unsent.pop(0))
+
+    def _send(self, gang: SimulatedGang, deliver: Callable[[], bool]) -> None:
         if not self.has_database:
-            self.after(1.0, lambda: self.send(gang, deliver))
+            self.after(1.0, lambda: self._send(gang, deliver))
             return
         if not deliver():
             self._remove(gang.order.key)
@@ -307,12 +359,25 @@ class World:
             self.after(self.rng.uniform(0.0, 2.0), lambda: self.send(gang, deliver))
             return
         self.send(gang, deliver)
-        self.after(self.rng.uniform(0.0, 1.0), lambda: self._remove(order.key))
+        leaves = max(0.0, gang.sink_back_at - self.clock.now) + self.rng.uniform(0.0, 1.0)
+        self.after(leaves, lambda: self._remove(order.key))  # a rank stays until its outcome is stored
+
+    def _save(self, gang: SimulatedGang) -> None:
+        steps = self.disk[gang.order.trial_id]
+        steps.add(gang.step)
+        steps -= set(outdated(steps, gang.step, {gang.recorded}))
+
+    def _leave(self, device: Device) -> None:
+        for key, gang in list(self.gangs_by_key.items()):
+            if device.id in gang.order.devices:
+                self._remove(key)
+        self.absent.add(device.id)
 
     def _lose_node(self, node: str) -> None:
         for key, gang in list(self.gangs_by_key.items()):
             if any(device.node == node for device in self._devices_of(gang.order)):
                 self._remove(key)
+        self.num_lost_nodes += 1
         self.lost_nodes[node] = self.clock.now
         self.after(self.rng.uniform(5.0, 60.0), lambda: (self.lost_nodes.pop(node, None), None)[1])
 
@@ -329,7 +394,7 @@ class SimulatedExecutor:
 
     def cluster(self) -> Cluster:
         world = self.world
-        return Cluster(tuple(device for device in world.devices if device.node not in world.lost_nodes))
+        return Cluster(tuple(d for d in world.devices if d.node not in world.lost_nodes and d.id not in world.absent))
 
     def gangs(self) -> Mapping[str, GangStatus]:
         return {
@@ -367,19 +432,22 @@ class SimulatedSizer:
     def request(self, trial_id: int, demand: Demand, cluster: Cluster) -> None:
         if trial_id in self.pending:
             return
-        self.pending[trial_id] = (self.clock.now + self.rng.uniform(0.0, 2.0), self._size(demand))
+        self.pending[trial_id] = (self.clock.now + self.rng.uniform(0.0, 2.0), self._size(demand, cluster))
 
-    def _size(self, demand: Demand) -> Sized | Unsized:
-        answer = choose_learned(lambda extra: self._plan(demand.candidate.params, extra), demand.own, demand.learned)
+    def _size(self, demand: Demand, cluster: Cluster) -> Sized | Unsized:
+        params, num_devices = demand.candidate.params, len(cluster.devices)
+        answer = choose_learned(lambda extra: self._plan(params, num_devices, extra), demand.own, demand.learned)
         if isinstance(answer, ChosenPlan):
             learned_bytes = demand.learned_bytes(answer.plan.layout)
             known = learn_slow_downs(demand.past, "virtual").get(way_kind(answer.plan))
             factor = known.factor if known else 1.0
             return Sized("s", answer.plan, answer.prediction, answer.reason, learned_bytes, (), factor, factor)
-        return Unsized(answer.reason, infeasible=True)
+        return Unsized(answer.reason, infeasible=True, offer=cluster.offer)
 
-    def _plan(self, params: Json, extra: Extra) -> ChosenPlan | NoPlan:
+    def _plan(self, params: Json, num_devices: int, extra: Extra) -> ChosenPlan | NoPlan:
         ranks = int(params["ranks"])
+        if ranks > num_devices:
+            return NoPlan(f"needs {ranks} devices; there are {num_devices}")
         plan = Plan(1, 4 // ranks, dp_shard=ranks)
         needed = Prediction(int(params["mib"]) * MIB, extra_bytes=extra.bytes_for(plan.layout))
         if needed.reserved_mib > 96:
@@ -598,6 +666,10 @@ class Simulation:
     def check_trial(self, trial: Trial) -> None:
         where = f"seed {self.seed}, trial {trial.id}"
         assert trial.state in (TrialState.COMPLETED, TrialState.PRUNED, TrialState.INFEASIBLE), f"{where}: {trial}"
+        may_fit = trial.params["mib"] + trial.params.get("spike", 0) <= 60 and not self.world.num_lost_nodes
+        if trial.state is TrialState.INFEASIBLE and may_fit:
+            num_devices = len([d for d in self.world.devices if d.id not in self.world.absent])
+            assert trial.params["ranks"] > num_devices, f"{where}: it fits on {num_devices} devices"
         if trial.state is TrialState.COMPLETED:
             assert trial.value == objective(trial.id, trial.attempt, 8), f"{where}: value of another attempt"
             done = [a.attempt for a in self.store.attempts(trial.id) if a.outcome is Outcome.DONE]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from estimators.model import MIB
-from scamp_service.cluster.reports import LineWriter, Reports
+from scamp_service.cluster.reports import Delivery, LineWriter, Reports
 from scamp_service.cluster.sink import SinkClient
 from scamp_service.lifecycle import Outcome
 
@@ -57,18 +57,22 @@ class Training:
             reports.close()
             return Ended(None, "the attempt has already ended", True)
         outcome, detail, any_rank_reports = self._result()
-        accepted = reports.close()  # every metric is stored before the outcome
+        delivery = reports.close()  # every metric is stored before the outcome
+        if delivery is Delivery.LOST and outcome in (Outcome.DONE, Outcome.STOPPED):  # rows are missing
+            why = f"rank {reports.rank}: its reports could not be stored: {reports.why_lost}"
+            outcome, detail, any_rank_reports = Outcome.FAULT, why[:MAX_DETAIL], True
         if outcome is None:
             reports.wait_for_stop(WITNESS_SECONDS)
-        elif accepted and (any_rank_reports or reports.rank == 0):
-            accepted = self.sink.ask("outcome", *identity, outcome, detail, give_up=self.give_up)
+        elif delivery is not Delivery.REFUSED and (any_rank_reports or reports.rank == 0):
+            self.sink.ask("outcome", *identity, outcome, detail, give_up=self.give_up)
         healthy = outcome in (Outcome.DONE, Outcome.STOPPED) and order.candidate.code is None
         return Ended(outcome, detail, healthy and not self.is_last)
 
     def _result(self) -> tuple[Outcome | None, str, bool]:
         """(outcome, detail, whether any rank reports it). Only rank 0 reports success."""
         from workloads.training.budget import OutOfMemory
-        from workloads.training.runtime import lost_its_peers
+        from workloads.training.faults import host_fault
+        from workloads.training.runtime import NonFiniteLoss, lost_its_peers
 
         reports = self.reports
         writer = LineWriter(reports)
@@ -79,7 +83,11 @@ class Training:
         except OutOfMemory as error:
             reports.measured(error.measured_bytes)
             return Outcome.OUT_OF_MEMORY, f"rank {reports.rank}: {error}"[:MAX_DETAIL], True
+        except NonFiniteLoss as error:
+            return Outcome.DIVERGED, str(error), False  # all ranks have the same loss
         except BaseException as error:  # also SystemExit: user code must not end this process
+            if fault := host_fault(error):
+                return Outcome.FAULT, f"rank {reports.rank}: {fault}"[:MAX_DETAIL], True
             if reports.order.plan.world_size > 1 and lost_its_peers(error):
                 return None, f"rank {reports.rank} lost its peers: {error}"[:MAX_DETAIL], False
             return Outcome.ERROR, _describe(error), True

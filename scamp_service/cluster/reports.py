@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import io
+import logging
 import threading
 import time
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 from scamp_service.cluster.sink import Report, SinkClient
 from scamp_service.control.executor import Order
+from scamp_service.errors import Unavailable
 from scamp_service.model import LogLine, Metric
 
 ROWS_PER_FLUSH = 64
 FLUSH_SECONDS = 0.1
 MAX_WAITING_ROWS = 4096  # beyond this, training waits for the sink
 MAX_LINE = 2000
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
+MAX_REFLUSHES = 8  # after an error that is not known to pass, over about 25 s
+PASSING = (Unavailable, OSError, MemoryError)
+"""Errors that pass: a database that is locked or full, a lost connection, and a thread under a memory budget."""
+
+
+log = logging.getLogger("scamp.rank")
+
+
+class Delivery(StrEnum):
+    """What became of the reports: stored, refused because the attempt is stale, or lost for another reason."""
+
+    STORED = "STORED"
+    REFUSED = "REFUSED"
+    LOST = "LOST"
 
 
 class Reports:
     """Queue from the training of one rank to the sink; implements ``workloads.training.runtime.Reporter``.
 
     Rows are sent in order, once there are ``ROWS_PER_FLUSH`` or every ``FLUSH_SECONDS``, and again until they are
-    acknowledged. A refusal means that the attempt is stale, and ``should_stop`` becomes True.
+    acknowledged. A refusal means that the attempt is stale; rows that cannot be sent are lost, for which
+    ``why_lost`` gives the reason. After either, ``should_stop`` is True and nothing more is sent.
     """
 
     def __init__(self, order: Order, rank: int, sink: SinkClient, give_up: Any) -> None:
@@ -33,9 +52,12 @@ class Reports:
         self._metrics: list[Metric] = []
         self._logs: list[LogLine] = []
         self._measured_bytes, self._checkpoint_step, self._news = 0, -1, False
+        self._recorded_step, self._sent_step = order.resume_step, order.resume_step
+        self.why_lost = ""
         self._step_seconds, self._timed_steps = 0.0, 0
         self._num_metrics = self._num_logs = 0
-        self._closed = self._refused = self._stop = False
+        self._closed = self._stop = False
+        self._delivery = Delivery.STORED
         self.num_signs = self.present_step = 0
         self._sender = threading.Thread(target=self._send, daemon=True)
         self._sender.start()  # now, because under a memory budget a thread may fail to start
@@ -83,8 +105,13 @@ class Reports:
         self.num_signs += 1
         self.present_step = step
 
+    def recorded_checkpoints(self) -> frozenset[int]:
+        """The step that the database has acknowledged (or the attempt resumed from), and one that is being recorded."""
+        with self._changed:
+            return frozenset({self._recorded_step, self._sent_step})
+
     def should_stop(self) -> bool:
-        """Whether the attempt was asked to stop, or its reports were refused."""
+        """Whether the attempt was asked to stop, or its reports were refused or lost."""
         return self._stop
 
     def stop(self) -> None:
@@ -98,34 +125,67 @@ class Reports:
         with self._changed:
             self._changed.wait_for(lambda: self._stop, seconds)
 
-    def close(self) -> bool:
-        """Send the remaining rows, and end the sender. Returns False when the sink refused or never answered."""
+    def close(self) -> Delivery:
+        """Send the remaining rows, and end the sender; returns what became of all the rows."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._sender.join()
-        return not self._refused
+        return self._delivery
 
     def _wait_for_room(self) -> None:
-        self._changed.wait_for(lambda: self._refused or len(self._metrics) + len(self._logs) < MAX_WAITING_ROWS)
+        self._changed.wait_for(
+            lambda: self._delivery is not Delivery.STORED or len(self._metrics) + len(self._logs) < MAX_WAITING_ROWS
+        )
 
     def _send(self) -> None:
+        """Run the sender thread: whatever ends it early, the rows do not count as stored."""
+        delivery, why = Delivery.LOST, "the thread that sends reports ended"
+        try:
+            delivery, why = self._send_all()
+        except BaseException as error:
+            why = f"{type(error).__name__}: {error}"
+            log.exception("reports of attempt %s are lost", self.order.key)
+        finally:
+            with self._changed:
+                self._delivery, self.why_lost = delivery, why
+                self._stop |= delivery is not Delivery.STORED
+                self._changed.notify_all()
+
+    def _send_all(self) -> tuple[Delivery, str]:
+        """Send rows until this is closed, a report is refused, or one cannot be sent; returns that, with the reason."""
         while True:
             with self._changed:
                 self._changed.wait_for(self._full, FLUSH_SECONDS)
                 report, closed = self._take(), self._closed
-            if report is None and closed:
-                return
-            if report is None or self._refused:
+            if report is None:
+                if closed:
+                    return Delivery.STORED, ""
                 continue
             try:
-                accepted = self._sink.ask("flush", report, give_up=self._give_up)
-            except TimeoutError:
-                accepted = False
+                accepted = self._flush(report)
+            except Exception as error:
+                return Delivery.LOST, f"{type(error).__name__}: {error}"
             if not accepted:
-                with self._changed:
-                    self._refused = self._stop = True
-                    self._changed.notify_all()
+                return Delivery.REFUSED, ""
+            with self._changed:
+                self._recorded_step = max(self._recorded_step, report.checkpoint_step)
+
+    def _flush(self, report: Report) -> bool:
+        """The sink's answer. Errors that pass are repeated until ``give_up()``, others a few times, then raised."""
+        pause, num_other = FIRST_PAUSE_SECONDS, 0
+        while True:
+            try:
+                return bool(self._sink.ask("flush", report, give_up=self._give_up))
+            except TimeoutError:  # the sink's client has given up; this is also an OSError
+                raise
+            except Exception as error:
+                num_other += not isinstance(error, PASSING)
+                if self._give_up() or num_other > MAX_REFLUSHES:
+                    raise
+                log.warning("a report of attempt %s is sent again: %s", self.order.key, error)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _full(self) -> bool:
         return self._closed or len(self._metrics) + len(self._logs) >= ROWS_PER_FLUSH
@@ -136,7 +196,7 @@ class Reports:
         if not (metrics or logs or self._news):
             return None
         del self._metrics[: len(metrics)], self._logs[: len(logs)]
-        self._news = False
+        self._news, self._sent_step = False, max(self._sent_step, self._checkpoint_step)
         self._changed.notify_all()
         order = self.order
         return Report(

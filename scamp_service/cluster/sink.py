@@ -20,6 +20,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from scamp_service.cluster.pool_table import remove_pools
+from scamp_service.errors import Unavailable
 from scamp_service.host import Process, source_hash
 from scamp_service.lifecycle import CONTROLLER_LEASE, Outcome
 from scamp_service.model import Lease, LogLine, Metric
@@ -159,10 +160,20 @@ class SinkClient:
         self._actor: Any = None
 
     def ask(self, method: str, *args: Any, give_up: Callable[[], bool] = lambda: False) -> Any:
-        """Answer of the sink's ``method``. Raises ``TimeoutError`` when there is none and ``give_up()`` is True."""
+        """Answer of the sink's ``method``. Raises ``TimeoutError`` when there is none and ``give_up()`` is True.
+
+        Calls are repeated while the sink or its database cannot be reached. Any other error that the sink itself
+        raises would be raised again by every repetition, and is passed on.
+        """
         while True:
             try:
                 return self.try_once(method, *args)
+            except ray.exceptions.RayTaskError as error:
+                if not isinstance(error.cause, (Unavailable, OSError)):
+                    raise
+                if give_up():
+                    raise TimeoutError(f"the sink cannot store anything: {error.cause}") from error
+                time.sleep(RETRY_SECONDS)
             except (ray.exceptions.RayError, ValueError, ray.exceptions.GetTimeoutError) as error:
                 self._actor = None
                 if give_up():

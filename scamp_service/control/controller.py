@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from estimators.learning import WINDOW_TRIALS
+from placement.model import Offer, offers_more
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as e
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
@@ -20,7 +21,7 @@ from scamp_service.control.executor import Executor, Sizer
 from scamp_service.control.stopping import rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import Study, Trial
+from scamp_service.model import Refusals, Study, Trial
 from scamp_service.search.proposals import Search
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
@@ -86,6 +87,7 @@ class Controller:
         judged = {trial.study_id for trial in trials if trial.state is TrialState.RUNNING and self._at_rung(trial)}
         to_plan = {studies[t.study_id].family(t) for t in trials if t.state in (TrialState.WAITING, TrialState.QUEUED)}
         failed = [t.id for t in trials if t.state is TrialState.WAITING and t.num_oom]
+        refusals = self._store.refusals()
         resumable = {trial.id for trial in trials if trial.attempt and trial.state is not TrialState.WAITING}
         return Snapshot(
             now=self._clock(),
@@ -100,9 +102,17 @@ class Controller:
             rungs={i: self._store.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
             past={family: self._store.family_runs(family, WINDOW_TRIALS) for family in sorted(to_plan)},
+            refusals=refusals,
+            refused=self._no_longer_refused(refusals, cluster.offer),
             failures={trial_id: self._store.trial_runs(trial_id) for trial_id in failed},
             max_gangs_per_device=self._max_gangs_per_device,
         )
+
+    def _no_longer_refused(self, refusals: Sequence[Refusals], offer: Offer) -> list[Trial]:
+        outdated = {(one.study_id, one.offer) for one in refusals if offers_more(offer, one.offer)}
+        return [
+            trial for study_id, before in sorted(outdated) for trial in self._store.refused_trials(study_id, before)
+        ]
 
     def _live_studies(self) -> list[Study]:
         live: list[Study] = []

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from estimators.learning import Learned, Run
 from estimators.model import Candidate, Layout, Plan
-from placement.model import Cluster
+from placement.model import Cluster, Offer
 from scamp_service.model import Sized
 
 
@@ -116,11 +116,15 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Unsized:
-    """Why a candidate has no plan: ``infeasible`` if none fits, otherwise the workload itself failed."""
+    """Why a candidate has no plan: ``infeasible`` if none fits, otherwise the workload itself failed.
+
+    ``offer`` are the devices on which none fits; None if the candidate fits on no devices at all.
+    """
 
     reason: str
     infeasible: bool
     structure: str = ""
+    offer: Offer | None = None
 
 
 class Sizer(Protocol):

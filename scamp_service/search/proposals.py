@@ -163,10 +163,11 @@ def _values(axis: _Axis) -> Iterable[Scalar]:
 class _Memory:
     """Optuna's in-memory study, kept in step with the history. It starts over when the history no longer continues it.
 
-    A trial is reported to Optuna once it has ended. A trial that did not fit or diverged is reported as pruned before
-    its first report. TPE ranks it behind all that worked, and so avoids it without an invented value. Where the
-    objective favours models that do not fit, half of the later candidates then fit; if such trials were ignored, almost
-    none would. A failure or a cancellation says nothing about the parameters, and is ignored.
+    A trial is reported to Optuna once it has ended. A trial that did not fit, or that diverged (it completed or was
+    pruned with a value that is NaN or infinite), is reported as pruned before its first report. TPE ranks it behind all
+    that worked, and so avoids it without an invented value. Where the objective favours models that do not fit, half of
+    the later candidates then fit; if such trials were ignored, almost none would. A failure or a cancellation says
+    nothing about the parameters, and is ignored.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class _Memory:
         self._storage = optuna.storages.InMemoryStorage()
         self._study = optuna.create_study(storage=self._storage, direction=self._direction)
         self._running: dict[int, tuple[int, dict[str, Any]]] = {}  # our number → Optuna's id and parameters
-        self._over: set[int] = set()
+        self._over: dict[int, TrialState] = {}  # our number → the state in which it ended
         self._last = -1
 
     def follow(self, history: Iterable[Past], encoded: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
@@ -196,11 +197,15 @@ class _Memory:
     def _continues(self, pasts: Sequence[Past], encoded: Callable[[Mapping[str, Any]], dict[str, Any]]) -> bool:
         """Whether the study holds exactly the first trials of this history.
 
-        It does not when a proposal was never stored, or when a trial has other parameters.
+        It does not when a proposal was never stored, when a trial has other parameters, or when one that fitted nowhere
+        was planned again on a larger cluster.
         """
         known = [past for past in pasts if past.number <= self._last]
-        return {past.number for past in known} == self._over | self._running.keys() and all(
-            self._running[past.number][1] == encoded(past.params) for past in known if past.number in self._running
+        return {past.number for past in known} == self._over.keys() | self._running.keys() and all(
+            self._running[past.number][1] == encoded(past.params)
+            if past.number in self._running
+            else self._over[past.number] is past.state
+            for past in known
         )
 
     def add_running(self, number: int, params: dict[str, Any]) -> None:
@@ -223,7 +228,7 @@ class _Memory:
 
     def _finish(self, past: Past) -> None:
         trial_id, _ = self._running.pop(past.number)
-        self._over.add(past.number)
+        self._over[past.number] = past.state
         state, value, reported = _optuna_result(past)
         for step, intermediate in reported.items():
             self._storage.set_trial_intermediate_value(trial_id, step, intermediate)

@@ -217,7 +217,7 @@ class ProcessSizer:
             case Untraced(layout):
                 return Missing([layout])
             case NoPlan(reason=reason):
-                return Unsized(reason, infeasible=True, structure=profile.structure)
+                return Unsized(reason, infeasible=True, structure=profile.structure, offer=cluster.offer)
             case ChosenPlan(plan=plan, prediction=prediction, reason=reason) as chosen:
                 learned_bytes = demand.learned_bytes(plan.layout)
                 options = tuple(options_json(chosen, kind))

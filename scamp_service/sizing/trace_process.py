@@ -6,13 +6,15 @@ import json
 import logging
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from scamp_service.errors import Unavailable
 from scamp_service.model import Json
 from scamp_service.settings import ROOT
 
@@ -20,18 +22,28 @@ log = logging.getLogger("scamp.tracing")
 
 COMMAND = [sys.executable, "-m", "workloads.sandbox.server"]
 START_SECONDS = 120.0
+PAUSES_SECONDS = (1.0, 5.0)
+"""Pauses before the second and the third try, for a host that is short of memory or disk."""
 WALL_FACTOR = 5  # the child itself ends a trace after 4 times its processor time
+
+_Answer = TypeVar("_Answer")
 
 
 class TraceFailed(Exception):
-    """A trace failed: because the workload refuses the parameters (``infeasible``), or by a fault of the workload."""
+    """A trace failed: because the workload refuses the parameters (``infeasible``), by a fault of the workload, or
+    because the host failed it again and again; the reason says which.
+    """
 
     def __init__(self, reason: str, *, infeasible: bool) -> None:
         super().__init__(reason)
         self.reason, self.infeasible = reason, infeasible
 
 
-class _Lost(Exception):
+class _HostFailed(Exception):
+    """The host failed a request, for a reason that may pass."""
+
+
+class _Lost(_HostFailed):
     """The child has died or does not answer."""
 
 
@@ -44,7 +56,7 @@ class TraceProcess:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
-        self._killed = False
+        self._killed = threading.Event()
         self._num_asked = 0
         self._unread = b""
 
@@ -56,7 +68,7 @@ class TraceProcess:
     def start(self) -> None:
         """Start the child unless it runs. Returns at once, while the child warms up."""
         with self._lock:
-            if self._killed or self._child is not None:
+            if self._killed.is_set() or self._child is not None:
                 return
             # In a session of its own: Ctrl-C in a terminal is for the service, which then ends its children.
             self._child = subprocess.Popen(
@@ -70,24 +82,33 @@ class TraceProcess:
             self._unread = b""
 
     def ask(self, request: Mapping[str, Any], seconds: int) -> Json:
-        """The child's answer. A lost child is replaced once. Raises ``TraceFailed`` for an error or a second loss.
+        """The child's answer. Raises ``TraceFailed`` for an error, or when the host fails the request three times.
 
         ``seconds`` limits the processor time of the request.
         """
-        for last in (False, True):
+        return self.persist(lambda: self._ask(request, seconds))
+
+    def persist(self, work: Callable[[], _Answer]) -> _Answer:
+        """The result of ``work``, which is repeated after a pause when the host fails it.
+
+        That is: the child is lost, the disk is full, or the study database cannot be used. Raises ``TraceFailed`` with
+        the reason at the third time: the workload is not to blame.
+        """
+        for pause in (*PAUSES_SECONDS, None):
             try:
-                return self._ask(request, seconds)
-            except _Lost as lost:
-                self.end()
-                if last or self._killed:
-                    raise TraceFailed(f"the trace process was lost twice: {lost}", infeasible=False) from lost
-                log.warning("the trace process was lost (%s): starting another", lost)
+                return work()
+            except (_HostFailed, Unavailable, OSError) as fault:
+                if isinstance(fault, _Lost):
+                    self.end()
+                if pause is None or self._killed.wait(pause):
+                    raise TraceFailed(_final(fault), infeasible=False) from fault
+                log.warning("%s: trying again", fault)
         raise AssertionError
 
     def kill(self) -> None:
         """End the child permanently. A caller that waits for it gets an error. ``end`` must follow."""
         with self._lock:
-            self._killed = True
+            self._killed.set()
             if self._child is not None:
                 self._child.kill()
 
@@ -104,14 +125,14 @@ class TraceProcess:
         self.start()
         child = self._child
         if child is None or child.stdin is None:
-            raise _Lost("closed")
+            raise _Lost("the process that traces the model was closed")
         self._num_asked += 1
         line = json.dumps({**request, "id": self._num_asked, "seconds": seconds}).encode() + b"\n"
         try:
             child.stdin.write(line)
             child.stdin.flush()
         except OSError as error:
-            raise _Lost(f"it accepts no requests: {error}") from error
+            raise _Lost(_end_of(child)) from error
         return self._answer(child, time.monotonic() + START_SECONDS + WALL_FACTOR * seconds)
 
     def _answer(self, child: subprocess.Popen[bytes], deadline: float) -> Json:
@@ -121,6 +142,8 @@ class TraceProcess:
             if answer.pop("id", None) == self._num_asked:
                 break
         if "error" in answer:
+            if answer["kind"] == "host":
+                raise _HostFailed(answer["error"])
             raise TraceFailed(answer["error"], infeasible=answer["kind"] == "params")
         return answer
 
@@ -130,7 +153,23 @@ class TraceProcess:
             ready, _, _ = select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))
             data = os.read(child.stdout.fileno(), 65536) if ready else b""
             if not data:
-                raise _Lost("it ended" if ready else "it does not answer")
+                raise _Lost(_end_of(child) if ready else "the process that traces the model did not answer")
             self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         return line
+
+
+def _end_of(child: subprocess.Popen[bytes]) -> str:
+    """How the child ended, in words. Its pipes close shortly before it is gone."""
+    try:
+        status = child.wait(1.0)
+    except subprocess.TimeoutExpired:
+        return "the process that traces the model closed its pipes"
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    return f"the process that traces the model {how}"
+
+
+def _final(fault: Exception) -> str:
+    advice = {"SIGKILL": "the host may be out of memory", "No space": "free some space on the host"}
+    known = (words for sign, words in advice.items() if sign in str(fault))
+    return f"{fault} three times; {next(known, 'the workload is not to blame: see the log of the service')}"

@@ -69,10 +69,13 @@ class TraceCache:
         return self._known[key]
 
     def put(self, key: str, answer: Json) -> Trace:
-        """Cache the JSON of a trace; returns the trace."""
+        """Cache the JSON of a trace, in memory only if the disk refuses the file; returns the trace."""
         self._known[key] = trace = _TRACE.validate_python(answer)
-        # The events of a step log shrink to about a sixth. A higher preset saves little and takes three times as long.
-        write_atomically(self._file(key, "xz"), lzma.compress(_TRACE.dump_json(trace), preset=1))
+        try:
+            # Events of a step log shrink to about a sixth. A higher preset saves little and takes three times as long.
+            write_atomically(self._file(key, "xz"), lzma.compress(_TRACE.dump_json(trace), preset=1))
+        except OSError as error:
+            log.warning("a trace is not kept on disk, and will be made again after a restart: %s", error)
         return trace
 
     def _file(self, key: str, suffix: str = "json") -> Path:
@@ -126,7 +129,7 @@ class Tracer:
         """Answer of ``workloads.sandbox.server`` to a request, which is not cached. Raises ``TraceFailed``."""
         files: dict[str, str | None] = {"code_zip": None, "code_dir": None}
         if code is not None:
-            files["code_zip"] = str(self._code_zip(code))
+            files["code_zip"] = str(process.persist(lambda: self._code_zip(code)))
             files["code_dir"] = str((self._cache_dir / "code" / code).resolve())
         asked = {"ask": what, "workload": workload, "on_cuda": self._on_cuda, **files, **request}
         with self._under_way.doing(str(Layout(**request["layout"])) if "layout" in request else what):
@@ -143,7 +146,12 @@ def write_atomically(file: Path, data: bytes) -> None:
     """Write a file so that readers always see all of it or the previous one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as temporary:
-        temporary.write(data)
+        try:
+            temporary.write(data)
+            temporary.flush()
+        except OSError:
+            os.unlink(temporary.name)  # it takes the space that is missing
+            raise
     os.replace(temporary.name, file)
 
 

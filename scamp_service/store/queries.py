@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam, func, select
 
 from estimators.model import MIB
-from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Outcome, TrialState
+from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Outcome, StudyState, TrialState
 from scamp_service.model import Event, LogLine, Metric, Study
 from scamp_service.store import schema
 from scamp_service.store.rows import select_attempts, select_trials
@@ -38,6 +38,22 @@ NUMBERED_TRIAL = select_trials().where(
     _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number")
 )
 OPTIONS = select(schema.comparisons.c.options).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
+_is_refused = sa.and_(_trials.c.state == TrialState.INFEASIBLE, _trials.c.offer.is_not(None))
+_begun = (_trials.c.attempt > sa.literal_column("0")).label("begun")  # no parameter: PostgreSQL groups by it
+REFUSALS = (
+    select(_trials.c.study_id, _trials.c.offer, _begun, func.max(_trials.c.finished_at, type_=schema.Real()))
+    .join(schema.studies, schema.studies.c.id == _trials.c.study_id)
+    .where(schema.studies.c.state == StudyState.RUNNING, _is_refused)
+    .group_by(_trials.c.study_id, _trials.c.offer, _begun)
+    .order_by(_trials.c.study_id)
+)
+REFUSED_TRIALS = (
+    select_trials()
+    .where(_trials.c.study_id == bindparam("study_id"), _trials.c.state == TrialState.INFEASIBLE)
+    .where(_trials.c.offer == bindparam("offer", type_=_trials.c.offer.type))
+    .order_by(_trials.c.id)
+    .limit(bindparam("limit"))
+)
 PIPELINE = select(schema.comparisons.c.pipeline).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 ALL_LIVE_TRIALS = select_trials().where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
 TRIAL_TOTALS = select(_trials.c.state, func.count()).group_by(_trials.c.state)

@@ -11,9 +11,10 @@ from typing import Any, Literal, cast
 import sqlalchemy as sa
 
 from estimators.learning import Ending, Run
+from placement.model import Offer
 from scamp_service.errors import NotFound
 from scamp_service.lifecycle import Outcome, TrialState
-from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Study, Totals, Trial
+from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Refusals, Study, Totals, Trial
 from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.rows import attempt_of, trial_of
@@ -81,6 +82,14 @@ class Reads:
     def live_trials(self) -> list[Trial]:
         """All trials in a non-terminal state, over all studies, by id."""
         return [trial_of(row) for row in self._rows(sql.ALL_LIVE_TRIALS)]
+
+    def refusals(self) -> list[Refusals]:
+        """INFEASIBLE trials of running studies by study and by the devices for which this was found, by study."""
+        return [Refusals(study, offer, bool(begun), at) for study, offer, begun, at in self._rows(sql.REFUSALS)]
+
+    def refused_trials(self, study_id: int, offer: Offer, *, limit: int = 100) -> list[Trial]:
+        """The first INFEASIBLE trials of a study for which the devices of ``offer`` do not suffice, by id."""
+        return [trial_of(row) for row in self._rows(sql.REFUSED_TRIALS, study_id=study_id, offer=offer, limit=limit)]
 
     def best_trial(self, study_id: int, direction: Literal["maximize", "minimize"]) -> Trial | None:
         """The best COMPLETED trial, or else the best that still runs; None if neither exists.

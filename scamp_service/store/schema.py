@@ -20,7 +20,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0007"
+REVISION = "0008"
 """The newest migration, which creates the tables below. ``alembic_version`` holds it in an up-to-date database."""
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
@@ -93,6 +93,15 @@ class Names(JsonText):
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
         return None if value is None else tuple(json.loads(value))
+
+
+class OfferText(JsonText):
+    """An ``Offer``, stored as a JSON array of arrays."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else tuple(tuple(devices) for devices in json.loads(value))
 
 
 class Floats(sa.types.TypeDecorator[Mapping[str, float]]):
@@ -196,7 +205,11 @@ trials = Table(
     Column("created_at", Real, nullable=False),
     Column("started_at", Real),
     Column("finished_at", Real),
+    Column("num_faults", sa.Integer, nullable=False, default=0),
+    Column("retry_at", Real, nullable=False, default=0.0),
+    Column("offer", OfferText),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
+    Index("ix_trials_offer", "study_id", "state", "offer", "attempt", "finished_at"),
     Index("ix_trials_state", "state"),
     Index("ix_trials_family", "family", "id"),
 )

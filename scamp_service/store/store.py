@@ -140,8 +140,8 @@ class Store(Reads):
         """Move a trial to ``to`` if its state is ``expected`` and its attempt count is ``attempt``; otherwise False.
 
         ``sized`` is a new plan, ``changes`` are columns (reason, value, …). ``expected == to`` is allowed and only
-        applies the changes. A new state resets ``passed_over``, and a terminal one sets ``finished_at``. A move that
-        ``lifecycle.TRIAL_MOVES`` does not allow fails an assert.
+        applies the changes. A new state resets ``passed_over``, and sets ``finished_at`` if it is terminal, otherwise
+        removes it. A move that ``lifecycle.TRIAL_MOVES`` does not allow fails an assert.
         """
         assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
         assert set(changes) <= TRIAL_CHANGES, f"a move cannot change {sorted(set(changes) - TRIAL_CHANGES)}"
@@ -149,8 +149,8 @@ class Store(Reads):
         changes["state"] = to
         if to is not expected:
             changes["passed_over"] = 0
-            if to not in LIVE_TRIALS:
-                changes["finished_at"] = now
+            if to not in LIVE_TRIALS or expected not in LIVE_TRIALS:
+                changes["finished_at"] = None if to in LIVE_TRIALS else now
         given = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
         with self._write() as connection:
             moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()

@@ -46,7 +46,10 @@ class Ranks:
         self._warm, self._ranks = warm, list[Rank]()
 
     def train(self, plan: Plan, steps: int = 4, **options: Any) -> list[dict[str, Any]]:
-        """What each rank of the gang says of its end; ``params`` and the fields of ``Job`` are options."""
+        """What each rank of the gang says of its end; ``params`` and the fields of ``Job`` are options.
+
+        A ``checkpoint_dir`` may contain ``{rank}``.
+        """
         self.jobs += 1
         order = {
             "workload": "vit_digits",
@@ -69,7 +72,8 @@ class Ranks:
             self._ranks.append(Rank(self._warm))
         gang = self._ranks[: plan.world_size]
         for number, rank in enumerate(gang):
-            rank.order({**order, "rank": number})
+            folder = order["checkpoint_dir"].replace("{rank}", str(number))
+            rank.order({**order, "rank": number, "checkpoint_dir": folder})
         return [rank.answer() for rank in gang]
 
     def curve(self, plan: Plan, steps: int = 4, **options: Any) -> list[tuple[int, dict[str, float]]]:

@@ -38,6 +38,9 @@ class Collected:
     def checkpoint(self, step: int) -> None:
         self.checkpoints.append(step)
 
+    def recorded_checkpoints(self) -> list[int]:
+        return self.checkpoints[-1:]
+
     def should_stop(self) -> bool:
         self.asked += 1
         return self.stop_after is not None and self.asked >= self.stop_after

@@ -20,12 +20,13 @@ from workloads.protocol import Workload
 from workloads.refusals import explain
 from workloads.sandbox.imports import check_imports
 from workloads.sandbox.recipe import recipe_of
+from workloads.training.faults import host_fault
 
 MEMORY_BYTES = 8 * 2**30  # limit on real memory, which is mostly for data sets; the fake model takes none
 
 
 def profile(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer a request in this process: the answer holds the result, or an error of kind ``params`` or ``workload``.
+    """Answer a request in this process: the answer holds the result, or an error with its kind.
 
     ``ask`` is one of
 
@@ -39,7 +40,8 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     ``on_cuda`` asks for the step as it runs on CUDA. User files come as a zip, ``code_zip``, with the folder to unpack
     it into, ``code_dir``; both are null for a built-in workload. An error is of kind ``params`` where the workload
     refuses the parameters (``ValueError`` in its constructor), or the hints in its model contradict each other: the
-    candidate makes no sense. Every other error is of kind ``workload``: the workload is at fault.
+    candidate makes no sense. It is of kind ``host`` where the host failed, such as by a full disk. Every other error is
+    of kind ``workload``: the workload is at fault.
     """
     code_dir = Path(request["code_dir"]) if request["code_dir"] else None
     try:
@@ -51,6 +53,8 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     except (ArchiveError, WorkloadError) as error:
         return error_answer("workload", str(error))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
+        if fault := host_fault(error):
+            return error_answer("host", fault)
         return error_answer("workload", explain(error, code_dir))
 
 
@@ -112,5 +116,5 @@ def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, 
 
 
 def error_answer(kind: str, message: str) -> dict[str, Any]:
-    """An answer that reports an error of ``kind`` (``params`` or ``workload``)."""
+    """An answer that reports an error of ``kind`` (``params``, ``host`` or ``workload``)."""
     return {"error": message, "kind": kind}

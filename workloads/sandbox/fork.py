@@ -52,6 +52,8 @@ def in_fork(request: Mapping[str, Any], protocol: tuple[IO[bytes], IO[bytes]]) -
     if answer:
         result: dict[str, Any] = json.loads(answer)
         return result
+    if ended is not None and ended.si_code == os.CLD_KILLED and ended.si_status == signal.SIGKILL:
+        return error_answer("host", "the process that traces the model was killed by SIGKILL")  # as by the OOM killer
     where = places(_stack(output), Path(request["code_dir"]) if request["code_dir"] else None)
     return error_answer("workload", "\n".join([*where, *_reason(ended, request["seconds"])]))
 

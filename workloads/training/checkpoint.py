@@ -1,7 +1,8 @@
 """Checkpoints of model, optimizer and step, from which a gang of any size can resume under any plan.
 
 torch.distributed.checkpoint writes tensors, each rank its own shards, and reads them in place; everything else is JSON.
-A checkpoint exists once its folder ``step-N`` exists: it is written under another name and renamed when complete.
+A checkpoint exists once its folder ``step-N`` exists: it is written under another name and renamed when complete. A
+folder that cannot be written or read raises ``faults.StorageFault``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import shutil
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,46 +28,97 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-KEEP = 2
-STALE_SECONDS = 3600.0
+from workloads.training.faults import StorageFault, storage_error
+from workloads.training.retention import outdated
+
+SEEN_SECONDS = 5.0  # how long a network file system may hide a new file from other hosts
 
 
-def save(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
+def save(
+    directory: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    needed: Collection[int] = (),
+) -> Path:
     """Write ``directory/step-N``, delete all checkpoints up to N except the last two, and return the new folder.
 
     All ranks call it at the same step. All attempts of a trial train the same curve, so an existing ``step-N`` is kept.
+    Rank 0 says which other steps are ``needed`` (see ``retention``). Raises ``StorageFault``.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    target = directory / f"step-{step}"
-    staged = directory / _from_rank_0(f".step-{step}-{uuid.uuid4().hex}.tmp")
-    tensors, scalars = _optimizer_state(model, optimizer)
-    state = {**_model_state(model), **tensors}
-    with _quiet():
-        writer = FileSystemWriter(staged, sync_files=True)
-        dcp_save(state, storage_writer=writer, no_dist=not dist.is_initialized())
-    scalars = _of_all_stages(scalars)
-    if _rank() == 0:
-        _write_json(staged / "scalars.json", {"step": step, "groups": _group_values(optimizer), "state": scalars})
-        if target.exists():
-            shutil.rmtree(staged)
-        else:
-            staged.rename(target)
-            _sync(directory)
-        _remove_old(directory, step)
-    _barrier()
-    return target
+    with _explained(f"the checkpoint of step {step} cannot be written to {directory}"):
+        return _save(directory, step, model, optimizer, needed)
 
 
-def latest(directory: Path, at_most: int) -> int | None:
-    """The newest step that has a checkpoint and is not after ``at_most``; None if there is none."""
-    return max((step for step in _steps(directory) if step <= at_most), default=None)
+def exists(directory: Path, step: int) -> bool:
+    """Whether there is a checkpoint of ``step``."""
+    return (directory / f"step-{step}" / ".metadata").is_file()
+
+
+def expect_shared(directory: Path) -> None:
+    """Raise ``StorageFault`` on every rank of a gang unless all of them see the same ``directory``.
+
+    Otherwise each host would keep the shards of its own ranks, and no checkpoint would ever be whole. Rank 0 writes a
+    file with a random name, and the others look for it.
+    """
+    marker = directory / _from_rank_0(f".shared-{uuid.uuid4().hex}")
+    with _explained(f"the folder {directory} cannot be used for checkpoints"):
+        if _rank() == 0:
+            directory.mkdir(parents=True, exist_ok=True)
+            for forgotten in directory.glob(".shared-*"):  # by a rank 0 that was killed here
+                forgotten.unlink()
+            marker.touch()
+        _barrier()
+        num_blind = _count(not _appears(marker))
+        if _rank() == 0:
+            marker.unlink(missing_ok=True)
+    if num_blind:
+        raise StorageFault(
+            f"ranks do not share the checkpoint folder {directory}: {num_blind} of {dist.get_world_size()} do not see "
+            "what rank 0 writes there; set SCAMP_DATA_DIR to a folder that all nodes see, such as an NFS mount"
+        )
 
 
 def load(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Read ``step-N`` into ``model`` and ``optimizer``, whichever plan wrote it; all ranks call it.
 
-    Every rank reads its shards straight into its parameters; missing optimizer states are created.
+    Every rank reads its shards straight into its parameters; missing optimizer states are created. Raises
+    ``StorageFault``.
     """
+    with _explained(f"the checkpoint of step {step} cannot be read from {directory}"):
+        _load(directory, step, model, optimizer)
+
+
+def _save(
+    directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, needed: Collection[int]
+) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    if _rank() == 0:
+        _remove_unfinished(directory)  # now, because they may be what fills the disk
+    target = directory / f"step-{step}"
+    staged = directory / _from_rank_0(f".step-{step}-{uuid.uuid4().hex}.tmp")
+    try:
+        tensors, scalars = _optimizer_state(model, optimizer)
+        state = {**_model_state(model), **tensors}
+        with _quiet():
+            writer = FileSystemWriter(staged, sync_files=True)
+            written = dcp_save(state, storage_writer=writer, no_dist=not dist.is_initialized())
+        scalars = _of_all_stages(scalars)
+        if _rank() == 0:
+            _expect_whole(staged, written)
+            _write_json(staged / "scalars.json", {"step": step, "groups": _group_values(optimizer), "state": scalars})
+            _commit(staged, target)
+            for old in outdated(_steps(directory), step, needed):
+                _remove(directory, old)
+    except BaseException:
+        if _rank() == 0:  # the others must not: rank 0 may be about to commit it
+            shutil.rmtree(staged, ignore_errors=True)
+        raise
+    _barrier()
+    return target
+
+
+def _load(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     reader = _SafeReader(directory / f"step-{step}")
     stored = reader.read_metadata().state_dict_metadata
     scalars = json.loads((directory / f"step-{step}" / "scalars.json").read_text())
@@ -151,7 +203,7 @@ class _SafeUnpickler(pickle.Unpickler):
             if (module, name) not in _ALLOWED and not isinstance(value, torch.dtype):
                 raise pickle.UnpicklingError(
                     f"{module}.{name} has no place in a checkpoint, so it was not loaded: its files may be damaged or "
-                    "altered; remove this checkpoint's folder to resume from an earlier one"
+                    "altered; restore this checkpoint's folder from a copy, or submit the study again"
                 )
         return super().find_class(module, name)
 
@@ -170,16 +222,60 @@ def _steps(directory: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def _remove_old(directory: Path, step: int) -> None:
-    """Delete all checkpoints up to ``step`` except the last two, and files of ranks that were killed while writing.
+def _commit(staged: Path, target: Path) -> None:
+    if target.exists():
+        shutil.rmtree(staged)
+    else:
+        staged.rename(target)
+        _sync(target.parent)
 
-    Later checkpoints, of an attempt whose reports were lost, are left alone.
-    """
-    for old in [s for s in _steps(directory) if s <= step][:-KEEP]:
-        shutil.rmtree(directory / f"step-{old}", ignore_errors=True)
+
+def _remove(directory: Path, step: int) -> None:
+    """Delete a checkpoint. It is renamed first, so that a half-deleted one is never taken for a whole one."""
+    doomed = directory / f".step-{step}-{uuid.uuid4().hex}.tmp"
+    with suppress(OSError):
+        (directory / f"step-{step}").rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _remove_unfinished(directory: Path) -> None:
+    """Delete what killed ranks have left. No other attempt of the trial writes here: it would have ended first."""
     for unfinished in directory.glob(".step-*.tmp"):
-        if time.time() - unfinished.stat().st_mtime > STALE_SECONDS:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _expect_whole(staged: Path, written: Metadata) -> None:
+    """Raise ``StorageFault`` if this rank does not see every file that the ranks have written."""
+    named = {entry.relative_path for entry in (written.storage_data or {}).values()}
+    missing = named - {path.name for path in staged.iterdir()}
+    if missing:
+        raise StorageFault(
+            f"{len(missing)} of the {len(named)} files of the checkpoint are not in {staged.parent}: the ranks do not "
+            "share it; set SCAMP_DATA_DIR to a folder that all nodes see"
+        )
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Turn a failed file operation into a ``StorageFault`` that begins with ``what``."""
+    try:
+        yield
+    except StorageFault:
+        raise
+    except BaseException as error:  # torch's CheckpointException is not an Exception
+        why = storage_error(error)
+        if not why:
+            raise
+        raise StorageFault(f"{what}: {why}") from error
+
+
+def _appears(file: Path) -> bool:
+    deadline = time.monotonic() + SEEN_SECONDS
+    while not file.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -208,6 +304,13 @@ def _of_all_stages(scalars: dict[str, dict[str, Any]]) -> dict[str, dict[str, An
 
 def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _count(mine: bool) -> int:
+    """Number of ranks for which ``mine`` is True."""
+    total = torch.tensor(int(mine))
+    dist.all_reduce(total)
+    return int(total)
 
 
 def _barrier() -> None:

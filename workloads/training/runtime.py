@@ -11,7 +11,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -30,6 +30,7 @@ from workloads.loading import WorkloadError, load_workload
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.protocol import Batch, Workload
 from workloads.training import budget, checkpoint
+from workloads.training.faults import StorageFault
 from workloads.training.gang import AllGather, ReduceScatter, process_group
 from workloads.training.peak import measure_peak
 from workloads.training.step import evaluate, to_device, train_step
@@ -44,7 +45,7 @@ TIMED_STEPS = 1000  # the most steps whose median is the time of a step: the new
 class Job:
     """The orders for all ranks of an attempt. ``resume_step`` -1: do not resume; ``budget_bytes`` None: no limit.
 
-    ``resume_step`` is the last step whose checkpoint may be used; ``report_every`` counts optimizer steps.
+    ``resume_step`` is the step of the checkpoint to load; ``report_every`` counts optimizer steps.
     """
 
     candidate: Candidate
@@ -88,6 +89,13 @@ class Reporter(Protocol):
         """Say that training goes on, within optimizer step ``step``; called for each batch."""
         ...
 
+    def recorded_checkpoints(self) -> Collection[int]:
+        """Steps whose checkpoints must be kept, because the trial may resume from them.
+
+        They are the newest one that is known to be recorded, and those reported since that may be recorded by now.
+        """
+        ...
+
     def should_stop(self) -> bool:
         """Whether training must end after the present step."""
         ...
@@ -111,7 +119,8 @@ def train(
 ) -> Literal["done", "stopped"]:
     """Train until ``job.steps`` ("done"), or until a rank's reporter says to stop ("stopped").
 
-    Raises ``budget.OutOfMemory``, ``NonFiniteLoss``, ``PeerLost``, ``WorkloadError``, or any error of the workload.
+    Raises ``budget.OutOfMemory``, ``NonFiniteLoss``, ``PeerLost``, ``WorkloadError``, ``StorageFault``, or any error of
+    the workload.
     """
     if world_size != job.plan.world_size:
         raise ValueError(f"the plan ({job.plan}) needs {job.plan.world_size} ranks, got {world_size}")
@@ -142,6 +151,8 @@ def _train(
     warm_up(device, mesh)
     for make_batch in (workload.train_batch, workload.eval_batch):
         make_batch(torch.arange(1))  # reads the data sets now, because they do not count against the budget
+    if mesh is not None:
+        checkpoint.expect_shared(job.checkpoint_dir)
     baseline = budget.baseline(device)
     model = build_model(workload, job.plan, job.seed, device, mesh)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
@@ -191,12 +202,21 @@ class _Run:
         return "done"
 
     def _resume(self) -> int:
-        """Load the checkpoint to resume from, and return its step, equal on all ranks; 0 if there is none."""
-        found = checkpoint.latest(self.job.checkpoint_dir, self.job.resume_step)
-        step = int(self._sum(torch.tensor(float(found or 0) if self.rank == 0 else 0.0)))
-        if step > 0:
-            with self.held.lifted():
-                checkpoint.load(self.job.checkpoint_dir, step, self.model, self.optimizer)
+        """Load the checkpoint to resume from, and return its step; 0 if there is none to resume from.
+
+        Raises ``StorageFault`` on every rank if one of them does not find it: a trial never silently starts again.
+        """
+        directory, step = self.job.checkpoint_dir, self.job.resume_step
+        if step <= 0:
+            return 0
+        num_blind = int(self._sum(torch.tensor(float(not checkpoint.exists(directory, step)))))
+        if num_blind:
+            raise StorageFault(
+                f"the checkpoint of step {step}, which the study database has recorded, is not in {directory} on "
+                f"{num_blind} of {self.job.plan.world_size} ranks: mount or restore this folder on every node"
+            )
+        with self.held.lifted():
+            checkpoint.load(directory, step, self.model, self.optimizer)
         return step
 
     def _step(self, step: int, measured: bool) -> Tensor:
@@ -267,7 +287,8 @@ class _Run:
     def _checkpoint(self, step: int) -> None:
         began = time.monotonic()
         with self.held.uncounted():
-            checkpoint.save(self.job.checkpoint_dir, step, self.model, self.optimizer)
+            needed = self.reporter.recorded_checkpoints()
+            checkpoint.save(self.job.checkpoint_dir, step, self.model, self.optimizer, needed)
         self.checkpoint_at = time.monotonic()
         self.checkpoint_seconds = self.checkpoint_at - began
         if self.rank == 0:

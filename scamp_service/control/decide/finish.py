@@ -8,11 +8,19 @@ from scamp_service.control.decide.effects import Effect, FinishStudy
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.lifecycle import StudyState
 
+JOIN_SECONDS = 15.0
+"""A study stays open for this long after it was found that a trial fits nowhere: nodes may still be joining."""
+RETURN_SECONDS = 300.0
+"""The same for a trial that has run before: the node that it ran on may come back."""
+
 
 def finish_studies(s: Snapshot) -> Iterator[Effect]:
     """End each study that has no live trials and wants no new ones; move a broken study to STOPPING first, so that its
-    trials end."""
-    busy = {trial.study_id for trial in s.trials}
+    trials end. A study with INFEASIBLE trials stays open until these verdicts have some age."""
+    busy = {trial.study_id for trial in (*s.trials, *s.refused)}
+    for refusals in s.refusals:
+        if s.now < refusals.newest_at + (RETURN_SECONDS if refusals.begun else JOIN_SECONDS):
+            busy.add(refusals.study_id)
     for study in s.studies.values():
         if study.broken and study.state is StudyState.RUNNING:
             yield FinishStudy(study.id, StudyState.STOPPING, study.broken)

@@ -1,12 +1,14 @@
-"""Step 2: follows attempts: outcomes, lost gangs, out-of-memory errors, rungs and teardown."""
+"""Step 2: follows attempts: outcomes, lost gangs, out-of-memory errors, rungs and teardown; not faults of the host."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from estimators.learning import need_after_out_of_memory
 from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
+from scamp_service.control.decide.faults import run_later
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import GangState
@@ -52,6 +54,11 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} steps"})
         case Outcome.OUT_OF_MEMORY:
             yield _heal(study, trial, attempt)
+        case Outcome.DIVERGED:
+            changes = {"reason": f"diverged: {attempt.detail}", "value": math.nan}  # the sampler reads the value
+            yield MoveTrial(trial, TrialState.PRUNED, changes)
+        case Outcome.FAULT:
+            yield run_later(s.now, trial, attempt)
         case Outcome.ERROR:
             yield MoveTrial(trial, TrialState.FAILED, {"reason": attempt.detail})
         case Outcome.STOPPED:

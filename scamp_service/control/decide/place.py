@@ -19,8 +19,9 @@ from scamp_service.model import Attempt, Sized, Trial
 def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     """Begin each queued trial whose gang fits, and record why the others wait.
 
-    Trials of stopped studies are cancelled. When a trial's family has since learned that its layout needs more memory,
-    the trial goes back to WAITING for a new plan.
+    Trials of stopped studies are cancelled. A trial goes back to WAITING for a new plan when its family has since
+    learned that its layout needs more memory, or when the cluster has lost devices that its plan needs. After a fault
+    of the host it keeps its reason until ``retry_at``.
     """
     queued: list[Trial] = []
     # Two attempts of one trial must not use its checkpoints at the same time.
@@ -32,7 +33,9 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
         elif s.cluster.devices and (newer := _learned_since(s, trial, learned)):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
-        elif trial.id not in winding_down:
+        elif s.cluster.devices and (missing := _too_few(s.cluster, trial)):
+            yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
+        elif trial.id not in winding_down and trial.retry_at <= s.now:
             queued.append(trial)
     if not queued or not s.cluster.devices:
         return
@@ -75,6 +78,15 @@ def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned |
     newer = learned.get(s.studies[trial.study_id].family(trial), {}).get(sized.plan.layout)
     planned_with = max(sized.learned_bytes, sized.prediction.extra_bytes)
     return newer if newer and newer.extra_bytes >= planned_with + MIB else None
+
+
+def _too_few(cluster: Cluster, trial: Trial) -> str:
+    """Why the plan of the trial fits on the cluster in no state of its devices; empty if it does in some."""
+    gang = _gang(trial)
+    able = sum(device.capacity_mib >= gang.mib_per_rank for device in cluster.devices)
+    if able >= gang.num_ranks:
+        return ""
+    return f"its plan needs {gang.num_ranks} × {gang.mib_per_rank} MiB, and the cluster now has {able} such devices"
 
 
 def _still_waiting(trial: Trial, reason: str, passes: int) -> Iterator[Effect]:

@@ -9,15 +9,18 @@ from scamp_service.control.decide.effects import Effect, MoveTrial, Size
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import Sized
+from scamp_service.model import Json, Sized
 
 
 def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     """Act on finished sizings, and start one for every other waiting trial.
 
     A trial with a plan becomes QUEUED, one that fits nowhere INFEASIBLE, and one whose workload fails FAILED. Trials of
-    stopped studies are cancelled.
+    stopped studies are cancelled. INFEASIBLE is a verdict on the devices of one cluster: when it offers more, the trial
+    is WAITING again.
     """
+    for trial in s.refused:
+        yield MoveTrial(trial, TrialState.WAITING, {"reason": "will be planned again: the cluster has grown"})
     share = max(1, len(s.cluster.devices) // max(1, s.num_competing))
     for trial in s.trials:
         if trial.state is not TrialState.WAITING:
@@ -28,12 +31,11 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             continue
         match s.sized.get(trial.id):
             case Sized() as sized:
-                changes = {"family": study.family(trial), "reason": sized.reason}
+                changes: Json = {"family": study.family(trial), "reason": sized.reason}
                 yield MoveTrial(trial, TrialState.QUEUED, changes, sized)
             case Unsized(infeasible=True) as unsized:
-                yield MoveTrial(
-                    trial, TrialState.INFEASIBLE, {"reason": unsized.reason, "structure": unsized.structure}
-                )
+                changes = {"reason": unsized.reason, "structure": unsized.structure, "offer": unsized.offer}
+                yield MoveTrial(trial, TrialState.INFEASIBLE, changes)
             case Unsized() as unsized:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
             case None if s.cluster.devices:

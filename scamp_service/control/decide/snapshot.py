@@ -11,7 +11,7 @@ from placement.model import Cluster
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
 from scamp_service.lifecycle import StudyState
-from scamp_service.model import Attempt, Sized, Trial
+from scamp_service.model import Attempt, Refusals, Sized, Trial
 
 Corrections = Mapping[str, Mapping[Layout, Learned]]
 """Family → layout → what was learned."""
@@ -77,6 +77,8 @@ class Snapshot:
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
     failures: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # waiting trial → its own runs
+    refusals: Sequence[Refusals] = ()  # INFEASIBLE trials of running studies
+    refused: Sequence[Trial] = ()  # some of them, for which the cluster now offers more than when this was found
     max_gangs_per_device: int = 4
 
     def may_hold_memory(self, attempt: Attempt) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import Any
 import pytest
 
 from estimators.model import Candidate, Plan
-from scamp_service.cluster import attempt
+from scamp_service.cluster import attempt, reports
 from scamp_service.cluster.attempt import Ended, Training
 from scamp_service.cluster.reports import Reports
 from scamp_service.control.executor import Order
 from scamp_service.lifecycle import Outcome
 from tests.ranks import ORDER, FakeSink
 from workloads.training.budget import OutOfMemory
-from workloads.training.runtime import PeerLost
+from workloads.training.faults import StorageFault
+from workloads.training.runtime import NonFiniteLoss, PeerLost
 
 PAIR = replace(ORDER, plan=Plan(1, dp_shard=2))
 
@@ -25,10 +27,10 @@ PAIR = replace(ORDER, plan=Plan(1, dp_shard=2))
 def end(
     train: Callable[..., str], sink: FakeSink, *, order: Order = ORDER, rank: int = 0, is_last: bool = False
 ) -> Ended:
-    reports = Reports(order, rank, sink, lambda: False)  # type: ignore[arg-type]
+    channel = Reports(order, rank, sink, lambda: False)  # type: ignore[arg-type]
     folder = Path("/nowhere")
     given: Any = (None, object(), sink, lambda: False, folder, folder)
-    return Training(train, reports, *given, is_last=is_last).run()
+    return Training(train, channel, *given, is_last=is_last).run()
 
 
 def fail(error: BaseException) -> Callable[..., str]:
@@ -91,3 +93,40 @@ def test_what_a_user_prints_is_logged_before_the_outcome() -> None:
     sink = FakeSink()
     end(train, sink)
     assert [line.text for report in sink.accepted for line in report.logs] == ["half a line"]
+
+
+def test_a_rank_whose_rows_were_lost_never_reports_that_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def flush(_: Any) -> bool:
+        raise KeyError("no such column")
+
+    monkeypatch.setattr(reports, "MAX_REFLUSHES", 0)
+    for verdict in ("done", "stopped"):
+        sink = FakeSink(flush)
+
+        def train(*given: Any, verdict: str = verdict) -> str:
+            given[-1].metrics(1, {"accuracy": 0.5})
+            return verdict
+
+        ended = end(train, sink)
+        assert ended.outcome is Outcome.FAULT and not ended.reusable
+        assert ended.detail == "rank 0: its reports could not be stored: KeyError: 'no such column'"
+        assert sink.outcomes == [(Outcome.FAULT, ended.detail)]
+
+
+def test_a_full_disk_and_a_lost_checkpoint_folder_are_faults_that_any_rank_reports() -> None:
+    for error, why in (
+        (OSError(errno.ENOSPC, "No space left on device", "/data/x"), "No space left on device: /data/x"),
+        (StorageFault("ranks do not share the checkpoint folder /x"), "ranks do not share the checkpoint folder /x"),
+    ):
+        sink = FakeSink()
+        ended = end(fail(error), sink, rank=1)
+        assert (ended.outcome, ended.detail, ended.reusable) == (Outcome.FAULT, f"rank 1: {why}", False)
+        assert sink.outcomes == [(Outcome.FAULT, f"rank 1: {why}")]
+
+
+def test_a_loss_that_is_not_finite_is_reported_once_as_diverged() -> None:
+    first, second = FakeSink(), FakeSink()
+    for sink, rank in ((first, 0), (second, 1)):
+        ended = end(fail(NonFiniteLoss("the training loss became nan at step 3")), sink, rank=rank)
+        assert ended.outcome is Outcome.DIVERGED
+    assert first.outcomes == [(Outcome.DIVERGED, "the training loss became nan at step 3")] and not second.outcomes

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ray.exceptions import RayTaskError
 
 from estimators.model import Plan
-from scamp_service.cluster.sink import LeaseWatch, Report, Sink
+from scamp_service.cluster import sink as module
+from scamp_service.cluster.sink import LeaseWatch, Report, Sink, SinkClient
+from scamp_service.errors import NotFound, Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, AttemptState, Outcome, TrialState
 from scamp_service.model import Lease, Metric
 from scamp_service.store.store import Store
@@ -61,6 +65,30 @@ def test_a_stale_token_is_refused_everywhere(sink: Sink, store: Store) -> None:
     assert not sink.flush(Report(1, 1, "stale", "accuracy", [metric(1)]))
     assert not sink.outcome(1, 1, "stale", Outcome.DONE, "")
     assert store.metrics(1) == [] and store.attempts(1)[0].outcome is None
+
+
+class Answers(SinkClient):
+    """A client whose sink raises each of these in turn, as Ray reports it, and then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__("scamp")
+        self.errors = list(errors)
+
+    def try_once(self, method: str, *args: Any) -> Any:
+        if self.errors:
+            raise RayTaskError("flush", "", self.errors.pop(0), "p", 1, "ip").as_instanceof_cause()
+        return True
+
+
+def test_a_question_is_repeated_while_the_database_is_away_but_not_after_an_error_that_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.001)
+    assert Answers(Unavailable("locked"), Unavailable("its disk is full"), OSError(5, "I/O")).ask("flush")
+    with pytest.raises(NotFound):
+        Answers(NotFound("no file with this sha256")).ask("blob")
+    with pytest.raises(TimeoutError, match="the sink cannot store anything: locked"):
+        Answers(Unavailable("locked")).ask("flush", give_up=lambda: True)
 
 
 def test_the_controllers_lease_and_the_database_are_told(sink: Sink, store: Store) -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from scamp_service.control import controller
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Lease
 from scamp_service.store.store import Store
+from tests import simulation as simulated
 from tests.simulation import Faults, Simulation, no_faults
+from workloads.training.retention import outdated
 
 SEEDS_AT_ONCE = 10
 
@@ -84,6 +87,30 @@ def fails(make: Callable[[Any, int], Simulation], seed: int) -> bool:
     finally:
         store.close()
     return False
+
+
+def test_a_full_disk_a_lost_sink_and_a_cluster_that_changes_lose_nothing() -> None:
+    faults = Faults(fill_disk=0.1, lose_sink=0.4, join_late=1.0, shrink=0.5, kill_rank=0.1)
+    num_faults = 0
+    for seed in range(100, 103):
+        store = Store("sqlite://")
+        run = Simulation(store, seed, faults)
+        run.run()
+        num_faults += run.world.num_faults
+        store.close()
+    assert num_faults > 3, "the faults must happen, or this proves nothing"
+
+
+def test_when_only_the_newest_two_checkpoints_are_kept_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = Faults(lose_sink=0.5, kill_rank=0.2)
+    monkeypatch.setattr(simulated, "outdated", lambda steps, newest, needed: outdated(steps, newest, ()))
+    assert any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in range(40))
+
+
+def test_when_a_verdict_is_final_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "offers_more", lambda offer, before: False)
+    faults = Faults(join_late=1.0, lose_node=0.0)
+    assert any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in range(40))
 
 
 def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> None:

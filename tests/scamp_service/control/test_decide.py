@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,13 @@ from placement.model import Cluster, Device
 from placement.packing.packer import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.faults import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, MAX_FAULTS
+from scamp_service.control.decide.finish import JOIN_SECONDS, RETURN_SECONDS
 from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import GangState, GangStatus, Unsized
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
-from scamp_service.model import Attempt, Trial
+from scamp_service.model import Attempt, Refusals, Trial
 from tests.values import attempt, sized, trial
 
 CLUSTER = Cluster(tuple(Device(f"n/{i}", "n", i, "virtual", 96) for i in range(4)))
@@ -315,3 +318,79 @@ def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None
     assert decided(0) == ([60], 1)
     assert decided(PASSES_BEFORE_RESERVATION - 1) == ([60], PASSES_BEFORE_RESERVATION)
     assert decided(PASSES_BEFORE_RESERVATION) == ([], PASSES_BEFORE_RESERVATION)
+
+
+FULL_DISK = attempt(outcome=Outcome.FAULT, detail="No space left on device: /data")
+
+
+def test_a_fault_of_the_host_does_not_count_against_the_trial_and_it_runs_again_after_a_while() -> None:
+    move = only_move(effects(trials=[trial()], attempts=[FULL_DISK], now=100.0))
+    assert move.to is TrialState.QUEUED and "num_lost" not in move.changes
+    assert move.changes == {"reason": "waits 5 s after: No space left on device: /data", "num_faults": 1,
+                            "retry_at": 105.0}  # fmt: skip
+
+
+def test_a_trial_waits_twice_as_long_after_each_fault_in_a_row_up_to_five_minutes() -> None:
+    moves = [only_move(effects(trials=[trial(num_faults=n)], attempts=[FULL_DISK])) for n in range(MAX_FAULTS)]
+    waits = [move.changes["retry_at"] - 1.0 for move in moves]
+    assert waits[:4] == [FIRST_WAIT_SECONDS * factor for factor in (1, 2, 4, 8)]
+    assert max(waits) == waits[-1] == LONGEST_WAIT_SECONDS == 300.0
+
+
+def test_faults_are_counted_from_one_again_after_a_new_checkpoint() -> None:
+    move = only_move(effects(trials=[trial(num_faults=7)], attempts=[replace(FULL_DISK, checkpoint_step=40)]))
+    assert move.to is TrialState.QUEUED and move.changes["num_faults"] == 1
+
+
+def test_a_trial_fails_after_too_many_faults_in_a_row_and_says_so() -> None:
+    move = only_move(effects(trials=[trial(num_faults=MAX_FAULTS)], attempts=[FULL_DISK]))
+    assert move.to is TrialState.FAILED
+    assert move.changes["reason"].startswith("21 faults of the host in a row without a new checkpoint, most recently")
+
+
+def test_a_trial_is_not_placed_before_its_wait_is_over_and_keeps_its_reason() -> None:
+    waits = trial(state=TrialState.QUEUED, num_faults=1, retry_at=10.0, reason="waits 5 s after: a full disk")
+    assert effects(trials=[waits], now=9.9) == []
+    assert [type(effect) for effect in effects(trials=[waits], now=10.0)] == [d.Begin]
+    stopping = {1: study(state=StudyState.STOPPING)}
+    assert only_move(effects(trials=[waits], studies=stopping)).to is TrialState.CANCELLED
+
+
+def test_a_trial_that_diverged_is_pruned_without_a_value_for_the_sampler() -> None:
+    diverged = attempt(outcome=Outcome.DIVERGED, detail="the training loss became nan at step 3")
+    move = only_move(effects(trials=[trial(step=2, value=0.5)], attempts=[diverged]))
+    assert move.to is TrialState.PRUNED and math.isnan(move.changes["value"])
+    assert move.changes["reason"] == "diverged: the training loss became nan at step 3"
+
+
+def test_a_verdict_names_the_devices_that_it_holds_for() -> None:
+    waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
+    move = only_move(effects(trials=[waiting], sized={1: Unsized("needs 200 MiB", True, "s", (("virtual", 96, 2),))}))
+    assert move.to is TrialState.INFEASIBLE and move.changes["offer"] == (("virtual", 96, 2),)
+
+
+def test_a_trial_that_fitted_nowhere_is_planned_again_when_the_cluster_has_grown() -> None:
+    refused = trial(state=TrialState.INFEASIBLE, attempt=0, plan=None, offer=(("virtual", 96, 2),))
+    refusals = [Refusals(1, (("virtual", 96, 2),), False, newest_at=0.0)]
+    found = effects(trials=[], refused=[refused], refusals=refusals, now=1e6)
+    assert only_move(found).to is TrialState.WAITING and len(found) == 1, "the study does not end meanwhile"
+
+
+def test_a_queued_trial_is_planned_again_when_its_plan_needs_more_devices_than_there_are() -> None:
+    queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(2, dp_shard=4), reserved_mib=96)
+    three = Cluster(CLUSTER.devices[:3])
+    move = only_move(effects(trials=[queued], cluster=three))
+    assert move.to is TrialState.WAITING
+    assert move.changes["reason"].endswith("its plan needs 4 × 96 MiB, and the cluster now has 3 such devices")
+    small = Cluster((*three.devices, replace(CLUSTER.devices[3], capacity_mib=95)))
+    assert only_move(effects(trials=[queued], cluster=small)).to is TrialState.WAITING
+    assert [type(effect) for effect in effects(trials=[queued])] == [d.Begin]
+    assert effects(trials=[queued], cluster=Cluster()) == [], "the cluster is starting"
+
+
+def test_a_study_stays_open_while_nodes_may_join_or_come_back() -> None:
+    for begun, seconds in ((False, JOIN_SECONDS), (True, RETURN_SECONDS)):
+        refusals = [Refusals(1, (), begun, newest_at=100.0)]
+        assert effects(trials=[], refusals=refusals, now=99.0 + seconds) == []
+        ended = effects(trials=[], refusals=refusals, now=100.0 + seconds)
+        assert ended == [d.FinishStudy(1, StudyState.COMPLETED)]

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from optuna.trial import TrialState as OptunaState
 
 from scamp_service.lifecycle import TrialState
-from scamp_service.search.proposals import Params, Past, Search
+from scamp_service.search.proposals import Params, Past, Search, _optuna_result
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 
@@ -210,6 +211,24 @@ def test_tpe_steers_away_from_what_cannot_run(end: dict[str, Any]) -> None:
     num_too_deep = sum(int(t.params["depth"]) > 50 for t in trials[30:])
     assert num_too_deep <= 20, "told nothing, it proposes 29 or 30 of these 30 too deep"
     assert max(int(t.params["depth"]) for t in trials[30:] if t.state is S.COMPLETED) >= 45
+
+
+def test_a_trial_that_diverged_after_good_values_ranks_behind_all_that_worked() -> None:
+    """As the controller stores it: pruned at the step of its last value, which is replaced by NaN."""
+    pruned = _optuna_result(Trial(0, {}, S.PRUNED, step=20, value=0.1))
+    diverged = _optuna_result(Trial(0, {}, S.PRUNED, step=20, value=math.nan))
+    assert pruned == (OptunaState.PRUNED, None, {20: 0.1}) and diverged == (OptunaState.PRUNED, None, {})
+
+
+def test_a_trial_that_was_planned_again_after_it_fitted_nowhere_counts_with_its_result() -> None:
+    def odd(change: dict[str, Any]) -> list[Trial]:
+        return [replace(t, **change) if t.number % 2 else t for t in trials]
+
+    trials, follower = live(Search(study()), completed, 20), Search(study())
+    trials.append(Trial(20, follower.propose(odd({"state": S.INFEASIBLE, "value": None}), 20, 1)[0]))
+    again = odd({"state": S.WAITING, "value": None})
+    trials.append(Trial(21, follower.propose(again, 21, 1)[0]))
+    assert follower.propose(trials, 22, 2) == Search(study()).propose(trials, 22, 2)
 
 
 def test_failures_and_cancellations_say_nothing_of_the_parameters() -> None:

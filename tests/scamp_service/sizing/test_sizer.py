@@ -77,6 +77,7 @@ def test_a_candidate_that_fits_on_no_plan_is_infeasible_with_the_reason(sizing: 
     assert isinstance(unsized, Unsized)
     assert unsized.infeasible and unsized.structure
     assert "MiB" in unsized.reason and "offer 96 MiB" in unsized.reason
+    assert unsized.offer == FOUR_DEVICES.offer, "the verdict holds for these devices"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import lzma
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from estimators.model import Candidate, Layout
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
-from scamp_service.sizing.traces import TraceCache, Tracer
+from scamp_service.sizing.traces import TraceCache, Tracer, write_atomically
 from tests.sizing import MemoryBlobs
 
 SMALL = Candidate("vit_digits", None, {"depth": 1, "width": 16, "batch": 8})
@@ -38,6 +39,23 @@ def test_a_damaged_file_counts_as_absent_and_is_replaced(process: TraceProcess, 
         assert TraceCache(tmp_path / "traces").get(file.stem) is None
     assert Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout()) == made
     assert file.read_bytes() == whole
+
+
+def test_a_trace_that_the_disk_refuses_is_still_a_trace(process: TraceProcess, tmp_path: Path) -> None:
+    (tmp_path / "traces").write_text("a file is in the way of the folder")
+    tracer = Tracer(MemoryBlobs(), tmp_path, 60)
+    assert tracer.trace(process, SMALL, Layout()) == tracer.known(SMALL, Layout())
+
+
+def test_a_file_that_the_disk_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_atomically(tmp_path / "file", bytes(5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_failed_is_not_remembered(process: TraceProcess, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 from estimators.model import Plan
 from scamp_service.errors import Conflict, Deposed, InvalidInput, NotFound
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
-from scamp_service.model import Lease, LogLine, Metric, Trial
+from scamp_service.model import Lease, LogLine, Metric, Refusals, Trial
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from tests.values import new_attempt, sized
 
@@ -242,6 +242,38 @@ def test_changes_without_a_move_are_compared_as_well(store: Store) -> None:
     assert (trial.finished_at, trial.reason) == (9.0, "too large")
     assert store.move_trial(trial_id, TrialState.INFEASIBLE, 0, TrialState.INFEASIBLE, now=11.0, reason="far too large")
     assert store.trial(trial_id).finished_at == 9.0
+
+
+def test_a_trial_that_fitted_nowhere_is_found_by_its_devices_while_its_study_runs(store: Store) -> None:
+    trial_id, other = new_trial(store), new_trial(store, number=1)
+    two, four = (("virtual", 96, 2),), (("NVIDIA L4", 22000, 1), ("virtual", 96, 4))
+    for now, refused, offer in ((5.0, trial_id, two), (6.0, other, four)):
+        move = (TrialState.WAITING, 0, TrialState.INFEASIBLE)
+        assert store.move_trial(refused, *move, now=now, reason="too large", offer=offer)
+    assert sorted(store.refusals(), key=str) == [Refusals(1, four, False, 6.0), Refusals(1, two, False, 5.0)]
+    assert [found.id for found in store.refused_trials(1, four)] == [other]
+    (found,) = store.refused_trials(1, two)
+    assert found == store.trial(trial_id) and found.offer == two
+    assert store.move_trial(trial_id, TrialState.INFEASIBLE, 0, TrialState.WAITING, now=7.0)
+    again = store.trial(trial_id)
+    assert again.finished_at is None and again in store.live_trials()
+    store.move_study(1, [StudyState.RUNNING], StudyState.COMPLETED, now=8.0)
+    assert store.refusals() == []
+
+
+def test_a_trial_that_fits_on_no_devices_at_all_is_never_planned_again(store: Store) -> None:
+    trial_id = new_trial(store)
+    assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.INFEASIBLE, now=3.0, reason="odd", offer=None)
+    assert store.refusals() == [] and store.trial(trial_id).offer is None
+
+
+def test_faults_and_the_time_of_the_next_attempt_are_kept(store: Store) -> None:
+    trial_id = new_trial(store)
+    assert store.move_trial(
+        trial_id, TrialState.WAITING, 0, TrialState.QUEUED, now=3.0, sized=sized(PLAN), num_faults=2, retry_at=13.5
+    )
+    trial = store.trial(trial_id)
+    assert (trial.num_faults, trial.retry_at) == (2, 13.5)
 
 
 def test_the_plans_that_were_compared_are_those_of_the_newest_plan(store: Store) -> None:

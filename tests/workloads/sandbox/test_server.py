@@ -16,6 +16,7 @@ from estimators.memory import predict
 from estimators.model import MIB, Layout, Plan
 from estimators.profile import ModelProfile
 from estimators.trace import Trace
+from scamp_service.sizing import trace_process
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 
 # The traced peak against torch's own record of a real step. On gloo, reducing makes copies that no trace sees.
@@ -191,6 +192,25 @@ def test_a_hostile_model_gets_one_clear_error_and_spoils_nothing_else(
     assert len(str(failed.value)) < 1000 and len(str(failed.value).splitlines()) <= 4
     assert ask(traces, "user.py:Trick", {}, Layout(), code)["num_params"] == 72
     assert traces.pid == child, "the warm process was replaced"
+
+
+def test_a_model_whose_process_the_system_kills_is_traced_again(
+    traces: TraceProcess, code: dict[str, str], tmp_path: Path
+) -> None:
+    """As the OOM killer does, which takes the fork and not the warm process."""
+    mark = str(tmp_path / "killed")
+    trick = f"if not os.path.exists({mark!r}): open({mark!r}, 'w').close(); os.kill(os.getpid(), signal.SIGKILL)"
+    child = traces.pid
+    assert ask(traces, "user.py:Trick", {"forward": trick}, Layout(), code)["num_params"] == 72
+    assert os.path.exists(mark) and traces.pid == child
+
+
+def test_a_full_disk_is_not_the_fault_of_the_workload(
+    traces: TraceProcess, code: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_process, "PAUSES_SECONDS", (0.0, 0.0))
+    with pytest.raises(TraceFailed, match=r"No space left on device three times; free some space"):
+        ask(traces, "user.py:Trick", {"batch_trick": "raise OSError(28, 'No space left on device')"}, Layout(), code)
 
 
 def test_an_error_of_a_built_in_workload_shows_the_line_of_the_model(traces: TraceProcess) -> None:

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import time
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from workloads.training import checkpoint
+from workloads.training.faults import StorageFault
 
 
 def trained(
@@ -55,27 +57,48 @@ def test_the_last_two_up_to_this_step_are_kept_and_later_ones_are_left_alone(tmp
     for step in (40, 10, 20, 30):
         checkpoint.save(tmp_path, step, *trained())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-20", "step-30", "step-40"]
-    assert checkpoint.latest(tmp_path, 35) == 30
-    assert checkpoint.latest(tmp_path, 19) is None
-    assert checkpoint.latest(tmp_path / "never", 100) is None
+    assert checkpoint.exists(tmp_path, 30) and not checkpoint.exists(tmp_path, 10)
+    assert not checkpoint.exists(tmp_path / "never", 100)
 
 
-def test_a_checkpoint_that_was_not_finished_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
+def test_a_checkpoint_that_a_trial_may_resume_from_is_kept(tmp_path: Path) -> None:
+    for step in (10, 20, 30, 40, 50):
+        checkpoint.save(tmp_path, step, *trained(), needed={10})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-40", "step-50"]
 
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_write_json", killed)
-        with pytest.raises(KeyboardInterrupt):
-            checkpoint.save(tmp_path, 10, *trained())
-    assert checkpoint.latest(tmp_path, 10) is None
-    (unfinished,) = tmp_path.iterdir()
+
+def test_what_a_killed_rank_has_left_does_not_exist_and_is_removed_by_the_next_one(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 10, *trained())
-    assert unfinished.exists(), "another gang may be writing it"
-    old = time.time() - checkpoint.STALE_SECONDS - 1
-    os.utime(unfinished, (old, old))
+    (tmp_path / "step-10").rename(tmp_path / ".step-10-0123.tmp")
+    assert not checkpoint.exists(tmp_path, 10)
     checkpoint.save(tmp_path, 20, *trained())
-    assert not unfinished.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-20"]
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """The system refuses to write any file beyond 1 KB, as it would refuse any byte on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_fault_of_the_storage_and_leaves_nothing(
+    tmp_path: Path, full_disk: None
+) -> None:
+    with pytest.raises(StorageFault, match=r"the checkpoint of step 10 cannot be written to .*: File too large"):
+        checkpoint.save(tmp_path, 10, *trained())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_that_cannot_be_read_is_a_fault_of_the_storage(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    checkpoint.save(tmp_path, 10, model, optimizer)
+    for shard in (tmp_path / "step-10").glob("*.distcp"):
+        shard.unlink()
+    with pytest.raises(StorageFault, match=r"the checkpoint of step 10 cannot be read from .*: No such file"):
+        checkpoint.load(tmp_path, 10, model, optimizer)
 
 
 def test_a_step_that_is_committed_already_is_kept(tmp_path: Path) -> None:

@@ -161,20 +161,39 @@ def test_a_resumed_training_goes_on_with_the_same_curve_on_other_ranks(
     stopped = ranks.train(first, checkpoint_dir=str(tmp_path), stop_after=2)
     assert [answer["ended"] for answer in stopped] == ["stopped"] * first.world_size
     assert stopped[0]["checkpoints"] == [2]
-    assert_same(ranks.curve(then, checkpoint_dir=str(tmp_path), resume_step=3), single[1:])
+    assert_same(ranks.curve(then, checkpoint_dir=str(tmp_path), resume_step=2), single[1:])
 
 
 def test_a_resumed_replica_takes_only_the_states_that_it_updates(ranks: Any, tmp_path: Path) -> None:
     plan = Plan(16, 2, dp_replicate=2, zero1=True)
     fresh = ranks.train(plan, checkpoint_dir=str(tmp_path), stop_after=2)
-    resumed = ranks.train(plan, steps=8, checkpoint_dir=str(tmp_path), resume_step=3)
+    resumed = ranks.train(plan, steps=8, checkpoint_dir=str(tmp_path), resume_step=2)
     again = ranks.train(plan, steps=8, checkpoint_dir=str(tmp_path / "other"))
     assert fresh[0]["checkpoints"] == [2] and resumed[0]["checkpoints"][-1] == 8
     assert 0 < resumed[0]["peak"] == pytest.approx(again[0]["peak"], abs=1000)
 
 
-def test_without_a_checkpoint_a_resumed_training_starts_afresh(ranks: Any, tmp_path: Path, single: list[Any]) -> None:
-    assert_same(ranks.curve(Plan(64), checkpoint_dir=str(tmp_path), resume_step=3), single)
+@pytest.mark.parametrize("plan", [Plan(64), SHARDED], ids=str)
+def test_a_recorded_checkpoint_that_is_missing_ends_the_attempt_and_nothing_starts_again(
+    ranks: Any, tmp_path: Path, plan: Plan
+) -> None:
+    answers = ranks.train(plan, checkpoint_dir=str(tmp_path), resume_step=2)
+    assert [answer["error"] for answer in answers] == ["StorageFault"] * plan.world_size
+    assert "the checkpoint of step 2, which the study database has recorded, is not in" in answers[0]["message"]
+    assert answers[0]["reports"] == []
+
+
+def test_a_gang_whose_ranks_see_different_folders_does_not_train(ranks: Any, tmp_path: Path) -> None:
+    answers = ranks.train(SHARDED, checkpoint_dir=str(tmp_path / "host-{rank}"))
+    assert [answer["error"] for answer in answers] == ["StorageFault"] * 2
+    assert "ranks do not share the checkpoint folder" in answers[0]["message"] and not answers[0]["reports"]
+    assert not list((tmp_path / "host-0").iterdir()), "nothing is left behind"
+
+
+def test_a_folder_that_cannot_be_written_is_a_fault_of_the_storage(ranks: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    answers = ranks.train(Plan(64), checkpoint_dir=str(tmp_path / "file"))
+    assert answers[0]["error"] == "StorageFault" and "cannot be written" in answers[0]["message"]
 
 
 def test_one_rank_that_is_told_to_stop_stops_all_at_the_same_step(ranks: Any) -> None:

@@ -1,0 +1,34 @@
+"""Decides when a trial runs again after a fault of the host, such as a full disk or a lost database.
+
+Such a fault does not count against the trial. It waits, twice as long after each fault in a row, because what is full
+or gone now often still is a second later; and it fails in the end, because a fault that stays is to be seen.
+"""
+
+from __future__ import annotations
+
+from scamp_service.control.decide.effects import Effect, MoveTrial
+from scamp_service.lifecycle import TrialState
+from scamp_service.model import Attempt, Trial
+
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 5.0, 300.0
+MAX_FAULTS = 20
+"""A trial fails after more faults in a row than this, more than an hour later, unless one made a new checkpoint."""
+
+
+def run_later(now: float, trial: Trial, attempt: Attempt) -> Effect:
+    """Queue a trial again whose attempt ended by a fault, to run after a while; or fail it after too many."""
+    num_faults = 1 if attempt.checkpoint_step >= 0 else trial.num_faults + 1
+    if num_faults > MAX_FAULTS:
+        reason = (
+            f"{num_faults} faults of the host in a row without a new checkpoint, most recently: {attempt.detail}; "
+            "mend the host and submit the study again"
+        )
+        return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_faults": num_faults})
+    seconds = wait_seconds(num_faults)
+    changes = {"num_faults": num_faults, "retry_at": now + seconds}
+    return MoveTrial(trial, TrialState.QUEUED, {"reason": f"waits {seconds:.0f} s after: {attempt.detail}", **changes})
+
+
+def wait_seconds(num_faults: int) -> float:
+    """Seconds before the next attempt, after so many faults in a row."""
+    return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (num_faults - 1))

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
+
+from workloads.training.faults import FAULTS, StorageFault, host_fault, storage_error
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/x")
+
+
+@pytest.mark.parametrize("number", sorted(FAULTS))
+def test_a_full_or_failing_file_system_is_a_fault_of_the_host(number: int) -> None:
+    assert host_fault(OSError(number, os.strerror(number))) == os.strerror(number)
+
+
+def test_a_fault_is_found_behind_other_errors() -> None:
+    outer = RuntimeError("could not log")
+    outer.__cause__ = FULL
+    assert host_fault(outer) == "No space left on device: /data/x"
+    assert host_fault(CheckpointException("save", {1: _wrap_exception(FULL)})) == "No space left on device: /data/x"
+    assert host_fault(StorageFault("not shared")) == "not shared"
+
+
+def test_errors_of_the_workload_are_not_faults() -> None:
+    no_data = FileNotFoundError(errno.ENOENT, "no data set")
+    for error in (ValueError("x"), no_data, ConnectionResetError(), SystemExit()):
+        assert host_fault(error) == ""
+
+
+def test_any_failed_file_operation_on_a_checkpoint_is_a_storage_error_but_a_lost_connection_is_not() -> None:
+    assert storage_error(PermissionError(errno.EACCES, "Permission denied", "/x")) == "Permission denied: /x"
+    assert storage_error(ConnectionResetError(errno.ECONNRESET, "reset")) == ""
+    assert storage_error(RuntimeError("PytorchStreamWriter failed writing file data/0\nstack")).endswith("data/0")
+
+
+def test_errors_that_cause_each_other_end() -> None:
+    first, second = ValueError(), ValueError()
+    first.__context__, second.__context__ = second, first
+    assert host_fault(first) == ""

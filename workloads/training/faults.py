@@ -1,0 +1,61 @@
+"""Tells faults of the host and its storage from errors of the workload: an attempt that a fault ended is run again.
+
+Decides nothing about when or how often; ``scamp_service.control.decide`` does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+FAULTS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.ENOLINK, errno.ENODEV}
+)
+"""Error numbers of a full, failing or lost file system (ESTALE, EREMOTEIO: NFS)."""
+
+
+class StorageFault(Exception):
+    """The folder of the checkpoints cannot be used; the message names it and the cause."""
+
+
+def host_fault(error: BaseException) -> str:
+    """The fault of the host or its storage that caused ``error``, in words; empty if it has another cause."""
+    for cause in _causes(error):
+        if isinstance(cause, StorageFault):
+            return str(cause)
+        if isinstance(cause, OSError) and cause.errno in FAULTS:
+            return _words(cause)
+    return ""
+
+
+def storage_error(error: BaseException) -> str:
+    """The failed file operation that caused ``error``, in words; empty if none did.
+
+    Any such error counts, because the workload's own code does not touch the checkpoints.
+    """
+    for cause in _causes(error):
+        if isinstance(cause, OSError) and not isinstance(cause, ConnectionError):  # that is a lost rank
+            return _words(cause)
+        if isinstance(cause, RuntimeError) and "PytorchStreamWriter" in str(cause):  # it hides the error number
+            return str(cause).splitlines()[0]
+    return ""
+
+
+def _words(error: OSError) -> str:
+    text = error.strerror or str(error) or os.strerror(error.errno or 0)
+    return f"{text}: {error.filename}" if error.filename else text
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and its causes; also what torch's ``CheckpointException`` collects from all ranks."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        cause = waiting.pop(0)
+        if cause is None or id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        yield cause
+        waiting += [failure for failure, _ in getattr(cause, "failures", {}).values()]
+        waiting += [cause.__cause__, cause.__context__]
