@@ -644,7 +644,8 @@ class Simulation:
         for process in self.rng.sample(self.controllers, len(self.controllers)):
             process.tick()
         self.check_ledger()
-        self.world.advance(self.clock.now + 0.7)
+        is_idle = not self.store.live_trials() and not self.store.open_attempts()
+        self.world.advance(self.clock.now + (10.0 if is_idle else 0.7))
 
     def check_ledger(self) -> None:
         reserved: dict[str, int] = {}
