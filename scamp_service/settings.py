@@ -19,7 +19,7 @@ class Settings(BaseSettings):
     data_dir: Path = Field(default=Path.home() / ".scamp", description="database, checkpoints, logs, tokens")
     database_url: str = Field(default="", description="SQLAlchemy URL; default: SQLite in the data directory")
     host: str = Field(default="127.0.0.1", description="address that the API listens on")
-    port: int = Field(default=8100, description="first port to try for the API", ge=1, le=65535)
+    port: int = Field(default=8100, description="port of the API; unset: 8100 or the next free one", ge=1, le=65535)
     api_token: str = Field(default="", description="bearer token; required when host is not a loopback address")
     ray_address: str = Field(default="", description="existing Ray cluster; default: start a local one")
     virtual_devices: int = Field(default=4, description="memory-budgeted devices per node without GPUs", ge=1)

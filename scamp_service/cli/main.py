@@ -61,7 +61,7 @@ def main() -> None:
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
-    port: Annotated[int | None, typer.Option(help="first port to try")] = None,
+    port: Annotated[int | None, typer.Option(help="port to listen on; default: 8100, or the next free one")] = None,
     data_dir: DataDir = None,
     ray_address: Annotated[str | None, typer.Option(help="an existing Ray cluster; default: start a local one")] = None,
 ) -> None:
@@ -76,7 +76,7 @@ def serve(
 def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = ROOT / "examples" / "digits.yaml") -> None:
     """Start a service, run the demo study, print its leaderboard and keep serving, as `make run` does."""
     spec = parse_study(read_study(study))
-    with _service(settings_of()) as service:
+    with _service(settings_of(), next_port=True) as service:
         client = Client(service.url, token=service.settings.api_token or None)
         created = client.submit(spec.to_json())
         out.print(f"study {created['id']} ({spec.name}): {service.url}/studies/{created['id']}")
@@ -100,13 +100,13 @@ def controller() -> None:
 
 
 @contextmanager
-def _service(settings: Settings) -> Iterator[Service]:
+def _service(settings: Settings, *, next_port: bool = False) -> Iterator[Service]:
     import signal
 
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background jobs start with it ignored
         signal.signal(number, signal.default_int_handler)
     began = time.monotonic()
-    with Service(settings) as service:
+    with Service(settings, next_port=next_port) as service:
         if service.settings.port != settings.port:
             out.print(f"port {settings.port} is taken; using {service.settings.port}")
         out.print(f"ScaMP is at [bold]{service.url}[/]  ({time.monotonic() - began:.1f} s)")
