@@ -34,7 +34,7 @@ def parse_submission(body: bytes) -> tuple[StudySpec, bytes | None]:
         raise InvalidInput(f"the body must be an object {SHAPE}")
     unknown = sorted(set(data) - {"spec", "code_zip"})
     if unknown:
-        raise InvalidInput(f"unknown key {unknown[0]!r} beside spec; the body is {SHAPE}")
+        raise InvalidInput(f"unknown key {unknown[0][:100]!r} beside spec; the body is {SHAPE}")
     spec = parse_study(data["spec"])
     code = _decode(data.get("code_zip"))
     check_import(spec, code)
@@ -101,11 +101,11 @@ def _no_constant(name: str) -> float:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a key that is written twice, because parsers disagree on which value counts."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} appears twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {name[:100]!r} appears twice")
+        found[name] = value
     return found
 
 
