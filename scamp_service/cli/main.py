@@ -79,7 +79,7 @@ def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = ROOT /
     with _service(settings_of(), next_port=True) as service:
         client = Client(service.url, token=service.settings.api_token or None)
         created = client.submit(spec.to_json())
-        out.print(f"study {created['id']} ({spec.name}): {service.url}/studies/{created['id']}")
+        out.print(f"study {created['id']} ({spec.name}): {service.url}/studies/{created['id']}", markup=False)
         _tail(client, created["id"], spec, between=service.watch)
         out.print(f"\nstill serving at {service.url}  (Ctrl-C to stop)")
         while True:
@@ -161,7 +161,7 @@ def _conclude(
     """Print the result of a study; returns whether it succeeded."""
     if not as_json:
         out.print(leaderboard(trials, spec.to_json()))
-        out.print(closing_line(summary), soft_wrap=True)
+        out.print(closing_line(summary), markup=False, soft_wrap=True)
     if reason:
         err.print(f"scamp: {reason}", markup=False, soft_wrap=True)
     if as_json:
@@ -219,7 +219,7 @@ def status(study: StudyId, address: Address = "", token: Token = "", as_json: As
         print(json.dumps(view))
         return
     out.print(live_view(view["summary"], view["spec"]["objective"]["metric"], client.cluster()))
-    out.print(closing_line(view["summary"]), soft_wrap=True)
+    out.print(closing_line(view["summary"]), markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -300,7 +300,7 @@ def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], str, dict[str, Any]
             best = summary["best"]
             states = ", ".join(f"{count} {state.lower()}" for state, count in shown.items())
             so_far = f"; best {metric} {best['value']:.4f}" if best else ""
-            err.print(f"{states or 'starting'}{so_far}", soft_wrap=True)
+            err.print(f"{states or 'starting'}{so_far}", markup=False, soft_wrap=True)
 
     yield line
 

@@ -107,7 +107,9 @@ class Range(Strict):
             raise ValueError(f"the step of an integer range must be an integer, got {self.step}")
         if self.num_values is not None and self.num_values > LARGEST_INT:
             # As a decimal: a tiny step gives an integer that no float can hold.
-            raise ValueError(f"the range has {Decimal(self.num_values):.3g} values, which is too many; take a larger step")
+            raise ValueError(
+                f"the range has {Decimal(self.num_values):.3g} values, which is too many; take a larger step"
+            )
         return self
 
 

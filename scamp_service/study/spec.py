@@ -17,6 +17,7 @@ from scamp_service.study.values import Integer, Name, Scalar, Strict, Title, at_
 
 MAX_TRIALS = 100_000
 MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
+Start = Annotated[dict[str, Scalar], at_most(200)]
 
 
 class Objective(Strict):
@@ -86,10 +87,8 @@ class StudySpec(Strict):
     workload: Annotated[str, Field(min_length=1, max_length=300)]
     objective: Objective
     space: Annotated[dict[Name, Dimension], Field(max_length=100), at_most(100)]
-    fixed: Annotated[dict[Name, Scalar], Field(max_length=100), at_most(100)] = {}
-    start_with: Annotated[
-        list[Annotated[dict[str, Scalar], at_most(200)]], Field(max_length=1000), at_most(1000)
-    ] = []  # fmt: skip
+    fixed: Annotated[dict[Name, Scalar], at_most(100)] = Field(default={}, max_length=100)
+    start_with: Annotated[list[Start], at_most(1000)] = Field(default=[], max_length=1000)
     search: SearchOptions = SearchOptions()
     stopping: Stopping = Stopping()
     budget: Budget = Budget()

@@ -25,7 +25,7 @@ def taken() -> Iterator[int]:
 
 
 def test_one_port_that_is_in_use_is_refused_with_what_to_do(taken: int) -> None:
-    with pytest.raises(Unavailable, match=f"port {taken} on 127.0.0.1 is in use; .* choose another port with --port"):
+    with pytest.raises(Unavailable, match=rf"port {taken} on 127\.0\.0\.1 is in use; .* another port with --port"):
         free_port(LOOPBACK, taken, 1)
 
 
@@ -34,7 +34,7 @@ def test_of_several_ports_the_next_free_one_is_taken(taken: int) -> None:
 
 
 def test_an_address_of_another_machine_is_no_reason_to_try_other_ports() -> None:
-    with pytest.raises(Unavailable, match="cannot listen on 192.0.2.1 .*--host"):
+    with pytest.raises(Unavailable, match=r"cannot listen on 192\.0\.2\.1 .*--host"):
         free_port("192.0.2.1", 8100)
 
 
