@@ -9,6 +9,7 @@ from functools import cache, partial
 from fastapi import FastAPI, Response
 
 from api import dashboard, problems
+from api.admission import Admission
 from api.auth import COOKIE, Guard, check_settings, login_router
 from api.head import Head
 from api.metrics import CONTENT_TYPE_LATEST, Measure, Metrics
@@ -28,17 +29,18 @@ def create_app(settings: Settings) -> FastAPI:
     """
     check_settings(settings)
     store = Store(settings.url)
-    hub = EventHub(store)
+    hub, admission = EventHub(store), Admission(store)
     metrics = Metrics(store)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         hub.close()
+        admission.close()
         store.close()
 
     app = FastAPI(title="ScaMP", version=VERSION, docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.state.store, app.state.settings, app.state.hub = store, settings, hub
+    app.state.store, app.state.settings, app.state.hub, app.state.admission = store, settings, hub, admission
     metrics.event_clients.set_function(lambda: hub.num_clients)
 
     @app.get("/metrics", include_in_schema=False)

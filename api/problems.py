@@ -5,6 +5,7 @@ The answer to an unexpected error reveals no internals. Also reads a request's b
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from scamp_service.errors import ScampError
 
 log = logging.getLogger("scamp.api")
 
+BODY_SECONDS = 120.0
 MEDIA_TYPE = "application/problem+json"
 _DETAILS = {
     404: "there is nothing at this address; GET /openapi.json lists all addresses",
@@ -114,15 +116,22 @@ class Unexpected:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises ``HTTPException`` 413 as soon as it is known to be larger than ``limit`` bytes."""
+    """The whole body. Raises ``HTTPException`` 413 as soon as it is known to be larger than ``limit`` bytes.
+
+    Raises ``HTTPException`` 408 when the body has not arrived after ``BODY_SECONDS``.
+    """
     declared = request.headers.get("content-length", "0")
     body = bytearray()
-    if declared.isdecimal() and int(declared) > limit:
+    if declared.isdecimal() and (len(declared) > 20 or int(declared) > limit):
         raise _too_large(limit)
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise _too_large(limit)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {BODY_SECONDS:g} s; send it again") from None
     return bytes(body)
 
 

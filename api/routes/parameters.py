@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, HTTPException, Path, Query, Request
 
+from api.admission import Admission
 from api.sse import EventHub
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
@@ -45,6 +46,13 @@ def hub_of(request: Request) -> EventHub:
     return found
 
 
+def admission_of(request: Request) -> Admission:
+    """The app's queue of submissions."""
+    found: Admission = request.app.state.admission
+    return found
+
+
 TheStore = Annotated[Store, Depends(store_of)]
 TheSettings = Annotated[Settings, Depends(settings_of)]
 TheHub = Annotated[EventHub, Depends(hub_of)]
+TheAdmission = Annotated[Admission, Depends(admission_of)]
