@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 from pydantic import Field
@@ -9,6 +11,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds ScaMP's packages (the checkout). Child processes import them from here."""
+
+
+SECRETS = ("api_token", "database_url")
+"""Settings that users' code must not read. They reach our own child processes through a pipe."""
+SECRETS_PIPE = "SCAMP_SECRETS_PIPE"
 
 
 class Settings(BaseSettings):
@@ -28,7 +35,33 @@ class Settings(BaseSettings):
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
     lease_seconds: float = Field(default=10.0, description="a controller silent for longer may be replaced", gt=0)
 
+    pass_environment: str = Field(
+        default="", description="further environment variables that users' code may read, such as DATASETS,WANDB_*"
+    )
+
     @property
     def url(self) -> str:
         """SQLAlchemy URL of the study database."""
         return self.database_url or f"sqlite:///{self.data_dir / 'scamp.db'}"
+
+
+def settings_of_process() -> Settings:
+    """Settings of a process of ours: from its environment and, if the service started it, from its pipe of secrets.
+
+    The secrets are removed from the environment, so that no process started later inherits them.
+    """
+    pipe = os.environ.pop(SECRETS_PIPE, "")
+    if pipe:
+        with open(int(pipe)) as stream:
+            secrets: dict[str, str] = json.load(stream)
+    else:
+        secrets = {}
+    settings = Settings(**secrets)  # type: ignore[arg-type]
+    withhold_secrets()
+    return settings
+
+
+def withhold_secrets() -> None:
+    """Remove the secrets from the environment: every process started from here on, Ray's too, would inherit them."""
+    for name in SECRETS:
+        os.environ.pop(f"SCAMP_{name.upper()}", None)

@@ -39,4 +39,5 @@ def follow_events(
         if not (short and last_event_id.isascii() and last_event_id.isdecimal() and int(last_event_id) <= LARGEST_ID):
             raise InvalidInput("Last-Event-ID must be the id of an event of this stream, a number")
         seen = int(last_event_id)
+    hub.check_room()
     return EventStream(hub.follow(seen, study_id))

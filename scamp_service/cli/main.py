@@ -24,7 +24,7 @@ from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, e
 from scamp_service.client import Client
 from scamp_service.errors import ScampError
 from scamp_service.processes.supervise import Service, running_server
-from scamp_service.settings import ROOT, Settings
+from scamp_service.settings import ROOT, Settings, settings_of_process, withhold_secrets
 from scamp_service.sizing.candidates import code_of, read_study
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
@@ -96,7 +96,7 @@ def controller() -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    serve_controller(Settings())
+    serve_controller(settings_of_process())
 
 
 @contextmanager
@@ -106,6 +106,7 @@ def _service(settings: Settings, *, next_port: bool = False) -> Iterator[Service
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background jobs start with it ignored
         signal.signal(number, signal.default_int_handler)
     began = time.monotonic()
+    withhold_secrets()
     with Service(settings, next_port=next_port) as service:
         if service.settings.port != settings.port:
             out.print(f"port {settings.port} is taken; using {service.settings.port}")
@@ -140,6 +141,7 @@ def run(
     code = code_of(study, spec, working_dir)
     check_import(spec, code)
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
+    withhold_secrets()
     with _live(quiet=as_json or not out.is_terminal) as update:
 
         def watch(store: Any, study_id: int) -> None:

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -25,7 +27,7 @@ import httpx
 
 from scamp_service.cluster.local_ray import LocalRay
 from scamp_service.errors import Conflict, Refused, Unavailable
-from scamp_service.settings import ROOT, Settings
+from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
 
 log = logging.getLogger("scamp.serve")
 
@@ -118,11 +120,12 @@ class Service:
     def _spawn(self, name: str) -> None:
         logs = self.settings.data_dir / "logs"
         logs.mkdir(exist_ok=True)
-        with (logs / f"{name}.log").open("ab") as output:
+        with (logs / f"{name}.log").open("ab") as output, secrets_pipe(self.settings) as pipe:
             self._children[name] = subprocess.Popen(
                 [sys.executable, "-m", *MODULES[name]],
                 cwd=ROOT,
-                env={**os.environ, **as_environment(self.settings)},
+                env={**os.environ, **as_environment(self.settings), SECRETS_PIPE: str(pipe)},
+                pass_fds=[pipe],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -154,8 +157,21 @@ class Service:
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
-    """The settings as environment variables for a child process."""
-    return {f"SCAMP_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
+    """The settings as environment variables for a child process. Secrets are empty: they go through a pipe."""
+    values = {**settings.model_dump(), **dict.fromkeys(SECRETS, "")}
+    return {f"SCAMP_{name.upper()}": str(value) for name, value in values.items()}
+
+
+@contextmanager
+def secrets_pipe(settings: Settings) -> Iterator[int]:
+    """Yield a file descriptor from which one child reads the secrets (``settings_of_process``), as JSON."""
+    reader, writer = os.pipe()
+    try:
+        with open(writer, "w") as stream:  # less than 64 KiB, so it never waits for the reader
+            json.dump({name: getattr(settings, name) for name in SECRETS}, stream)
+        yield reader
+    finally:
+        os.close(reader)
 
 
 def lock_data_dir(data_dir: Path) -> IO[str]:

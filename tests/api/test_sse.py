@@ -277,6 +277,7 @@ def test_a_client_behind_what_is_kept_is_served_from_the_database_without_a_gap(
 ) -> None:
     monkeypatch.setattr(sse, "KEPT", 7)
     monkeypatch.setattr(sse, "PAGE", 3)
+    monkeypatch.setattr(sse, "REPLAY_PAGE", 3)
 
     async def run() -> None:
         hub = EventHub(store)
@@ -363,3 +364,10 @@ def test_closing_the_hub_ends_every_stream(store: Store) -> None:
             assert [chunk async for chunk in stream] == []
 
     asyncio.run(run())
+
+
+def test_so_many_clients_may_follow_and_no_more(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.sse.MOST_CLIENTS", 0)
+    answer = api.get("/v1/events")
+    assert answer.status_code == 503 and "retry-after" in answer.headers
+    assert "clients follow events already" in answer.json()["detail"]

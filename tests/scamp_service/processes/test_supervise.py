@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +13,8 @@ import pytest
 
 from scamp_service.errors import Unavailable
 from scamp_service.processes import supervise
-from scamp_service.processes.supervise import PORTS_TRIED, Service, free_port
-from scamp_service.settings import Settings
+from scamp_service.processes.supervise import PORTS_TRIED, Service, as_environment, free_port, secrets_pipe
+from scamp_service.settings import ROOT, SECRETS_PIPE, Settings
 
 LOOPBACK = "127.0.0.1"
 
@@ -68,3 +71,18 @@ def test_only_a_port_that_nobody_chose_moves_on(
     with pytest.raises(Unavailable), Service(Settings(data_dir=tmp_path, **given), next_port=next_port):
         pass
     assert asked == [(LOOPBACK, 8100, num_ports)]
+
+
+def test_a_child_of_ours_reads_the_secrets_from_a_pipe_and_nothing_inherits_them(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, api_token="0123456789abcdef", database_url="sqlite:////tmp/x.db", port=8123)
+    code = (
+        "import os; from scamp_service.settings import settings_of_process as of; own = of();"
+        "print(own.api_token, own.database_url, own.port, sorted(n for n in os.environ if n.startswith('SCAMP_')))"
+    )
+    with secrets_pipe(settings) as pipe:
+        environment = {**os.environ, **as_environment(settings), SECRETS_PIPE: str(pipe)}
+        assert "0123456789abcdef" not in str(environment) and "x.db" not in str(environment)
+        command = [sys.executable, "-c", code]
+        said = subprocess.check_output(command, cwd=ROOT, env=environment, pass_fds=[pipe], text=True)
+    assert said.startswith("0123456789abcdef sqlite:////tmp/x.db 8123 ")
+    assert not any(name in said for name in ("API_TOKEN", "DATABASE_URL", "PIPE"))
