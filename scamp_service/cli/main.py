@@ -186,11 +186,14 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="follow the study to its end")] = True,
     working_dir: WorkingDir = None,
     as_json: AsJson = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="any unique text; a submission that is repeated with it creates only one study")
+    ] = None,
 ) -> None:
     """Submit a study to a service, and follow it to its end."""
     spec = parse_study(read_study(study))
     client = _client(address, token)
-    created = client.submit(spec.to_json(), code=code_of(study, spec, working_dir))
+    created = client.submit(spec.to_json(), code=code_of(study, spec, working_dir), idempotency_key=idempotency_key)
     if not as_json:
         out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")
     if wait and not _tail(client, created["id"], spec, as_json=as_json):
