@@ -35,6 +35,9 @@ class Settings(BaseSettings):
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
     lease_seconds: float = Field(default=10.0, description="a controller silent for longer may be replaced", gt=0)
 
+    trusted_proxies: str = Field(
+        default="", description="addresses of reverse proxies whose X-Forwarded-* headers count, such as 127.0.0.1"
+    )
     pass_environment: str = Field(
         default="", description="further environment variables that users' code may read, such as DATASETS,WANDB_*"
     )
