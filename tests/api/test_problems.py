@@ -26,3 +26,28 @@ def test_an_error_of_ours_tells_nothing_of_our_insides(
     }
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "a secret at /home/somebody" in caplog.text and "hidden-from-logs" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/studies/99", "there is no study 99"),
+        ("/studies/99/trials/0", "99"),
+        ("/studies/99999999999999999999", "nothing at this address"),
+        ("/studies/<script>", "nothing at this address"),
+        ("/no/such/page", "nothing at this address"),
+    ],
+)
+def test_a_page_that_does_not_exist_is_a_404_for_browsers_and_for_programs(
+    api: InProcess, path: str, words: str
+) -> None:
+    page = api.get(path, headers={"Accept": "text/html,*/*"})
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert words in page.text and "<script" not in page.text
+    told = api.get(path)
+    assert (told.status_code, told.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_the_api_answers_browsers_with_problems_too(api: InProcess) -> None:
+    told = api.get("/v1/studies/99", headers={"Accept": "text/html"})
+    assert (told.status_code, told.headers["content-type"]) == (404, "application/problem+json")
