@@ -16,11 +16,25 @@ import numpy as np
 
 from benchmarks.planning.emerging import Model
 from benchmarks.planning.gpt import capacity_bytes
-from benchmarks.planning.grid import COPIES, KIND, NUM_RANKS, ROWS, SUM, Grid, Style, conversions_on, cost, possible, tensor_of
+from benchmarks.planning.grid import (
+    COPIES,
+    KIND,
+    NUM_RANKS,
+    ROWS,
+    SUM,
+    Grid,
+    Style,
+    conversions_on,
+    cost,
+    possible,
+    tensor_of,
+)
 from estimators.devices.communication import Group, collective_seconds
+from placement.planning.layouts import Tensor
 from placement.planning.passes import BACKWARD, FORWARD, Action, Schedule
 from placement.planning.schedules import SCHEDULES, holders_of, one_f_one_b
 from placement.planning.simulator import Simulation, StageCost, simulate
+from placement.planning.unlike_ways import Flow
 from placement.planning.ways import Amounts
 
 CAPACITY_BYTES = capacity_bytes(KIND)
@@ -165,29 +179,43 @@ def message_seconds(num_bytes: int, distance: int) -> float:
 
 def rows_of(model: Model, styles: Sequence[Style], grid: Grid, samples: int) -> Rows:
     """The cost of each unit in its style, and of the conversions between them."""
-    ways = [
-        cost(unit, style, grid, samples, model.num_forwards) for unit, style in zip(model.units, styles, strict=True)
-    ]
-    amounts = [
-        [way.forward_seconds, way.backward_seconds, way.state_bytes, way.kept_bytes, way.working_bytes, way.once_seconds]
-        for way in ways
-    ]
-    forward, backward, state, kept, working, once = np.array(amounts).T
-    conversions = conversions_on(grid)
-    for place, ((unit, one), (_, other)) in enumerate(pairwise(zip(model.units, ways, strict=True))):
-        if one.flow.leaves != other.flow.needs or other.flow.gradient_leaves != one.flow.gradient_needs:
-            tensor = tensor_of(unit, samples)
-            ahead = conversions.between(tensor, one.flow.leaves, other.flow.needs)
-            back = conversions.between(tensor, other.flow.gradient_leaves, one.flow.gradient_needs)
-            forward[place] += model.num_forwards * ahead.seconds
-            backward[place] += back.seconds
+    keys = [(id(unit), style) for unit, style in zip(model.units, styles, strict=True)]
+    units = dict(zip(keys, model.units, strict=True))
+    ways = {key: cost(unit, key[1], grid, samples, model.num_forwards) for key, unit in units.items()}
+    amounts = {
+        key: (
+            way.forward_seconds,
+            way.backward_seconds,
+            way.state_bytes,
+            way.kept_bytes,
+            way.working_bytes,
+            way.once_seconds,
+        )
+        for key, way in ways.items()
+    }
+    forward, backward, state, kept, working, once = np.array([amounts[key] for key in keys]).T
+    added: dict[tuple[tuple[int, Style], tuple[int, Style]], tuple[float, float]] = {}
+    for place, (key, following) in enumerate(pairwise(keys)):
+        if (key, following) not in added:
+            tensor = tensor_of(units[key], samples)
+            added[key, following] = _conversions(tensor, ways[key].flow, ways[following].flow, grid)
+        ahead, back = added[key, following]
+        forward[place] += model.num_forwards * ahead
+        backward[place] += back
     return Rows(forward, backward, state, kept, working, once)
+
+
+def _conversions(tensor: Tensor, one: Flow, other: Flow, grid: Grid) -> tuple[float, float]:
+    """Seconds to convert the output of a unit, and the gradient of it."""
+    conversions = conversions_on(grid)
+    ahead = conversions.between(tensor, one.leaves, other.needs).seconds
+    return ahead, conversions.between(tensor, other.gradient_leaves, one.gradient_needs).seconds
 
 
 def are_possible(model: Model, styles: Sequence[Style], grid: Grid, samples: int) -> bool:
     """Whether each unit can be computed so."""
-    pairs = dict.fromkeys(zip(model.units, styles, strict=True))
-    return all(possible(unit, style, grid, samples) for unit, style in pairs)
+    pairs = {(id(unit), style): unit for unit, style in zip(model.units, styles, strict=True)}
+    return all(possible(unit, style, grid, samples) for (_, style), unit in pairs.items())
 
 
 def flat(model: Model, words: str, styles: Sequence[Style], grid: Grid, samples: int) -> Planned | None:

@@ -106,7 +106,9 @@ class Swin:
         for place, depth in enumerate(self.depths):
             width, side, heads = self.width * 2**place, self.side // 4 // 2**place, self.heads * 2**place
             tokens, windows = side * side, max(1, side // self.window)
-            block = _transformer(f"part {place + 1}", width, heads, tokens, min(tokens, self.window**2), self.keeps_scores)
+            block = _transformer(
+                f"part {place + 1}", width, heads, tokens, min(tokens, self.window**2), self.keeps_scores
+            )
             # Every second block shifts its windows by half: half a window of rows comes from the next slab, and returns.
             halo = 2.0 * side * width * self.window / 2
             block = replace(block, most_slabs=windows, exchanged=(("message", halo),))
@@ -212,9 +214,13 @@ def _transformer(name: str, width: int, heads: int, tokens: int, keys: int, keep
     return Unit(name, 12.0 * width**2, flops, shared, divided, tokens, width, output, most_parts=heads)
 
 
-def _end(name: str, params: float, flops: float, shared: float, divided: float, rows: int, width: int, entering: float) -> Unit:
+def _end(
+    name: str, params: float, flops: float, shared: float, divided: float, rows: int, width: int, entering: float
+) -> Unit:
     """An end of the model; its words are padded, so that any ranks can divide them."""
-    return Unit(name, params, flops, shared, divided, rows, width, entering, 1024, reductions=1, launches=10, is_block=False)
+    return Unit(
+        name, params, flops, shared, divided, rows, width, entering, 1024, reductions=1, launches=10, is_block=False
+    )
 
 
 def _merging(block: Unit) -> Unit:

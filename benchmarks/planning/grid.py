@@ -222,7 +222,9 @@ class _Mine:
         return (unit.shared_bytes / self._between + unit.divided_bytes / self._num / parts) * self._samples
 
 
-def styles(unit: Unit, inners: tuple[Inner, ...], kepts: tuple[Kept, ...], states: tuple[States, ...]) -> Iterator[Style]:
+def styles(
+    unit: Unit, inners: tuple[Inner, ...], kepts: tuple[Kept, ...], states: tuple[States, ...]
+) -> Iterator[Style]:
     """Yield all products; the ends of a model keep everything."""
     for inner in inners:
         of_unit: Inner = "layers" if inner == "layers and tokens" and not unit.is_block else inner

@@ -50,6 +50,7 @@ from placement.planning.unlike_ways import Room, UnitWays, choose
 from placement.planning.ways import Costs, Devices, Way, divisions_of
 
 NUM_SIMULATED = 3
+_NUM_SEARCHED = 60
 _STEP_BYTES = 2**27
 _PARTS = (1, 2, 4, 8, 16)
 _INNERS: tuple[Inner, ...] = ("data", "layers", "layers and tokens", "space")
@@ -125,19 +126,22 @@ def _stages(model: Model, states: tuple[States, ...] = ("copies", "ZeRO-1", "FSD
 
 def _cut(model: Model, below_seconds: float) -> Planned | None:
     """The fastest pipelines of the exact search of cuts and units to recompute, in 1F1B, 3F1B or ZB-H1."""
-    below, drafts = below_seconds, []
+    asked = []
     for stage, parts in product(_stages(model), (1, 4)):
         less = Style(stage.style.inner, Kept(parts), stage.style.states)
-        if not are_possible(model, alike(model, less), stage.grid, stage.samples):
-            continue
-        way = _way(model, stage, less)
-        if not any(one.bound_seconds < below for one in divisions_of([way], _DEVICES, model.batch, "1f1b")):
-            continue
+        if are_possible(model, alike(model, less), stage.grid, stage.samples):
+            way = _way(model, stage, less)
+            asked += [
+                (one.bound_seconds, stage, less, way) for one in divisions_of([way], _DEVICES, model.batch, "1f1b")
+            ]
+    below, drafts = below_seconds, []
+    for bound, stage, less, way in sorted(asked, key=lambda one: one[0])[:_NUM_SEARCHED]:
+        if bound >= below:
+            break
         found = find([way], _DEVICES, batch=model.batch)
-        if found is None or found.seconds >= 1.05 * below:
-            continue
-        below = min(below, found.seconds)
-        drafts += [(found.seconds, *one) for one in _drafts(model, stage, less, found)]
+        if found is not None and found.seconds < 1.05 * below:
+            below = min(below, found.seconds)
+            drafts += [(found.seconds, *one) for one in _drafts(model, stage, less, found)]
     return best_of(drafts, NUM_SIMULATED, below_seconds)
 
 
@@ -220,7 +224,9 @@ def _time_cut(draft: Draft, num_stages: int) -> tuple[int, ...]:
     """The cut into stages with the fastest step, whatever the memory."""
     rows = rows_of(draft.model, draft.styles, draft.grid, draft.samples)
     pairs = zip(rows.forward.tolist(), rows.backward.tolist(), strict=True)
-    cut = best_cut([Piece(forward, backward) for forward, backward in pairs], Demand("1f1b", num_stages, 4 * num_stages))
+    cut = best_cut(
+        [Piece(forward, backward) for forward, backward in pairs], Demand("1f1b", num_stages, 4 * num_stages)
+    )
     assert cut is not None
     return cut
 

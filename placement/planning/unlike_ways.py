@@ -3,13 +3,18 @@
 Each way says which layout of its input it needs and which layout of its output it leaves, and the same of gradients in
 the backward pass. Where neighbours differ, the tensor is converted (``layouts``). A dynamic program over the units
 keeps, for each layout that the last unit leaves, the choices that are not slower and larger than another one. What a
-unit holds only while it runs is not added up, so every limit of it is tried; a bound without memory leaves most out.
+unit holds only while it runs is not added up, so every limit of it is tried.
+
+Most choices are left out by a bound: if memory has a price in seconds for each byte, the cheapest choice is found
+without counting bytes, and no choice that fits is faster than its seconds plus the price of what it lacks in memory
+(Lagrangian relaxation: Everett, "Generalized Lagrange Multiplier Method", Operations Research, 1963).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, inf
 
 import numpy as np
@@ -17,6 +22,8 @@ import numpy.typing as npt
 
 from placement.planning.layouts import Conversion, Conversions, Tensor, TensorLayout
 from placement.planning.ways import Amounts
+
+_NUM_PRICES = 12  # of memory that are tried, for a bound
 
 _Places = npt.NDArray[np.int64]
 
@@ -99,11 +106,10 @@ def choose(
     """The ways with the fastest step that fit; None if there are none, or none faster than ``below_seconds``."""
     question = _Question(units, conversions, room, num_micro_batches)
     best, places = below_seconds, None
-    for bound, limit in sorted((question.bound(limit), limit) for limit in question.limits()):
+    for bound, limit in sorted((question.relaxed(limit, 0.0).bound, limit) for limit in question.limits()):
         if bound >= best:
             break
-        found = question.fastest(limit, best)
-        if found is not None:
+        for found in question.improvements(limit, best):
             best, places = found
     return priced(units, conversions, room, places) if places is not None else None
 
@@ -141,6 +147,10 @@ class _Labels:
     sources: _Places
     before: _Places
 
+    def where(self, kept: npt.NDArray[np.bool_]) -> _Labels:
+        """Those that are kept."""
+        return _Labels(self.sizes[kept], self.seconds[kept], self.sources[kept], self.before[kept])
+
     def extended(self, size: int, seconds: float, source: int) -> _Labels:
         """The same choices with more, which remember their places here."""
         every = np.arange(len(self.sizes))
@@ -148,6 +158,9 @@ class _Labels:
 
 
 _START = _Labels(np.zeros(1, np.int64), np.zeros(1), np.full(1, -1), np.full(1, -1))
+
+
+_NONE = _START.where(np.zeros(1, dtype=bool))
 
 
 def _merged(many: Sequence[_Labels], most: float, below: float) -> _Labels:
@@ -176,6 +189,18 @@ class _Unit:
         self.sizes = [ceil((way.state_bytes + room.in_flight * way.kept_bytes) / step) for way in unit.ways]
         self.working = [ceil(way.working_bytes / step) for way in unit.ways]
         self._allowed: dict[int, list[int]] = {}
+        self._tables: dict[int, _Table] = {}
+
+    def table(self, limit: int) -> _Table:
+        """The allowed ways."""
+        if limit not in self._tables:
+            places = self.allowed(limit)
+            starts = np.array([self.start_of[place] for place in places])
+            is_at = np.where(starts == np.arange(len(self.starts))[:, None], 0.0, inf)
+            amounts = ([values[place] for place in places] for values in (self.end_of, self.seconds, self.sizes))
+            ends, seconds, sizes = map(np.array, amounts)
+            self._tables[limit] = _Table(np.array(places), starts, ends, seconds, sizes, is_at)
+        return self._tables[limit]
 
     def allowed(self, limit: int) -> list[int]:
         """The ways that work within the limit, except those that are slower and larger than another one."""
@@ -193,6 +218,33 @@ class _Unit:
                 yield place
 
 
+@dataclass(frozen=True, slots=True)
+class _Relaxed:
+    """The cheapest ways if each size costs ``price``: their places and size, and the bound that follows.
+
+    ``behind`` has, for each unit and layouts at its end, the least seconds and price of all later units.
+    """
+
+    price: float
+    bound: float
+    seconds: float
+    size: int
+    places: list[int]
+    behind: list[Amounts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The allowed ways of a unit. ``is_at`` has a row for each layouts at the start: infinite for the other ways."""
+
+    places: _Places
+    starts: _Places
+    ends: _Places
+    seconds: Amounts
+    sizes: _Places
+    is_at: Amounts
+
+
 class _Question:
     """All that is asked, in numbers."""
 
@@ -203,10 +255,11 @@ class _Question:
                 made[id(unit)] = _Unit(unit, room, num_micro_batches)
         self._units = [made[id(unit)] for unit in units]
         self._capacity = int(room.capacity_bytes // room.step_bytes)
-        self._edges = [
-            num_micro_batches * self._waits(before, unit, conversions)
-            for before, unit in zip(self._units, self._units[1:], strict=False)
-        ]
+        edges: dict[tuple[int, int], Amounts] = {}
+        for one, other in pairwise(self._units):
+            if (id(one), id(other)) not in edges:
+                edges[id(one), id(other)] = num_micro_batches * _waits(one, other, conversions)
+        self._edges = [edges[id(one), id(other)] for one, other in pairwise(self._units)]
 
     def limits(self) -> list[int]:
         """Sizes that the unit which works with most may have."""
@@ -214,32 +267,69 @@ class _Question:
         every = {size for unit in self._units for size in unit.working}
         return sorted(size for size in every if least <= size <= self._capacity)
 
-    def bound(self, limit: int) -> float:
-        """Seconds of the fastest ways that work within the limit, whatever they hold."""
-        return float(self._behind(limit)[0][0].min())
+    def relaxed(self, limit: int, price: float) -> _Relaxed:
+        """The cheapest ways that work within the limit, at this price."""
+        chosen, behind = [], [np.zeros(len(self._units[-1].ends))]
+        for number in range(len(self._units) - 1, -1, -1):
+            table = self._units[number].table(limit)
+            costs = table.is_at + (table.seconds + price * table.sizes + behind[-1][table.ends])
+            chosen.append(costs.argmin(axis=1))
+            least = costs.min(axis=1)
+            behind.append((self._edges[number - 1] + least).min(axis=1) if number else least.min(keepdims=True))
+        places, seconds, size, start = [], 0.0, 0, int(least.argmin())
+        for number, (unit, ways) in enumerate(zip(self._units, reversed(chosen), strict=True)):
+            table, way = unit.table(limit), ways[start]
+            places.append(int(table.places[way]))
+            seconds, size = seconds + float(table.seconds[way]), size + int(table.sizes[way])
+            if number + 1 < len(self._units):
+                edges, end = self._edges[number], table.ends[way]
+                after = self._units[number + 1].table(limit)
+                costs = after.is_at + (after.seconds + price * after.sizes + behind[-number - 3][after.ends])
+                start = int((edges[end] + costs.min(axis=1)).argmin())
+                seconds += float(edges[end, start])
+        bound = float(behind[-1][0]) - price * (self._capacity - limit)
+        return _Relaxed(price, bound, seconds, size, places, behind[-2::-1])
 
-    def fastest(self, limit: int, below: float) -> tuple[float, list[int]] | None:
+    def improvements(self, limit: int, below: float) -> Iterator[tuple[float, list[int]]]:
+        """Yield ways that fit and are faster than ``below``, each faster than the last; finally the fastest."""
+        room, best = self._capacity - limit, below
+        free = self.relaxed(limit, 0.0)
+        tightest, low, high = free, 0.0, 1.0 / max(1, room) * max(free.seconds, 1e-12)
+        for _ in range(_NUM_PRICES):
+            if tightest.bound >= best:
+                return
+            found = self.relaxed(limit, (low + high) / 2 if low else high)
+            tightest = max(tightest, found, key=lambda one: one.bound)
+            if found.size > room:
+                low, high = found.price, max(high, 2 * found.price)
+                continue
+            high, low = found.price, low or found.price / 16
+            if found.seconds < best:
+                best = found.seconds
+                yield best, found.places
+        if tightest.bound < best and (exact := self._fastest(limit, best, free, tightest)) is not None:
+            yield exact
+
+    def _fastest(self, limit: int, below: float, free: _Relaxed, tightest: _Relaxed) -> tuple[float, list[int]] | None:
         """The fastest ways that fit, by their places; None if none is faster than ``below``."""
-        seconds_behind, sizes_behind = self._behind(limit)
         room = self._capacity - limit
         at_ends, history = [_START], []
         for number, unit in enumerate(self._units):
             edges = self._edges[number - 1] if number else np.zeros((1, len(unit.starts)))
-            allowed = unit.allowed(limit)
             at_starts = [
                 _merged([one.extended(0, edges[end, start], end) for end, one in enumerate(at_ends)], room, below)
                 for start in range(len(unit.starts))
             ]
             at_ends = []
             for end in range(len(unit.ends)):
-                ways = [place for place in allowed if unit.end_of[place] == end]
                 many = [
                     at_starts[unit.start_of[place]].extended(unit.sizes[place], unit.seconds[place], place)
-                    for place in ways
+                    for place in unit.allowed(limit)
+                    if unit.end_of[place] == end
                 ]
-                most = room - sizes_behind[number + 1]
-                left = below - self._after(number, end, seconds_behind[number + 1 : number + 2])
-                at_ends.append(_merged(many or [_none()], most, left))
+                found = _merged(many or [_NONE], room, below - free.behind[number][end])
+                priced_seconds = found.seconds + tightest.price * (found.sizes - room) + tightest.behind[number][end]
+                at_ends.append(found.where(priced_seconds < below))
             history.append((at_starts, at_ends))
         return self._traced_back(history)
 
@@ -257,40 +347,17 @@ class _Question:
             end, place = int(labels.sources[place]), int(labels.before[place])
         return best, ways[::-1]
 
-    def _behind(self, limit: int) -> tuple[list[Amounts], list[int]]:
-        """Least seconds from each unit to the last one, by the layouts at its start; and least sizes."""
-        seconds: list[Amounts] = []
-        sizes = [0]
-        for number in range(len(self._units) - 1, -1, -1):
-            unit = self._units[number]
-            allowed = unit.allowed(limit)
-            after = [self._after(number, end, seconds[-1:]) for end in range(len(unit.ends))]
-            least = np.full(len(unit.starts), inf)
-            for place in allowed:
-                start = unit.start_of[place]
-                least[start] = min(least[start], unit.seconds[place] + after[unit.end_of[place]])
-            seconds.append(least)
-            sizes.append(sizes[-1] + min(unit.sizes[place] for place in allowed))
-        return seconds[::-1], sizes[::-1]
 
-    def _after(self, number: int, end: int, behind: Sequence[Amounts]) -> float:
-        """Least seconds after a unit that ends in these layouts; ``behind`` has those of the next unit, if any."""
-        return float((self._edges[number][end] + behind[0]).min()) if behind else 0.0
-
-    @staticmethod
-    def _waits(before: _Unit, unit: _Unit, conversions: Conversions) -> Amounts:
-        rows = []
-        for leaves, gradient_needs in before.ends:
-            pairs = [
-                (
-                    conversions.between(before.output, leaves, needs),
-                    conversions.between(before.output, gradient_leaves, gradient_needs),
-                )
-                for needs, gradient_leaves in unit.starts
-            ]
-            rows.append([ahead.seconds + back.seconds for ahead, back in pairs])
-        return np.array(rows)
-
-
-def _none() -> _Labels:
-    return _Labels(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
+def _waits(before: _Unit, unit: _Unit, conversions: Conversions) -> Amounts:
+    """Seconds of conversions for a micro-batch, by the layouts at the end of a unit and at the start of the next."""
+    rows = []
+    for leaves, gradient_needs in before.ends:
+        pairs = [
+            (
+                conversions.between(before.output, leaves, needs),
+                conversions.between(before.output, gradient_leaves, gradient_needs),
+            )
+            for needs, gradient_leaves in unit.starts
+        ]
+        rows.append([ahead.seconds + back.seconds for ahead, back in pairs])
+    return np.array(rows)
