@@ -121,7 +121,7 @@ class Draft:
         if max(peaks) > CAPACITY_BYTES:
             return None
         seconds, num = simulation.makespan_seconds, self.num_micro_batches
-        return Planned(words, seconds, max(peaks), num, self.styles, self.cut, simulation)
+        return Planned(words, seconds, float(max(peaks)), num, self.styles, self.cut, simulation)
 
     def _stages(self) -> Iterator[StageCost]:
         names = ("forward", "backward", "kept", "state", "once")
@@ -274,7 +274,7 @@ def schedule_of(name: str, num_ranks: int, num_micro_batches: int, num_forwards:
 
 
 def turns_in_order(num_ranks: int, num_micro_batches: int, num_forwards: int = 3) -> Schedule:
-    """1F1B for a model that feeds its output back, by hand: the first forward passes of all micro-batches, then 1F1B."""
+    """1F1B by hand for a model that feeds its output back: all micro-batches take each turn but the last, then 1F1B."""
     last = num_forwards - 1
     orders = []
     for rank, order in enumerate(one_f_one_b(num_ranks, num_micro_batches).orders):

@@ -109,7 +109,7 @@ class Swin:
             block = _transformer(
                 f"part {place + 1}", width, heads, tokens, min(tokens, self.window**2), self.keeps_scores
             )
-            # Every second block shifts its windows by half: half a window of rows comes from the next slab, and returns.
+            # Every second block shifts its windows by half: half a window of rows comes from the next slab and returns.
             halo = 2.0 * side * width * self.window / 2
             block = replace(block, most_slabs=windows, exchanged=(("message", halo),))
             last = place + 1 == len(self.depths)

@@ -61,7 +61,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Grid:
-    """Ranks of one stage on GPUs of one kind, which is not compared; neighbours along the outer dimension are ``stride`` apart."""
+    """Ranks of one stage; neighbours along the outer dimension are ``stride`` apart. The kind is not compared."""
 
     num_outer: int
     num_inner: int
@@ -105,9 +105,8 @@ def possible(unit: Unit, style: Style, grid: Grid, samples: int) -> bool:
         return False
     if style.inner == "space":
         return unit.most_slabs % num == 0 and unit.rows % num == 0 and style.kept.parts <= 1
-    if style.inner == "layers and tokens":
-        if not unit.is_block or unit.rows % num:
-            return False
+    if style.inner == "layers and tokens" and (not unit.is_block or unit.rows % num):
+        return False
     divided = num if style.inner != "data" else 1
     return unit.most_parts % (divided * max(1, style.kept.parts)) == 0
 

@@ -1,9 +1,9 @@
 """The best plan that people make by hand: all degrees, micro-batches and options that are alike for all units.
 
-Tried are FSDP, tensor parallelism with replicas, ZeRO-1 or FSDP over the other ranks, and 1F1B × tensor parallelism ×
-data parallelism with replicas or ZeRO-1; each with and without recompute of all blocks, and with and without sequence
-parallelism. Stages have equal numbers of units or, if that is faster, equal times. A model without tensor parallelism
-(Evoformer) divides rows instead.
+Plain ones are FSDP over all ranks, tensor × data parallelism, and 1F1B × tensor × data parallelism. Others also combine
+tensor parallelism with sequence parallelism and FSDP, and share optimizer states between replicas (ZeRO-1). Each comes
+with and without recompute of all blocks. Stages have equal numbers of units or, if that is faster, equal times. A model
+without tensor parallelism (Evoformer) divides rows instead.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 NUM_SIMULATED = 3
 
 
-def best_hand_plan(model: Model) -> Planned | None:
-    """The fastest plan that fits; None if none does. The pipelines that a formula finds fastest are simulated."""
-    found = [plan for plan in _flat_plans(model) if plan]
+def best_hand_plan(model: Model, is_plain: bool) -> Planned | None:
+    """The fastest plan that fits, of plain or of all ones; None if none does.
+
+    Of pipelines, those that a formula finds fastest are simulated.
+    """
+    found = [plan for plan in _flat_plans(model, is_plain) if plan]
     best = min(found, key=lambda plan: plan.seconds, default=None)
     below = best.seconds if best else inf
-    drafts = [(estimate(draft), words_of(draft), draft) for draft in _pipelines(model, below) if fits_in_1f1b(draft)]
-    piped = best_of(drafts, NUM_SIMULATED, below)
-    return min([plan for plan in (best, piped) if plan], key=lambda plan: plan.seconds, default=None)
+    pipelines = (draft for draft in _pipelines(model, is_plain, below) if fits_in_1f1b(draft))
+    piped = best_of([(estimate(draft), words_of(draft), draft) for draft in pipelines], NUM_SIMULATED, below)
+    return piped or best
 
 
 def words_of(draft: Draft) -> str:
@@ -50,11 +53,13 @@ def said(schedule: str, pp: int, grid: Grid, style: Style, samples: int, batch: 
     return f"{words}{kept}, {batch // samples} × {samples // grid.num_outer}"
 
 
-def inners_of(model: Model, degree: int) -> tuple[Inner, ...]:
+def inners_of(model: Model, degree: int, is_plain: bool = False) -> tuple[Inner, ...]:
     """How people divide the layers of a model over ranks."""
     if degree == 1:
         return ("data",)
-    return ("space",) if model.units[1].most_parts == 1 else ("layers", "layers and tokens")
+    if model.units[1].most_parts == 1:
+        return ("space",)
+    return ("layers",) if is_plain else ("layers", "layers and tokens")
 
 
 def alike(model: Model, style: Style) -> tuple[Style, ...]:
@@ -63,25 +68,27 @@ def alike(model: Model, style: Style) -> tuple[Style, ...]:
     return tuple(style if unit.is_block else end for unit in model.units)
 
 
-def _flat_plans(model: Model) -> Iterator[Planned | None]:
+def _flat_plans(model: Model, is_plain: bool) -> Iterator[Planned | None]:
     for degree in powers_of_two(NUM_RANKS):
         grid = Grid(NUM_RANKS // degree, degree, degree)
         states: tuple[States, ...] = ("copies", "ZeRO-1", "FSDP")
-        for inner, each, parts, state in product(inners_of(model, degree), MICRO_BATCHES, (0, 1), states):
+        if is_plain:
+            states = ("copies", "FSDP") if degree == 1 else ("copies",)
+        for inner, each, parts, state in product(inners_of(model, degree, is_plain), MICRO_BATCHES, (0, 1), states):
             samples, style = each * grid.num_outer, Style(inner, Kept(parts), state)
             styles = alike(model, style)
             if model.batch % samples == 0 and are_possible(model, styles, grid, samples):
                 yield flat(model, said("", 1, grid, style, samples, model.batch), styles, grid, samples)
 
 
-def _pipelines(model: Model, below_seconds: float) -> Iterator[Draft]:
+def _pipelines(model: Model, is_plain: bool, below_seconds: float) -> Iterator[Draft]:
     """Yield pipelines, but for those that take longer even if all stages took the same time."""
     for pp, degree in product(powers_of_two(NUM_RANKS)[1:], powers_of_two(NUM_RANKS)):
         if pp * degree > NUM_RANKS or pp > len(model.units):
             continue
         for grid, distance in grids(pp, degree):
-            states: tuple[States, ...] = ("copies", "ZeRO-1")
-            for inner, each, parts, state in product(inners_of(model, degree), MICRO_BATCHES, (0, 1), states):
+            states: tuple[States, ...] = ("copies",) if is_plain else ("copies", "ZeRO-1")
+            for inner, each, parts, state in product(inners_of(model, degree, is_plain), MICRO_BATCHES, (0, 1), states):
                 samples, styles = each * grid.num_outer, alike(model, Style(inner, Kept(parts), state))
                 num = model.batch // samples
                 if model.batch % samples or num < pp or not are_possible(model, styles, grid, samples):

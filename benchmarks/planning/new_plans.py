@@ -50,9 +50,9 @@ from placement.planning.unlike_ways import Room, UnitWays, choose
 from placement.planning.ways import Costs, Devices, Way, divisions_of
 
 NUM_SIMULATED = 3
-_NUM_SEARCHED = 60
-_STEP_BYTES = 2**27
-_PARTS = (1, 2, 4, 8, 16)
+_NUM_SEARCHED = 200
+_STEP_BYTES = 2**28
+_PARTS = (1, 2, 4, 8)
 _INNERS: tuple[Inner, ...] = ("data", "layers", "layers and tokens", "space")
 _DEVICES = (Devices(KIND.name, NUM_RANKS, CAPACITY_BYTES),)
 _CHUNKED = ("interleaved", "zbv", "dualpipev")
@@ -146,7 +146,10 @@ def _cut(model: Model, below_seconds: float) -> Planned | None:
 
 
 def _drafts(model: Model, stage: _Stage, less: Style, found: Found) -> Iterator[tuple[str, Draft]]:
-    """Yield what the search found, in each schedule that holds no more: parts of a backward pass need all activations."""
+    """Yield what the search found, in each schedule that holds no more.
+
+    A backward pass runs in parts only if nothing is recomputed: both parts need all activations.
+    """
     every, lesser = alike(model, stage.style), alike(model, less)
     chosen = tuple(lesser[place] if place in found.recomputed else one for place, one in enumerate(every))
     names = ["3f1b"] if model.num_forwards > 1 else ["1f1b"] if found.recomputed else ["1f1b", "zb-h1"]

@@ -106,10 +106,11 @@ def choose(
     """The ways with the fastest step that fit; None if there are none, or none faster than ``below_seconds``."""
     question = _Question(units, conversions, room, num_micro_batches)
     best, places = below_seconds, None
-    for bound, limit in sorted((question.relaxed(limit, 0.0).bound, limit) for limit in question.limits()):
-        if bound >= best:
+    for limit in reversed(question.limits()):
+        free = question.relaxed(limit, 0.0)
+        if free.bound >= best:  # a lower limit allows fewer ways
             break
-        for found in question.improvements(limit, best):
+        for found in question.improvements(limit, free, best):
             best, places = found
     return priced(units, conversions, room, places) if places is not None else None
 
@@ -269,31 +270,30 @@ class _Question:
 
     def relaxed(self, limit: int, price: float) -> _Relaxed:
         """The cheapest ways that work within the limit, at this price."""
-        chosen, behind = [], [np.zeros(len(self._units[-1].ends))]
+        tables = {id(unit): unit.table(limit) for unit in self._units}
+        fixed = {key: table.is_at + (table.seconds + price * table.sizes) for key, table in tables.items()}
+        chosen, least, behind = [], [], [np.zeros(len(self._units[-1].ends))]
         for number in range(len(self._units) - 1, -1, -1):
-            table = self._units[number].table(limit)
-            costs = table.is_at + (table.seconds + price * table.sizes + behind[-1][table.ends])
+            key = id(self._units[number])
+            costs = fixed[key] + behind[-1][tables[key].ends]
             chosen.append(costs.argmin(axis=1))
-            least = costs.min(axis=1)
-            behind.append((self._edges[number - 1] + least).min(axis=1) if number else least.min(keepdims=True))
-        places, seconds, size, start = [], 0.0, 0, int(least.argmin())
-        for number, (unit, ways) in enumerate(zip(self._units, reversed(chosen), strict=True)):
-            table, way = unit.table(limit), ways[start]
+            least.append(costs[np.arange(len(costs)), chosen[-1]])
+            behind.append((self._edges[number - 1] + least[-1]).min(axis=1) if number else least[-1].min(keepdims=True))
+        places, seconds, size, start = [], 0.0, 0, int(least[-1].argmin())
+        for number, unit in enumerate(self._units):
+            table, way = tables[id(unit)], chosen[-number - 1][start]
             places.append(int(table.places[way]))
             seconds, size = seconds + float(table.seconds[way]), size + int(table.sizes[way])
             if number + 1 < len(self._units):
-                edges, end = self._edges[number], table.ends[way]
-                after = self._units[number + 1].table(limit)
-                costs = after.is_at + (after.seconds + price * after.sizes + behind[-number - 3][after.ends])
-                start = int((edges[end] + costs.min(axis=1)).argmin())
-                seconds += float(edges[end, start])
+                edges = self._edges[number][table.ends[way]]
+                start = int((edges + least[-number - 2]).argmin())
+                seconds += float(edges[start])
         bound = float(behind[-1][0]) - price * (self._capacity - limit)
         return _Relaxed(price, bound, seconds, size, places, behind[-2::-1])
 
-    def improvements(self, limit: int, below: float) -> Iterator[tuple[float, list[int]]]:
+    def improvements(self, limit: int, free: _Relaxed, below: float) -> Iterator[tuple[float, list[int]]]:
         """Yield ways that fit and are faster than ``below``, each faster than the last; finally the fastest."""
         room, best = self._capacity - limit, below
-        free = self.relaxed(limit, 0.0)
         tightest, low, high = free, 0.0, 1.0 / max(1, room) * max(free.seconds, 1e-12)
         for _ in range(_NUM_PRICES):
             if tightest.bound >= best:
