@@ -14,11 +14,12 @@ from types import ModuleType
 
 from benchmarks.estimating.results import Results, Section, page
 from benchmarks.estimators import figures, run
-from benchmarks.planning import gangs_part, search_part, simulator_part
+from benchmarks.planning import gangs_part, plans_part, search_part, simulator_part
 
 COMMAND = "python -m benchmarks.planner --results FILE --write PAGE"
 PARTS: Mapping[str, ModuleType] = {
     "search": search_part,
+    "plans": plans_part,
     "simulator": simulator_part,
     "gangs": gangs_part,
 }
@@ -49,6 +50,7 @@ def main() -> None:
         closing += part.notes(found) if name in chosen else []
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
+        plans_part.write_pictures(sections["plans"].findings, options.write.parent / plans_part.PICTURES)
         options.write.write_text(page("How good plans are", COMMAND, list(sections.values())))
     print("\n".join(closing))
     print(json.dumps({figure: value for name in chosen for figure, value in sections[name].figures.items()}))

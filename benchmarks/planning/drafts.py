@@ -23,6 +23,7 @@ from benchmarks.planning.grid import (
     ROWS,
     SUM,
     Grid,
+    Kept,
     Style,
     conversions_on,
     cost,
@@ -42,15 +43,21 @@ CAPACITY_BYTES = capacity_bytes(KIND)
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan that fits, and the seconds of a step. ``styles`` has that of each unit."""
+    """A plan that fits, and the seconds of a step. ``styles`` has that of each unit; a pipeline has a simulation."""
 
     words: str
     seconds: float
     peak_bytes: float
+    grid: Grid
+    samples: int
     num_micro_batches: int
     styles: tuple[Style, ...]
-    cut: tuple[int, ...]
     simulation: Simulation | None = None
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds in which a rank has nothing to do, because what it needs is not computed yet; the mean of ranks."""
+        return self.simulation.bubble_share * self.seconds if self.simulation else 0.0
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ class Draft:
         if max(peaks) > CAPACITY_BYTES:
             return None
         seconds, num = simulation.makespan_seconds, self.num_micro_batches
-        return Planned(words, seconds, float(max(peaks)), num, self.styles, self.cut, simulation)
+        return Planned(words, seconds, float(max(peaks)), self.grid, self.samples, num, self.styles, simulation)
 
     def _stages(self) -> Iterator[StageCost]:
         names = ("forward", "backward", "kept", "state", "once")
@@ -205,6 +212,21 @@ def rows_of(model: Model, styles: Sequence[Style], grid: Grid, samples: int) -> 
     return Rows(forward, backward, state, kept, working, once)
 
 
+def ideal_seconds(model: Model) -> float:
+    """Seconds of a step in which all ranks only compute what must be computed, at the rates of the cost model."""
+    grid = Grid(NUM_RANKS, 1, 1)
+    ways = (cost(unit, Style(), grid, model.batch, model.num_forwards) for unit in model.units)
+    return sum(way.forward_seconds + way.backward_seconds for way in ways)
+
+
+def again_seconds(model: Model, plan: Planned) -> float:
+    """Seconds in which a rank computes again what it has not kept; the mean of ranks."""
+    grid, samples = plan.grid, plan.samples
+    kept = [replace(style, kept=Kept()) for style in plan.styles]
+    backward = (rows_of(model, styles, grid, samples).backward.sum() for styles in (plan.styles, kept))
+    return plan.num_micro_batches * float(-np.diff(list(backward))[0]) * grid.num_outer * grid.num_inner / NUM_RANKS
+
+
 def _conversions(tensor: Tensor, one: Flow, other: Flow, grid: Grid) -> tuple[float, float]:
     """Seconds to convert the output of a unit, and the gradient of it."""
     conversions = conversions_on(grid)
@@ -225,7 +247,7 @@ def flat(model: Model, words: str, styles: Sequence[Style], grid: Grid, samples:
     if peak > CAPACITY_BYTES:
         return None
     seconds = num * float((rows.forward + rows.backward).sum()) + float(rows.once.sum())
-    return Planned(words, seconds, peak, num, tuple(styles), (len(styles),))
+    return Planned(words, seconds, peak, grid, samples, num, tuple(styles))
 
 
 def fits_in_1f1b(draft: Draft) -> bool:

@@ -22,9 +22,11 @@ class Unit:
     """A part of a model that is not cut; amounts are for the forward pass of one sample.
 
     ``flops`` are those of products, in half precision. ``shared_bytes`` and ``divided_bytes`` are kept for the backward
-    pass; tensor parallelism divides only the latter, and both are written and read once. Heads and hidden units can be
-    divided into ``most_parts``, rows of the image or of the residues into ``most_slabs``; ``exchanged`` are collectives
-    that slabs then need, with their bytes over all slabs. ``reductions`` are those of outputs in tensor parallelism.
+    pass; tensor parallelism divides only the latter, and both are written and read once. ``score_bytes`` of them are
+    scores of attention, which take ``score_flops``. Ranks can divide heads and hidden units into ``most_parts``, and
+    rows of the image or of residues into ``most_slabs``; ``exchanged`` are collectives that slabs then need, with their
+    bytes over all slabs. One rank can compute ``most_turns`` parts one after another. ``reductions`` are those of
+    outputs in tensor parallelism.
     """
 
     name: str
@@ -35,7 +37,10 @@ class Unit:
     rows: int
     width: int
     entering_bytes: float
+    score_bytes: float = 0.0
+    score_flops: float = 0.0
     most_parts: int = 1
+    most_turns: int = 1
     most_slabs: int = 1
     exchanged: tuple[tuple[str, float], ...] = ()
     reductions: int = 2
@@ -156,7 +161,9 @@ class Evoformer:
             r,
             s * m + r * z,
             2 * (msa * m + pair * z),
-            most_parts=1,
+            score_bytes=scores,
+            score_flops=attention / 2,
+            most_turns=8,
             most_slabs=min(s, r),
             exchanged=exchanged,
             launches=150,
@@ -166,52 +173,72 @@ class Evoformer:
 
 Family = Gpt | Swin | Evoformer
 
+_SMALL, _LARGE = (32, 2560, 32), (48, 5120, 32)
+
 KNOWN: tuple[Family, ...] = (
-    Swin("Swin of width 512, 1536²", (2, 2, 26, 2), 512, 16, 1536, 48, 256),
-    Swin("Swin of width 768, 1536²", (2, 2, 42, 2), 768, 24, 1536, 48, 256),
-    Evoformer("Evoformer 128×256", 48, 128, 256),
-    Evoformer("Evoformer 512×384", 48, 512, 384),
-    Gpt("GPT, 500k words", 24, 2048, 32, 1024, 500_000, 512),
-    Gpt("GPT, 1M words", 32, 4096, 32, 1024, 1_000_000, 512),
-    Gpt("GPT, 16k tokens", 24, 2048, 32, 16_384, 51_200, 128),
-    Gpt("GPT, 32k tokens", 32, 2560, 32, 32_768, 51_200, 64),
-    Swin("Swin of width 512, no scores", (2, 2, 26, 2), 512, 16, 1536, 48, 256, keeps_scores=False),
-    Gpt("GPT, 32k, no scores", 32, 2560, 32, 32_768, 51_200, 64, keeps_scores=False),
+    Swin("Swin 1.8B, 1536²", (2, 2, 26, 2), 512, 16, 1536, 48, 256),
+    Swin("Swin 6.6B, 1536²", (2, 2, 42, 2), 768, 24, 1536, 48, 256),
+    Evoformer("Evoformer, 128 × 256", 48, 128, 256),
+    Evoformer("Evoformer, 512 × 384", 48, 512, 384),
+    Gpt("GPT 2.6B, 500k words", *_SMALL, 1024, 500_000, 512),
+    Gpt("GPT 15B, 500k words", *_LARGE, 1024, 500_000, 512),
+    Gpt("GPT 2.6B, 1M words", *_SMALL, 1024, 1_000_000, 512),
+    Gpt("GPT 15B, 1M words", *_LARGE, 1024, 1_000_000, 512),
+    Gpt("GPT 2.6B, 16k tokens", *_SMALL, 16_384, 51_200, 128),
+    Gpt("GPT 15B, 16k tokens", *_LARGE, 16_384, 51_200, 128),
+    Gpt("GPT 2.6B, 32k tokens", *_SMALL, 32_768, 51_200, 64),
+    Gpt("GPT 15B, 32k tokens", *_LARGE, 32_768, 51_200, 64),
+    Swin("Swin 1.8B, no scores", (2, 2, 26, 2), 512, 16, 1536, 48, 256, keeps_scores=False),
+    Gpt("GPT 15B, 32k, no scores", *_LARGE, 32_768, 51_200, 64, keeps_scores=False),
 )
-"""Cases whose sizes are those of the code above, of its widths and depths with a larger vocabulary or more tokens, and
-two of them with an attention that keeps no scores."""
+"""Models of the code above by its names, a small and the largest one of each family; GPT with a larger vocabulary or
+more tokens. The last two have an attention that keeps no scores."""
 
 
 def draw(seed: int, num: int) -> Iterator[Family]:
     """Yield further models, whose sizes were not looked at while the planner was made."""
     source = random.Random(seed)
-    sizes = [(24, 1536, 16), (24, 2048, 32), (32, 2560, 32), (32, 4096, 32), (48, 5120, 32)]
     for number in range(num):
-        name, kind = f"drawn {number + 1}", number % 4
-        if kind == 0:
-            window, side = source.choice([(7, 448), (12, 768), (24, 1536), (40, 640), (48, 1536)])
-            width = source.choice([192, 256, 512, 768])
-            depth = source.choice([6, 18, 26, 42])
-            yield Swin(f"Swin {side}² {name}", (2, 2, depth, 2), width, width // 32, side, window, 256)
-        elif kind == 1:
-            blocks = source.choice([24, 48, 64])
-            sequences, residues = source.choice([(128, 256), (512, 256), (512, 384), (256, 512)])
-            factor = source.choice([1, 2, 4])
-            yield Evoformer(f"Evoformer {name}", blocks, sequences, residues, 256 * factor, 128 * factor)
-        elif kind == 2:
-            words = source.choice([250_000, 400_000, 800_000, 1_500_000])
-            yield Gpt(f"GPT, {words // 1000}k words, {name}", *source.choice(sizes), 1024, words, 512)
-        else:
-            tokens = source.choice([8192, 16_384, 32_768, 65_536])
-            yield Gpt(f"GPT, {tokens // 1024}k tokens, {name}", *source.choice(sizes), tokens, 51_200, 64)
+        name, width = f"drawn {number + 1}", source.choice([1536, 2048, 3072, 4096, 6144])
+        sizes = source.choice([16, 24, 40, 56]), width, width // 64
+        match number % 4:
+            case 0:
+                window, side = source.choice([(7, 448), (12, 768), (24, 1536), (40, 640), (48, 1536)])
+                width = source.choice([192, 256, 512, 768])
+                depths = (2, 2, source.choice([6, 18, 26, 42]), 2)
+                yield Swin(f"Swin {width} wide, {side}², {name}", depths, width, width // 32, side, window, 256)
+            case 1:
+                sequences, residues = source.choice([(128, 256), (512, 256), (512, 384), (256, 512)])
+                factor, blocks = source.choice([1, 2, 4]), source.choice([24, 48, 64])
+                said = f"Evoformer, {sequences} × {residues}, {256 * factor} wide, {name}"
+                yield Evoformer(said, blocks, sequences, residues, 256 * factor, 128 * factor)
+            case 2:
+                words = source.choice([250_000, 400_000, 800_000, 1_500_000])
+                yield Gpt(f"GPT {sizes[0]} × {sizes[1]}, {words // 1000}k words, {name}", *sizes, 1024, words, 512)
+            case _:
+                tokens = source.choice([8192, 16_384, 32_768, 65_536])
+                yield Gpt(f"GPT {sizes[0]} × {sizes[1]}, {tokens // 1024}k tokens, {name}", *sizes, tokens, 51_200, 64)
 
 
 def _transformer(name: str, width: int, heads: int, tokens: int, keys: int, keeps_scores: bool) -> Unit:
     """A block whose tokens attend to so many ``keys`` each."""
-    scores = SCORE_BYTES * heads * tokens * keys if keeps_scores else 0
-    flops = 24.0 * tokens * width**2 + 4.0 * tokens * keys * width
+    scores = float(SCORE_BYTES * heads * tokens * keys) if keeps_scores else 0.0
+    products, attention = 24.0 * tokens * width**2, 4.0 * tokens * keys * width
     shared, divided, output = 10.0 * tokens * width, 24.0 * tokens * width + scores, 2.0 * tokens * width
-    return Unit(name, 12.0 * width**2, flops, shared, divided, tokens, width, output, most_parts=heads)
+    return Unit(
+        name,
+        12.0 * width**2,
+        products + attention,
+        shared,
+        divided,
+        tokens,
+        width,
+        output,
+        score_bytes=scores,
+        score_flops=attention / 2 if keeps_scores else 0.0,
+        most_parts=heads,
+        most_turns=heads,
+    )
 
 
 def _end(
@@ -219,7 +246,18 @@ def _end(
 ) -> Unit:
     """An end of the model; its words are padded, so that any ranks can divide them."""
     return Unit(
-        name, params, flops, shared, divided, rows, width, entering, 1024, reductions=1, launches=10, is_block=False
+        name,
+        params,
+        flops,
+        shared,
+        divided,
+        rows,
+        width,
+        entering,
+        most_parts=1024,
+        reductions=1,
+        launches=10,
+        is_block=False,
     )
 
 

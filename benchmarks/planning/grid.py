@@ -38,13 +38,17 @@ _FLOWS: dict[Inner, Flow] = {
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a unit keeps for its backward pass: everything; or only its input, and computes the rest again in so many
-    ``parts``, one after another (co-shard; with one part: recompute)."""
+    """What a unit keeps for its backward pass: everything; or all but the ``scores`` of attention, which are computed
+    again; or only its input, and computes the rest again in so many ``parts``, one after another (co-shard; with one
+    part: recompute)."""
 
     parts: int = 0
+    scores: bool = True
 
     def __str__(self) -> str:
-        return "" if not self.parts else "recompute" if self.parts == 1 else f"co-shard {self.parts}"
+        if not self.parts:
+            return "" if self.scores else "scores again"
+        return "recompute" if self.parts == 1 else f"co-shard {self.parts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +105,14 @@ def possible(unit: Unit, style: Style, grid: Grid, samples: int) -> bool:
         return False  # the grid must be one row of ranks, which all hold the same parameters
     if style.states != "copies" and grid.shares_of(style.inner).num_ranks == 1:
         return False
-    if style.kept.parts and not unit.is_block:
+    if (style.kept.parts and not unit.is_block) or (not style.kept.scores and not unit.score_bytes):
         return False
     if style.inner == "space":
         return unit.most_slabs % num == 0 and unit.rows % num == 0 and style.kept.parts <= 1
     if style.inner == "layers and tokens" and (not unit.is_block or unit.rows % num):
         return False
     divided = num if style.inner != "data" else 1
-    return unit.most_parts % (divided * max(1, style.kept.parts)) == 0
+    return unit.most_parts % divided == 0 and max(unit.most_turns // divided, 1) % max(1, style.kept.parts) == 0
 
 
 def tensor_of(unit: Unit, samples: int) -> Tensor:
@@ -125,7 +129,7 @@ def cost(unit: Unit, style: Style, grid: Grid, samples: int, num_forwards: int) 
     """
     mine = _Mine(unit, style, grid, samples)
     compute, waits, parts = mine.compute_seconds, mine.waits_seconds, style.kept.parts
-    again = compute + waits if parts else 0.0
+    again = compute + waits if parts else mine.score_seconds if not style.kept.scores else 0.0
     again += max(0, parts - 1) * mine.launch_seconds
     ring = mine.ring_seconds
     forward, backward, update = compute, 2 * compute + again, max(0.0, 2 * ring - 2 * compute)
@@ -170,6 +174,13 @@ class _Mine:
         return products + moved * rates["copy"].per_byte + self.launch_seconds
 
     @property
+    def score_seconds(self) -> float:
+        """Seconds to compute the scores of attention again."""
+        unit, rates = self._unit, self._grid.kind.rates
+        products = unit.score_flops * rates["matmul"].per_half_flop
+        return (products + 2 * unit.score_bytes * rates["copy"].per_byte) * self._samples / self._num
+
+    @property
     def waits_seconds(self) -> float:
         """Seconds of the unit's own collectives in a pass. What its neighbours need is converted elsewhere."""
         unit, grid = self._unit, self._grid
@@ -206,7 +217,7 @@ class _Mine:
     @property
     def kept_bytes(self) -> float:
         if not self._style.kept.parts:
-            return self._activation_bytes(1)
+            return self._activation_bytes(1) - (0.0 if self._style.kept.scores else self._score_bytes)
         entering = self._unit.entering_bytes * self._samples / self._between
         return min(self._activation_bytes(1), entering * (1 if self._style.kept.parts == 1 else 2))
 
@@ -214,7 +225,13 @@ class _Mine:
     def working_bytes(self) -> float:
         parts = self._style.kept.parts
         passing = 2 * self._unit.output_bytes * self._samples / self._between
-        return passing + (self._activation_bytes(parts) if parts else 0.0)
+        if parts:
+            return passing + self._activation_bytes(parts)
+        return passing + (0.0 if self._style.kept.scores else self._score_bytes)
+
+    @property
+    def _score_bytes(self) -> float:
+        return self._unit.score_bytes * self._samples / self._num
 
     def _activation_bytes(self, parts: int) -> float:
         unit = self._unit

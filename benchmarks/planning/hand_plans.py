@@ -1,9 +1,10 @@
 """The best plan that people make by hand: all degrees, micro-batches and options that are alike for all units.
 
-Plain ones are FSDP over all ranks, tensor × data parallelism, and 1F1B × tensor × data parallelism. Others also combine
-tensor parallelism with sequence parallelism and FSDP, and share optimizer states between replicas (ZeRO-1). Each comes
-with and without recompute of all blocks. Stages have equal numbers of units or, if that is faster, equal times. A model
-without tensor parallelism (Evoformer) divides rows instead.
+Plain ones are FSDP over all ranks, tensor × data parallelism, and 1F1B × tensor × data parallelism, each with and
+without recompute of all blocks. Others also combine tensor parallelism with sequence parallelism and FSDP, share
+optimizer states between replicas (ZeRO-1), and compute the scores of all attentions again (selective recompute). Stages
+have equal numbers of units or, if that is faster, equal times. A model without tensor parallelism (Evoformer) divides
+rows instead.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.planning.grid import NUM_RANKS, Grid, Inner, Kept, States, Style
 from placement.planning.cuts import Demand, Piece, best_cut, even_cut
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
+KEPTS = (Kept(), Kept(1), Kept(scores=False))
 NUM_SIMULATED = 3
 
 
@@ -69,13 +71,14 @@ def alike(model: Model, style: Style) -> tuple[Style, ...]:
 
 
 def _flat_plans(model: Model, is_plain: bool) -> Iterator[Planned | None]:
+    kepts = (Kept(), Kept(1)) if is_plain else KEPTS
     for degree in powers_of_two(NUM_RANKS):
         grid = Grid(NUM_RANKS // degree, degree, degree)
         states: tuple[States, ...] = ("copies", "ZeRO-1", "FSDP")
         if is_plain:
             states = ("copies", "FSDP") if degree == 1 else ("copies",)
-        for inner, each, parts, state in product(inners_of(model, degree, is_plain), MICRO_BATCHES, (0, 1), states):
-            samples, style = each * grid.num_outer, Style(inner, Kept(parts), state)
+        for inner, each, kept, state in product(inners_of(model, degree, is_plain), MICRO_BATCHES, kepts, states):
+            samples, style = each * grid.num_outer, Style(inner, kept, state)
             styles = alike(model, style)
             if model.batch % samples == 0 and are_possible(model, styles, grid, samples):
                 yield flat(model, said("", 1, grid, style, samples, model.batch), styles, grid, samples)
@@ -83,13 +86,14 @@ def _flat_plans(model: Model, is_plain: bool) -> Iterator[Planned | None]:
 
 def _pipelines(model: Model, is_plain: bool, below_seconds: float) -> Iterator[Draft]:
     """Yield pipelines, but for those that take longer even if all stages took the same time."""
+    kepts = (Kept(), Kept(1)) if is_plain else KEPTS
     for pp, degree in product(powers_of_two(NUM_RANKS)[1:], powers_of_two(NUM_RANKS)):
         if pp * degree > NUM_RANKS or pp > len(model.units):
             continue
         for grid, distance in grids(pp, degree):
             states: tuple[States, ...] = ("copies",) if is_plain else ("copies", "ZeRO-1")
-            for inner, each, parts, state in product(inners_of(model, degree, is_plain), MICRO_BATCHES, (0, 1), states):
-                samples, styles = each * grid.num_outer, alike(model, Style(inner, Kept(parts), state))
+            for inner, each, kept, state in product(inners_of(model, degree, is_plain), MICRO_BATCHES, kepts, states):
+                samples, styles = each * grid.num_outer, alike(model, Style(inner, kept, state))
                 num = model.batch // samples
                 if model.batch % samples or num < pp or not are_possible(model, styles, grid, samples):
                     continue

@@ -42,7 +42,7 @@ from benchmarks.planning.grid import (
     styles,
     tensor_of,
 )
-from benchmarks.planning.hand_plans import MICRO_BATCHES, alike, grids, inners_of, said
+from benchmarks.planning.hand_plans import KEPTS, MICRO_BATCHES, alike, grids, inners_of, said
 from estimators.axes import Spread
 from placement.planning.cuts import Demand, Piece, best_cut
 from placement.planning.search import Found, find
@@ -89,7 +89,7 @@ def _unlike(model: Model, below_seconds: float) -> Planned | None:
 
 
 def _styles(unit: Unit) -> Iterator[Style]:
-    return styles(unit, _INNERS, (Kept(), *map(Kept, _PARTS)), ("copies", "ZeRO-1", "FSDP"))
+    return styles(unit, _INNERS, (Kept(), Kept(scores=False), *map(Kept, _PARTS)), ("copies", "ZeRO-1", "FSDP"))
 
 
 def _ways(model: Model, unit: Unit, usable: Sequence[Style], grid: Grid, samples: int) -> UnitWays:
@@ -127,8 +127,8 @@ def _stages(model: Model, states: tuple[States, ...] = ("copies", "ZeRO-1", "FSD
 def _cut(model: Model, below_seconds: float) -> Planned | None:
     """The fastest pipelines of the exact search of cuts and units to recompute, in 1F1B, 3F1B or ZB-H1."""
     asked = []
-    for stage, parts in product(_stages(model), (1, 4)):
-        less = Style(stage.style.inner, Kept(parts), stage.style.states)
+    for stage, kept in product(_stages(model), (Kept(1), Kept(4), Kept(scores=False))):
+        less = Style(stage.style.inner, kept, stage.style.states)
         if are_possible(model, alike(model, less), stage.grid, stage.samples):
             way = _way(model, stage, less)
             asked += [
@@ -190,8 +190,8 @@ def _piped(model: Model, below_seconds: float) -> Planned | None:
     """The fastest pipelines with several stages on a rank, or with ends that all ranks share."""
     drafts = []
     if model.num_forwards == 1:
-        for stage, parts in product(_stages(model, ("copies", "ZeRO-1")), (0, 1)):
-            style = Style(stage.style.inner, Kept(parts), stage.style.states)
+        for stage, kept in product(_stages(model, ("copies", "ZeRO-1")), KEPTS):
+            style = Style(stage.style.inner, kept, stage.style.states)
             chosen = alike(model, style)
             if are_possible(model, chosen, stage.grid, stage.samples):
                 named = replace(stage, style=style)
@@ -206,7 +206,7 @@ def _chunked(model: Model, stage: _Stage, chosen: tuple[Style, ...]) -> Iterator
         return
     cut = _time_cut(Draft(model, "1f1b", stage.grid, stage.samples, num, chosen, (len(chosen),), 1), num_stages)
     for name in _CHUNKED:
-        if name == "interleaved" or not stage.style.kept.parts:
+        if name == "interleaved" or stage.style.kept == Kept():
             draft = Draft(model, name, stage.grid, stage.samples, num, chosen, cut, stage.distance)
             yield stage.said(model, name), draft
 
