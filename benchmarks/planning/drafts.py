@@ -7,7 +7,7 @@ simulated by ``placement.planning.simulator``. Each rank of a simulation stands 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import inf
@@ -158,7 +158,7 @@ class SharedEnds(Draft):
         found, grid = rows_of(self.model, self.styles, self.grid, self.samples), self.ends_grid
         names = ("forward", "backward", "state", "kept", "working", "once")
         for place in (0, len(self.styles) - 1):
-            style = replace(self.styles[place], inner="layers")
+            style = self.styles[place]._replace(inner="layers")
             way = cost(self.model.units[place], style, grid, self.samples, 1)
             tensor = tensor_of(self.model.units[place], self.samples)
             reduced = conversions_on(grid).between(tensor, SUM, ROWS).seconds
@@ -222,7 +222,7 @@ def ideal_seconds(model: Model) -> float:
 def again_seconds(model: Model, plan: Planned) -> float:
     """Seconds in which a rank computes again what it has not kept; the mean of ranks."""
     grid, samples = plan.grid, plan.samples
-    kept = [replace(style, kept=Kept()) for style in plan.styles]
+    kept = [style._replace(kept=Kept()) for style in plan.styles]
     backward = (rows_of(model, styles, grid, samples).backward.sum() for styles in (plan.styles, kept))
     return plan.num_micro_batches * float(-np.diff(list(backward))[0]) * grid.num_outer * grid.num_inner / NUM_RANKS
 

@@ -17,7 +17,7 @@ SCORE_BYTES = 5
 """Softmax, its dropout and the mask of it, in half precision."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """A part of a model that is not cut; amounts are for the forward pass of one sample.
 

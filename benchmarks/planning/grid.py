@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from benchmarks.planning.emerging import Unit
 from benchmarks.planning.gpt import STATE_BYTES
@@ -36,8 +36,7 @@ _FLOWS: dict[Inner, Flow] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """What a unit keeps for its backward pass: everything; or all but the ``scores`` of attention, which are computed
     again; or only its input, and computes the rest again in so many ``parts``, one after another (co-shard; with one
     part: recompute)."""
@@ -51,9 +50,8 @@ class Kept:
         return "recompute" if self.parts == 1 else f"co-shard {self.parts}"
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
-    """One way to compute a unit on a grid."""
+class Style(NamedTuple):
+    """One way to compute a unit on a grid. A tuple, because many of them are looked up."""
 
     inner: Inner = "data"
     kept: Kept = Kept()

@@ -19,6 +19,7 @@ from benchmarks.planning.drafts import (
     CAPACITY_BYTES,
     Draft,
     Planned,
+    Rows,
     SharedEnds,
     are_possible,
     best_of,
@@ -51,7 +52,7 @@ from placement.planning.ways import Costs, Devices, Way, divisions_of
 
 NUM_SIMULATED = 3
 _NUM_SEARCHED = 200
-_STEP_BYTES = 2**28
+_STEP_BYTES = 2**24
 _PARTS = (1, 2, 4, 8)
 _INNERS: tuple[Inner, ...] = ("data", "layers", "layers and tokens", "space")
 _DEVICES = (Devices(KIND.name, NUM_RANKS, CAPACITY_BYTES),)
@@ -128,9 +129,12 @@ def _cut(model: Model, below_seconds: float) -> Planned | None:
     """The fastest pipelines of the exact search of cuts and units to recompute, in 1F1B, 3F1B or ZB-H1."""
     asked = []
     for stage, kept in product(_stages(model), (Kept(1), Kept(4), Kept(scores=False))):
-        less = Style(stage.style.inner, kept, stage.style.states)
+        less = stage.style._replace(kept=kept)
         if are_possible(model, alike(model, less), stage.grid, stage.samples):
-            way = _way(model, stage, less)
+            plain = _plain(model, stage)
+            if not _may_be_faster(plain, below_seconds):
+                continue
+            way = _way(model, stage, less, plain.rows)
             asked += [
                 (one.bound_seconds, stage, less, way) for one in divisions_of([way], _DEVICES, model.batch, "1f1b")
             ]
@@ -160,10 +164,15 @@ def _drafts(model: Model, stage: _Stage, less: Style, found: Found) -> Iterator[
         yield f"{stage.said(model, name)}{kept}, stages of {_range(found.cut)} units", draft
 
 
-def _way(model: Model, stage: _Stage, less: Style) -> Way:
+def _plain(model: Model, stage: _Stage) -> Draft:
+    """All units in one stage, which keep everything."""
+    chosen, num = alike(model, stage.style), model.batch // stage.samples
+    return Draft(model, "1f1b", stage.grid, stage.samples, num, chosen, (len(chosen),), stage.distance)
+
+
+def _way(model: Model, stage: _Stage, less: Style, plain: Rows) -> Way:
     """The pipeline as the search asks for it: each unit may compute again what ``less`` does not keep."""
     grid, samples = stage.grid, stage.samples
-    plain = rows_of(model, alike(model, stage.style), grid, samples)
     again = rows_of(model, alike(model, less), grid, samples)
     is_block = np.array([unit.is_block for unit in model.units])
     extra = again.forward + again.backward - plain.forward - plain.backward
@@ -191,34 +200,50 @@ def _piped(model: Model, below_seconds: float) -> Planned | None:
     drafts = []
     if model.num_forwards == 1:
         for stage, kept in product(_stages(model, ("copies", "ZeRO-1")), KEPTS):
-            style = Style(stage.style.inner, kept, stage.style.states)
-            chosen = alike(model, style)
+            named = replace(stage, style=stage.style._replace(kept=kept))
+            chosen = alike(model, named.style)
             if are_possible(model, chosen, stage.grid, stage.samples):
-                named = replace(stage, style=style)
-                every = [*_chunked(model, named, chosen), *_interlaced(model, named, chosen)]
+                every = [
+                    *_chunked(model, named, chosen, below_seconds),
+                    *_interlaced(model, named, chosen, below_seconds),
+                ]
                 drafts += [(draft.bound_seconds, words, draft) for words, draft in every]
     return best_of([one for one in drafts if one[0] < below_seconds], NUM_SIMULATED, below_seconds)
 
 
-def _chunked(model: Model, stage: _Stage, chosen: tuple[Style, ...]) -> Iterator[tuple[str, Draft]]:
-    num_stages, num = 2 * stage.pp, model.batch // stage.samples
-    if num_stages > len(model.units):
+def _chunked(
+    model: Model, stage: _Stage, chosen: tuple[Style, ...], below_seconds: float
+) -> Iterator[tuple[str, Draft]]:
+    """Yield pipelines with two stages on each rank that could be faster."""
+    num_stages = 2 * stage.pp
+    whole = _plain(model, stage)
+    if num_stages > len(chosen) or not _may_be_faster(whole, below_seconds):
         return
-    cut = _time_cut(Draft(model, "1f1b", stage.grid, stage.samples, num, chosen, (len(chosen),), 1), num_stages)
+    cut = _time_cut(whole, num_stages)
     for name in _CHUNKED:
         if name == "interleaved" or stage.style.kept == Kept():
-            draft = Draft(model, name, stage.grid, stage.samples, num, chosen, cut, stage.distance)
-            yield stage.said(model, name), draft
+            yield stage.said(model, name), replace(whole, schedule=name, cut=cut)
 
 
-def _interlaced(model: Model, stage: _Stage, chosen: tuple[Style, ...]) -> Iterator[tuple[str, Draft]]:
+def _may_be_faster(draft: Draft, below_seconds: float) -> bool:
+    """Whether a step is faster if all ranks always have the same to do."""
+    passes = float((draft.rows.forward + draft.rows.backward).sum())
+    return draft.num_micro_batches * passes / draft.num_ranks < below_seconds
+
+
+def _interlaced(
+    model: Model, stage: _Stage, chosen: tuple[Style, ...], below_seconds: float
+) -> Iterator[tuple[str, Draft]]:
+    """Yield the pipeline whose ends all ranks divide, if it could be faster."""
     first, *blocks, last = model.units
     if first.is_block or last.is_block or len(blocks) < stage.pp or stage.distance != stage.grid.num_inner:
         return
     num, every = model.batch // stage.samples, (1, len(blocks), 1)
     draft = SharedEnds(model, "interlaced", stage.grid, stage.samples, num, chosen, every, stage.distance)
     ends = Style("layers", Kept(), stage.style.states)
-    if all(possible(unit, ends, draft.ends_grid, stage.samples) for unit in (first, last)):
+    if not all(possible(unit, ends, draft.ends_grid, stage.samples) for unit in (first, last)):
+        return
+    if _may_be_faster(draft, below_seconds):
         cut = _time_cut(replace(draft, model=replace(model, units=tuple(blocks)), styles=chosen[1:-1]), stage.pp)
         yield stage.said(model, "interlaced"), replace(draft, cut=(1, *cut, 1))
 

@@ -15,7 +15,7 @@ from benchmarks.planning.hand_plans import best_hand_plan
 from benchmarks.planning.new_plans import best_new_plan
 from benchmarks.planning.plan_pictures import picture
 
-NUM_DRAWN = 8
+NUM_DRAWN = 6
 PICTURES = "plans"
 """Folder of the pictures, beside the page."""
 
