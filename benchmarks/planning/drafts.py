@@ -14,15 +14,17 @@ from math import inf
 
 import numpy as np
 
-from benchmarks.planning.emerging import Model
+from benchmarks.planning.emerging import Model, Unit
 from benchmarks.planning.gpt import capacity_bytes
 from benchmarks.planning.grid import (
     COPIES,
+    FLOWS,
     KIND,
     NUM_RANKS,
     ROWS,
     SUM,
     Grid,
+    Inner,
     Kept,
     Style,
     conversions_on,
@@ -31,11 +33,9 @@ from benchmarks.planning.grid import (
     tensor_of,
 )
 from estimators.devices.communication import Group, collective_seconds
-from placement.planning.layouts import Tensor
 from placement.planning.passes import BACKWARD, FORWARD, Action, Schedule
 from placement.planning.schedules import SCHEDULES, holders_of, one_f_one_b
 from placement.planning.simulator import Simulation, StageCost, simulate
-from placement.planning.unlike_ways import Flow
 from placement.planning.ways import Amounts
 
 CAPACITY_BYTES = capacity_bytes(KIND)
@@ -204,8 +204,7 @@ def rows_of(model: Model, styles: Sequence[Style], grid: Grid, samples: int) -> 
     added: dict[tuple[tuple[int, Style], tuple[int, Style]], tuple[float, float]] = {}
     for place, (key, following) in enumerate(pairwise(keys)):
         if (key, following) not in added:
-            tensor = tensor_of(units[key], samples)
-            added[key, following] = _conversions(tensor, ways[key].flow, ways[following].flow, grid)
+            added[key, following] = _conversions(units[key], key[1].inner, following[1].inner, grid, samples)
         ahead, back = added[key, following]
         forward[place] += model.num_forwards * ahead
         backward[place] += back
@@ -227,9 +226,10 @@ def again_seconds(model: Model, plan: Planned) -> float:
     return plan.num_micro_batches * float(-np.diff(list(backward))[0]) * grid.num_outer * grid.num_inner / NUM_RANKS
 
 
-def _conversions(tensor: Tensor, one: Flow, other: Flow, grid: Grid) -> tuple[float, float]:
+@lru_cache(maxsize=100_000)
+def _conversions(unit: Unit, inner: Inner, following: Inner, grid: Grid, samples: int) -> tuple[float, float]:
     """Seconds to convert the output of a unit, and the gradient of it."""
-    conversions = conversions_on(grid)
+    conversions, tensor, one, other = conversions_on(grid), tensor_of(unit, samples), FLOWS[inner], FLOWS[following]
     ahead = conversions.between(tensor, one.leaves, other.needs).seconds
     return ahead, conversions.between(tensor, other.gradient_leaves, one.gradient_needs).seconds
 

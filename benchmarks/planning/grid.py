@@ -28,7 +28,7 @@ States = Literal["copies", "ZeRO-1", "FSDP"]
 
 SAMPLES, COPIES = TensorLayout(((0, 1), (), ())), TensorLayout(((0,), (), ()))
 ROWS, SUM = TensorLayout(((0,), (1,), ())), TensorLayout(((0,), (), ()), frozenset({1}))
-_FLOWS: dict[Inner, Flow] = {
+FLOWS: dict[Inner, Flow] = {
     "data": Flow(SAMPLES, SAMPLES, SAMPLES, SAMPLES),
     "layers": Flow(COPIES, SUM, COPIES, SUM),
     "layers and tokens": Flow(ROWS, ROWS, ROWS, ROWS),
@@ -138,7 +138,7 @@ def cost(unit: Unit, style: Style, grid: Grid, samples: int, num_forwards: int) 
     gathered = 4.0 * mine.num_params if style.states == "FSDP" else 0.0
     return UnitWay(
         str(style),
-        _FLOWS[style.inner],
+        FLOWS[style.inner],
         num_forwards * (forward + waits),
         backward + waits,
         mine.state_bytes,

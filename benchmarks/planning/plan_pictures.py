@@ -38,8 +38,8 @@ def picture(title: str, model: Model, plans: Sequence[tuple[str, Planned]]) -> s
             lines += _paths(row, top, _WIDTH / longest)
             top += _ROW
         top += 10
-    lines += list(_legend([name for name in _COLOURS if name in used], top))
-    size = f'width="{_WIDTH + 2 * _LEFT}" height="{top + 24}"'
+    legend, top = _legend([name for name in _COLOURS if name in used], top)
+    size, lines = f'width="{_WIDTH + 2 * _LEFT}" height="{top}"', [*lines, *legend]
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif"><title>{escape(title)}</title>'
     return "\n".join([opening, '<rect width="100%" height="100%" fill="white"/>', *lines, "</svg>"]) + "\n"
 
@@ -95,14 +95,16 @@ def _paths(row: Sequence[_Bar], top: int, scale: float) -> Iterator[str]:
         yield f'<path fill="{colour}" d="{path}"/>'
 
 
-def _legend(names: Sequence[str], top: int) -> Iterator[str]:
-    left = _LEFT
-    for name in names:
-        for colour, way in zip(_COLOURS[name], ("forward", "backward"), strict=True):
-            said = f"{'stages' if name == 'pipeline' else f'ranks divide {name}'}, {way}"
-            yield f'<rect x="{left}" y="{top}" width="10" height="10" fill="{colour}"/>'
-            yield _text(left + 14, top + 9, said, 10)
-            left += 24 + round(5.4 * len(said))
+def _legend(names: Sequence[str], top: int) -> tuple[list[str], int]:
+    """What the colours mean, in lines of four, and where they end."""
+    lines = []
+    pairs = [(name, place) for name in names for place in (0, 1)]
+    for number, (name, place) in enumerate(pairs):
+        left, above = _LEFT + number % 4 * _WIDTH // 4, top + number // 4 * 16
+        said = f"{'stages' if name == 'pipeline' else f'ranks divide {name}'}, {('forward', 'backward')[place]}"
+        lines.append(f'<rect x="{left}" y="{above}" width="10" height="10" fill="{_COLOURS[name][place]}"/>')
+        lines.append(_text(left + 14, above + 9, said, 10))
+    return lines, top + (len(pairs) + 3) // 4 * 16 + 4
 
 
 def _text(left: float, bottom: float, words: str, size: int) -> str:

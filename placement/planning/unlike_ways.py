@@ -256,6 +256,7 @@ class _Question:
                 made[id(unit)] = _Unit(unit, room, num_micro_batches)
         self._units = [made[id(unit)] for unit in units]
         self._capacity = int(room.capacity_bytes // room.step_bytes)
+        self._price = 0.0  # of the tightest bound for the last limit: a good first one for the next
         edges: dict[tuple[int, int], Amounts] = {}
         for one, other in pairwise(self._units):
             if (id(one), id(other)) not in edges:
@@ -293,20 +294,21 @@ class _Question:
 
     def improvements(self, limit: int, free: _Relaxed, below: float) -> Iterator[tuple[float, list[int]]]:
         """Yield ways that fit and are faster than ``below``, each faster than the last; finally the fastest."""
-        room, best = self._capacity - limit, below
-        tightest, low, high = free, 0.0, 1.0 / max(1, room) * max(free.seconds, 1e-12)
+        room, best, tightest = self._capacity - limit, below, free
+        low, high, price = 0.0, inf, self._price or free.seconds / max(1, room)
         for _ in range(_NUM_PRICES):
             if tightest.bound >= best:
                 return
-            found = self.relaxed(limit, (low + high) / 2 if low else high)
-            tightest = max(tightest, found, key=lambda one: one.bound)
+            found = self.relaxed(limit, price)
+            if found.bound > tightest.bound:
+                tightest, self._price = found, price
             if found.size > room:
-                low, high = found.price, max(high, 2 * found.price)
+                low, price = price, (price + high) / 2 if high < inf else 4 * price
                 continue
-            high, low = found.price, low or found.price / 16
             if found.seconds < best:
                 best = found.seconds
                 yield best, found.places
+            high, price = price, (low + price) / 2 if low else price / 4
         if tightest.bound < best and (exact := self._fastest(limit, best, free, tightest)) is not None:
             yield exact
 
