@@ -269,16 +269,15 @@ def estimate(draft: Draft) -> float:
     return float(passes.sum() + (draft.num_micro_batches - 1) * passes.max() + draft.sums(draft.rows.once).max())
 
 
-def best_of(
-    drafts: Sequence[tuple[float, str, Draft]], most: int, below_seconds: float = inf, slack: float = 1.0
-) -> Planned | None:
-    """The fastest of the drafts with the smallest first values, which are seconds; at most so many are simulated."""
+def best_of(drafts: Sequence[tuple[float, str, Draft]], most: int, below_seconds: float = inf) -> Planned | None:
+    """The fastest plan below a time among the drafts with the smallest first values; at most so many are simulated."""
     best: Planned | None = None
-    for number, (seconds, words, draft) in enumerate(sorted(drafts, key=lambda one: one[0])):
-        if number >= most or seconds * slack >= (best.seconds if best else below_seconds):
+    for seconds, words, draft in sorted(drafts, key=lambda one: one[0])[:most]:
+        below = best.seconds if best else below_seconds
+        if seconds >= below:
             break
         made = draft.planned(words)
-        if made is not None and (best is None or made.seconds < best.seconds):
+        if made is not None and made.seconds < below:
             best = made
     return best
 

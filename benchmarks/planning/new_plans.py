@@ -8,6 +8,7 @@ the simulator of hand-made plans.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -84,9 +85,17 @@ def _unlike(model: Model, below_seconds: float) -> Planned | None:
         choice = choose(units, conversions_on(grid), room, num_micro_batches=num, below_seconds=below)
         if choice is not None:
             chosen = [usable[unit][place] for unit, place in zip(model.units, choice.places, strict=True)]
-            words = f"unlike ways on {grid.num_outer} × {num_inner} ranks, {num} × {samples}"
+            words = f"{num} × {samples} on {grid.num_outer} × {num_inner} ranks; {_most_common(model, chosen)}"
             best = flat(model, words, chosen, grid, samples) or best
     return best
+
+
+def _most_common(model: Model, chosen: Sequence[Style]) -> str:
+    """The style that most units of each name have, in words."""
+    found: dict[str, Counter[Style]] = {}
+    for unit, style in zip(model.units, chosen, strict=True):
+        found.setdefault(unit.name, Counter())[style] += 1
+    return "; ".join(f"{name}: {counts.most_common(1)[0][0]}" for name, counts in found.items())
 
 
 def _styles(unit: Unit) -> Iterator[Style]:

@@ -32,7 +32,7 @@ def picture(title: str, model: Model, plans: Sequence[tuple[str, Planned]]) -> s
     for name, plan in plans:
         rows = _rows(model, plan)
         used |= {bar[2].split("|")[0] for row in rows for bar in row}
-        lines.append(_text(_LEFT, top + 12, f"{name}, {plan.seconds:.1f} s: {plan.words}", 12))
+        lines.append(_text(_LEFT, top + 12, f"{name}, {plan.seconds:.1f} s: {plan.words}", 10))
         top += 18
         for row in rows:
             lines += _paths(row, top, _WIDTH / longest)
