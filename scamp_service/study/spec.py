@@ -51,7 +51,8 @@ class Budget(Strict):
 
     ``steps`` are the optimizer steps of one trial, with an evaluation after every ``report_every`` of them.
     ``max_concurrent`` limits the trials that run at once. A trial may be lost ``max_lost`` times and run out of memory
-    ``max_oom`` times before it fails.
+    ``max_oom`` times before it fails. An attempt that makes no progress for ``stall_seconds`` is ended; without a value
+    it is 50 of its steps, at least 300 s, and 900 s before the first steps are timed.
     """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20
@@ -60,6 +61,7 @@ class Budget(Strict):
     max_concurrent: Annotated[Integer, Field(ge=1)] | None = None
     max_lost: Annotated[Integer, Field(ge=0)] = 5
     max_oom: Annotated[Integer, Field(ge=0)] = 5
+    stall_seconds: Annotated[float, Field(gt=0, le=10**7)] | None = None
 
     @model_validator(mode="after")
     def _reported(self) -> Self:

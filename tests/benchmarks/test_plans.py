@@ -151,6 +151,6 @@ def test_a_result_is_written_with_its_picture(tmp_path: Path) -> None:
     assert plans_part.Result(**values) == result and len(result.row()) == len(plans_part.HEADER) - 1
     found = [Finding("plans", "small", result.row(), values), Finding("plans", "bad", failure="no plan fits")]
     plans_part.write_pictures(found, tmp_path)
-    assert [one.name for one in tmp_path.iterdir()] == ["small.svg"] and "</svg>" in result.svg
+    assert [one.name for one in tmp_path.rglob("*.svg")] == ["small.svg"] and "</svg>" in result.svg
     assert plans_part.figures([result])["new_plan_ratios"] == {"small": round(result.ratio, 3)}
     assert plans_part.notes(found) == ["  bad: no plan fits"]
