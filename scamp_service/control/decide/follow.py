@@ -98,6 +98,7 @@ def _lose(attempt: Attempt, why: str) -> Effect:
 def _retry(study: StudyRules, trial: Trial, why: str, weight: int = 1) -> Effect:
     """Run the trial again. The attempt counts as ``weight`` losses."""
     num_lost = trial.num_lost + weight
+    why = f"{why} (this counts as {weight} losses)" if weight > 1 else why
     if num_lost > study.max_lost:
         losses = f"{num_lost} loss{'es' * (num_lost > 1)} of attempts, most recently because {why}"
         reason = f"{losses}; raise budget.max_lost to allow more"
