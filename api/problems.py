@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scamp_service.errors import ScampError
@@ -107,6 +108,8 @@ class Unexpected:
 
         try:
             await self._app(scope, receive, note_start)
+        except ClientDisconnect:
+            return  # nobody waits for an answer
         except Exception:
             if scope["type"] != "http" or started:
                 raise

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
+from api import problems
 from tests.serving import InProcess
 
 
@@ -51,3 +54,22 @@ def test_a_page_that_does_not_exist_is_a_404_for_browsers_and_for_programs(
 def test_the_api_answers_browsers_with_problems_too(api: InProcess) -> None:
     told = api.get("/v1/studies/99", headers={"Accept": "text/html"})
     assert (told.status_code, told.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_a_client_that_leaves_before_its_body_is_whole_is_no_failure_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await problems.read_body(Request(scope, receive), 1000)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/studies", "headers": [], "query_string": b""}
+    asyncio.run(problems.Unexpected(app)(scope, receive, send))
+    assert told == [] and caplog.text == ""
