@@ -1,0 +1,273 @@
+"""Costs for the search from Aceso's published profile of GPT models on V100 GPUs (Liu et al., EuroSys 2024).
+
+The profile is a folder of CSV files in a checkout that the user names: for each micro-batch and tensor parallel degree,
+microseconds and MB of every operator of one layer. A way has these numbers in the terms of ``placement.planning.ways``,
+so that the search minimizes what Aceso's cost model says, within its memory limit.
+
+All stages have the same tensor and data parallel degrees, and all operators are divided in the first of the two ways
+that Aceso knows. Aceso also considers stages with unlike numbers of GPUs, and operators of one stage with unlike
+degrees; such plans are not considered here.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import inf, log2
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from estimators.axes import Spread
+from estimators.model import MIB
+from placement.planning.ways import Amounts, Costs, Devices, Way
+
+FOLDER = "profiler/profiled-time-eurosys"
+"""The profile of Aceso's paper, in a checkout of its repository."""
+MICRO_BATCHES = DEGREES = (1, 2, 4, 8)
+STATE_COPIES = 8
+"""What a stage holds, in sizes of its fp16 weights: weights, gradients, master weights (2) and Adam's moments (4)."""
+RUNS = (
+    ("enc-1st-layernorm", "enc-attention-qkv"),
+    ("enc-attention-score", "enc-attention-softmax"),
+    ("enc-attention-dropout", "enc-attention-context"),
+    ("enc-post-attention-dropout", "enc-2nd-layernorm"),
+    ("enc-MLP-gelu", "enc-MLP-GEMM-2", "enc-post-MLP-dropout"),
+)
+"""Runs of operators that are one unit of the search, and may be recomputed.
+
+In Aceso's cost model an operator's activations are dropped only if the operator behind it is recomputed as well, so the
+recompute of one operator alone saves nothing.
+"""
+_KEPT_SHARE = {"enc-attention-softmax": 0.0, "enc-attention-dropout": 1.5}
+"""Aceso counts softmax and dropout as one: its profile measures each alone, but they share a tensor."""
+_LAYER = slice(1, 14)  # the rows of one layer; the first row comes before all layers, the others behind them
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What one operator costs one GPU, for one micro-batch."""
+
+    forward_seconds: float
+    backward_seconds: float
+    input_bytes: float
+    output_bytes: float
+    weight_bytes: float
+    activation_bytes: float
+    forward_reserved_bytes: float
+    backward_reserved_bytes: float
+
+
+Operators = Mapping[str, Operator]
+Unit = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Nodes of equally many GPUs, each of which may hold ``capacity_mib``."""
+
+    num_nodes: int
+    gpus_per_node: int
+    capacity_mib: int
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def devices(self) -> Devices:
+        return Devices("V100", self.num_gpus, self.capacity_mib * MIB)
+
+    def crossing_share(self, ranks_of_stage: int, num_stages: int) -> float:
+        """Share of the borders between stages that are also borders between nodes."""
+        borders = [border * ranks_of_stage for border in range(1, num_stages)]
+        return sum(border % self.gpus_per_node == 0 for border in borders) / max(1, len(borders))
+
+
+class Profile:
+    """All operators of a model, by micro-batch and tensor parallel degree, and the bandwidths of messages.
+
+    Raises ``ValueError`` if ``folder`` has no complete profile of the model.
+    """
+
+    def __init__(self, folder: Path, size: str, num_layers: int, most_tp: int) -> None:
+        degrees = [degree for degree in DEGREES if degree <= most_tp]
+        self.operators = {
+            (num, tp): _operators(folder / f"gpt_{size}_mbs{num}_tp{tp}_algo0.csv")
+            for num, tp in product(MICRO_BATCHES, degrees)
+        }
+        rows = list(self.operators[MICRO_BATCHES[0], 1])
+        if any(list(each) != rows for each in self.operators.values()):
+            raise ValueError(
+                f"files of gpt_{size} in {folder} have other operators than each other: repair the profile"
+            )
+        self.names = [*rows[: _LAYER.start], *rows[_LAYER] * num_layers, *rows[_LAYER.stop :]]
+        self.units = units_of(self.names)
+        self._inner, self._outer = (_rates(folder / f"p2p_{name}_node.csv") for name in ("intra", "inter"))
+
+    def message_seconds(self, sizes: Amounts, crossing_share: float) -> Amounts:
+        """Seconds of messages of these bytes, the mean over borders of which this share is between nodes."""
+        inner, outer = (
+            np.array([_message_seconds(size, rates) for size in sizes]) for rates in (self._inner, self._outer)
+        )
+        mean: Amounts = (1 - crossing_share) * inner + crossing_share * outer
+        return mean
+
+
+def units_of(names: Sequence[str]) -> list[Unit]:
+    """All operators in their order; those of a run are one unit."""
+    units: list[Unit] = []
+    place = 0
+    while place < len(names):
+        run = next((run for run in RUNS if tuple(names[place : place + len(run)]) == run), None)
+        units.append(run or (names[place],))
+        place += len(units[-1])
+    return units
+
+
+def ways_of(profile: Profile, machine: Machine) -> list[Way]:
+    """All ways that use every GPU of the machine, in powers of two, with up to one node for a stage.
+
+    There is a way for each number of kinds of runs that may be recomputed, those first that save most bytes in a second: with
+    fewer of them, a stage needs less room for what it recomputes.
+    """
+    ways = []
+    for (num, tp), operators in profile.operators.items():
+        numbers = _Numbers(profile.units, operators)
+        for dp in (dp for dp in DEGREES if dp * tp <= machine.gpus_per_node and dp * num <= MICRO_BATCHES[-1]):
+            num_stages = machine.num_gpus // (dp * tp)
+            received, sent = (
+                profile.message_seconds(each, machine.crossing_share(dp * tp, num_stages))
+                for each in (numbers.input_bytes, numbers.output_bytes)
+            )
+            every = numbers.costs(received, sent, machine.capacity_mib * MIB)
+            ways += [Way(Spread(tp=tp, dp_replicate=dp), num, (costs,), num_stages) for costs in every]
+    return ways
+
+
+class _Numbers:
+    """Amounts of all units for one micro-batch and tensor parallel degree."""
+
+    def __init__(self, units: Sequence[Unit], operators: Operators) -> None:
+        self._units, self._operators = units, operators
+        self._kinds = list(dict.fromkeys(units))
+        self._kind_of_unit = np.array([self._kinds.index(unit) for unit in units])
+        self.input_bytes = self._row(lambda unit: operators[unit[0]].input_bytes)
+        self.output_bytes = self._row(lambda unit: operators[unit[-1]].output_bytes)
+        self._forward = self._row(lambda unit: sum(operators[name].forward_seconds for name in unit))
+        self._backward = self._row(lambda unit: sum(operators[name].backward_seconds for name in unit))
+        self._weights = self._row(lambda unit: sum(operators[name].weight_bytes for name in unit))
+        self._kept = self._row(self._kept_bytes)
+        self._saved = self._row(lambda unit: self._kept_bytes(unit[:-1]))
+
+    def costs(self, received: Amounts, sent: Amounts, capacity_bytes: float) -> Iterator[Costs]:
+        """Yield the costs with one, two, … kinds of runs that may be recomputed.
+
+        ``received`` and ``sent`` are the seconds in which a stage receives the input of a unit, and sends its output.
+        """
+        held = self._sent_seconds(sent)
+        passes = self._forward + self._backward
+        changed = np.maximum(
+            0.0, 1 + (held - np.concatenate([[0.0], held[:-1]])) / passes
+        )  # rounding may leave less than 0
+        behind = np.append(received[1:], 0.0) + np.append(sent[:-1], 0.0)
+        forward, kept = self._forward * changed, self._kept.copy()
+        forward[0] += received[0]
+        kept[0] += self.input_bytes[0]
+        reserved, state_copies = self._fixed(capacity_bytes)
+        runs = [kind for kind in self._kinds if len(kind) > 1 and self._kept_bytes(kind[:-1])]
+        runs.sort(key=self._seconds_per_byte)
+        for num in range(1, len(runs) + 1):
+            may = np.array([kind in runs[:num] for kind in self._kinds])[self._kind_of_unit]
+            yield Costs(
+                forward_seconds=forward,
+                backward_seconds=self._backward * changed,
+                state_bytes=self._weights * state_copies,
+                kept_bytes=kept,
+                output_bytes=np.append(self.input_bytes[1:], 0.0),
+                recompute_seconds=np.where(may, self._forward, inf),
+                recomputed_kept_bytes=kept - self._saved,
+                message_seconds=behind,
+                update_seconds=np.zeros_like(forward),
+                transient_bytes=reserved,
+                restored_bytes=self._longest_run(may),
+            )
+
+    def _row(self, amount: Callable[[Unit], float]) -> Amounts:
+        found: Amounts = np.array([amount(kind) for kind in self._kinds])[self._kind_of_unit]
+        return found
+
+    def _kept_bytes(self, names: Sequence[str]) -> float:
+        return sum(self._operators[name].activation_bytes * _KEPT_SHARE.get(name, 1.0) for name in names)
+
+    def _seconds_per_byte(self, run: Unit) -> float:
+        return sum(self._operators[name].forward_seconds for name in run) / self._kept_bytes(run[:-1])
+
+    def _sent_seconds(self, sent: Amounts) -> Amounts:
+        """Seconds of sending that are counted on the sender of each unit's output.
+
+        The search knows only what a stage waits at its first unit. So each unit adds its own seconds of sending and
+        takes back those of the unit before it: of a stage, those of the last unit are left, and the next stage gives
+        back what was taken from it. A unit cannot take back more than its own passes; what is too much there is
+        counted on the receiver.
+        """
+        held, passes = sent.copy(), self._forward + self._backward
+        for unit in range(len(held) - 2, -1, -1):
+            held[unit] = min(held[unit], passes[unit + 1] + held[unit + 1])
+        return held
+
+    def _fixed(self, capacity_bytes: float) -> tuple[float, float]:
+        """Bytes that the allocator reserves for a stage, and copies of its weights that it holds.
+
+        Aceso's model reserves the larger one of R, which is the same for all stages with a layer, and the weights W.
+        With all copies of its weights a stage that fits has at most a certain W, and up to there max(R, W) is at most
+        the line from R at W = 0 to that W. So no stage is predicted to hold less than by Aceso's model.
+        """
+        reserved = max(one.forward_reserved_bytes for one in self._operators.values())
+        reserved += max(one.backward_reserved_bytes for one in self._operators.values())
+        most_weights = capacity_bytes / (STATE_COPIES + 1)
+        return reserved, STATE_COPIES + max(0.0, 1 - reserved / most_weights)
+
+    def _longest_run(self, may: npt.NDArray[np.bool_]) -> float:
+        """Largest sum of activations of neighbours that may be recomputed: they are restored together."""
+        largest = current = 0.0
+        for unit, is_possible in zip(self._units, may, strict=True):
+            largest = max(largest, current + self._kept_bytes(unit[:-1]) if is_possible else 0.0)
+            current = current + self._kept_bytes(unit) if is_possible else 0.0
+        return largest
+
+
+def _operators(file: Path) -> dict[str, Operator]:
+    """The operators in a file of the profile, in its order; it has microseconds and MB."""
+    try:
+        with file.open(newline="") as lines:
+            rows = list(csv.reader(lines))[1:]
+        return {
+            name: Operator(*(float(cell) * unit for cell, unit in zip(cells, _CELLS, strict=True)))
+            for name, *cells in rows
+        }
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"{file} is no profile of Aceso ({error}): name a complete checkout") from error
+
+
+_CELLS = (1e-6, 1e-6, *[float(MIB)] * 6)
+
+
+def _rates(file: Path) -> list[float]:
+    """Bytes per second of messages of 1, 2, 4, … MB; the file has two lines, with sizes and with GB/s."""
+    try:
+        with file.open(newline="") as lines:
+            return [float(cell) * 1000 * MIB for cell in list(csv.reader(lines))[1]]
+    except (OSError, ValueError, IndexError) as error:
+        raise ValueError(f"{file} has no bandwidths ({error}): name a complete checkout") from error
+
+
+def _message_seconds(size_bytes: float, rates: Sequence[float]) -> float:
+    """Seconds of one message, with the bandwidth that Aceso takes for it: that of a size below its own."""
+    if size_bytes <= 0:
+        return 0.0
+    power = int(log2(max(1.0, size_bytes / MIB)))
+    return size_bytes / rates[min(max(0, power - 1), len(rates) - 1)]
