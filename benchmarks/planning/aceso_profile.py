@@ -87,6 +87,18 @@ class Machine:
         return sum(border % self.gpus_per_node == 0 for border in borders) / max(1, len(borders))
 
 
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What costs assume about nodes and reserved memory, which Aceso counts for each stage and not for each operator.
+
+    Messages between stages take the mean time over all borders, or, with ``is_far``, that of messages between nodes if
+    there are any. Reserved memory is that of the operators; with ``is_safe`` it is never less than what Aceso counts.
+    """
+
+    is_far: bool
+    is_safe: bool
+
+
 class Profile:
     """All operators of a model, by micro-batch and tensor parallel degree, and the bandwidths of messages.
 
@@ -128,22 +140,24 @@ def units_of(names: Sequence[str]) -> list[Unit]:
     return units
 
 
-def ways_of(profile: Profile, machine: Machine) -> list[Way]:
+def ways_of(profile: Profile, machine: Machine, assumed: Assumptions) -> list[Way]:
     """All ways that use every GPU of the machine, in powers of two, with up to one node for a stage.
 
-    There is a way for each number of kinds of runs that may be recomputed, those first that save most bytes in a second: with
-    fewer of them, a stage needs less room for what it recomputes.
+    There is a way for each number of kinds of runs that may be recomputed, those first that save most bytes in a
+    second: with fewer of them, a stage needs less room for what it recomputes.
     """
     ways = []
     for (num, tp), operators in profile.operators.items():
         numbers = _Numbers(profile.units, operators)
         for dp in (dp for dp in DEGREES if dp * tp <= machine.gpus_per_node and dp * num <= MICRO_BATCHES[-1]):
             num_stages = machine.num_gpus // (dp * tp)
+            share = machine.crossing_share(dp * tp, num_stages)
+            share = float(share > 0) if assumed.is_far else share
             received, sent = (
-                profile.message_seconds(each, machine.crossing_share(dp * tp, num_stages))
-                for each in (numbers.input_bytes, numbers.output_bytes)
+                profile.message_seconds(each, share) for each in (numbers.input_bytes, numbers.output_bytes)
             )
-            every = numbers.costs(received, sent, machine.capacity_mib * MIB)
+            room_bytes = machine.capacity_mib * MIB if assumed.is_safe else None
+            every = numbers.costs(received, sent, room_bytes)
             ways += [Way(Spread(tp=tp, dp_replicate=dp), num, (costs,), num_stages) for costs in every]
     return ways
 
@@ -163,16 +177,15 @@ class _Numbers:
         self._kept = self._row(self._kept_bytes)
         self._saved = self._row(lambda unit: self._kept_bytes(unit[:-1]))
 
-    def costs(self, received: Amounts, sent: Amounts, capacity_bytes: float) -> Iterator[Costs]:
+    def costs(self, received: Amounts, sent: Amounts, capacity_bytes: int | None) -> Iterator[Costs]:
         """Yield the costs with one, two, … kinds of runs that may be recomputed.
 
         ``received`` and ``sent`` are the seconds in which a stage receives the input of a unit, and sends its output.
+        Reserved memory is safe for a GPU of ``capacity_bytes``, if they are given.
         """
         held = self._sent_seconds(sent)
-        passes = self._forward + self._backward
-        changed = np.maximum(
-            0.0, 1 + (held - np.concatenate([[0.0], held[:-1]])) / passes
-        )  # rounding may leave less than 0
+        more = (held - np.concatenate([[0.0], held[:-1]])) / (self._forward + self._backward)
+        changed = np.maximum(0.0, 1 + more)  # rounding may leave less than 0
         behind = np.append(received[1:], 0.0) + np.append(sent[:-1], 0.0)
         forward, kept = self._forward * changed, self._kept.copy()
         forward[0] += received[0]
@@ -219,17 +232,18 @@ class _Numbers:
             held[unit] = min(held[unit], passes[unit + 1] + held[unit + 1])
         return held
 
-    def _fixed(self, capacity_bytes: float) -> tuple[float, float]:
+    def _fixed(self, capacity_bytes: int | None) -> tuple[float, float]:
         """Bytes that the allocator reserves for a stage, and copies of its weights that it holds.
 
         Aceso's model reserves the larger one of R, which is the same for all stages with a layer, and the weights W.
         With all copies of its weights a stage that fits has at most a certain W, and up to there max(R, W) is at most
-        the line from R at W = 0 to that W. So no stage is predicted to hold less than by Aceso's model.
+        the line from R at W = 0 to that W, which is safe.
         """
         reserved = max(one.forward_reserved_bytes for one in self._operators.values())
         reserved += max(one.backward_reserved_bytes for one in self._operators.values())
-        most_weights = capacity_bytes / (STATE_COPIES + 1)
-        return reserved, STATE_COPIES + max(0.0, 1 - reserved / most_weights)
+        if capacity_bytes is None:
+            return reserved, STATE_COPIES
+        return reserved, STATE_COPIES + max(0.0, 1 - reserved * (STATE_COPIES + 1) / capacity_bytes)
 
     def _longest_run(self, may: npt.NDArray[np.bool_]) -> float:
         """Largest sum of activations of neighbours that may be recomputed: they are restored together."""

@@ -31,7 +31,7 @@ class Score:
     stage_bytes: tuple[int, ...]
 
 
-def score(checkout: Path, config: Mapping[str, Any], machine: Machine) -> Score:
+def score_of(checkout: Path, config: Mapping[str, Any], machine: Machine) -> Score:
     """What Aceso's cost model says of a configuration. Raises ``ValueError`` if the model does not run."""
     folder = checkout.resolve()
     with TemporaryDirectory() as room:
