@@ -41,6 +41,7 @@ class Case:
 
     checkout: Path
     figure: str
+    profile: str
     size: str
     num_layers: int
     machine: Machine
@@ -51,16 +52,18 @@ class Case:
         one = self.machine
         nodes = f"{one.num_nodes} × " if one.num_nodes > 1 else ""
         size, memory = self.size.replace("_", "."), f"{one.capacity_mib:,} MB"
-        return f"GPT-{size}, {nodes}{one.gpus_per_node} × {memory}, batch {self.batch}"
+        return f"GPT-{size}, {nodes}{one.gpus_per_node} × {memory}, batch {self.batch}, {self.profile}"
 
 
 def cases(quick: bool, seed: int, aceso: Path | None = None) -> Sequence[Case]:
     """The small case, and the published ones unless ``quick``; none without a checkout. ``seed`` is not used."""
     if aceso is None:
         return []
-    small = Case(aceso, "aceso_1p3b", "1_3B", 24, Machine(1, 4, 12_000), 512, 58.76)
+    four = Machine(1, 4, 12_000)
+    small = Case(aceso, "aceso_1p3b", "miniset", "1_3B", 24, four, 512, 58.76)
+    other = Case(aceso, "aceso_1p3b_eurosys", "eurosys", "1_3B", 24, four, 512, 56.60)
     large = [
-        Case(aceso, f"aceso_{name}_large", size, num_layers, Machine(num_nodes, num_gpus, 28_000), 1024)
+        Case(aceso, f"aceso_{name}_large", "eurosys", size, num_layers, Machine(num_nodes, num_gpus, 28_000), 1024)
         for name, size, num_layers, num_nodes, num_gpus in (
             ("350m", "350M", 24, 1, 1),
             ("1p3b", "1_3B", 24, 1, 4),
@@ -69,7 +72,7 @@ def cases(quick: bool, seed: int, aceso: Path | None = None) -> Sequence[Case]:
             ("13b", "13B", 40, 4, 8),
         )
     ]
-    return [small] if quick else [small, *large]
+    return [small] if quick else [small, other, *large]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def measure(case: Case, seconds: float) -> Result:
     """
     known = case.known_seconds or _published_seconds(case.checkout / _REFERENCE, case.size)
     begun = perf_counter()
-    profile = Profile(case.checkout / FOLDER, case.size, case.num_layers, case.machine.gpus_per_node)
+    profile = Profile(case.checkout / f"{FOLDER}{case.profile}", case.size, case.num_layers, case.machine.gpus_per_node)
     ways = {assumed: ways_of(profile, case.machine, assumed) for assumed in _ASSUMED}
     made = perf_counter()
     scored = list(_scored(case, profile, ways))
@@ -142,18 +145,15 @@ def _scored(case: Case, profile: Profile, ways: Mapping[Assumptions, Sequence[Wa
     for is_far, wanted in on_nodes if case.machine.num_nodes > 1 else [(False, numbers)]:
         for is_safe in (False, True):
             every = [way for way in ways[Assumptions(is_far, is_safe)] if way.num_stages in wanted]
-            found = find(every, [case.machine.devices], batch=case.batch)
-            if (
-                found
-                and max((score := _score(case, profile, found)).stage_bytes) <= case.machine.devices.capacity_bytes
-            ):
+            found = find(every, case.machine.devices, batch=case.batch)
+            if found and max((score := _score(case, profile, found)).stage_bytes) <= case.machine.capacity_bytes:
                 yield found, score
                 break
 
 
 def _score(case: Case, profile: Profile, found: Found) -> Score:
     model = {"model_name": "gpt", "model_size": case.size, "num_layers": case.num_layers}
-    return score_of(case.checkout, config_of(found, profile.units, model, case.batch), case.machine)
+    return score_of(case.checkout, case.profile, config_of(found, profile.units, model, case.batch), case.machine)
 
 
 def _published_seconds(file: Path, size: str) -> float:

@@ -12,8 +12,8 @@ degrees; such plans are not considered here.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, log2
 from pathlib import Path
@@ -25,13 +25,12 @@ from estimators.axes import Spread
 from estimators.model import MIB
 from placement.planning.ways import Amounts, Costs, Devices, Way
 
-FOLDER = "profiler/profiled-time-eurosys"
-"""The profile of Aceso's paper, in a checkout of its repository."""
+FOLDER = "profiler/profiled-time-"
+"""Where profiles are in a checkout of Aceso's repository; their names end in "eurosys" (the paper's) or "miniset"."""
 MICRO_BATCHES = DEGREES = (1, 2, 4, 8)
 STATE_COPIES = 8
 """What a stage holds, in sizes of its fp16 weights: weights, gradients, master weights (2) and Adam's moments (4)."""
 RUNS = (
-    ("enc-1st-layernorm", "enc-attention-qkv"),
     ("enc-attention-score", "enc-attention-softmax"),
     ("enc-attention-dropout", "enc-attention-context"),
     ("enc-post-attention-dropout", "enc-2nd-layernorm"),
@@ -40,7 +39,12 @@ RUNS = (
 """Runs of operators that are one unit of the search, and may be recomputed.
 
 In Aceso's cost model an operator's activations are dropped only if the operator behind it is recomputed as well, so the
-recompute of one operator alone saves nothing.
+recompute of one operator alone saves nothing. Runs that would save few bytes in a second are left out.
+"""
+CHOICES = (RUNS[1:], RUNS)
+"""Runs that a stage may recompute, by choice.
+
+Neighbours are restored together, so a stage that recomputes the first run as well needs more room for it.
 """
 _KEPT_SHARE = {"enc-attention-softmax": 0.0, "enc-attention-dropout": 1.5}
 """Aceso counts softmax and dropout as one: its profile measures each alone, but they share a tensor."""
@@ -78,8 +82,14 @@ class Machine:
         return self.num_nodes * self.gpus_per_node
 
     @property
-    def devices(self) -> Devices:
-        return Devices("V100", self.num_gpus, self.capacity_mib * MIB)
+    def capacity_bytes(self) -> int:
+        """Bytes of one GPU."""
+        return self.capacity_mib * MIB
+
+    @property
+    def devices(self) -> list[Devices]:
+        """The same GPUs for each of ``CHOICES``: the search puts a stage on one kind, and so makes a choice for it."""
+        return [Devices(f"V100 with {len(runs)} runs", self.num_gpus, self.capacity_bytes) for runs in CHOICES]
 
     def crossing_share(self, ranks_of_stage: int, num_stages: int) -> float:
         """Share of the borders between stages that are also borders between nodes."""
@@ -118,7 +128,8 @@ class Profile:
             )
         self.names = [*rows[: _LAYER.start], *rows[_LAYER] * num_layers, *rows[_LAYER.stop :]]
         self.units = units_of(self.names)
-        self._inner, self._outer = (_rates(folder / f"p2p_{name}_node.csv") for name in ("intra", "inter"))
+        inner, outer = (folder / f"p2p_{name}_node.csv" for name in ("intra", "inter"))
+        self._inner, self._outer = _rates(inner), _rates(outer if outer.exists() else inner)
 
     def message_seconds(self, sizes: Amounts, crossing_share: float) -> Amounts:
         """Seconds of messages of these bytes, the mean over borders of which this share is between nodes."""
@@ -141,11 +152,7 @@ def units_of(names: Sequence[str]) -> list[Unit]:
 
 
 def ways_of(profile: Profile, machine: Machine, assumed: Assumptions) -> list[Way]:
-    """All ways that use every GPU of the machine, in powers of two, with up to one node for a stage.
-
-    There is a way for each number of kinds of runs that may be recomputed, those first that save most bytes in a
-    second: with fewer of them, a stage needs less room for what it recomputes.
-    """
+    """All ways that use every GPU of the machine, in powers of two, with up to one node for a stage."""
     ways = []
     for (num, tp), operators in profile.operators.items():
         numbers = _Numbers(profile.units, operators)
@@ -156,9 +163,8 @@ def ways_of(profile: Profile, machine: Machine, assumed: Assumptions) -> list[Wa
             received, sent = (
                 profile.message_seconds(each, share) for each in (numbers.input_bytes, numbers.output_bytes)
             )
-            room_bytes = machine.capacity_mib * MIB if assumed.is_safe else None
-            every = numbers.costs(received, sent, room_bytes)
-            ways += [Way(Spread(tp=tp, dp_replicate=dp), num, (costs,), num_stages) for costs in every]
+            costs = numbers.costs(received, sent, machine.capacity_bytes if assumed.is_safe else None)
+            ways.append(Way(Spread(tp=tp, dp_replicate=dp), num, costs, num_stages))
     return ways
 
 
@@ -177,8 +183,8 @@ class _Numbers:
         self._kept = self._row(self._kept_bytes)
         self._saved = self._row(lambda unit: self._kept_bytes(unit[:-1]))
 
-    def costs(self, received: Amounts, sent: Amounts, capacity_bytes: int | None) -> Iterator[Costs]:
-        """Yield the costs with one, two, … kinds of runs that may be recomputed.
+    def costs(self, received: Amounts, sent: Amounts, capacity_bytes: int | None) -> tuple[Costs, ...]:
+        """The costs for each of ``CHOICES``.
 
         ``received`` and ``sent`` are the seconds in which a stage receives the input of a unit, and sends its output.
         Reserved memory is safe for a GPU of ``capacity_bytes``, if they are given.
@@ -186,28 +192,29 @@ class _Numbers:
         held = self._sent_seconds(sent)
         more = (held - np.concatenate([[0.0], held[:-1]])) / (self._forward + self._backward)
         changed = np.maximum(0.0, 1 + more)  # rounding may leave less than 0
-        behind = np.append(received[1:], 0.0) + np.append(sent[:-1], 0.0)
         forward, kept = self._forward * changed, self._kept.copy()
         forward[0] += received[0]
         kept[0] += self.input_bytes[0]
         reserved, state_copies = self._fixed(capacity_bytes)
-        runs = [kind for kind in self._kinds if len(kind) > 1 and self._kept_bytes(kind[:-1])]
-        runs.sort(key=self._seconds_per_byte)
-        for num in range(1, len(runs) + 1):
-            may = np.array([kind in runs[:num] for kind in self._kinds])[self._kind_of_unit]
-            yield Costs(
-                forward_seconds=forward,
-                backward_seconds=self._backward * changed,
-                state_bytes=self._weights * state_copies,
-                kept_bytes=kept,
-                output_bytes=np.append(self.input_bytes[1:], 0.0),
-                recompute_seconds=np.where(may, self._forward, inf),
-                recomputed_kept_bytes=kept - self._saved,
-                message_seconds=behind,
-                update_seconds=np.zeros_like(forward),
-                transient_bytes=reserved,
-                restored_bytes=self._longest_run(may),
-            )
+        first = Costs(
+            forward_seconds=forward,
+            backward_seconds=self._backward * changed,
+            state_bytes=self._weights * state_copies,
+            kept_bytes=kept,
+            output_bytes=np.append(self.input_bytes[1:], 0.0),
+            recompute_seconds=np.full_like(forward, inf),
+            recomputed_kept_bytes=kept - self._saved,
+            message_seconds=np.append(received[1:], 0.0) + np.append(sent[:-1], 0.0),
+            update_seconds=np.zeros_like(forward),
+            transient_bytes=reserved,
+        )
+        return tuple(self._chosen(first, runs) for runs in CHOICES)
+
+    def _chosen(self, costs: Costs, runs: Sequence[Unit]) -> Costs:
+        """The costs where these runs may be recomputed."""
+        may = np.array([kind in runs for kind in self._kinds])[self._kind_of_unit]
+        seconds = np.where(may, self._forward, inf)
+        return replace(costs, recompute_seconds=seconds, restored_bytes=self._longest_run(may))
 
     def _row(self, amount: Callable[[Unit], float]) -> Amounts:
         found: Amounts = np.array([amount(kind) for kind in self._kinds])[self._kind_of_unit]
@@ -215,9 +222,6 @@ class _Numbers:
 
     def _kept_bytes(self, names: Sequence[str]) -> float:
         return sum(self._operators[name].activation_bytes * _KEPT_SHARE.get(name, 1.0) for name in names)
-
-    def _seconds_per_byte(self, run: Unit) -> float:
-        return sum(self._operators[name].forward_seconds for name in run) / self._kept_bytes(run[:-1])
 
     def _sent_seconds(self, sent: Amounts) -> Amounts:
         """Seconds of sending that are counted on the sender of each unit's output.

@@ -31,14 +31,14 @@ class Score:
     stage_bytes: tuple[int, ...]
 
 
-def score_of(checkout: Path, config: Mapping[str, Any], machine: Machine) -> Score:
-    """What Aceso's cost model says of a configuration. Raises ``ValueError`` if the model does not run."""
+def score_of(checkout: Path, profile: str, config: Mapping[str, Any], machine: Machine) -> Score:
+    """The score of a configuration with the profile of this name. Raises ``ValueError`` if the cost model fails."""
     folder = checkout.resolve()
     with TemporaryDirectory() as room:
         plan, table = Path(room) / "plan.json", Path(room) / "stages.csv"
         plan.write_text(json.dumps(config))
         command = [sys.executable, "-B", Path(_MODEL).name, f"--initial-point={plan}", f"--save-to-csv={table}"]
-        command += [f"--profiled-time-path={folder / FOLDER}/", f"--memory-limit={machine.capacity_mib}"]
+        command += [f"--profiled-time-path={folder / FOLDER}{profile}/", f"--memory-limit={machine.capacity_mib}"]
         command += [f"--num-nodes={machine.num_nodes}", f"--num-gpus-per-node={machine.gpus_per_node}"]
         command += ["--micro-batch-size", *map(str, MICRO_BATCHES)]
         try:
