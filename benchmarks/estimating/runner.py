@@ -2,7 +2,8 @@
 
 A part is a module with ``TITLE``, ``ABOUT``, ``HEADER``, ``cases(quick, seed)``, ``measure(case, seconds)``,
 ``Result``, ``figures(results)`` and, if anything is to be said at the end, ``notes(findings)``. One with pictures has
-``write_pictures(findings, folder of the page)``.
+``write_pictures(findings, folder of the page)``. One that needs a folder of the user has ``OPTIONS``, help by name:
+``--NAME DIR`` is given to ``cases`` as an argument of this name, and None without it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ def run_parts(
     parser.add_argument("--seconds", type=float, default=seconds, help=f"time limit of a case ({seconds:.0f} s)")
     parser.add_argument("--results", type=Path, metavar="FILE", help="keep results here; cases in it are not run again")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="write all results to this Markdown page")
+    for part in parts.values():
+        for option, words in _options(part).items():
+            parser.add_argument(f"--{option}", type=Path, metavar="DIR", help=words)
     options = parser.parse_args()
     if options.quick and (options.results or options.write):
         parser.error("results of --quick cannot be kept: leave out --quick, and choose cases by --only and --cases")
@@ -50,7 +54,7 @@ def run_parts(
     results = Results(options.results)
     sections, closing = {}, []
     for name, part in parts.items():
-        every = part.cases(options.quick, options.seed)
+        every = part.cases(options.quick, options.seed, **{one: getattr(options, one) for one in _options(part)})
         if name in chosen:
             wanted = [case for case in every[:: options.every] if options.cases in str(case)]
             run(name, part, wanted, results, options.seconds)
@@ -95,6 +99,11 @@ def figures(part: ModuleType, found: Sequence[Finding]) -> Mapping[str, Any]:
     """The part's figures over all findings that have a result; empty if none has."""
     done = [part.Result(**finding.values) for finding in found if not finding.failure]
     return part.figures(done) if done else {}
+
+
+def _options(part: ModuleType) -> Mapping[str, str]:
+    options: Mapping[str, str] = getattr(part, "OPTIONS", {})
+    return options
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
