@@ -17,6 +17,7 @@ from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, St
 from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.rows import attempt_of, trial_of
+from scamp_service.store.tallies import DEVICE_SECONDS, Counted, Spread, device_seconds
 
 _ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY}
 
@@ -47,11 +48,33 @@ class Reads:
 
     def trial_counts(self, study_id: int) -> dict[TrialState, int]:
         """Number of trials by state; absent states are left out."""
-        return dict(self._rows(sql.TRIAL_COUNTS, study_id=study_id))
+        tallies = self.tallies(study_id)
+        return {state: int(tallies[state]) for state in TrialState if tallies.get(state)}
+
+    def tallies(self, study_id: int) -> dict[str, float]:
+        """The numbers that are kept about the study's trials: see ``tallies.Counted``. Zeros may be left out."""
+        return dict(self._rows(sql.TALLIES, study_id=study_id))
+
+    def counted(self, study_id: int) -> Counted:
+        """The numbers that are kept about the study, and what its trials measured."""
+        ((num_oom, excess),) = self._rows(sql.OUT_OF_MEMORY, study_id=study_id)
+        tallies = {name: num for name, num in self.tallies(study_id).items() if num}
+        peaks, steps = self._spread("peak_error_pct", study_id), self._spread("step_error_pct", study_id)
+        return Counted(tallies, peaks, steps, int(num_oom or 0), excess)
+
+    def _spread(self, name: str, study_id: int) -> Spread:
+        number, middle, largest = sql.errors(name)
+        num = self._rows(number, study_id=study_id)[0][0]
+        if not num:
+            return Spread()
+        found = [row[0] for row in self._rows(middle, study_id=study_id, offset=(num - 1) // 2)]
+        at_middle = found[0] if num % 2 else sum(found) / 2
+        return Spread(at_middle, self._rows(largest, study_id=study_id)[0][0])
 
     def study_totals(self) -> Totals:
         """Counts over all studies."""
-        studies, trials = dict(self._rows(sql.STUDY_TOTALS)), dict(self._rows(sql.TRIAL_TOTALS))
+        studies = dict(self._rows(sql.STUDY_TOTALS))
+        trials = {TrialState(name): int(num) for name, num in self._rows(sql.TRIAL_TOTALS) if num}
         return Totals(studies, trials, open_attempts=self._rows(sql.ATTEMPT_TOTALS)[0][0])
 
     # --- trials ------------------------------------------------------------------------------------------------
@@ -87,8 +110,10 @@ class Reads:
 
         The lower number wins a tie, and NaN never wins.
         """
-        rows = self._rows(sql.best_trial(direction), study_id=study_id)
-        return trial_of(rows[0]) if rows else None
+        for is_completed in (True, False):
+            if rows := self._rows(sql.best_trial(direction, is_completed), study_id=study_id):
+                return trial_of(rows[0])
+        return None
 
     def options(self, trial_id: int) -> list[Json]:
         """The plans that were compared when the trial was sized last, in that order; empty before that."""
@@ -119,10 +144,12 @@ class Reads:
 
     def device_seconds(self, study_id: int, *, now: float) -> float:
         """Seconds × devices that the study's attempts have held; open attempts count up to ``now``."""
-        total = 0.0
-        for devices, began, ended in self._rows(sql.HOLDS, study_id=study_id):
-            total += len(devices) * ((now if ended is None else ended) - began)
-        return total
+        held = self.tallies(study_id).get(DEVICE_SECONDS, 0.0)
+        return held + sum(device_seconds(attempt, now) for attempt in self.open_holds(study_id))
+
+    def open_holds(self, study_id: int) -> Sequence[Any]:
+        """``devices``, ``created_at`` and ``ended_at`` of the study's attempts that have not ended."""
+        return self._rows(sql.HOLDS, study_id=study_id)
 
     def family_runs(self, family: str, num_trials: int) -> list[Run]:
         """Attempts of a family that say something about its memory or its speed, by trial and attempt.
@@ -138,7 +165,7 @@ class Reads:
 
     def families(self, study_id: int) -> list[str]:
         """Families of the study's trials that have been planned; the family with the most trials first."""
-        return [row[0] for row in self._rows(sql.FAMILIES, study_id=study_id)]
+        return Counted(self.tallies(study_id)).families
 
     def measured_attempts(self, study_id: int, *, after: int = 0, num_trials: int = 1000) -> list[tuple[int, Attempt]]:
         """(trial number, attempt) for attempts that measured a peak or ran out of memory, by trial and attempt.

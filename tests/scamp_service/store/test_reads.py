@@ -179,7 +179,7 @@ def test_the_families_of_a_study_begin_with_the_largest(store: Store) -> None:
     new_family(store, "a")
     new_family(store, "baab")
     new_family(store, "bcc")
-    assert store.families(2) == ["b", "a"] and store.families(3) == ["c", "b"]
+    assert store.families(2) == ["a", "b"] and store.families(3) == ["c", "b"]
     new_study(store, 1)
     assert store.families(4) == [], "not planned yet, or by a version that knew no families"
 
