@@ -38,6 +38,7 @@ NUMBERED_TRIAL = select_trials().where(
     _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number")
 )
 OPTIONS = select(schema.comparisons.c.options).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
+TRIALS_WITH_IDS = select_trials().where(_trials.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_trials.c.id)
 ALL_LIVE_TRIALS = select_trials().where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
 _tallies, _measured = schema.tallies, schema.measured
 TALLIES = select(_tallies.c.name, _tallies.c.num).where(_tallies.c.study_id == bindparam("study_id"))
@@ -84,7 +85,7 @@ _runs = (
     .order_by(_attempts.c.trial_id, _attempts.c.attempt)
 )
 FAMILY_RUNS = _runs.where(_attempts.c.trial_id.in_(_newest_of_family))
-TRIAL_RUNS = _runs.where(_attempts.c.trial_id == bindparam("trial_id"))
+TRIAL_RUNS = _runs.where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
 _measured_trials = (
     select(_trials.c.id)
     .where(_trials.c.study_id == bindparam("study_id"), _trials.c.id > bindparam("after"))
@@ -129,12 +130,25 @@ RUNGS = (
     .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
 )
 
+RUNGS_OF_TRIALS = (
+    select(_metrics.c.trial_id, _metrics.c.step, _metrics.c["values"])
+    .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
+    .where(_metrics.c.step.in_(bindparam("steps", expanding=True)))
+    .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
+)
+
 _logs_of_trial = _select(schema.logs, LogLine).where(schema.logs.c.trial_id == bindparam("trial_id"))
 _logs_of_trial = _logs_of_trial.with_only_columns(schema.logs.c.id, *_logs_of_trial.selected_columns)
 LOGS = _logs_of_trial.where(schema.logs.c.id > bindparam("after")).order_by(schema.logs.c.id).limit(bindparam("limit"))
 LAST_LOGS = _logs_of_trial.order_by(schema.logs.c.id.desc()).limit(bindparam("limit"))
 
 BLOB = select(schema.blobs.c.data).where(schema.blobs.c.sha256 == bindparam("sha256"))
+CHANGED_SINCE = (
+    select(schema.events.c.id, schema.events.c.trial_id)
+    .where(schema.events.c.id > bindparam("after"))
+    .order_by(schema.events.c.id)
+    .limit(bindparam("limit"))
+)
 LAST_EVENT = select(func.max(schema.events.c.id))
 CLUSTER = select(schema.cluster.c.state, schema.cluster.c.confirmed_at)
 _of_lease = schema.leases.c.name == bindparam("name")

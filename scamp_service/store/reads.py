@@ -5,7 +5,7 @@ Lists come in pages by ascending id: pass the last id of a page as ``after``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, cast
 
 import sqlalchemy as sa
@@ -105,6 +105,10 @@ class Reads:
         """All trials in a non-terminal state, over all studies, by id."""
         return [trial_of(row) for row in self._rows(sql.ALL_LIVE_TRIALS)]
 
+    def trials_with_ids(self, trial_ids: Sequence[int]) -> list[Trial]:
+        """The trials with these ids that exist, by id."""
+        return [trial_of(row) for row in self._by_ids(sql.TRIALS_WITH_IDS, trial_ids)]
+
     def best_trial(self, study_id: int, direction: Literal["maximize", "minimize"]) -> Trial | None:
         """The best COMPLETED trial, or else the best that still runs; None if neither exists.
 
@@ -136,11 +140,7 @@ class Reads:
 
     def checkpoints(self, trial_ids: Sequence[int]) -> dict[int, int]:
         """Step of the last committed checkpoint by trial id, for trials that have one."""
-        found: dict[int, int] = {}
-        for start in range(0, len(trial_ids), 1000):  # PostgreSQL takes 65,535 parameters, SQLite 32,766
-            some = list(trial_ids[start : start + 1000])
-            found.update((trial, step) for trial, step in self._rows(sql.CHECKPOINTS, trial_ids=some))
-        return found
+        return dict(self._by_ids(sql.CHECKPOINTS, trial_ids))
 
     def device_seconds(self, study_id: int, *, now: float) -> float:
         """Seconds × devices that the study's attempts have held; open attempts count up to ``now``."""
@@ -159,9 +159,12 @@ class Reads:
         rows = self._rows(sql.FAMILY_RUNS, family=family, num_trials=num_trials)
         return [_run(row) for row in rows]
 
-    def trial_runs(self, trial_id: int) -> list[Run]:
-        """Attempts of a trial that say something about its memory, by attempt."""
-        return [_run(row) for row in self._rows(sql.TRIAL_RUNS, trial_id=trial_id)]
+    def trial_runs(self, trial_ids: Sequence[int]) -> dict[int, list[Run]]:
+        """For each of these trials, the attempts that say something about its memory, by attempt."""
+        found: dict[int, list[Run]] = {trial_id: [] for trial_id in trial_ids}
+        for row in self._by_ids(sql.TRIAL_RUNS, trial_ids):
+            found[row[0]].append(_run(row))
+        return found
 
     def families(self, study_id: int) -> list[str]:
         """Families of the study's trials that have been planned; the family with the most trials first."""
@@ -181,10 +184,19 @@ class Reads:
         """Evaluations at steps > ``after``, by step; if several attempts reported a step, the newest attempt's row."""
         return [Metric(*row) for row in self._rows(sql.CURVE, trial_id=trial_id, after=after, limit=limit)]
 
-    def rungs(self, study_id: int, objective: str, steps: Sequence[int]) -> dict[int, dict[int, float]]:
-        """Step → trial id → objective at that step, for every trial of the study that reported it there."""
+    def rungs(
+        self, study_id: int, objective: str, steps: Sequence[int], trial_ids: Collection[int] | None = None
+    ) -> dict[int, dict[int, float]]:
+        """Step → trial id → objective at that step, for every trial of the study that reported it there.
+
+        ``trial_ids`` are trials of the study, if only these matter.
+        """
         found: dict[int, dict[int, float]] = {step: {} for step in steps}
-        for trial_id, step, values in self._rows(sql.RUNGS, study_id=study_id, steps=list(steps)):
+        if trial_ids is None:
+            rows = self._rows(sql.RUNGS, study_id=study_id, steps=list(steps))
+        else:
+            rows = self._by_ids(sql.RUNGS_OF_TRIALS, sorted(trial_ids), steps=list(steps))
+        for trial_id, step, values in rows:
             if objective in values:
                 found[step][trial_id] = values[objective]  # attempts ascend: the newest comes last
         return found
@@ -211,6 +223,10 @@ class Reads:
         given = {} if study_id is None else {"study_id": study_id}
         return [Event(*row) for row in self._rows(sql.events(bool(given)), after=after, limit=limit, **given)]
 
+    def changed_since(self, event_id: int, *, limit: int = 1000) -> list[tuple[int, int | None]]:
+        """(event id, trial id) of the events after ``event_id``; None for an event that names no trial."""
+        return [(row[0], row[1]) for row in self._rows(sql.CHANGED_SINCE, after=event_id, limit=limit)]
+
     def last_event_id(self) -> int:
         """Id of the newest event; 0 while there is none."""
         return cast(int, self._rows(sql.LAST_EVENT)[0][0] or 0)
@@ -235,6 +251,13 @@ class Reads:
         """
         rows = self._rows(sql.LEASE_RENEWED_AT, name=name)
         return max(0.0, now - rows[0][0]) if rows else None
+
+    def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **given: Any) -> Sequence[Any]:
+        """Rows of a statement with the parameter ``trial_ids``, a part of them at a time."""
+        rows: list[Any] = []
+        for start in range(0, len(trial_ids), 1000):  # PostgreSQL takes 65,535 parameters, SQLite 32,766
+            rows += self._rows(statement, trial_ids=list(trial_ids[start : start + 1000]), **given)
+        return rows
 
     def _rows(self, statement: sa.Select[Any], **given: Any) -> Sequence[Any]:
         with self._database.read() as connection:

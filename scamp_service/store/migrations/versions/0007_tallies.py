@@ -28,5 +28,6 @@ def upgrade() -> None:
     )
     for name in ("peak_error_pct", "step_error_pct", "least_excess_pct"):
         op.create_index(f"ix_measured_{name}", "measured", ["study_id", name])
-    completed = {dialect: sa.text("state = 'COMPLETED'") for dialect in ("sqlite_where", "postgresql_where")}
-    op.create_index("ix_trials_best", "trials", ["study_id", "value", "number"], **completed)
+    completed = sa.text("state = 'COMPLETED'")
+    columns = ["study_id", "value", "number"]
+    op.create_index("ix_trials_best", "trials", columns, sqlite_where=completed, postgresql_where=completed)
