@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from estimators.learning import WINDOW_TRIALS
@@ -24,7 +24,7 @@ RUNGS = (2, 4)
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["create", "move", "begin", "report", "measure", "outcome", "end", "look"]),
+        st.sampled_from(["create", "move", "begin", "report", "report", "measure", "outcome", "end", "look", "look"]),
         st.integers(0, 5),
         st.randoms(use_true_random=False),
     ),
@@ -34,14 +34,18 @@ steps = st.lists(
 
 
 class Course:
-    """Random changes of a new study."""
+    """Random changes of a new study, of which two trials have begun."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.study, self.seq = store, store.create_study(SPEC, now=0.0).id, 0
+        store.create_trials(self.study, [(number, {}) for number in range(3)], now=1.0)
+        for trial in store.trials(self.study, limit=2):
+            assert store.move_trial(trial.id, S.WAITING, 0, S.QUEUED, now=1.0, family="a", sized=sized())
+            assert store.begin_attempt(new_attempt(trial.id))
 
     def step(self, name: str, number: int, source: Any) -> None:
         trials = self.store.trials(self.study)
-        if name == "create" or not trials:
+        if name == "create":
             self.store.create_trials(self.study, [(len(trials), {"x": number})], now=1.0)
             return
         trial = trials[number % len(trials)]
@@ -56,7 +60,7 @@ class Course:
             case "report" if trial.attempt:
                 self.seq += 1
                 values = {"m": source.choice([0.5, 1.5, float("nan"), float("inf")])}
-                row = Metric(*key[:2], self.seq, source.randrange(6), values, 1.0)
+                row = Metric(*key[:2], self.seq, source.choice([1, *RUNGS]), values, 1.0)
                 self.store.report(*key, metrics=[row], objective="m", now=1.0)
             case "measure" if trial.attempt:
                 self.store.report(*key, measured_bytes=source.randrange(99), step_seconds=0.5, timed_steps=3, now=1.0)
@@ -86,7 +90,11 @@ class Followed:
         return {**found, "trials": sorted(self.trials.items()), "runs": repr(runs), "rungs": rungs}
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=25,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(walk=steps)
 def test_what_was_followed_is_what_a_new_controller_reads(store: Store, walk: list[Any]) -> None:
     course = Course(store)

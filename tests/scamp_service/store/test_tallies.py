@@ -8,7 +8,7 @@ from itertools import count as ticks
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from estimators.model import MIB, Plan
@@ -83,7 +83,11 @@ def close(kept: Counted, counted: Counted) -> bool:
     return same and kept.tallies == pytest.approx(dict(counted.tallies))
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=25,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(walk=steps)
 def test_the_kept_numbers_are_those_that_counting_gives(store: Store, walk: list[Any]) -> None:
     course = Walk(store)
