@@ -73,8 +73,9 @@ class Trial:
     Trials with the same ``family`` learn from each other's memory. ``measured_bytes`` is the largest measured peak (0:
     none). ``measured_step_seconds`` is the newest of the attempts with this plan (None: none). ``num_lost`` and
     ``num_oom`` count the attempts that were lost or ran out of memory. ``passed_over`` counts the later trials that
-    have begun since this one was queued. ``judged_step`` is the last rung at which the stopping rule has decided.
-    ``value`` is the objective at ``step``: the newest while the trial runs, the final one afterwards.
+    have begun since this one was queued, up to the number that decides something. ``judged_step`` is the last rung at
+    which the stopping rule has decided. ``value`` is the objective at ``step``: the newest while the trial runs, the
+    final one afterwards.
     """
 
     id: int

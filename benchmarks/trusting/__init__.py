@@ -1,0 +1,1 @@
+"""The parts of ``trust``: what the control plane survives, and what it costs at ten thousand trials."""
