@@ -18,7 +18,8 @@ from scamp_service.model import Trial
 from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
-from scamp_service.store.summary import all_trials, prediction_errors_pct
+from scamp_service.store.summary import all_trials
+from scamp_service.store.tallies import prediction_errors_pct
 
 
 def main() -> None:

@@ -76,11 +76,11 @@ class Trial:
     Trials with the same ``family`` learn from each other's memory. ``measured_bytes`` is the largest measured peak (0:
     none). ``measured_step_seconds`` is the newest of the attempts with this plan (None: none). ``num_lost`` and
     ``num_oom`` count the attempts that were lost or ran out of memory. ``passed_over`` counts the later trials that
-    have begun since this one was queued. ``judged_step`` is the last rung at which the stopping rule has decided.
-    ``value`` is the objective at ``step``: the newest while the trial runs, the final one afterwards, NaN if it
-    diverged. ``num_faults`` counts the attempts in a row that a fault of the host ended without a new checkpoint;
-    before ``retry_at`` the trial does not run again. ``offer`` are the devices on which an INFEASIBLE trial fits under
-    no plan, None if it would fit on no devices at all.
+    have begun since this one was queued, up to the number that decides something. ``judged_step`` is the last rung at
+    which the stopping rule has decided. ``value`` is the objective at ``step``: the newest while the trial runs, the
+    final one afterwards, NaN if it diverged. ``num_faults`` counts the attempts in a row that a fault of the host ended
+    without a new checkpoint; before ``retry_at`` the trial does not run again. ``offer`` are the devices on which an
+    INFEASIBLE trial fits under no plan, None if it would fit on no devices at all.
     """
 
     id: int

@@ -87,7 +87,7 @@ def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
 def list_learned(study_id: StudyId, store: TheStore) -> list[LearnedView]:
     """List what was learned about the memory of the study's families, by layout; the largest family first."""
     store.study(study_id)
-    return [LearnedView(**learned_json(*item)) for item in learned_of(store, study_id)]
+    return [LearnedView(**learned_json(*item)) for item in learned_of(store, store.families(study_id))]
 
 
 def _view(store: Store, study: Study, now: float) -> StudyView:

@@ -1,7 +1,8 @@
 """The loop that finds, decides and applies. The process that runs it is the only one that starts and stops gangs.
 
 It loses nothing in a restart: the database is the only truth, and the executor finds running gangs again. The pure
-half of the loop is ``decide``; ``leadership`` says which of several processes runs a controller.
+half of the loop is ``decide``; ``projection`` follows the database; ``leadership`` says which of several processes runs
+a controller.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from estimators.learning import WINDOW_TRIALS
 from placement.model import Offer, offers_more
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as e
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import Executor, Sizer
+from scamp_service.control.projection import Projection
 from scamp_service.control.stopping import rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
@@ -53,6 +54,7 @@ class Controller:
         self._store, self._executor, self._sizer = store, executor, sizer
         self._max_gangs_per_device = max_gangs_per_device
         self._clock, self._new_token = clock, new_token
+        self._projection = Projection(store)
         self._specs: dict[int, StudySpec] = {}
         self._searches: dict[int, Search] = {}
         self._exhausted: set[int] = set()
@@ -83,7 +85,8 @@ class Controller:
         attempts = self._store.open_attempts()
         cluster = self._executor.cluster()
         studies = {study.id: self._rules(study) for study in self._live_studies()}
-        trials = [trial for trial in self._store.live_trials() if trial.study_id in studies]
+        trials = [trial for trial in self._projection.follow(attempts) if trial.study_id in studies]
+        self._projection.forget_ended(studies)
         judged = {trial.study_id for trial in trials if trial.state is TrialState.RUNNING and self._at_rung(trial)}
         to_plan = {studies[t.study_id].family(t) for t in trials if t.state in (TrialState.WAITING, TrialState.QUEUED)}
         failed = [t.id for t in trials if t.state is TrialState.WAITING and t.num_oom]
@@ -99,12 +102,12 @@ class Controller:
             closed=frozenset(self._executor.closed()),
             cluster=cluster,
             sized=self._sizer.results(),
-            rungs={i: self._store.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
+            rungs={i: self._projection.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
-            past={family: self._store.family_runs(family, WINDOW_TRIALS) for family in sorted(to_plan)},
+            past=self._projection.family_runs(to_plan),
             refusals=refusals,
             refused=self._no_longer_refused(refusals, cluster.offer),
-            failures={trial_id: self._store.trial_runs(trial_id) for trial_id in failed},
+            failures=self._store.trial_runs(failed),
             max_gangs_per_device=self._max_gangs_per_device,
         )
 
@@ -213,14 +216,13 @@ class Controller:
 
     def _propose(self, study_id: int, first_number: int, count: int, now: float) -> None:
         study = self._store.study(study_id)
-        search = self._searches.setdefault(study_id, Search(self._spec(study)))
-        candidates = search.propose(self._history(study_id), first_number, count)
+        search = self._searches.pop(study_id, None)  # put back once the proposal is stored: otherwise it begins anew
+        if search is None:
+            search = Search(self._spec(study))
+            self._projection.forget_study(study_id)
+        history = self._projection.changed_trials(study_id) if search.needs_history else ()
+        candidates = search.propose(history, first_number, count)
         if len(candidates) < count:
             self._exhausted.add(study_id)
         self._store.create_trials(study_id, list(enumerate(candidates, first_number)), now=now)
-
-    def _history(self, study_id: int) -> list[Trial]:
-        history: list[Trial] = []
-        while page := self._store.trials(study_id, after=history[-1].id if history else 0):
-            history += page
-        return history
+        self._searches[study_id] = search

@@ -8,6 +8,7 @@ because it was early is judged again at the next rung. Trials are not paused and
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,10 +23,43 @@ class Verdict:
     reason: str
 
 
-def judge(peers: Mapping[int, float], trial_id: int, rung: int, *, maximize: bool, reduction_factor: int) -> Verdict:
+class Rung:
+    """The objectives that trials have reported at one step, by trial id, and in order."""
+
+    def __init__(self, values: Mapping[int, float] | None = None) -> None:
+        self._values: dict[int, float] = {}
+        self._finite: list[float] = []
+        for trial_id, value in (values or {}).items():
+            self.report(trial_id, value)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, trial_id: int) -> bool:
+        return trial_id in self._values
+
+    def __getitem__(self, trial_id: int) -> float:
+        return self._values[trial_id]
+
+    def report(self, trial_id: int, value: float) -> None:
+        """Enter what a trial has reported; it replaces what the trial reported in an earlier attempt."""
+        if (before := self._values.get(trial_id)) is not None and math.isfinite(before):
+            del self._finite[bisect_left(self._finite, before)]
+        self._values[trial_id] = value
+        if math.isfinite(value):
+            insort(self._finite, value)
+
+    def num_better(self, value: float, *, maximize: bool) -> int:
+        """The number of trials with a better objective. What is not finite is better than nothing."""
+        if maximize:
+            return len(self._finite) - bisect_right(self._finite, value)
+        return bisect_left(self._finite, value)
+
+
+def judge(peers: Rung, trial_id: int, rung: int, *, maximize: bool, reduction_factor: int) -> Verdict:
     """Judge the trial ``trial_id`` at the step ``rung``.
 
-    ``peers`` maps the id of every trial that has reported at this step, including this one, to its objective there.
+    ``peers`` has the objective of every trial that has reported at this step, including this one.
     Of n values the best ⌈n / reduction_factor⌉ continue, and so does any value equal to the last of these. No trial
     stops until ``reduction_factor`` trials have reported. With fewer, the best 1/reduction_factor would be less than
     one trial; stopping the second trial merely because it is behind the first (as Optuna and Ray do) would let the
@@ -38,7 +72,7 @@ def judge(peers: Mapping[int, float], trial_id: int, rung: int, *, maximize: boo
             True, f"stopped at step {rung}: the objective is {value}, and training does not recover from that"
         )
     num_peers, num_keep = len(peers), math.ceil(len(peers) / reduction_factor)
-    rank = 1 + sum(_better(other, value, maximize) for other in peers.values())
+    rank = 1 + peers.num_better(value, maximize=maximize)
     if num_peers < reduction_factor:
         few = f"no trial stops until {reduction_factor} have reported"
         return Verdict(False, f"continues after step {rung}: {value:.4g} is number {rank} of {num_peers}; {few}")
@@ -61,7 +95,3 @@ def rungs(spec: StudySpec) -> tuple[int, ...]:
         steps.append(reported)
         rung *= spec.stopping.reduction_factor
     return tuple(dict.fromkeys(steps))
-
-
-def _better(other: float, value: float, maximize: bool) -> bool:
-    return math.isfinite(other) and (other > value if maximize else other < value)

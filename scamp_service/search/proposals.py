@@ -1,22 +1,25 @@
 """Proposes candidates: first those of ``start_with``, then those of the sampler (Optuna's TPE or random, or a grid).
 
-Stateless from outside: a proposal depends only on the spec, the trial's number and the history. So a controller that
-replaces a killed one proposes the same candidates. Whether a candidate fits is decided elsewhere.
+A proposal depends only on the spec, the trial's number and the history. So a controller that replaces a killed one
+proposes the same candidates. Whether a candidate fits is decided elsewhere.
 """
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import InMemoryStorage
+from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
-from optuna.trial import create_trial
 
 from scamp_service.lifecycle import LIVE_TRIALS, TrialState
 from scamp_service.study.space import Categorical, Range
@@ -24,6 +27,13 @@ from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Scalar
 
 Params = dict[str, Scalar]
+
+MOST_SHOWN = 1024
+"""TPE sees at most about this many earlier trials. Its time grows with each, and beyond that it finds little more."""
+NUM_BEST_SHOWN = 25
+"""The best trials are always among them: Optuna's TPE models this many as good, at most."""
+NUM_NEWEST_SHOWN = 256
+"""So are the newest trials that have not ended, so that a proposal stays away from them."""
 
 
 class Past(Protocol):
@@ -42,7 +52,7 @@ class Past(Protocol):
 
 
 class Search:
-    """Proposes the candidates of one study. It keeps only Optuna's view of the history, which it can rebuild."""
+    """Proposes the candidates of one study. It remembers the trials that it was given."""
 
     def __init__(self, spec: StudySpec) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # otherwise it logs every study and trial
@@ -52,11 +62,20 @@ class Search:
         self._grid: list[Params] | None = None
         self._memory = _Memory(self._distributions, spec.objective.direction)
 
-    def propose(self, history: Sequence[Past], first_number: int, count: int) -> list[Params]:
+    @property
+    def needs_history(self) -> bool:
+        """Whether proposals depend on earlier trials."""
+        return self._spec.search.sampler == "tpe"
+
+    def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of trials ``first_number``, ``first_number + 1``, …; fewer than ``count`` when the grid ends.
 
-        ``history`` holds the trials so far, in any order. Trials from ``first_number`` on are ignored.
+        ``history`` holds at least the trials that are new or have changed since the last call, in any order. The others
+        are remembered. Trials from ``first_number`` on are ignored.
         """
+        if self.needs_history:
+            for past in history:
+                self._memory.learn(past, self._encoded(past.params))
         numbers = range(first_number, first_number + count)
         starts = [self._started(number) for number in numbers if number < len(self._spec.start_with)]
         rest = numbers[len(starts) :]
@@ -66,7 +85,7 @@ class Search:
             case "random":
                 proposed = [{**self._spec.fixed, **self._at_random(number)} for number in rest]
             case "tpe":
-                proposed = [] if not rest else self._tpe(history, starts, first_number, rest)
+                proposed = self._tpe(starts, first_number, rest)
         return starts + proposed
 
     def _started(self, number: int) -> Params:
@@ -81,16 +100,13 @@ class Search:
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=self._seed(number)))
         return self._decoded(study.ask(self._distributions).params)
 
-    def _tpe(self, history: Sequence[Past], starts: Sequence[Params], first_number: int, rest: range) -> list[Params]:
-        self._memory.follow((past for past in history if past.number < first_number), self._encoded)
-        for number, params in enumerate(starts, first_number):
-            self._memory.add_running(number, self._encoded(params))
-        asked = []
+    def _tpe(self, starts: Sequence[Params], first_number: int, rest: range) -> list[Params]:
+        asked = [self._encoded(params) for params in starts]  # trials that count as running while the rest is proposed
         for number in rest:
             # A new sampler for every number, because the state of a random generator would not survive a crash.
             sampler = optuna.samplers.TPESampler(seed=self._seed(number), constant_liar=True)
-            asked.append({**self._spec.fixed, **self._decoded(self._memory.ask(number, sampler))})
-        return asked
+            asked.append(self._memory.ask(first_number, asked, sampler))
+        return [{**self._spec.fixed, **self._decoded(sampled)} for sampled in asked[len(starts) :]]
 
     def _grid_points(self) -> list[Params]:
         """Every point of the grid once, except those of ``start_with``; shuffled, as the budget may end first."""
@@ -161,86 +177,119 @@ def _values(axis: _Axis) -> Iterable[Scalar]:
 
 
 class _Memory:
-    """Optuna's in-memory study, kept in step with the history. It starts over when the history no longer continues it.
+    """What the sampler may know of earlier trials, and the choice of what it is shown.
 
-    A trial is reported to Optuna once it has ended. A trial that did not fit, or that diverged (it completed or was
-    pruned with a value that is NaN or infinite), is reported as pruned before its first report. TPE ranks it behind all
+    A trial is shown with its result once it has ended. A trial that did not fit, or that diverged (it completed or was
+    pruned with a value that is NaN or infinite), is shown as pruned before its first report. TPE ranks it behind all
     that worked, and so avoids it without an invented value. Where the objective favours models that do not fit, half of
     the later candidates then fit; if such trials were ignored, almost none would. A failure or a cancellation says
     nothing about the parameters, and is ignored.
+
+    After ``MOST_SHOWN`` trials only every second one is shown, after twice as many every fourth, and so on; the best
+    ones and the newest live ones are always shown. What is shown depends on the history alone, not on its order.
     """
 
     def __init__(
         self, distributions: Mapping[str, BaseDistribution], direction: Literal["maximize", "minimize"]
     ) -> None:
         self._distributions, self._direction = dict(distributions), direction
-        self._begin()
+        self._pasts: dict[int, tuple[Past, dict[str, Any]]] = {}  # with encoded parameters
+        self._live: set[int] = set()
+        self._ranked: list[tuple[tuple[float, ...], int]] = []  # keys of trials that have ended, the best first
+        self._frozen: dict[int, FrozenTrial] = {}  # Optuna's view of those that were shown before
 
-    def _begin(self) -> None:
-        self._storage = optuna.storages.InMemoryStorage()
-        self._study = optuna.create_study(storage=self._storage, direction=self._direction)
-        self._running: dict[int, tuple[int, dict[str, Any]]] = {}  # our number → Optuna's id and parameters
-        self._over: dict[int, TrialState] = {}  # our number → the state in which it ended
-        self._last = -1
+    def learn(self, past: Past, params: dict[str, Any]) -> None:
+        """Remember one trial as it is now; ``params`` are its encoded parameters."""
+        number = past.number
+        if number in self._pasts:
+            self._forget(number)
+        self._pasts[number] = (past, params)
+        if past.state in LIVE_TRIALS:
+            self._live.add(number)
+        elif (key := self._key(past)) is not None:
+            insort(self._ranked, (key, number))
 
-    def follow(self, history: Iterable[Past], encoded: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
-        """Update the study to ``history``. The result is the same as after reading the whole history at once."""
-        pasts = sorted(history, key=lambda past: past.number)
-        if not self._continues(pasts, encoded):
-            self._begin()
-        for past in pasts:
-            if past.number > self._last:
-                self.add_running(past.number, encoded(past.params))
-            if past.number in self._running and past.state not in LIVE_TRIALS:
-                self._finish(past)
+    def ask(
+        self, first_number: int, asked: Sequence[dict[str, Any]], sampler: optuna.samplers.BaseSampler
+    ) -> dict[str, Any]:
+        """The encoded parameters that the sampler proposes, from the trials before ``first_number`` and from ``asked``:
+        encoded parameters of the trials from there on, which count as running."""
+        shown = [self._shown(number) for number in sorted(self._chosen(first_number))]
+        shown += [self._running(number, params) for number, params in enumerate(asked, first_number)]
+        study = optuna.create_study(storage=_Shown(shown), direction=self._direction, sampler=sampler)
+        return study.ask(self._distributions).params
 
-    def _continues(self, pasts: Sequence[Past], encoded: Callable[[Mapping[str, Any]], dict[str, Any]]) -> bool:
-        """Whether the study holds exactly the first trials of this history.
+    def _forget(self, number: int) -> None:
+        past, _ = self._pasts.pop(number)
+        self._live.discard(number)
+        self._frozen.pop(number, None)
+        if past.state not in LIVE_TRIALS and (key := self._key(past)) is not None:
+            del self._ranked[bisect_left(self._ranked, (key, number))]
 
-        It does not when a proposal was never stored, when a trial has other parameters, or when one that fitted nowhere
-        was planned again on a larger cluster.
-        """
-        known = [past for past in pasts if past.number <= self._last]
-        return {past.number for past in known} == self._over.keys() | self._running.keys() and all(
-            self._running[past.number][1] == encoded(past.params)
-            if past.number in self._running
-            else self._over[past.number] is past.state
-            for past in known
+    def _chosen(self, first_number: int) -> set[int]:
+        """Numbers of the trials to show, all before ``first_number``."""
+        stride = 1
+        while first_number > stride * MOST_SHOWN:
+            stride *= 2
+        best = (number for _, number in self._ranked if number < first_number)
+        newest = heapq.nlargest(NUM_NEWEST_SHOWN, (number for number in self._live if number < first_number))
+        chosen = {*range(0, first_number, stride), *itertools.islice(best, NUM_BEST_SHOWN), *newest}
+        return {number for number in chosen if number in self._pasts}
+
+    def _shown(self, number: int) -> FrozenTrial:
+        if number not in self._frozen:
+            past, params = self._pasts[number]
+            if past.state in LIVE_TRIALS:
+                self._frozen[number] = self._running(number, params)
+            else:
+                state, value, reported = _optuna_result(past)
+                self._frozen[number] = self._trial(number, state, params, value, reported)
+        return self._frozen[number]
+
+    def _running(self, number: int, params: dict[str, Any]) -> FrozenTrial:
+        return self._trial(number, OptunaState.RUNNING, params, None, {})
+
+    def _trial(
+        self, number: int, state: OptunaState, params: dict[str, Any], value: float | None, reported: dict[int, float]
+    ) -> FrozenTrial:
+        trial = create_trial(
+            state=state, value=value, params=params, distributions=self._distributions, intermediate_values=reported
         )
+        trial.number = number + 1  # the trial that is asked for has number 0: see _Shown
+        return trial
 
-    def add_running(self, number: int, params: dict[str, Any]) -> None:
-        """Add a running trial with these encoded parameters."""
-        running = create_trial(state=OptunaState.RUNNING, params=params, distributions=self._distributions)
-        trial_id = self._storage.create_new_trial(self._study._study_id, template_trial=running)
-        self._remember(number, trial_id, params)
-
-    def ask(self, number: int, sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
-        """Let the sampler propose the encoded parameters of trial ``number``, which then counts as running."""
-        self._study.sampler = sampler
-        trial = self._study.ask(self._distributions)
-        self._remember(number, trial._trial_id, trial.params)
-        return trial.params
-
-    def _remember(self, number: int, trial_id: int, params: dict[str, Any]) -> None:
-        assert number > self._last, f"trial {number} comes after {self._last}"
-        self._running[number] = (trial_id, params)
-        self._last = number
-
-    def _finish(self, past: Past) -> None:
-        trial_id, _ = self._running.pop(past.number)
-        self._over[past.number] = past.state
+    def _key(self, past: Past) -> tuple[float, ...] | None:
+        """Sorts ended trials as TPE does, the best first; None for one that it ignores."""
         state, value, reported = _optuna_result(past)
-        for step, intermediate in reported.items():
-            self._storage.set_trial_intermediate_value(trial_id, step, intermediate)
-        self._storage.set_trial_state_values(trial_id, state, value)
+        sign = -1.0 if self._direction == "maximize" else 1.0
+        if state is OptunaState.COMPLETE and value is not None:
+            return 0.0, sign * value
+        if state is OptunaState.PRUNED and reported:
+            ((step, last),) = reported.items()
+            return 1.0, -step, sign * last
+        return (2.0,) if state is OptunaState.PRUNED else None
 
 
-def _optuna_result(past: Past) -> tuple[OptunaState, list[float] | None, dict[int, float]]:
+class _Shown(InMemoryStorage):
+    """Optuna's storage for one proposal: the only trial in it is the one that is asked for, and it lists others."""
+
+    def __init__(self, shown: Sequence[FrozenTrial]) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[OptunaState] | None = None
+    ) -> list[FrozenTrial]:
+        """The trials that the sampler may see."""
+        return [trial for trial in self._shown if states is None or trial.state in states]
+
+
+def _optuna_result(past: Past) -> tuple[OptunaState, float | None, dict[int, float]]:
     """Optuna's state, final value and intermediate values for a trial that has ended."""
     value = past.value if past.value is not None and math.isfinite(past.value) else None
     match past.state:
         case TrialState.COMPLETED if value is not None:
-            return OptunaState.COMPLETE, [value], {}
+            return OptunaState.COMPLETE, value, {}
         case TrialState.PRUNED if value is not None:
             return OptunaState.PRUNED, None, {past.step: value}
         case TrialState.COMPLETED | TrialState.PRUNED | TrialState.INFEASIBLE:

@@ -22,11 +22,15 @@ from sqlalchemy.pool import StaticPool
 
 from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.store import schema
+from scamp_service.store.recount import recount
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for the lock of another."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+
+FIRST_WITH_TALLIES = "0009"
+"""The first schema that keeps numbers about each study."""
 
 # Keys of PostgreSQL's advisory locks: two arbitrary numbers.
 _SCHEMA_LOCK, _EVENTS_LOCK = 0x5CA301, 0x5CA302
@@ -275,6 +279,8 @@ def _migrate(connection: sa.Connection, revision: str | None) -> bool:
         return False
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    if revision is not None and revision < FIRST_WITH_TALLIES:
+        recount(connection)
     return True
 
 

@@ -56,22 +56,26 @@ REFUSED_TRIALS = (
     .limit(bindparam("limit"))
 )
 PIPELINE = select(schema.comparisons.c.pipeline).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
+TRIALS_WITH_IDS = select_trials().where(_trials.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_trials.c.id)
 ALL_LIVE_TRIALS = select_trials().where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
-TRIAL_TOTALS = select(_trials.c.state, func.count()).group_by(_trials.c.state)
-TRIAL_COUNTS = TRIAL_TOTALS.where(_trials.c.study_id == bindparam("study_id"))
+_tallies, _measured = schema.tallies, schema.measured
+TALLIES = select(_tallies.c.name, _tallies.c.num).where(_tallies.c.study_id == bindparam("study_id"))
+TRIAL_TOTALS = (
+    select(_tallies.c.name, func.sum(_tallies.c.num))
+    .where(sa.or_(*(_tallies.c.name == state.value for state in TrialState)))
+    .group_by(_tallies.c.name)
+)
+_of_measured = _measured.c.study_id == bindparam("study_id")
+OUT_OF_MEMORY = select(func.sum(_measured.c.num_oom), func.max(_measured.c.least_excess_pct)).where(
+    _of_measured, _measured.c.least_excess_pct.is_not(None)
+)
 
 _is_open = one_of(_attempts.c.state, *sorted(OPEN_ATTEMPTS))
 ATTEMPT_TOTALS = select(func.count()).where(_is_open)
 ALL_OPEN_ATTEMPTS = select_attempts().where(_is_open).order_by(_attempts.c.created_at, _attempts.c.trial_id)
 TRIAL_ATTEMPTS = select_attempts().where(_attempts.c.trial_id == bindparam("trial_id")).order_by(_attempts.c.attempt)
 STUDY_ATTEMPTS = _of_study(select_attempts())
-HOLDS = _of_study(select(_attempts.c.devices, _attempts.c.created_at, _attempts.c.ended_at))
-FAMILIES = (
-    select(_trials.c.family)
-    .where(_trials.c.study_id == bindparam("study_id"), _trials.c.family != "")
-    .group_by(_trials.c.family)
-    .order_by(func.count().desc(), func.min(_trials.c.id))
-)
+HOLDS = _of_study(select(_attempts.c.devices, _attempts.c.created_at, _attempts.c.ended_at)).where(_is_open)
 _newest_of_family = (
     select(_trials.c.id)
     .where(_trials.c.family == bindparam("family"), _trials.c.attempt > 0)
@@ -99,7 +103,7 @@ _runs = (
     .order_by(_attempts.c.trial_id, _attempts.c.attempt)
 )
 FAMILY_RUNS = _runs.where(_attempts.c.trial_id.in_(_newest_of_family))
-TRIAL_RUNS = _runs.where(_attempts.c.trial_id == bindparam("trial_id"))
+TRIAL_RUNS = _runs.where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
 _measured_trials = (
     select(_trials.c.id)
     .where(_trials.c.study_id == bindparam("study_id"), _trials.c.id > bindparam("after"))
@@ -144,12 +148,25 @@ RUNGS = (
     .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
 )
 
+RUNGS_OF_TRIALS = (
+    select(_metrics.c.trial_id, _metrics.c.step, _metrics.c["values"])
+    .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
+    .where(_metrics.c.step.in_(bindparam("steps", expanding=True)))
+    .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
+)
+
 _logs_of_trial = _select(schema.logs, LogLine).where(schema.logs.c.trial_id == bindparam("trial_id"))
 _logs_of_trial = _logs_of_trial.with_only_columns(schema.logs.c.id, *_logs_of_trial.selected_columns)
 LOGS = _logs_of_trial.where(schema.logs.c.id > bindparam("after")).order_by(schema.logs.c.id).limit(bindparam("limit"))
 LAST_LOGS = _logs_of_trial.order_by(schema.logs.c.id.desc()).limit(bindparam("limit"))
 
 BLOB = select(schema.blobs.c.data).where(schema.blobs.c.sha256 == bindparam("sha256"))
+CHANGED_SINCE = (
+    select(schema.events.c.id, schema.events.c.trial_id)
+    .where(schema.events.c.id > bindparam("after"))
+    .order_by(schema.events.c.id)
+    .limit(bindparam("limit"))
+)
 LAST_EVENT = select(func.max(schema.events.c.id))
 CLUSTER = select(schema.cluster.c.state, schema.cluster.c.confirmed_at)
 _of_lease = schema.leases.c.name == bindparam("name")
@@ -179,19 +196,27 @@ def trials_page(by_state: bool) -> sa.Select[Any]:
 
 
 @cache
-def best_trial(direction: Literal["maximize", "minimize"]) -> sa.Select[Any]:
-    """The best trial of a study: see ``Reads.best_trial``."""
+def errors(name: str) -> tuple[sa.Select[Any], sa.Select[Any], sa.Select[Any]]:
+    """The number of known errors of a study in one column of ``measured``, two from ``offset`` on, and the largest."""
+    column = _measured.c[name]
+    number = select(func.count(column)).where(_of_measured, column.is_not(None))
+    ordered = select(column).where(_of_measured, column.is_not(None))
+    middle = ordered.order_by(column).limit(2).offset(bindparam("offset"))
+    return number, middle, ordered.order_by(column.desc()).limit(1)
+
+
+@cache
+def best_trial(direction: Literal["maximize", "minimize"], is_completed: bool) -> sa.Select[Any]:
+    """The best completed trial of a study, or the best that still runs: see ``Reads.best_trial``."""
     value = _trials.c.value
-    counted = (TrialState.COMPLETED, TrialState.RUNNING, TrialState.PAUSED)
+    # The state is part of the text, not a parameter: otherwise no database uses the index of completed trials.
+    completed = _trials.c.state == sa.literal_column(f"'{TrialState.COMPLETED.value}'")
+    live = one_of(_trials.c.state, TrialState.RUNNING, TrialState.PAUSED)
     return (
         select_trials()
-        .where(_trials.c.study_id == bindparam("study_id"), one_of(_trials.c.state, *counted))
+        .where(_trials.c.study_id == bindparam("study_id"), completed if is_completed else live)
         .where(value <= float("inf"))  # excludes NaN, which sorts above infinity: see schema.Real
-        .order_by(
-            sa.case((_trials.c.state == TrialState.COMPLETED, 0), else_=1),
-            value.desc() if direction == "maximize" else value,
-            _trials.c.number,
-        )
+        .order_by(value.desc() if direction == "maximize" else value, _trials.c.number)
         .limit(1)
     )
 

@@ -5,7 +5,7 @@ Lists come in pages by ascending id: pass the last id of a page as ``after``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, cast
 
 import sqlalchemy as sa
@@ -18,6 +18,7 @@ from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Re
 from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.rows import attempt_of, trial_of
+from scamp_service.store.tallies import DEVICE_SECONDS, Counted, Spread, device_seconds
 
 _ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY}
 
@@ -48,11 +49,33 @@ class Reads:
 
     def trial_counts(self, study_id: int) -> dict[TrialState, int]:
         """Number of trials by state; absent states are left out."""
-        return dict(self._rows(sql.TRIAL_COUNTS, study_id=study_id))
+        tallies = self.tallies(study_id)
+        return {state: int(tallies[state]) for state in TrialState if tallies.get(state)}
+
+    def tallies(self, study_id: int) -> dict[str, float]:
+        """The numbers that are kept about the study's trials: see ``tallies.Counted``. Zeros may be left out."""
+        return dict(self._rows(sql.TALLIES, study_id=study_id))
+
+    def counted(self, study_id: int) -> Counted:
+        """The numbers that are kept about the study, and what its trials measured."""
+        ((num_oom, excess),) = self._rows(sql.OUT_OF_MEMORY, study_id=study_id)
+        tallies = {name: num for name, num in self.tallies(study_id).items() if num}
+        peaks, steps = self._spread("peak_error_pct", study_id), self._spread("step_error_pct", study_id)
+        return Counted(tallies, peaks, steps, int(num_oom or 0), excess)
+
+    def _spread(self, name: str, study_id: int) -> Spread:
+        number, middle, largest = sql.errors(name)
+        num = self._rows(number, study_id=study_id)[0][0]
+        if not num:
+            return Spread()
+        found = [row[0] for row in self._rows(middle, study_id=study_id, offset=(num - 1) // 2)]
+        at_middle = found[0] if num % 2 else sum(found) / 2
+        return Spread(at_middle, self._rows(largest, study_id=study_id)[0][0])
 
     def study_totals(self) -> Totals:
         """Counts over all studies."""
-        studies, trials = dict(self._rows(sql.STUDY_TOTALS)), dict(self._rows(sql.TRIAL_TOTALS))
+        studies = dict(self._rows(sql.STUDY_TOTALS))
+        trials = {TrialState(name): int(num) for name, num in self._rows(sql.TRIAL_TOTALS) if num}
         return Totals(studies, trials, open_attempts=self._rows(sql.ATTEMPT_TOTALS)[0][0])
 
     # --- trials ------------------------------------------------------------------------------------------------
@@ -91,13 +114,19 @@ class Reads:
         """The first INFEASIBLE trials of a study for which the devices of ``offer`` do not suffice, by id."""
         return [trial_of(row) for row in self._rows(sql.REFUSED_TRIALS, study_id=study_id, offer=offer, limit=limit)]
 
+    def trials_with_ids(self, trial_ids: Sequence[int]) -> list[Trial]:
+        """The trials with these ids that exist, by id."""
+        return [trial_of(row) for row in self._by_ids(sql.TRIALS_WITH_IDS, trial_ids)]
+
     def best_trial(self, study_id: int, direction: Literal["maximize", "minimize"]) -> Trial | None:
         """The best COMPLETED trial, or else the best that still runs; None if neither exists.
 
         The lower number wins a tie, and NaN never wins.
         """
-        rows = self._rows(sql.best_trial(direction), study_id=study_id)
-        return trial_of(rows[0]) if rows else None
+        for is_completed in (True, False):
+            if rows := self._rows(sql.best_trial(direction, is_completed), study_id=study_id):
+                return trial_of(rows[0])
+        return None
 
     def options(self, trial_id: int) -> list[Json]:
         """The plans that were compared when the trial was sized last, in that order; empty before that."""
@@ -129,18 +158,16 @@ class Reads:
 
     def checkpoints(self, trial_ids: Sequence[int]) -> dict[int, int]:
         """Step of the last committed checkpoint by trial id, for trials that have one."""
-        found: dict[int, int] = {}
-        for start in range(0, len(trial_ids), 1000):  # PostgreSQL takes 65,535 parameters, SQLite 32,766
-            some = list(trial_ids[start : start + 1000])
-            found.update((trial, step) for trial, step in self._rows(sql.CHECKPOINTS, trial_ids=some))
-        return found
+        return dict(self._by_ids(sql.CHECKPOINTS, trial_ids))
 
     def device_seconds(self, study_id: int, *, now: float) -> float:
         """Seconds × devices that the study's attempts have held; open attempts count up to ``now``."""
-        total = 0.0
-        for devices, began, ended in self._rows(sql.HOLDS, study_id=study_id):
-            total += len(devices) * ((now if ended is None else ended) - began)
-        return total
+        held = self.tallies(study_id).get(DEVICE_SECONDS, 0.0)
+        return held + sum(device_seconds(attempt, now) for attempt in self.open_holds(study_id))
+
+    def open_holds(self, study_id: int) -> Sequence[Any]:
+        """``devices``, ``created_at`` and ``ended_at`` of the study's attempts that have not ended."""
+        return self._rows(sql.HOLDS, study_id=study_id)
 
     def family_runs(self, family: str, num_trials: int) -> list[Run]:
         """Attempts of a family that say something about its memory or its speed, by trial and attempt.
@@ -150,13 +177,16 @@ class Reads:
         rows = self._rows(sql.FAMILY_RUNS, family=family, num_trials=num_trials)
         return [_run(row) for row in rows]
 
-    def trial_runs(self, trial_id: int) -> list[Run]:
-        """Attempts of a trial that say something about its memory, by attempt."""
-        return [_run(row) for row in self._rows(sql.TRIAL_RUNS, trial_id=trial_id)]
+    def trial_runs(self, trial_ids: Sequence[int]) -> dict[int, list[Run]]:
+        """For each of these trials, the attempts that say something about its memory, by attempt."""
+        found: dict[int, list[Run]] = {trial_id: [] for trial_id in trial_ids}
+        for row in self._by_ids(sql.TRIAL_RUNS, trial_ids):
+            found[row[0]].append(_run(row))
+        return found
 
     def families(self, study_id: int) -> list[str]:
         """Families of the study's trials that have been planned; the family with the most trials first."""
-        return [row[0] for row in self._rows(sql.FAMILIES, study_id=study_id)]
+        return Counted(self.tallies(study_id)).families
 
     def measured_attempts(self, study_id: int, *, after: int = 0, num_trials: int = 1000) -> list[tuple[int, Attempt]]:
         """(trial number, attempt) for attempts that measured a peak or ran out of memory, by trial and attempt.
@@ -172,10 +202,19 @@ class Reads:
         """Evaluations at steps > ``after``, by step; if several attempts reported a step, the newest attempt's row."""
         return [Metric(*row) for row in self._rows(sql.CURVE, trial_id=trial_id, after=after, limit=limit)]
 
-    def rungs(self, study_id: int, objective: str, steps: Sequence[int]) -> dict[int, dict[int, float]]:
-        """Step → trial id → objective at that step, for every trial of the study that reported it there."""
+    def rungs(
+        self, study_id: int, objective: str, steps: Sequence[int], trial_ids: Collection[int] | None = None
+    ) -> dict[int, dict[int, float]]:
+        """Step → trial id → objective at that step, for every trial of the study that reported it there.
+
+        ``trial_ids`` are trials of the study, if only these matter.
+        """
         found: dict[int, dict[int, float]] = {step: {} for step in steps}
-        for trial_id, step, values in self._rows(sql.RUNGS, study_id=study_id, steps=list(steps)):
+        if trial_ids is None:
+            rows = self._rows(sql.RUNGS, study_id=study_id, steps=list(steps))
+        else:
+            rows = self._by_ids(sql.RUNGS_OF_TRIALS, sorted(trial_ids), steps=list(steps))
+        for trial_id, step, values in rows:
             if objective in values:
                 found[step][trial_id] = values[objective]  # attempts ascend: the newest comes last
         return found
@@ -202,6 +241,10 @@ class Reads:
         given = {} if study_id is None else {"study_id": study_id}
         return [Event(*row) for row in self._rows(sql.events(bool(given)), after=after, limit=limit, **given)]
 
+    def changed_since(self, event_id: int, *, limit: int = 1000) -> list[tuple[int, int | None]]:
+        """(event id, trial id) of the events after ``event_id``; None for an event that names no trial."""
+        return [(row[0], row[1]) for row in self._rows(sql.CHANGED_SINCE, after=event_id, limit=limit)]
+
     def last_event_id(self) -> int:
         """Id of the newest event; 0 while there is none."""
         return cast(int, self._rows(sql.LAST_EVENT)[0][0] or 0)
@@ -226,6 +269,13 @@ class Reads:
         """
         rows = self._rows(sql.LEASE_RENEWED_AT, name=name)
         return max(0.0, now - rows[0][0]) if rows else None
+
+    def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **given: Any) -> Sequence[Any]:
+        """Rows of a statement with the parameter ``trial_ids``, a part of them at a time."""
+        rows: list[Any] = []
+        for start in range(0, len(trial_ids), 1000):  # PostgreSQL takes 65,535 parameters, SQLite 32,766
+            rows += self._rows(statement, trial_ids=list(trial_ids[start : start + 1000]), **given)
+        return rows
 
     def _rows(self, statement: sa.Select[Any], **given: Any) -> Sequence[Any]:
         with self._database.read() as connection:

@@ -20,7 +20,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0008"
+REVISION = "0009"
 """The newest migration, which creates the tables below. ``alembic_version`` holds it in an up-to-date database."""
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
@@ -173,6 +173,7 @@ studies = Table(
     Column("body_sha256", sa.String(64), nullable=False),
 )
 
+_is_completed = sa.text("state = 'COMPLETED'")
 trials = Table(
     "trials",
     metadata,
@@ -212,6 +213,36 @@ trials = Table(
     Index("ix_trials_offer", "study_id", "state", "offer", "attempt", "finished_at"),
     Index("ix_trials_state", "state"),
     Index("ix_trials_family", "family", "id"),
+    Index(
+        "ix_trials_best",
+        "study_id",
+        "value",
+        "number",
+        sqlite_where=_is_completed,
+        postgresql_where=_is_completed,
+    ),
+)
+
+tallies = Table(
+    "tallies",
+    metadata,
+    Column("study_id", Key, ForeignKey("studies.id"), primary_key=True, autoincrement=False),
+    Column("name", sa.String(40), primary_key=True),
+    Column("num", Real, nullable=False),
+)
+
+measured = Table(
+    "measured",
+    metadata,
+    Column("trial_id", Key, ForeignKey("trials.id"), primary_key=True, autoincrement=False),
+    Column("study_id", Key, ForeignKey("studies.id"), nullable=False),
+    Column("peak_error_pct", Real),
+    Column("step_error_pct", Real),
+    Column("num_oom", sa.Integer, nullable=False),
+    Column("least_excess_pct", Real),
+    Index("ix_measured_peak_error_pct", "study_id", "peak_error_pct"),
+    Index("ix_measured_step_error_pct", "study_id", "step_error_pct"),
+    Index("ix_measured_least_excess_pct", "study_id", "least_excess_pct"),
 )
 
 comparisons = Table(

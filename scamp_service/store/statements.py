@@ -41,8 +41,27 @@ _of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == b
 _by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
 _reporting = sa.and_(_by_token, one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING))
 
-_trial_event = (_T.c.study_id, _T.c.number, _T.c.state, _T.c.attempt, _T.c.step, _T.c.value, _T.c.reason)
-_attempt_event = (_A.c.state, _A.c.devices, _A.c.mib_per_rank, _A.c.outcome, _A.c.detail)
+_counts = (_T.c.state, _T.c.attempt, _T.c.num_oom, _T.c.extra_bytes, _T.c.family)  # see tallies.Counts
+_trial_event = (_T.c.study_id, _T.c.number, *_counts, _T.c.step, _T.c.value, _T.c.reason)
+_attempt_event = (
+    _A.c.state,
+    _A.c.devices,
+    _A.c.mib_per_rank,
+    _A.c.outcome,
+    _A.c.detail,
+    _A.c.created_at,
+    _A.c.ended_at,
+)
+
+COUNTS = select(*_counts).where(_T.c.id == bindparam("id")).with_for_update()
+"""What a trial counts in, before a move. On PostgreSQL nobody else can change the trial before the move is made."""
+STUDY_OF_TRIAL = select(_T.c.study_id).where(_T.c.id == bindparam("id"))
+LAST_PLAN = select(_A.c.plan).where(_A.c.trial_id == bindparam("trial_id"), _A.c.attempt == bindparam("attempt"))
+OPEN_ON_STUDY = (
+    select(_A.c.devices)
+    .join(_T, _T.c.id == _A.c.trial_id)
+    .where(_T.c.study_id == bindparam("study_id"), one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)))
+)
 
 HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))
 BY_KEY = select(schema.studies.c.id, schema.studies.c.body_sha256).where(
@@ -144,6 +163,16 @@ def insert_new(is_sqlite: bool, table: sa.Table, unique: tuple[str, ...], return
     """INSERT that skips a row whose ``unique`` columns exist already; ``returns`` names a column of the new row."""
     statement = _insert(is_sqlite, table).on_conflict_do_nothing(index_elements=unique)
     return statement.returning(table.c[returns]) if returns else statement
+
+
+@cache
+def tally(is_sqlite: bool, is_largest: bool) -> Any:
+    """INSERT of a tally that adds to the one that exists, or with ``is_largest`` keeps the larger of both."""
+    table, statement = schema.tallies, _insert(is_sqlite, schema.tallies)
+    given = statement.excluded.num
+    larger = sa.case((table.c.num < given, given), else_=table.c.num)
+    num = larger if is_largest else table.c.num + given
+    return statement.on_conflict_do_update(index_elements=["study_id", "name"], set_={"num": num})
 
 
 @cache

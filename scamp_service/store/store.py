@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -37,7 +37,16 @@ from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
 from scamp_service.store.reads import Reads
-from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, sized_columns
+from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, attempt_of, sized_columns
+from scamp_service.store.tallies import (
+    COLOCATED,
+    DEVICE_SECONDS,
+    RANKS,
+    device_seconds,
+    difference,
+    measure,
+    trial_tallies,
+)
 
 MAX_BLOB_BYTES = 64 * 2**20
 
@@ -134,6 +143,7 @@ class Store(Reads):
                 if trial_id is not None:
                     new.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET})
             if new:
+                self._tally(connection, study_id, {TrialState.WAITING.value: float(len(new))})
                 self._emit_all(connection, "trial", new, now, study_id)
         return len(new)
 
@@ -164,11 +174,13 @@ class Store(Reads):
                 changes["finished_at"] = None if to in LIVE_TRIALS else now
         given = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
         with self._write() as connection:
+            before = connection.execute(sql.COUNTS, {"id": trial_id}).first()
             moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
             if moved:
                 if sized:
                     row = {"trial_id": trial_id, "options": sized.options, "pipeline": sized.pipeline}
                     connection.execute(self._replace(schema.comparisons, "trial_id"), row)
+                self._tally_move(connection, before, moved)
                 self._emit_trial(connection, trial_id, moved, now)
         return moved is not None
 
@@ -183,9 +195,12 @@ class Store(Reads):
         trial_id, now, row = attempt.trial_id, attempt.created_at, attempt_columns(attempt)
         begin = {"_id": trial_id, "_attempt": attempt.attempt, "_before": attempt.attempt - 1, "_now": now}
         with self._write() as connection:
+            before = connection.execute(sql.COUNTS, {"id": trial_id}).first()
             begun = connection.execute(sql.BEGIN_TRIAL, {**begin, "_reason": attempt.placement_reason}).first()
             if begun:
                 connection.execute(sql.INSERT_ATTEMPT, row)
+                self._tally_move(connection, before, begun)
+                self._tally_gang(connection, begun.study_id, attempt)
                 self._emit_trial(connection, trial_id, begun, now)
                 data = _picked(row, "attempt", "state", "devices", "mib_per_rank", "outcome", "detail")
                 self._emit(connection, "attempt", {"trial": trial_id, **data}, now, begun.study_id, trial_id)
@@ -216,6 +231,11 @@ class Store(Reads):
         with self._write() as connection:
             moved = connection.execute(sql.move_attempt(legal, tuple(sorted(changes))), given).first()
             if moved:
+                if moved.outcome is Outcome.OUT_OF_MEMORY:
+                    self._measure(connection, trial_id)
+                if to not in OPEN_ATTEMPTS:
+                    study_id = connection.execute(sql.STUDY_OF_TRIAL, {"id": trial_id}).scalar_one()
+                    self._tally(connection, study_id, {DEVICE_SECONDS: device_seconds(moved, now)})
                 self._emit_attempt(connection, trial_id, attempt, moved, now)
         return moved is not None
 
@@ -276,6 +296,8 @@ class Store(Reads):
                 connection.execute(sql.UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
             elif measured_bytes or is_timed:
                 connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, **measured})
+            if measured_bytes or is_timed:
+                self._measure(connection, trial_id)
             is_new = bool(metrics) and self._insert_metrics(connection, metrics)
             if logs:
                 self._insert_logs(connection, logs)
@@ -296,6 +318,8 @@ class Store(Reads):
         with self._write() as connection:
             first = connection.execute(sql.END, {**given, "_outcome": outcome, "_detail": detail}).first()
             if first:
+                if outcome is Outcome.OUT_OF_MEMORY:
+                    self._measure(connection, trial_id)
                 self._emit_attempt(connection, trial_id, attempt, first, now)
                 return True
             known = connection.execute(sql.KNOWN_OUTCOME, given).first()
@@ -390,6 +414,35 @@ class Store(Reads):
         insert = self._insert_new(schema.logs, "trial_id", "attempt", "rank", "seq")
         connection.execute(insert, [_fields_of(row) for row in rows])
 
+    def _tally(
+        self, connection: sa.Connection, study_id: int, changes: Mapping[str, float], is_largest: bool = False
+    ) -> None:
+        """Add to the tallies of a study, or raise them (``is_largest``). Only events may be written after that."""
+        if changes:
+            self._database.order_commits(connection)  # otherwise two transactions could wait for each other's tallies
+            rows = [{"study_id": study_id, "name": name, "num": changes[name]} for name in sorted(changes)]
+            connection.execute(sql.tally(self._database.sqlite, is_largest), rows)
+
+    def _tally_move(self, connection: sa.Connection, before: Any, moved: Any) -> None:
+        self._tally(connection, moved.study_id, difference(trial_tallies(before), trial_tallies(moved)))
+
+    def _tally_gang(self, connection: sa.Connection, study_id: int, attempt: Attempt) -> None:
+        """Count the ranks of a new attempt instead of the last one's, and the gangs that now share its devices."""
+        given = {"trial_id": attempt.trial_id, "attempt": attempt.attempt - 1}
+        last = connection.execute(sql.LAST_PLAN, given).scalar()
+        before = {f"{RANKS}{last.world_size}": 1} if last else {}
+        self._tally(connection, study_id, difference(before, {f"{RANKS}{attempt.plan.world_size}": 1}))
+        open_gangs = connection.execute(sql.OPEN_ON_STUDY, {"study_id": study_id}).scalars().all()
+        most = max((sum(device in gang for gang in open_gangs) for device in attempt.devices), default=0)
+        self._tally(connection, study_id, {COLOCATED: float(most)}, is_largest=True)
+
+    def _measure(self, connection: sa.Connection, trial_id: int) -> None:
+        """Keep what the attempts of a trial measured, after one of them has changed."""
+        rows = connection.execute(queries.TRIAL_ATTEMPTS, {"trial_id": trial_id}).all()
+        study_id = connection.execute(sql.STUDY_OF_TRIAL, {"id": trial_id}).scalar_one()
+        row = {"trial_id": trial_id, "study_id": study_id, **asdict(measure(map(attempt_of, rows)))}
+        connection.execute(self._replace(schema.measured, "trial_id"), row)
+
     def _insert_new(self, table: sa.Table, *unique: str, returns: str = "") -> Any:
         return sql.insert_new(self._database.sqlite, table, unique, returns)
 
@@ -401,7 +454,8 @@ class Store(Reads):
         self._emit(connection, "trial", data, now, moved.study_id, trial_id)
 
     def _emit_attempt(self, connection: sa.Connection, trial_id: int, attempt: int, moved: Any, now: float) -> None:
-        data = {"trial": trial_id, "attempt": attempt, **moved._mapping}
+        known = _picked(moved._mapping, "state", "devices", "mib_per_rank", "outcome", "detail")
+        data = {"trial": trial_id, "attempt": attempt, **known}
         self._emit(connection, "attempt", data, now, None, trial_id)
 
     def _emit(

@@ -13,7 +13,7 @@ from estimators.model import MIB
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Json
 from scamp_service.store.store import Store
-from scamp_service.store.summary import prediction_errors_pct
+from scamp_service.store.tallies import prediction_errors_pct
 from tests.simulation import Faults, Simulation, no_faults
 
 NO_FAULTS = no_faults()

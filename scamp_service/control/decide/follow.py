@@ -132,8 +132,8 @@ def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
     for rung in study.rungs:
         if not trial.judged_step < rung <= trial.step:
             continue
-        peers = s.rungs.get(study.id, {}).get(rung, {})
-        if trial.id not in peers:
+        peers = s.rungs.get(study.id, {}).get(rung)
+        if peers is None or trial.id not in peers:
             continue
         verdict = judge(peers, trial.id, rung, maximize=study.maximize, reduction_factor=study.reduction_factor)
         if verdict.stop:

@@ -8,7 +8,7 @@ from estimators.learning import Learned
 from estimators.model import MIB
 from placement.model import Cluster, Gang, Placement, Queued
 from placement.packing.ledger import Ledger
-from placement.packing.packer import pack, passed_over
+from placement.packing.packer import PASSES_BEFORE_RESERVATION, pack, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
 from scamp_service.control.decide.faults import LONGEST_WAIT_SECONDS
 from scamp_service.control.decide.orders import order_for
@@ -41,17 +41,19 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     if not queued or not s.cluster.devices:
         return
     fair = _fair_order(s, queued)
-    by_gang = {_gang(trial).id: trial for trial in fair}
     queue = [Queued(_gang(trial), trial.passed_over, arrival=trial.id) for trial in fair]
+    by_gang = {queued.gang.id: trial for queued, trial in zip(queue, fair, strict=True)}
     offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(offered, s.attempts, s.max_gangs_per_device)
     placements, waits = pack(queue, ledger)
     for placement in placements:
         ledger.place(placement.gang, placement.devices)  # asserts that nothing is over-subscribed
         yield _begin(s, by_gang[placement.gang.id], placement)
+    # No decision depends on more passes than these, and each new number is a write for every trial that waits.
+    most = PASSES_BEFORE_RESERVATION
     counts = passed_over(queue, {placement.gang.id for placement in placements})
     for wait in waits:
-        yield from _still_waiting(by_gang[wait.gang.id], wait.reason, counts[wait.gang.id])
+        yield from _still_waiting(by_gang[wait.gang.id], wait.reason, min(most, counts[wait.gang.id]))
 
 
 def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:

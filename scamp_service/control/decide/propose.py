@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from scamp_service.control.decide.effects import Effect, Propose
@@ -13,11 +14,11 @@ def propose(s: Snapshot) -> Iterator[Effect]:
     """Keep as many candidates pending as there are devices, but at least four. More would be worse: the later the
     sampler proposes, the more results it knows.
     """
+    pending = Counter(t.study_id for t in s.trials if t.state in (TrialState.WAITING, TrialState.QUEUED))
     for study in s.studies.values():
         if not study.wants_trials:
             continue
-        pending = sum(t.study_id == study.id and t.state in (TrialState.WAITING, TrialState.QUEUED) for t in s.trials)
-        room = max(4, len(s.cluster.devices)) - pending
+        room = max(4, len(s.cluster.devices)) - pending[study.id]
         count = min(room, study.max_trials - study.num_trials)
         if count > 0:
             yield Propose(study.id, study.num_trials, count)

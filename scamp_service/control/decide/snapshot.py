@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from estimators.model import Candidate, Layout
 from placement.model import Cluster
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
+from scamp_service.control.stopping import Rung
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
 
@@ -53,8 +55,8 @@ class StudyRules:
         return Candidate(self.workload, self.code, trial.params)
 
     def family(self, trial: Trial) -> str:
-        """The family of ``trial``: trials of one family learn from each other's memory."""
-        return family(self.candidate(trial), self.searched)
+        """The family of ``trial``: trials of one family learn from each other's memory. It is stored with the plan."""
+        return trial.family or family(self.candidate(trial), self.searched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Snapshot:
     silent: frozenset[str] = frozenset()  # devices on which a process does not answer
     closed: frozenset[str] = frozenset()  # devices on which no gang may be placed now
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
-    rungs: Mapping[int, Mapping[int, Mapping[int, float]]] = field(default_factory=dict)  # study → step → trial → value
+    rungs: Mapping[int, Mapping[int, Rung]] = field(default_factory=dict)  # study → step → values of its trials
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
     failures: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # waiting trial → its own runs
@@ -90,9 +92,9 @@ class Snapshot:
     def num_competing(self) -> int:
         """Candidates that may run at the same time: those of each running study that have not ended or been proposed
         yet, as far as it allows so many at once."""
-        total = 0
+        total, of_study = 0, Counter(trial.study_id for trial in self.trials)
         for study in self.studies.values():
-            live = sum(trial.study_id == study.id for trial in self.trials)
+            live = of_study[study.id]
             yet = study.max_trials - study.num_trials if study.wants_trials else 0
             total += min(live + yet, study.max_concurrent or live + yet)
         return total

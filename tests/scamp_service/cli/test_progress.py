@@ -13,7 +13,8 @@ from scamp_service.cli.progress import closing_line, leaderboard, live_view
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.store.fields import trial_fields
 from scamp_service.store.store import Store
-from scamp_service.store.summary import prediction_errors_pct, study_summary
+from scamp_service.store.summary import study_summary
+from scamp_service.store.tallies import prediction_errors_pct
 from tests.conftest import Scamp
 from tests.serving import SECRET, SPEC, free_port, full_spec, served, settings_in
 from tests.values import new_attempt, sized, trial

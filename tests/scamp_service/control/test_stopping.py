@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scamp_service.control.stopping import Verdict, judge, rungs
+from scamp_service.control.stopping import Rung, Verdict, judge, rungs
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 
@@ -30,7 +30,7 @@ def study(steps: int, every: int | None = None, **stopping: Any) -> StudySpec:
 
 def verdict(values: list[float], *, eta: int = 3, maximize: bool = True) -> Verdict:
     """Of the last of ``values`` to arrive."""
-    peers = dict(enumerate(values))
+    peers = Rung(dict(enumerate(values)))
     return judge(peers, len(values) - 1, 30, maximize=maximize, reduction_factor=eta)
 
 
@@ -112,7 +112,7 @@ def test_the_verdict_follows_from_the_values_and_not_from_the_order_of_arrival(
     last = len(values) - 1
     items = list(enumerate(values))
     random.Random(seed).shuffle(items)
-    shuffled = judge(dict(items), last, 30, maximize=maximize, reduction_factor=eta)
+    shuffled = judge(Rung(dict(items)), last, 30, maximize=maximize, reduction_factor=eta)
     assert shuffled == verdict(values, eta=eta, maximize=maximize)
     finite = [value for value in values if math.isfinite(value)]
     best = (max if maximize else min)(finite, default=None)
@@ -123,5 +123,20 @@ def test_the_verdict_follows_from_the_values_and_not_from_the_order_of_arrival(
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=60, unique=True), st.integers(2, 4))
 def test_of_distinct_values_one_in_reduction_factor_goes_on(values: list[float], eta: int) -> None:
     peers = dict(enumerate(values))
-    kept = sum(not judge(peers, trial, 30, maximize=True, reduction_factor=eta).stop for trial in peers)
+    kept = sum(not judge(Rung(peers), trial, 30, maximize=True, reduction_factor=eta).stop for trial in peers)
     assert kept == (len(values) if len(values) < eta else math.ceil(len(values) / eta))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats())), st.floats(allow_nan=False), st.booleans())
+def test_a_rung_knows_how_many_are_better_whatever_was_reported_before(
+    reports: list[tuple[int, float]], value: float, maximize: bool
+) -> None:
+    rung = Rung()
+    for trial, reported in reports:
+        rung.report(trial, reported)
+    last = dict(reports)
+    finite = [other for other in last.values() if math.isfinite(other)]
+    assert len(rung) == len(last)
+    assert rung.num_better(value, maximize=maximize) == sum(
+        other > value if maximize else other < value for other in finite
+    )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import optuna
 import pytest
 from optuna.trial import TrialState as OptunaState
 
 from scamp_service.lifecycle import TrialState
-from scamp_service.search.proposals import Params, Past, Search, _optuna_result
+from scamp_service.search import proposals
+from scamp_service.search.proposals import Params, Search, _optuna_result
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 
@@ -268,19 +270,62 @@ def test_a_space_with_one_value_is_still_a_space() -> None:
         assert trials[0].params == {"a": 2, "b": 0.5, "c": "only"}
 
 
-def test_proposing_after_a_thousand_trials_takes_well_under_a_second() -> None:
-    spec = study()
-    few = Search(study(sampler="random")).propose([], 0, 50)
-    trials: list[Past] = [
-        mixed(Trial(number, {**few[number % 50], "depth": 1 + number % 12})) for number in range(1000)
-    ]
-    search = Search(spec)
-    search.propose(trials, 1000, 1)  # reads the history once
-    began = time.perf_counter()
-    search.propose(trials, 1000, 1)  # and again, as its proposal was not stored
-    rebuilt = time.perf_counter() - began
-    trials.append(Trial(1000, search.propose(trials, 1000, 1)[0]))
-    began = time.perf_counter()
-    trials.append(Trial(1001, search.propose(trials, 1001, 1)[0]))
-    grown = time.perf_counter() - began
-    assert rebuilt < 2.0 and grown < 0.5, f"{rebuilt:.3f} s rebuilt, {grown:.3f} s grown"
+def course(num_trials: int, seed: int) -> Iterator[Trial]:
+    """Trials of a study as they are created and end, each as often as it changes, many at once and out of order."""
+    random_params = Search(study(sampler="random")).propose([], 0, num_trials)
+    source, live_trials = random.Random(seed), list[Trial]()
+    for number, params in enumerate(random_params):
+        live_trials.append(Trial(number, params, S.QUEUED))
+        yield live_trials[-1]
+        while len(live_trials) > source.randrange(12):
+            yield mixed(live_trials.pop(source.randrange(len(live_trials))))
+
+
+@pytest.mark.parametrize("most", [8, 40, 1024])
+def test_a_search_that_followed_changes_proposes_what_one_that_reads_everything_does(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proposals, "MOST_SHOWN", most)
+    following, news, trials = Search(study()), list[Trial](), dict[int, Trial]()
+    for trial in course(90, seed=most):
+        news.append(trial)
+        trials[trial.number] = trial
+        if len(news) == 13:
+            begun = list(trials.values())
+            proposed = following.propose(news, len(trials), 2)
+            assert proposed == Search(study()).propose(list(reversed(begun)), len(trials), 2)
+            news.clear()
+
+
+def test_a_long_history_is_thinned_but_keeps_its_best_and_its_live_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposals, "MOST_SHOWN", 40)
+    shown: list[list[int]] = []
+
+    class Watched(optuna.samplers.TPESampler):
+        def sample_relative(self, study: Any, *args: Any) -> dict[str, Any]:
+            shown.append([trial.number - 1 for trial in study.get_trials(deepcopy=False)])
+            return super().sample_relative(study, *args)
+
+    monkeypatch.setattr(optuna.samplers, "TPESampler", Watched)
+    few = Search(study(sampler="random")).propose([], 0, 1000)
+    trials = [completed(Trial(number, params)) for number, params in enumerate(few)]
+    trials[501] = replace(trials[501], state=S.RUNNING)
+    Search(study()).propose(trials, 1000, 1)
+    best = sorted((trial for trial in trials if trial.number != 501), key=lambda trial: trial.value or 0.0)
+    assert {trial.number for trial in best[:25]} | {501} <= set(shown[0])
+    assert set(shown[0]) >= set(range(0, 1000, 32)) and len(shown[0]) <= 40 + 25 + 1
+
+
+def test_a_thinned_history_still_leads_to_better_candidates_than_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = {name: SPACE[name] for name in ("lr", "depth")}
+    monkeypatch.setattr(proposals, "MOST_SHOWN", 64)
+    thinned, chance = (live(Search(study(space, sampler)), completed, 160) for sampler in ("tpe", "random"))
+    late, at_random = (sum(distance(t.params) for t in trials[80:]) / 80 for trials in (thinned, chance))
+    assert late < 0.6 * at_random
+
+
+def test_the_first_candidates_are_no_gap_in_what_a_search_has_followed() -> None:
+    spec, trials = study(start_with=[{"depth": 3}]), live(Search(study()), completed, 20)
+    following = Search(spec)
+    following.propose(trials, 0, 1)
+    assert following.propose([], 20, 1) == Search(spec).propose(trials, 20, 1)

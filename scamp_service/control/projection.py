@@ -1,0 +1,111 @@
+"""The part of the database that the controller keeps in memory, and how it follows the changes.
+
+Reading every live trial and every value at a rung in each cycle takes longer the more trials there are. So a controller
+reads them once, and from then on only the trials that the events name: the ids of events grow in commit order, and each
+move of a trial and each of its metrics writes one. What a rank reports without an event concerns a trial with an open
+attempt; these are always read again. Nothing here is a truth of its own: a new controller begins by reading all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+
+from estimators.learning import WINDOW_TRIALS, Run
+from scamp_service.control.stopping import Rung
+from scamp_service.lifecycle import LIVE_TRIALS
+from scamp_service.model import Attempt, Trial
+from scamp_service.store.reads import Reads
+
+EVENTS_AT_ONCE = 1000
+
+
+class Projection:
+    """Live trials of all studies; and, from when they are first asked for, changed trials and rungs of a study and the
+    runs of a family. An error while it reads leaves it as it was.
+    """
+
+    def __init__(self, store: Reads) -> None:
+        self._store = store
+        self._last_event = -1  # nothing was read yet
+        self._open: frozenset[int] = frozenset()  # trials with an attempt that was open in the last cycle
+        self._live: dict[int, Trial] = {}  # by id: new trials have the largest ids
+        self._changed: dict[int, dict[int, Trial]] = {}  # study → trials that changed since they were taken
+        self._rungs: dict[int, dict[int, Rung]] = {}
+        self._unread: dict[int, set[int]] = {}  # study → trials whose values at rungs may have changed
+        self._runs: dict[str, Sequence[Run]] = {}
+
+    def follow(self, attempts: Iterable[Attempt]) -> Collection[Trial]:
+        """All live trials by id, as they are now. ``attempts`` are the open ones, read before."""
+        is_open = frozenset(attempt.trial_id for attempt in attempts)
+        if self._last_event < 0:
+            last_event = self._store.last_event_id()  # first: what changes while the rest is read is read again
+            changed = self._store.live_trials()
+        else:
+            last_event, named = self._events()
+            changed = self._store.trials_with_ids(sorted(named | is_open | self._open))
+        self._last_event, self._open = last_event, is_open
+        for trial in changed:
+            self._note(trial)
+        return self._live.values()
+
+    def changed_trials(self, study_id: int) -> Collection[Trial]:
+        """Trials of a study that changed since the last call, or before; the first call returns all of them.
+
+        It knows the changes of the last ``follow`` and of some that came later.
+        """
+        if study_id not in self._changed:
+            trials: list[Trial] = []
+            while page := self._store.trials(study_id, after=trials[-1].id if trials else 0):
+                trials += page
+            self._changed[study_id] = {}
+            return trials
+        taken, self._changed[study_id] = self._changed[study_id], {}
+        return taken.values()
+
+    def forget_study(self, study_id: int) -> None:
+        """Begin anew with a study: the next ``changed_trials`` returns all of them."""
+        self._changed.pop(study_id, None)
+
+    def forget_ended(self, live_studies: Container[int]) -> None:
+        """Drop what is known of studies that are not among ``live_studies``."""
+        for study_id in [one for one in (*self._changed, *self._rungs) if one not in live_studies]:
+            for known in (self._changed, self._rungs, self._unread):
+                known.pop(study_id, None)
+
+    def rungs(self, study_id: int, objective: str, steps: Sequence[int]) -> Mapping[int, Rung]:
+        """Step → the objectives that the study's trials have reported at that step."""
+        unread = self._unread.get(study_id)
+        found = self._store.rungs(study_id, objective, steps, trial_ids=unread) if unread != set() else {}
+        self._unread[study_id] = set()
+        known = self._rungs.setdefault(study_id, {step: Rung() for step in steps})
+        for step, values in found.items():
+            for trial_id, value in values.items():
+                known[step].report(trial_id, value)
+        return known
+
+    def family_runs(self, families: Iterable[str]) -> dict[str, Sequence[Run]]:
+        """Family → runs of its newest trials."""
+        families = sorted(families)
+        for family in families:
+            if family not in self._runs:
+                self._runs[family] = self._store.family_runs(family, WINDOW_TRIALS)
+        return {family: self._runs[family] for family in families}
+
+    def _events(self) -> tuple[int, set[int]]:
+        """Id of the newest event, and the trials that the events since the last cycle name."""
+        last, named = self._last_event, set[int]()
+        while page := self._store.changed_since(last, limit=EVENTS_AT_ONCE):
+            last = page[-1][0]
+            named |= {trial_id for _, trial_id in page if trial_id is not None}
+        return last, named
+
+    def _note(self, trial: Trial) -> None:
+        if trial.state in LIVE_TRIALS:
+            self._live[trial.id] = trial
+        else:
+            self._live.pop(trial.id, None)
+        if trial.study_id in self._changed:
+            self._changed[trial.study_id][trial.id] = trial
+        if trial.study_id in self._unread:
+            self._unread[trial.study_id].add(trial.id)
+        self._runs.pop(trial.family, None)

@@ -1,0 +1,29 @@
+"""Fills the kept numbers of studies from all their trials and attempts, after an upgrade of an older database."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import groupby
+
+import sqlalchemy as sa
+
+from scamp_service.store import queries as sql
+from scamp_service.store import schema
+from scamp_service.store.rows import attempt_of, select_trials, trial_of
+from scamp_service.store.tallies import count, measure
+
+
+def recount(connection: sa.Connection) -> None:
+    """Write the tallies and what was measured for every study. Both tables must be empty."""
+    for study_id in connection.execute(sa.select(schema.studies.c.id)).scalars().all():
+        rows = connection.execute(select_trials().where(schema.trials.c.study_id == study_id)).all()
+        attempts = [attempt_of(row) for row in connection.execute(sql.STUDY_ATTEMPTS, {"study_id": study_id}).all()]
+        counted = count(map(trial_of, rows), attempts)
+        tallies = [{"study_id": study_id, "name": name, "num": num} for name, num in counted.tallies.items()]
+        measured = [
+            {"trial_id": trial_id, "study_id": study_id, **asdict(measure(own))}
+            for trial_id, own in groupby(attempts, key=lambda attempt: attempt.trial_id)
+        ]
+        for table, values in ((schema.tallies, tallies), (schema.measured, measured)):
+            if values:
+                connection.execute(sa.insert(table), values)

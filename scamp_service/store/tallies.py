@@ -1,0 +1,225 @@
+"""The numbers that the store keeps about each study, so that nobody has to read all its trials to know them.
+
+Every transaction that changes a trial or an attempt also changes them. ``count`` computes the same numbers from all the
+rows: for databases of older versions, and to prove that the kept ones are right. Pure; ``store`` writes the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Protocol
+
+from estimators.model import Prediction
+from scamp_service.lifecycle import ENDED_WELL, Outcome, TrialState
+from scamp_service.model import Attempt, Trial
+
+DEVICE_SECONDS, COLOCATED, HEALED, SPARED = "device_seconds", "colocated", "healed", "spared"
+"""Names of tallies. Others are the states of trials, ``ranks N`` and ``family F``."""
+RANKS, FAMILY = "ranks ", "family "
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and maximum of some errors in percent, without their signs; None when there are none."""
+
+    median: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the attempts of one trial measured.
+
+    ``peak_error_pct`` and ``step_error_pct`` are errors of predictions without their sign, for the last attempt that
+    measured the peak exactly or timed steps (None: none did). ``num_oom`` attempts ran out of memory, and the worst
+    exceeded its prediction by at least ``least_excess_pct``.
+    """
+
+    peak_error_pct: float | None = None
+    step_error_pct: float | None = None
+    num_oom: int = 0
+    least_excess_pct: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The numbers of one study.
+
+    ``tallies`` are by name: trials by state, by the ranks of their last gang and by family; trials that are
+    ``Trial.is_healed`` and ``Trial.is_spared``; the most gangs at once on one device; seconds × devices of attempts
+    that have ended. The rest sums up what the trials measured.
+    """
+
+    tallies: Mapping[str, float]
+    peak_error_pct: Spread = Spread()
+    step_error_pct: Spread = Spread()
+    num_oom: int = 0
+    least_excess_pct: float | None = None
+
+    @property
+    def states(self) -> dict[TrialState, int]:
+        """Number of trials by state; absent states are left out."""
+        return {state: int(self.tallies[state]) for state in TrialState if self.tallies.get(state)}
+
+    @property
+    def families(self) -> list[str]:
+        """Families of trials, the one with the most trials first."""
+        return list(self._named(FAMILY))
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Number of trials by the ranks of their last gang."""
+        found = self._named(RANKS)
+        return {degree: found[degree] for degree in sorted(found, key=int)}
+
+    def _named(self, prefix: str) -> dict[str, int]:
+        found = {name.removeprefix(prefix): int(num) for name, num in self.tallies.items() if name.startswith(prefix)}
+        return {name: num for name, num in sorted(found.items(), key=lambda item: (-item[1], item[0])) if num}
+
+
+class Counts(Protocol):
+    """The columns of a trial that tallies depend on."""
+
+    @property
+    def state(self) -> TrialState: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def num_oom(self) -> int: ...
+    @property
+    def extra_bytes(self) -> int: ...
+    @property
+    def family(self) -> str: ...
+
+
+def trial_tallies(trial: Counts) -> Counter[str]:
+    """The tallies in which one trial counts, but for the ranks of its gang."""
+    names = [str(trial.state.value)]
+    if trial.family:
+        names.append(FAMILY + trial.family)
+    if trial.num_oom and trial.state in ENDED_WELL:
+        names.append(HEALED)
+    if trial.num_oom == 0 and trial.extra_bytes > 0 and trial.attempt > 0:
+        names.append(SPARED)
+    return Counter(names)
+
+
+def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
+    """What must be added to tallies when a trial that counted in ``before`` counts in ``after``."""
+    changes = {name: float(after.get(name, 0) - before.get(name, 0)) for name in (*before, *after)}
+    return {name: change for name, change in changes.items() if change}
+
+
+def device_seconds(attempt: Any, now: float) -> float:
+    """Seconds × devices that an attempt has held until it ended, or until ``now``."""
+    ended = now if attempt.ended_at is None else attempt.ended_at
+    return float(len(attempt.devices) * (ended - attempt.created_at))
+
+
+def measure(attempts: Iterable[Attempt]) -> Measured:
+    """What one trial measured. ``attempts`` are its attempts by number."""
+    peak = step = None
+    excesses: list[float] = []
+    for attempt in attempts:
+        if is_exact(attempt):
+            peak = next(map(abs, prediction_errors_pct([attempt])), None)
+        if (slip := step_error_pct(attempt)) is not None:
+            step = abs(slip)
+        if attempt.outcome is Outcome.OUT_OF_MEMORY:
+            excesses.append(least_excess_pct(attempt))
+    return Measured(peak, step, len(excesses), max(excesses, default=None))
+
+
+def count(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted:
+    """The numbers of one study, from all its trials and attempts, which are by trial and attempt."""
+    by_trial: dict[int, list[Attempt]] = {}
+    for attempt in attempts:
+        by_trial.setdefault(attempt.trial_id, []).append(attempt)
+    every = [attempt for own in by_trial.values() for attempt in own]
+    tallies: Counter[str] = Counter()
+    for trial in trials:
+        tallies += trial_tallies(_Columns(trial))
+    tallies += Counter(f"{RANKS}{own[-1].plan.world_size}" for own in by_trial.values())
+    ended = sum(device_seconds(attempt, 0.0) for attempt in every if attempt.ended_at is not None)
+    kept = {**tallies, DEVICE_SECONDS: ended, COLOCATED: float(most_at_once(every, math.inf))}
+    measured = [measure(own) for own in by_trial.values()]
+    return Counted(
+        {name: num for name, num in kept.items() if num},
+        spread(one.peak_error_pct for one in measured),
+        spread(one.step_error_pct for one in measured),
+        sum(one.num_oom for one in measured),
+        max((one.least_excess_pct for one in measured if one.least_excess_pct is not None), default=None),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """A trial as ``Counts``: its extra bytes lie in its prediction."""
+
+    trial: Trial
+
+    def __getattr__(self, name: str) -> Any:
+        return self.trial.prediction.extra_bytes if name == "extra_bytes" else getattr(self.trial, name)
+
+
+# --- one attempt ------------------------------------------------------------------------------------------------------
+
+
+def is_exact(attempt: Attempt) -> bool:
+    """Whether the attempt measured its peak, and not just what it held when it ran out of memory."""
+    return attempt.measured_bytes > 0 and attempt.outcome is not Outcome.OUT_OF_MEMORY
+
+
+def least_excess_pct(failed: Attempt) -> float:
+    """Lower bound, in percent, on how far the need of an attempt that ran out of memory was above its prediction."""
+    expected_bytes = failed.prediction.expected_bytes
+    return 100.0 * (failed.least_bytes - expected_bytes) / expected_bytes
+
+
+class Predicted(Protocol):
+    """The prediction and the measured peak of a ``Trial`` or an ``Attempt``."""
+
+    @property
+    def prediction(self) -> Prediction: ...
+    @property
+    def measured_bytes(self) -> int: ...
+
+
+def prediction_errors_pct(measured: Iterable[Predicted]) -> list[float]:
+    """Signed error in percent of each prediction that has a measured peak: see ``Prediction.error_pct``."""
+    return [
+        item.prediction.error_pct(item.measured_bytes)
+        for item in measured
+        if item.measured_bytes and item.prediction.predicted_bytes
+    ]
+
+
+def step_error_pct(attempt: Attempt) -> float | None:
+    """Signed error in percent of the predicted seconds of a step; None unless they were predicted and measured."""
+    predicted, measured = attempt.predicted_step_seconds, attempt.measured_step_seconds
+    return 100.0 * (predicted - measured) / measured if predicted and measured else None
+
+
+def most_at_once(attempts: Iterable[Attempt], now: float) -> int:
+    """The largest number of gangs that held one device at the same time."""
+    changes: dict[str, list[tuple[float, int]]] = {}
+    for attempt in attempts:
+        for device in attempt.devices:
+            changes.setdefault(device, []).extend([(attempt.created_at, 1), (attempt.ended_at or now, -1)])
+    most = 0
+    for steps in changes.values():
+        gangs = 0
+        for _, change in sorted(steps):
+            gangs += change
+            most = max(most, gangs)
+    return most
+
+
+def spread(errors: Iterable[float | None]) -> Spread:
+    """Median and maximum of the errors that are known."""
+    known = [error for error in errors if error is not None]
+    return Spread(median(known), max(known)) if known else Spread()

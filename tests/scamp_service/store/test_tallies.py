@@ -1,0 +1,155 @@
+"""The numbers that are kept about a study are those that counting all its trials and attempts gives."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count as ticks
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from estimators.model import MIB, Plan
+from scamp_service.lifecycle import OPEN_ATTEMPTS, TRIAL_MOVES, AttemptState, Outcome, TrialState
+from scamp_service.model import Attempt, Trial
+from scamp_service.store.store import Store
+from scamp_service.store.summary import all_trials, study_summary
+from scamp_service.store.tallies import Counted, Spread, count, device_seconds, spread
+from tests.values import attempt, new_attempt, sized, trial
+
+SPEC = {"name": "s", "objective": {"metric": "m", "direction": "maximize"}}
+S = TrialState
+
+steps = st.lists(st.tuples(st.sampled_from(["create", "move", "begin", "report", "outcome", "end"]), st.integers(0, 5),
+                           st.randoms(use_true_random=False)), min_size=10, max_size=40)  # fmt: skip
+
+
+class Walk:
+    """Random changes of a new study, each at a second of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.clock = store, ticks(1)
+        self.study = store.create_study(SPEC, now=0.0).id
+
+    def step(self, name: str, number: int, source: Any) -> None:
+        now, trials = float(next(self.clock)), self.store.trials(self.study)
+        if name == "create" or not trials:
+            self.store.create_trials(self.study, [(len(trials), {}), (len(trials) + 1, {})], now=now)
+            return
+        chosen = trials[number % len(trials)]
+        attempts = self.store.attempts(chosen.id)
+        match name:
+            case "move" if chosen.state in (S.WAITING, S.QUEUED, S.RUNNING):
+                self.move(chosen, source, now)
+            case "begin" if chosen.state is S.QUEUED and not any(one.state in OPEN_ATTEMPTS for one in attempts):
+                self.begin(chosen, source, now)
+            case "report" | "outcome" | "end" if attempts:
+                self.follow(name, attempts[-1], source, now)
+
+    def move(self, chosen: Trial, source: Any, now: float) -> None:
+        to = source.choice([chosen.state, *sorted(TRIAL_MOVES[chosen.state] - {S.RUNNING, S.PAUSED})])
+        plan = None
+        if source.random() < 0.5 or to is S.QUEUED:
+            plan = sized(Plan(8), 40, 30 * MIB, source.choice([0, 5 * MIB]))
+        changes = source.choice([{}, {"num_oom": chosen.num_oom + 1}, {"family": source.choice("ab")}])
+        assert self.store.move_trial(chosen.id, chosen.state, chosen.attempt, to, now=now, sized=plan, **changes)
+
+    def begin(self, chosen: Trial, source: Any, now: float) -> None:
+        plan = Plan(8, dp_shard=source.choice([1, 2]))
+        devices = tuple(source.sample(["n/0", "n/1", "n/2"], plan.world_size))
+        known = new_attempt(chosen.id, chosen.attempt + 1, plan=plan, devices=devices, reserved_mib=40, now=now)
+        predicted = source.choice([None, 0.5])
+        assert self.store.begin_attempt(replace(known, predicted_step_seconds=predicted))
+
+    def follow(self, name: str, last: Attempt, source: Any, now: float) -> None:
+        given: Any = (last.trial_id, last.attempt, "t")
+        match name:
+            case "report":
+                measured = {"measured_bytes": source.randrange(50) * MIB, "step_seconds": 0.1 + source.random()}
+                self.store.report(*given, **measured, timed_steps=source.choice([0, 3, 9]), now=now)
+            case "outcome":
+                self.store.report_outcome(*given, source.choice(list(Outcome)), "", now=now)
+            case "end" if last.state in OPEN_ATTEMPTS:
+                outcome = source.choice([Outcome.OUT_OF_MEMORY, Outcome.LOST])
+                ended = [AttemptState.STARTING, AttemptState.RUNNING]
+                self.store.move_attempt(*given[:2], ended, AttemptState.ENDED, outcome=outcome, now=now)
+
+
+def close(kept: Counted, counted: Counted) -> bool:
+    """Equal but for rounding."""
+    same = replace(kept, tallies={}) == replace(counted, tallies={})
+    return same and kept.tallies == pytest.approx(dict(counted.tallies))
+
+
+@settings(
+    max_examples=25,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(walk=steps)
+def test_the_kept_numbers_are_those_that_counting_gives(store: Store, walk: list[Any]) -> None:
+    course = Walk(store)
+    for step in walk:
+        course.step(*step)
+    counted = count(all_trials(store, course.study), store.study_attempts(course.study))
+    assert close(store.counted(course.study), counted)
+    summary = study_summary(store, course.study, now=500.0)
+    assert summary.trials == {state.value: num for state, num in counted.states.items()}
+    held = sum(device_seconds(one, 500.0) for one in store.study_attempts(course.study))
+    assert summary.device_seconds == pytest.approx(held)
+    assert store.device_seconds(course.study, now=500.0) == pytest.approx(held)
+
+
+def test_a_move_that_lost_its_race_counts_nothing(store: Store) -> None:
+    study = store.create_study(SPEC, now=0.0).id
+    store.create_trials(study, [(0, {})], now=0.0)
+    store.create_trials(study, [(0, {})], now=0.0)
+    first = store.trials(study)[0].id
+    assert store.move_trial(first, S.WAITING, 0, S.QUEUED, sized=sized(), now=1.0)
+    assert not store.move_trial(first, S.WAITING, 0, S.FAILED, now=1.0)
+    assert not store.begin_attempt(new_attempt(first, 2))
+    assert store.trial_counts(study) == {S.QUEUED: 1}
+    assert store.study_totals().trials == {S.QUEUED: 1}
+
+
+def test_threads_that_move_trials_of_one_study_at_once_do_not_lose_a_count(shared_url: str) -> None:
+    """On PostgreSQL two transactions must not wait for each other either: that would raise."""
+    store = Store(shared_url)
+    study = store.create_study(SPEC, now=0.0).id
+    store.create_trials(study, [(number, {}) for number in range(24)], now=0.0)
+
+    def live(one: Trial) -> None:
+        assert store.move_trial(one.id, S.WAITING, 0, S.QUEUED, sized=sized(), family="f", now=1.0)
+        assert store.move_trial(one.id, S.QUEUED, 0, S.WAITING, now=2.0)
+        assert store.move_trial(one.id, S.WAITING, 0, S.QUEUED, now=3.0)
+        assert store.begin_attempt(new_attempt(one.id, devices=(f"n/{one.number}",)))
+        assert store.report(one.id, 1, "t", measured_bytes=10 * MIB, now=4.0)
+        assert store.move_attempt(one.id, 1, [AttemptState.STARTING], AttemptState.ENDED, now=5.0)
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(live, store.trials(study)))
+    assert close(store.counted(study), count(store.trials(study), store.study_attempts(study)))
+    store.close()
+
+
+@pytest.mark.parametrize("num", range(5))
+def test_the_median_is_the_mean_of_the_two_in_the_middle(store: Store, num: int) -> None:
+    study = store.create_study(SPEC, now=0.0).id
+    store.create_trials(study, [(number, {}) for number in range(num)], now=0.0)
+    for row in store.trials(study):
+        store.move_trial(row.id, S.WAITING, 0, S.QUEUED, sized=sized(), now=1.0)
+        store.begin_attempt(new_attempt(row.id))
+        store.report(row.id, 1, "t", measured_bytes=(10 + row.number**2) * MIB, now=2.0)
+    errors = [abs(100.0 * (20 - own) / own) for own in (10 + number**2 for number in range(num))]
+    kept = store.counted(study).peak_error_pct
+    assert (kept.median, kept.max) == pytest.approx((spread(errors).median, spread(errors).max))
+    assert store.counted(study).step_error_pct == Spread()
+
+
+def test_an_attempt_that_later_runs_out_of_memory_takes_back_its_measurement() -> None:
+    exact = attempt(predicted_bytes=20 * MIB, measured_bytes=10 * MIB)
+    failed = replace(exact, outcome=Outcome.OUT_OF_MEMORY, measured_bytes=30 * MIB)
+    assert count([trial()], [exact]).peak_error_pct == Spread(100.0, 100.0)
+    assert count([trial()], [failed]) == replace(count([trial()], [failed]), peak_error_pct=Spread(), num_oom=1)
