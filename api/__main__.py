@@ -12,7 +12,7 @@ import uvicorn
 from api import sse
 from api.app import create_app
 from scamp_service.errors import ScampError, Unavailable
-from scamp_service.settings import Settings
+from scamp_service.settings import Settings, settings_of_process
 
 SHUTDOWN_SECONDS = 3
 
@@ -26,7 +26,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
-        server = server_for(Settings(**given))
+        server = server_for(settings_of_process().model_copy(update=Settings(**given).model_dump(include=set(given))))
     except ScampError as error:
         print(f"scamp: {error}", file=sys.stderr)
         return 2

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from fastapi import Path as FromPath
 from fastapi.responses import FileResponse, HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from scamp_service.errors import NotFound
+from scamp_service.errors import NotFound, Unavailable
+from scamp_service.store.store import Store
 
 HERE = Path(__file__).resolve().parent
 STATIC = HERE / "static"
+Id = Annotated[int, FromPath(ge=1, le=2**63 - 1)]
+Number = Annotated[int, FromPath(ge=0, le=2**31 - 1)]
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -31,14 +36,18 @@ def studies() -> HTMLResponse:
 
 
 @router.get("/studies/{study_id}")
-def study(study_id: int) -> HTMLResponse:
-    """Page of one study, also for an id that does not exist: the page then says so."""
+def study(request: Request, study_id: Id) -> HTMLResponse:
+    """Page of one study. Raises ``NotFound``."""
+    with suppress(Unavailable):  # the page itself says that the database cannot be reached
+        _store(request).study(study_id)
     return _page("study", study_id=study_id)
 
 
 @router.get("/studies/{study_id}/trials/{number}")
-def trial(study_id: int, number: int) -> HTMLResponse:
-    """Page of one trial."""
+def trial(request: Request, study_id: Id, number: Number) -> HTMLResponse:
+    """Page of one trial. Raises ``NotFound``."""
+    with suppress(Unavailable):
+        _store(request).trial_by_number(study_id, number)
     return _page("trial", study_id=study_id, number=number)
 
 
@@ -55,6 +64,11 @@ def static(version: str, path: str) -> Response:
         raise NotFound(f"the dashboard has no file {path!r}; reload the page to get the current version")
     kept = "public, max-age=31536000, immutable" if version == static_version() else "no-cache"
     return FileResponse(STATIC / path, media_type=_media_type(path), headers={"Cache-Control": kept})
+
+
+def missing_page(detail: str) -> HTMLResponse:
+    """Page for an address that does not exist."""
+    return _page("missing", 404, detail=detail)
 
 
 @cache
@@ -83,7 +97,12 @@ def _templates() -> Environment:
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
-def _page(name: str, **values: Any) -> HTMLResponse:
+def _page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
     template = _templates().get_template(f"{name}.html")
     html = template.render(page=name, static=f"/static/{static_version()}", **values)
-    return HTMLResponse(html, headers={"Cache-Control": "no-store"})
+    return HTMLResponse(html, status, headers={"Cache-Control": "no-store"})
+
+
+def _store(request: Request) -> Store:
+    found: Store = request.app.state.store
+    return found

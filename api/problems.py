@@ -5,21 +5,25 @@ The answer to an unexpected error reveals no internals. Also reads a request's b
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scamp_service.errors import ScampError
 
 log = logging.getLogger("scamp.api")
 
+BODY_SECONDS = 120.0
 MEDIA_TYPE = "application/problem+json"
 _DETAILS = {
     404: "there is nothing at this address; GET /openapi.json lists all addresses",
@@ -33,8 +37,12 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, 
     return Response(json.dumps(body), status, dict(headers or {}), MEDIA_TYPE)
 
 
-def install(app: FastAPI) -> None:
-    """Make the app answer every ``ScampError``, invalid parameter and ``HTTPException`` with a problem."""
+def install(app: FastAPI, missing_page: Callable[[str], Response]) -> None:
+    """Make the app answer every ``ScampError``, invalid parameter and ``HTTPException`` with a problem.
+
+    A browser that asks for a page which does not exist gets ``missing_page`` with the detail of the problem.
+    """
+    app.state.missing_page = missing_page
     app.add_exception_handler(ScampError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid_parameter)
     app.add_exception_handler(HTTPException, _http)
@@ -43,20 +51,42 @@ def install(app: FastAPI) -> None:
 def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, ScampError)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(error.status)
+    if error.status == 404:
+        return _missing(request, str(error))
     return problem(error.status, str(error), headers)
 
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = _DETAILS.get(error.status_code, error.detail)
-    return problem(error.status_code, detail, error.headers)
+    if error.status_code == 404:
+        return _missing(request, detail)
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
+    return problem(error.status_code, detail, headers)
+
+
+def _missing(request: Request, detail: str) -> Response:
+    is_page = not request.url.path.startswith(("/v1/", "/static/")) and "text/html" in request.headers.get("accept", "")
+    if is_page:
+        page: Response = request.app.state.missing_page(detail)
+        return page
+    return problem(404, detail)
+
+
+def _allowed(request: Request) -> str:
+    """Methods of this address. Starlette names only those of the first of several routes with the same path."""
+    found: set[str] = set()
+    for route in iter_route_contexts(request.app.routes):
+        if route.path_regex.match(request.url.path):
+            found |= route.methods or set()
+    return ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))
 
 
 def _invalid_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = [(str(found["loc"][-1]), found["loc"][0], found["msg"]) for found in error.errors()]
     if any(where == "path" for _, where, _ in errors):
-        return problem(404, _DETAILS[404])
+        return _missing(request, _DETAILS[404])
     words = "; ".join(f"{where} parameter {name}: {message}" for name, where, message in errors)
     fields = [{"field": name, "message": message} for name, _, message in errors]
     return problem(422, words, errors=fields)
@@ -78,6 +108,8 @@ class Unexpected:
 
         try:
             await self._app(scope, receive, note_start)
+        except ClientDisconnect:
+            return  # nobody waits for an answer
         except Exception:
             if scope["type"] != "http" or started:
                 raise
@@ -87,15 +119,22 @@ class Unexpected:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises ``HTTPException`` 413 as soon as it is known to be larger than ``limit`` bytes."""
+    """The whole body. Raises ``HTTPException`` 413 as soon as it is known to be larger than ``limit`` bytes.
+
+    Raises ``HTTPException`` 408 when the body has not arrived after ``BODY_SECONDS``.
+    """
     declared = request.headers.get("content-length", "0")
     body = bytearray()
-    if declared.isdecimal() and int(declared) > limit:
+    if declared.isdecimal() and (len(declared) > 20 or int(declared) > limit):
         raise _too_large(limit)
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise _too_large(limit)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {BODY_SECONDS:g} s; send it again") from None
     return bytes(body)
 
 

@@ -11,8 +11,10 @@ import json
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from fastapi.sse import EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
@@ -28,6 +30,8 @@ PERIOD_SECONDS = 0.1
 KEEPALIVE_SECONDS = 15.0
 STALLED_SECONDS = 30.0
 PAGE = 1000
+REPLAY_PAGE = 200
+MOST_CLIENTS = 500
 CHUNK_BYTES = 2**18
 KEPT = 20_000
 RETRY_MS = 1000
@@ -53,7 +57,14 @@ class EventHub:
         self._news = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
         self._closed = False
+        self._threads = ThreadPoolExecutor(2, "events")  # one for the poller, one for replays
+        self._replays = asyncio.Semaphore(1)
         self.num_clients = 0
+
+    def check_room(self) -> None:
+        """Raise ``Unavailable`` when ``MOST_CLIENTS`` clients follow events already."""
+        if self.num_clients >= MOST_CLIENTS:
+            raise Unavailable(f"{MOST_CLIENTS} clients follow events already; close some, or try again later")
 
     async def follow(self, after: int | None, study_id: int | None) -> AsyncGenerator[bytes]:
         """Yield chunks of the stream with the events after ``after`` (None: from now on), until the hub closes."""
@@ -117,12 +128,12 @@ class EventHub:
         while True:
             began = time.monotonic()
             try:
-                events = await run_in_threadpool(self._store.events, after=self._head, limit=PAGE)
+                events = await self._in_thread(partial(self._encoded, self._head, PAGE, None))
             except Unavailable as error:
                 log.warning("events are delayed: %s", error)
                 events = []
             if events:
-                self._kept += [encode(event) for event in events]
+                self._kept += events
                 self._head = events[-1].id
                 if len(self._kept) > KEPT:
                     surplus = len(self._kept) - KEPT
@@ -135,6 +146,13 @@ class EventHub:
         self._news.set()
         self._news = asyncio.Event()
 
+    def _encoded(self, after: int, limit: int, study_id: int | None) -> list[Encoded]:
+        """The next events, encoded; in a thread, because a page of them takes milliseconds."""
+        return [encode(event) for event in self._store.events(after=after, limit=limit, study_id=study_id)]
+
+    async def _in_thread(self, work: Callable[[], list[Encoded]]) -> list[Encoded]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     async def _read(self, position: int, study_id: int | None) -> tuple[bytes, int]:
         """(next chunk after ``position``, position after that chunk); the chunk is empty when there are no events."""
         if position >= self._kept_from:
@@ -143,10 +161,11 @@ class EventHub:
             chunk = b"".join(event.data for event in found if study_id in (None, event.study_id))
             return chunk, found[-1].id if found else position
         head = self._kept_from
-        events = await run_in_threadpool(self._store.events, after=position, limit=PAGE, study_id=study_id)
-        behind = [encode(event) for event in events if event.id <= head]
+        async with self._replays:  # one page at a time, in turn, so that many replays cannot occupy the processor
+            events = await self._in_thread(partial(self._encoded, position, REPLAY_PAGE, study_id))
+        behind = [event for event in events if event.id <= head]
         found = _within_a_chunk(behind)
-        is_last = len(behind) < PAGE and len(found) == len(behind)
+        is_last = len(behind) < REPLAY_PAGE and len(found) == len(behind)
         return b"".join(event.data for event in found), head if is_last else found[-1].id
 
 

@@ -1,4 +1,4 @@
-"""Turns the bytes of a request into a study that can be stored, or raises one ``InvalidInput`` that says what is wrong.
+"""Turns the bytes of a request into a study, or raises one ``InvalidInput`` that says what is wrong.
 
 JSON is parsed here and not by FastAPI, so that extreme nesting, a NaN or a lone surrogate gets a clear answer.
 """
@@ -15,7 +15,6 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.import_check import check_import
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 from workloads.archive import MAX_CODE_BYTES
@@ -28,17 +27,18 @@ _CODE = re.compile(rb'"code_zip"\s*:\s*"[A-Za-z0-9+/=]*"')
 
 
 def parse_submission(body: bytes) -> tuple[StudySpec, bytes | None]:
-    """(study, zip of the user's own files or None). Raises ``InvalidInput``, or ``HTTPException`` 413."""
+    """(study, zip of the user's own files or None, which is not looked into here).
+
+    Raises ``InvalidInput``, or ``HTTPException`` 413.
+    """
     data = _parse_json(body)
     if not isinstance(data, dict) or not isinstance(data.get("spec"), dict):
         raise InvalidInput(f"the body must be an object {SHAPE}")
     unknown = sorted(set(data) - {"spec", "code_zip"})
     if unknown:
-        raise InvalidInput(f"unknown key {unknown[0]!r} beside spec; the body is {SHAPE}")
+        raise InvalidInput(f"unknown key {unknown[0][:100]!r} beside spec; the body is {SHAPE}")
     spec = parse_study(data["spec"])
-    code = _decode(data.get("code_zip"))
-    check_import(spec, code)
-    return spec, code
+    return spec, _decode(data.get("code_zip"))
 
 
 def _parse_json(body: bytes) -> Any:
@@ -101,11 +101,11 @@ def _no_constant(name: str) -> float:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a key that is written twice, because parsers disagree on which value counts."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} appears twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {name[:100]!r} appears twice")
+        found[name] = value
     return found
 
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from benchmarks.estimating.runner import run_parts
-from benchmarks.planning import aceso_part, gangs_part, search_part, simulator_part
+from benchmarks.planning import aceso_part, gangs_part, plans_part, search_part, simulator_part
 
 COMMAND = "python -m benchmarks.planner --results FILE --write PAGE"
 PARTS: Mapping[str, ModuleType] = {
     "search": search_part,
+    "plans": plans_part,
     "simulator": simulator_part,
     "gangs": gangs_part,
     "aceso": aceso_part,

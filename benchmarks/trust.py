@@ -1,4 +1,4 @@
-"""Measures what ScaMP's promises are worth: simulated faults, and faults put into its own code that must be noticed.
+"""Measures what ScaMP's promises are worth: simulated faults, faults put into its own code, and an API under load.
 
 Prints every case, and last the figures as one line of JSON. Use --only, --cases and --results to run a part of the
 cases and to continue later.
@@ -7,10 +7,10 @@ cases and to continue later.
 from __future__ import annotations
 
 from benchmarks.estimating.runner import run_parts
-from benchmarks.trusting import mutants_part, seeds_part
+from benchmarks.trusting import api_part, mutants_part, seeds_part
 
 COMMAND = "python -m benchmarks.trust --results FILE --write PAGE"
-PARTS = {"seeds": seeds_part, "mutants": mutants_part}
+PARTS = {"seeds": seeds_part, "mutants": mutants_part, "api": api_part}
 
 
 def main() -> None:

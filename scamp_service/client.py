@@ -44,6 +44,14 @@ _BY_STATUS: Mapping[int, type[ScampError]] = {
 }
 
 
+class _Busy(Unavailable):
+    """The service answers that the same request may be sent again after ``seconds``."""
+
+    def __init__(self, detail: str, seconds: float) -> None:
+        super().__init__(detail)
+        self.seconds = seconds
+
+
 class Client:
     """A connection to one service. Close it, or use it as a context manager.
 
@@ -110,7 +118,28 @@ class Client:
         except (TypeError, ValueError) as error:
             raise InvalidInput(f"the study cannot be written as JSON: {error}") from None
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-        return self._request("POST", "/v1/studies", content=content, headers=headers)
+        return self._submit_once(content, headers)
+
+    def _submit_once(self, content: str, headers: Mapping[str, str]) -> Json:
+        """Submit, with one idempotency key however often the request is repeated.
+
+        A service that is busy (503 with Retry-After) or slow to answer is asked again for half a minute.
+        """
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                return self._request("POST", "/v1/studies", content=content, headers=headers)
+            except Unavailable as error:
+                slow = isinstance(error.__cause__, httpx.ReadTimeout)
+                if not (slow or isinstance(error, _Busy)):
+                    raise
+                if time.monotonic() > until:
+                    key = headers["Idempotency-Key"]
+                    raise Unavailable(
+                        f"{error}; the study may have been created: repeat with the idempotency key {key}, "
+                        "so that there is only one"
+                    ) from error
+                time.sleep(error.seconds if isinstance(error, _Busy) else RETRY_SECONDS)
 
     def study(self, study_id: int) -> Json:
         """The study with its summary. Raises ``NotFound``."""
@@ -249,6 +278,9 @@ def _error_of(answer: httpx.Response) -> ScampError:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):
         detail = f"the service answered {answer.status_code} {answer.reason_phrase}; check the address"
+    seconds = answer.headers.get("retry-after", "")
+    if answer.status_code == 503 and seconds.isdecimal():
+        return _Busy(detail, min(float(seconds), PATIENCE_SECONDS))
     kind = _BY_STATUS.get(answer.status_code)
     if kind is None:
         kind = InvalidInput if 400 <= answer.status_code < 500 else Unavailable

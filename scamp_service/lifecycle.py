@@ -55,8 +55,8 @@ class Outcome(StrEnum):
     """How an attempt ended, as its ranks reported it.
 
     DIVERGED: the loss became infinite or not a number. ERROR: the workload failed. FAULT: the host or its storage
-    failed, such as a full disk or a lost database; it does not count against the trial. LOST: the ranks disappeared
-    without a report.
+    failed, such as a full disk or a lost database; it does not count against the trial. STALLED: the ranks lived, but
+    made no progress. LOST: the ranks disappeared without a report.
     """
 
     DONE = "DONE"
@@ -65,6 +65,7 @@ class Outcome(StrEnum):
     DIVERGED = "DIVERGED"
     ERROR = "ERROR"
     FAULT = "FAULT"
+    STALLED = "STALLED"
     LOST = "LOST"
 
 

@@ -189,8 +189,8 @@ class Attempt:
 class Refusals:
     """INFEASIBLE trials of a running study for which the devices of ``offer`` do not suffice.
 
-    ``begun`` means that they had run before, on devices that the cluster has lost. ``newest_at`` is the time of the
-    newest verdict.
+    ``begun`` means that they had run before, and did not run out of memory: the cluster has lost their devices.
+    ``newest_at`` is the time of the newest verdict.
     """
 
     study_id: int

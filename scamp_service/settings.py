@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 from pydantic import Field
@@ -9,6 +11,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds ScaMP's packages (the checkout). Child processes import them from here."""
+
+
+SECRETS = ("api_token", "database_url")
+"""Settings that users' code must not read. They reach our own child processes through a pipe."""
+SECRETS_PIPE = "SCAMP_SECRETS_PIPE"
 
 
 class Settings(BaseSettings):
@@ -19,7 +26,7 @@ class Settings(BaseSettings):
     data_dir: Path = Field(default=Path.home() / ".scamp", description="database, checkpoints, logs, tokens")
     database_url: str = Field(default="", description="SQLAlchemy URL; default: SQLite in the data directory")
     host: str = Field(default="127.0.0.1", description="address that the API listens on")
-    port: int = Field(default=8100, description="first port to try for the API", ge=1, le=65535)
+    port: int = Field(default=8100, description="port of the API; unset: 8100 or the next free one", ge=1, le=65535)
     api_token: str = Field(default="", description="bearer token; required when host is not a loopback address")
     ray_address: str = Field(default="", description="existing Ray cluster; default: start a local one")
     virtual_devices: int = Field(default=4, description="memory-budgeted devices per node without GPUs", ge=1)
@@ -28,7 +35,36 @@ class Settings(BaseSettings):
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
     lease_seconds: float = Field(default=10.0, description="a controller silent for longer may be replaced", gt=0)
 
+    trusted_proxies: str = Field(
+        default="", description="addresses of reverse proxies whose X-Forwarded-* headers count, such as 127.0.0.1"
+    )
+    pass_environment: str = Field(
+        default="", description="further environment variables that users' code may read, such as DATASETS,WANDB_*"
+    )
+
     @property
     def url(self) -> str:
         """SQLAlchemy URL of the study database."""
         return self.database_url or f"sqlite:///{self.data_dir / 'scamp.db'}"
+
+
+def settings_of_process() -> Settings:
+    """Settings of a process of ours: from its environment and, if the service started it, from its pipe of secrets.
+
+    The secrets are removed from the environment, so that no process started later inherits them.
+    """
+    pipe = os.environ.pop(SECRETS_PIPE, "")
+    if pipe:
+        with open(int(pipe)) as stream:
+            secrets: dict[str, str] = json.load(stream)
+    else:
+        secrets = {}
+    settings = Settings(**secrets)  # type: ignore[arg-type]
+    withhold_secrets()
+    return settings
+
+
+def withhold_secrets() -> None:
+    """Remove the secrets from the environment: every process started from here on, Ray's too, would inherit them."""
+    for name in SECRETS:
+        os.environ.pop(f"SCAMP_{name.upper()}", None)

@@ -56,6 +56,7 @@ class Faults:
     pause: float = 0.01  # a controller stands still at a write or executor call
     lose_database: float = 0.002  # per cycle, for up to a minute
     jump_clock: float = 0.02  # per cycle
+    stall: float = 0.01  # per gang and step: its ranks answer, and do nothing
     slow_call: float = 0.02  # a call of a controller takes up to a second
 
 
@@ -78,6 +79,7 @@ class SimulatedGang:
     alive: bool = True
     broken: str = ""
     frozen: bool = False
+    progressed: float = 0.0
     started: bool = True  # False: it holds no memory yet
     step: int = 0
     seq: int = 0
@@ -210,13 +212,17 @@ class World:
             return
         kept = self.disk.setdefault(order.trial_id, set())
         assert order.resume_step <= 0 or order.resume_step in kept, f"{order.key}: no {order.resume_step} in {kept}"
-        gang = SimulatedGang(order, step=max(order.resume_step, 0), recorded=order.resume_step)
+        gang = SimulatedGang(
+            order, step=max(order.resume_step, 0), recorded=order.resume_step, progressed=self.clock.now
+        )
         self.gangs_by_key[order.key] = gang
         self.after(1.0, lambda: self._step(gang))
 
     def _hang(self, order: Order) -> None:
         """A rank that never answers: its gang is there, and breaks when the executor loses its patience."""
-        gang = self.gangs_by_key[order.key] = SimulatedGang(order, frozen=True, started=False)
+        gang = self.gangs_by_key[order.key] = SimulatedGang(
+            order, frozen=True, started=False, progressed=self.clock.now
+        )
         self.after(START_SECONDS, lambda: self._break(gang, "a rank has not answered for 120 s"))
 
     def _break(self, gang: SimulatedGang, why: str) -> None:
@@ -242,6 +248,9 @@ class World:
             return
         if self.rng.random() < self.faults.kill_rank:
             gang.broken = "a rank was killed"
+            return
+        gang.progressed = self.clock.now
+        if self.rng.random() < self.faults.stall:
             return
         if self.rng.random() < self.faults.freeze_rank:
             gang.frozen = True
@@ -398,7 +407,9 @@ class SimulatedExecutor:
 
     def gangs(self) -> Mapping[str, GangStatus]:
         return {
-            key: GangStatus(GangState.BROKEN, gang.broken) if gang.broken else GangStatus(GangState.ALIVE)
+            key: GangStatus(GangState.BROKEN, gang.broken)
+            if gang.broken
+            else GangStatus(GangState.ALIVE, quiet_seconds=self.world.clock.now - gang.progressed)
             for key, gang in self.world.gangs_by_key.items()
             if key not in self._unheard()
         }
@@ -644,7 +655,8 @@ class Simulation:
         for process in self.rng.sample(self.controllers, len(self.controllers)):
             process.tick()
         self.check_ledger()
-        self.world.advance(self.clock.now + 0.7)
+        is_idle = not self.store.live_trials() and not self.store.open_attempts()
+        self.world.advance(self.clock.now + (10.0 if is_idle else 0.7))
 
     def check_ledger(self) -> None:
         reserved: dict[str, int] = {}

@@ -6,10 +6,12 @@ controller does the rest.
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from api.routes import cluster, events, process, studies, trials
+from api.routes.parameters import only_known_parameters
 
 router = APIRouter(generate_unique_id_function=lambda route: route.name)
-for resource in (studies, trials, cluster, events, process):
-    router.include_router(resource.router)
+for resource in (studies, trials, cluster, events):
+    router.include_router(resource.router, dependencies=[Depends(only_known_parameters)])
+router.include_router(process.router)

@@ -15,11 +15,12 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     words = {
         404: "No such study or trial",
+        408: "The body did not arrive in time",
         409: "The idempotency key was used for another study",
         413: "The body is too large",
         415: "The body is not application/json",
         422: "The study or a parameter is not valid; nothing was stored",
-        503: "The database cannot be reached",
+        503: "The database cannot be reached, or too much is under way; try again after `Retry-After` seconds",
     }
     return {status: {"description": words[status], "content": content} for status in (*statuses, 503)}
 

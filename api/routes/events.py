@@ -35,7 +35,9 @@ def follow_events(
     missed or repeated. Without `after`, the stream begins with the next event."""
     seen = after
     if last_event_id:
-        if not (last_event_id.isascii() and last_event_id.isdecimal() and int(last_event_id) <= LARGEST_ID):
+        short = len(last_event_id) <= len(str(LARGEST_ID))  # Python refuses to read a number of 5,000 digits
+        if not (short and last_event_id.isascii() and last_event_id.isdecimal() and int(last_event_id) <= LARGEST_ID):
             raise InvalidInput("Last-Event-ID must be the id of an event of this stream, a number")
         seen = int(last_event_id)
+    hub.check_room()
     return EventStream(hub.follow(seen, study_id))

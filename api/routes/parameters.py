@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Path, Query, Request
+from fastapi import Depends, HTTPException, Path, Query, Request
 
+from api.admission import Admission
 from api.sse import EventHub
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
@@ -16,6 +17,15 @@ LARGEST_ID = 2**63 - 1
 StudyId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="the study's id")]
 Number = Annotated[int, Path(ge=0, le=2**31 - 1, description="the trial's number in its study, from 0")]
 After = Annotated[int, Query(ge=0, le=LARGEST_ID, description="`next` of the previous page; 0: the first page")]
+
+
+async def only_known_parameters(request: Request) -> None:
+    """Raise ``HTTPException`` 400 for a query parameter that the route does not have, such as ``limt``."""
+    known = sorted(field.alias for field in request.scope["route"].dependant.query_params)
+    unknown = next((name for name in request.query_params if name not in known), None)
+    if unknown is not None:
+        words = f"it knows {', '.join(known)}" if known else "it has none"
+        raise HTTPException(400, f"this address has no query parameter {unknown[:100]!r}; {words}")
 
 
 def store_of(request: Request) -> Store:
@@ -36,6 +46,13 @@ def hub_of(request: Request) -> EventHub:
     return found
 
 
+def admission_of(request: Request) -> Admission:
+    """The app's queue of submissions."""
+    found: Admission = request.app.state.admission
+    return found
+
+
 TheStore = Annotated[Store, Depends(store_of)]
 TheSettings = Annotated[Settings, Depends(settings_of)]
 TheHub = Annotated[EventHub, Depends(hub_of)]
+TheAdmission = Annotated[Admission, Depends(admission_of)]

@@ -15,7 +15,7 @@ router = APIRouter(tags=["process"])
 
 
 @router.get("/healthz")
-def is_alive() -> Health:
+async def is_alive() -> Health:  # not in a thread: it must answer also when all threads are busy
     """Liveness: answers 200 whenever the process runs."""
     return Health(status="ok")
 

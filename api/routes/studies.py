@@ -10,8 +10,8 @@ from starlette.concurrency import run_in_threadpool
 
 from api.problems import read_body
 from api.routes.answers import page_of, problems
-from api.routes.parameters import After, StudyId, TheStore
-from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key, parse_submission
+from api.routes.parameters import After, StudyId, TheAdmission, TheStore
+from api.submission import MAX_BODY_BYTES, check_content_type, check_idempotency_key
 from api.views.studies import LearnedView, StudyDetail, StudyView, study_detail, study_view
 from api.views.view import Page
 from scamp_service.lifecycle import StudyState
@@ -26,7 +26,7 @@ router = APIRouter(prefix="/v1", tags=["studies"])
     "/studies",
     status_code=201,
     response_model=StudyDetail,
-    responses=problems(409, 413, 415, 422),
+    responses=problems(408, 409, 413, 415, 422),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -38,6 +38,7 @@ async def create_study(
     request: Request,
     response: Response,
     store: TheStore,
+    admission: TheAdmission,
     idempotency_key: Annotated[
         str | None, Header(description="any unique text; a repeated request with the same key returns the same study")
     ] = None,
@@ -45,17 +46,11 @@ async def create_study(
     """Submit a study. It starts by itself. `Location` has its address."""
     check_content_type(request.headers)
     key = check_idempotency_key(idempotency_key)
-    body = await read_body(request, MAX_BODY_BYTES)
-    detail = await run_in_threadpool(_create, store, body, key)
-    response.headers["Location"] = f"/v1/studies/{detail.id}"
-    return detail
-
-
-def _create(store: Store, body: bytes, key: str | None) -> StudyDetail:
-    spec, code = parse_submission(body)
-    sha256 = store.put_blob(code) if code is not None else None
-    study = store.create_study(spec.to_json(), code=sha256, idempotency_key=key, now=time.time())
-    return _detail(store, study)
+    with admission.room_for(request.headers.get("content-length")):
+        body = await read_body(request, MAX_BODY_BYTES)
+        study = await admission.submit(body, key)
+    response.headers["Location"] = f"/v1/studies/{study.id}"
+    return await run_in_threadpool(_detail, store, study)
 
 
 @router.get("/studies", responses=problems(422))

@@ -33,7 +33,7 @@ export function shape(state) {
 /** States of studies and attempts that use the icon of a trial's state. */
 const AS_TRIAL = {
   STOPPING: "PAUSED", STOPPED: "CANCELLED", STARTING: "QUEUED", ENDED: "COMPLETED",
-  DONE: "COMPLETED", OUT_OF_MEMORY: "PRUNED", DIVERGED: "PRUNED", ERROR: "FAILED", FAULT: "INFEASIBLE", LOST: "INFEASIBLE", NO_SUCCESS: "PRUNED",
+  DONE: "COMPLETED", OUT_OF_MEMORY: "PRUNED", DIVERGED: "PRUNED", ERROR: "FAILED", FAULT: "INFEASIBLE", STALLED: "INFEASIBLE", LOST: "INFEASIBLE", NO_SUCCESS: "PRUNED",
 };
 
 /** A state as an icon and a word. */

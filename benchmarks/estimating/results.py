@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -86,7 +86,7 @@ class Section:
     header: Sequence[str]
     num_cases: int
     findings: Sequence[Finding]
-    figures: dict[str, float]
+    figures: Mapping[str, float | Mapping[str, float]]
 
 
 def page(title: str, command: str, sections: Iterable[Section]) -> str:
@@ -107,9 +107,15 @@ def _lines(section: Section) -> list[str]:
     if ran:
         lines += ["", _line(section.header), _line(["---"] * len(section.header))]
         lines += [_line([*finding.row, finding.case]) for finding in ran]
-        lines += ["", *(f"- `{name}`: {value:.6g}" for name, value in section.figures.items())]
+        lines += ["", *(f"- `{name}`: {_figure(value)}" for name, value in section.figures.items())]
     failed = [f"- {finding.case}: {finding.failure}" for finding in section.findings if finding.failure]
     return lines + (["", "Without a result:", "", *failed] if failed else [])
+
+
+def _figure(value: float | Mapping[str, float]) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {one:.6g}" for name, one in value.items())
+    return f"{value:.6g}"
 
 
 def _line(cells: Sequence[str]) -> str:

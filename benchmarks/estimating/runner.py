@@ -1,9 +1,9 @@
 """The command line that benchmarks of several parts share: choose parts and cases, keep results, write a page.
 
 A part is a module with ``TITLE``, ``ABOUT``, ``HEADER``, ``cases(quick, seed)``, ``measure(case, seconds)``,
-``Result``, ``figures(results)`` and, if anything is to be said at the end, ``notes(findings)``. A part that needs a
-folder of the user has ``OPTIONS``, help by name: ``--NAME DIR`` is given to ``cases`` as an argument of this name, and
-None without it.
+``Result``, ``figures(results)`` and, if anything is to be said at the end, ``notes(findings)``. One with pictures has
+``write_pictures(findings, folder of the page)``. One that needs a folder of the user has ``OPTIONS``, help by name:
+``--NAME DIR`` is given to ``cases`` as an argument of this name, and None without it.
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ def run_parts(
         closing += part.notes(found) if name in chosen and hasattr(part, "notes") else []
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
+        for name, part in parts.items():
+            if hasattr(part, "write_pictures"):
+                part.write_pictures(sections[name].findings, options.write.parent)
         options.write.write_text(page(title, command, list(sections.values())))
     for line in closing:
         print(line)
@@ -93,7 +96,7 @@ def find(name: str, part: ModuleType, case: Any, seconds: float) -> Finding:
     return Finding(name, str(case), result.row(), asdict(result), seconds=time.monotonic() - began)
 
 
-def figures(part: ModuleType, found: Sequence[Finding]) -> dict[str, float]:
+def figures(part: ModuleType, found: Sequence[Finding]) -> Mapping[str, Any]:
     """The part's figures over all findings that have a result; empty if none has."""
     done = [part.Result(**finding.values) for finding in found if not finding.failure]
     return part.figures(done) if done else {}

@@ -24,7 +24,7 @@ from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, e
 from scamp_service.client import Client
 from scamp_service.errors import ScampError
 from scamp_service.processes.supervise import Service, running_server
-from scamp_service.settings import ROOT, Settings
+from scamp_service.settings import ROOT, Settings, settings_of_process, withhold_secrets
 from scamp_service.sizing.candidates import code_of, read_study
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
@@ -61,7 +61,7 @@ def main() -> None:
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="address to listen on")] = None,
-    port: Annotated[int | None, typer.Option(help="first port to try")] = None,
+    port: Annotated[int | None, typer.Option(help="port to listen on; default: 8100, or the next free one")] = None,
     data_dir: DataDir = None,
     ray_address: Annotated[str | None, typer.Option(help="an existing Ray cluster; default: start a local one")] = None,
 ) -> None:
@@ -76,10 +76,10 @@ def serve(
 def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = ROOT / "examples" / "digits.yaml") -> None:
     """Start a service, run the demo study, print its leaderboard and keep serving, as `make run` does."""
     spec = parse_study(read_study(study))
-    with _service(settings_of()) as service:
+    with _service(settings_of(), next_port=True) as service:
         client = Client(service.url, token=service.settings.api_token or None)
         created = client.submit(spec.to_json())
-        out.print(f"study {created['id']} ({spec.name}): {service.url}/studies/{created['id']}")
+        out.print(f"study {created['id']} ({spec.name}): {service.url}/studies/{created['id']}", markup=False)
         _tail(client, created["id"], spec, between=service.watch)
         out.print(f"\nstill serving at {service.url}  (Ctrl-C to stop)")
         while True:
@@ -96,17 +96,18 @@ def controller() -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    serve_controller(Settings())
+    serve_controller(settings_of_process())
 
 
 @contextmanager
-def _service(settings: Settings) -> Iterator[Service]:
+def _service(settings: Settings, *, next_port: bool = False) -> Iterator[Service]:
     import signal
 
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background jobs start with it ignored
         signal.signal(number, signal.default_int_handler)
     began = time.monotonic()
-    with Service(settings) as service:
+    withhold_secrets()
+    with Service(settings, next_port=next_port) as service:
         if service.settings.port != settings.port:
             out.print(f"port {settings.port} is taken; using {service.settings.port}")
         out.print(f"ScaMP is at [bold]{service.url}[/]  ({time.monotonic() - began:.1f} s)")
@@ -140,6 +141,7 @@ def run(
     code = code_of(study, spec, working_dir)
     check_import(spec, code)
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
+    withhold_secrets()
     with _live(quiet=as_json or not out.is_terminal) as update:
 
         def watch(store: Any, study_id: int) -> None:
@@ -161,7 +163,7 @@ def _conclude(
     """Print the result of a study; returns whether it succeeded."""
     if not as_json:
         out.print(leaderboard(trials, spec.to_json()))
-        out.print(closing_line(summary), soft_wrap=True)
+        out.print(closing_line(summary), markup=False, soft_wrap=True)
     if reason:
         err.print(f"scamp: {reason}", markup=False, soft_wrap=True)
     if as_json:
@@ -184,11 +186,14 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="follow the study to its end")] = True,
     working_dir: WorkingDir = None,
     as_json: AsJson = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="any unique text; a submission that is repeated with it creates only one study")
+    ] = None,
 ) -> None:
     """Submit a study to a service, and follow it to its end."""
     spec = parse_study(read_study(study))
     client = _client(address, token)
-    created = client.submit(spec.to_json(), code=code_of(study, spec, working_dir))
+    created = client.submit(spec.to_json(), code=code_of(study, spec, working_dir), idempotency_key=idempotency_key)
     if not as_json:
         out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")
     if wait and not _tail(client, created["id"], spec, as_json=as_json):
@@ -219,7 +224,7 @@ def status(study: StudyId, address: Address = "", token: Token = "", as_json: As
         print(json.dumps(view))
         return
     out.print(live_view(view["summary"], view["spec"]["objective"]["metric"], client.cluster()))
-    out.print(closing_line(view["summary"]), soft_wrap=True)
+    out.print(closing_line(view["summary"]), markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -300,7 +305,7 @@ def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], str, dict[str, Any]
             best = summary["best"]
             states = ", ".join(f"{count} {state.lower()}" for state, count in shown.items())
             so_far = f"; best {metric} {best['value']:.4f}" if best else ""
-            err.print(f"{states or 'starting'}{so_far}", soft_wrap=True)
+            err.print(f"{states or 'starting'}{so_far}", markup=False, soft_wrap=True)
 
     yield line
 

@@ -12,6 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from scamp_service.cli.terminal import plain
+
 MIB = 2**20
 COLOURS = {
     "WAITING": "grey58",
@@ -32,7 +34,7 @@ def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any
     """The block that is redrawn while a study runs: states, best value, and a bar of reserved MiB for each device."""
     counts = summary["trials"]
     style = WARNING if summary["no_success"] else "dim"
-    line = Text.assemble((f"{summary['name']} ", "bold"), (f"{summary['state_text'].lower()} ", style))
+    line = Text.assemble((f"{plain(summary['name'])} ", "bold"), (f"{summary['state_text'].lower()} ", style))
     for state, colour in COLOURS.items():
         if counts.get(state):
             line.append(f" {counts[state]} {state.lower()}", style=colour)
@@ -41,7 +43,9 @@ def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any
     if devices:
         parts.append(_fill(devices))
     else:
-        parts.append(Text(f"cluster {cluster.get('status', 'starting')} {cluster.get('detail', '')}".rstrip(), "dim"))
+        parts.append(
+            Text(plain(f"cluster {cluster.get('status', 'starting')} {cluster.get('detail', '')}".rstrip()), "dim")
+        )
     return Group(*parts)
 
 
@@ -62,7 +66,7 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     table = Table(title=None, box=None, header_style="dim", pad_edge=False)
     for heading, right in [("trial", True), ("state", False), (metric, True), ("plan", False),
                            ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+        table.add_column(Text(plain(heading)), justify="right" if right else "left", overflow="fold")
     for trial in [*valued[:rows], *others]:
         table.add_row(*_row(trial, spec["fixed"]))
     hidden = len(valued) - rows
@@ -146,7 +150,7 @@ def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableT
     varied = {name: value for name, value in trial["params"].items() if fixed.get(name) != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
     if trial["value"] is None and trial["reason"]:
-        tail += f": {' '.join(trial['reason'].split())[:300]}"
+        tail += f": {plain(' '.join(trial['reason'].split()))[:300]}"
     return [
         str(trial["number"]),
         Text(state.lower(), COLOURS.get(state, "")),
@@ -162,4 +166,4 @@ def _ms(seconds: float | None) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else plain(str(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,26 @@ from rich.console import Console
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def plain(text: str) -> str:
+    """``text`` with control characters but tab and newline made visible, as in ``\\x1b[2J``.
+
+    A user's code may print anything, and a terminal obeys escape codes: they move the cursor, set the title, or answer.
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+class _PlainConsole(Console):
+    """A console that prints text without obeying it. Cells of tables and ``Text`` must be made ``plain`` themselves."""
+
+    def print(self, *objects: Any, **given: Any) -> None:
+        super().print(*(plain(each) if isinstance(each, str) else each for each in objects), **given)
+
+
+out = _PlainConsole(highlight=False)
+err = _PlainConsole(stderr=True, highlight=False)
 
 What = Annotated[
     str, typer.Argument(help="a study, a built-in workload, FILE.py:Class, or MODULE:FUNC", metavar="WHAT")

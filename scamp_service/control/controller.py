@@ -162,6 +162,7 @@ class Controller:
             max_concurrent=spec.budget.max_concurrent,
             max_lost=spec.budget.max_lost,
             max_oom=spec.budget.max_oom,
+            stall_seconds=spec.budget.stall_seconds,
             num_trials=sum(counts.values()),
             searched=frozenset(spec.space),
             exhausted=study.id in self._exhausted,

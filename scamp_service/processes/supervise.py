@@ -6,6 +6,7 @@ It leaves no process behind. It knows nothing about studies: it or any of its ch
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import logging
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -25,7 +28,7 @@ import httpx
 from scamp_service.cluster.local_ray import LocalRay
 from scamp_service.errors import Conflict, Refused, Unavailable
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
-from scamp_service.settings import ROOT, Settings
+from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
 
 log = logging.getLogger("scamp.serve")
 
@@ -44,11 +47,13 @@ class Service:
     """The processes of ``scamp serve``, as a context manager. ``url`` is the address of the API.
 
     Entering raises ``Refused`` for a public address without a token, ``Conflict`` when the data directory is in use,
-    and ``Unavailable`` when the API does not start.
+    and ``Unavailable`` when the API does not start or its port is in use. Only with ``next_port``, or when nobody chose
+    the port, the next free one is taken: whoever chose a port would otherwise talk to another service there.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, next_port: bool = False) -> None:
         self.settings = settings
+        self._num_ports = PORTS_TRIED if next_port or "port" not in settings.model_fields_set else 1
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._started: dict[str, float] = {}
         self._pulses: dict[str, Pulse] = {}
@@ -65,10 +70,10 @@ class Service:
                 "or listen on 127.0.0.1"
             )
         self._lock = lock_data_dir(settings.data_dir)
-        port = free_port(settings.host, settings.port)
-        self.settings = settings = settings.model_copy(update={"port": port})
-        self.url = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}"
         try:
+            port = free_port(settings.host, settings.port, self._num_ports)
+            self.settings = settings = settings.model_copy(update={"port": port})
+            self.url = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}"
             self._spawn("api")
             if not settings.ray_address:
                 self._ray = LocalRay(settings, settings.data_dir)
@@ -130,12 +135,13 @@ class Service:
         if name in self._pulses:
             self._pulses.pop(name).close()
         pulse = self._pulses[name] = Pulse()
-        with (logs / f"{name}.log").open("ab") as output:
+        with (logs / f"{name}.log").open("ab") as output, secrets_pipe(self.settings) as pipe:
+            pipes = {SECRETS_PIPE: str(pipe), VARIABLE: str(pulse.child_end)}
             self._children[name] = subprocess.Popen(
                 [sys.executable, "-m", *MODULES[name]],
                 cwd=ROOT,
-                env={**os.environ, **as_environment(self.settings), VARIABLE: str(pulse.child_end)},
-                pass_fds=[pulse.child_end],
+                env={**os.environ, **as_environment(self.settings), **pipes},
+                pass_fds=[pipe, pulse.child_end],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -168,8 +174,21 @@ class Service:
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
-    """The settings as environment variables for a child process."""
-    return {f"SCAMP_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
+    """The settings as environment variables for a child process. Secrets are empty: they go through a pipe."""
+    values = {**settings.model_dump(), **dict.fromkeys(SECRETS, "")}
+    return {f"SCAMP_{name.upper()}": str(value) for name, value in values.items()}
+
+
+@contextmanager
+def secrets_pipe(settings: Settings) -> Iterator[int]:
+    """Yield a file descriptor from which one child reads the secrets (``settings_of_process``), as JSON."""
+    reader, writer = os.pipe()
+    try:
+        with open(writer, "w") as stream:  # less than 64 KiB, so it never waits for the reader
+            json.dump({name: getattr(settings, name) for name in SECRETS}, stream)
+        yield reader
+    finally:
+        os.close(reader)
 
 
 def lock_data_dir(data_dir: Path) -> IO[str]:
@@ -186,19 +205,27 @@ def lock_data_dir(data_dir: Path) -> IO[str]:
     return handle
 
 
-def free_port(host: str, first: int) -> int:
-    """The first free port from ``first`` on. Raises ``Unavailable`` when there is none."""
-    for port in range(first, min(first + PORTS_TRIED, 65536)):
+def free_port(host: str, first: int, num_ports: int = PORTS_TRIED) -> int:
+    """The first free one of ``num_ports`` ports from ``first`` on. Raises ``Unavailable`` when there is none."""
+    last = min(first + num_ports - 1, 65535)
+    for port in range(first, last + 1):
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except PermissionError:
                 raise Unavailable(f"port {port} needs privileges; choose one above 1023 with --port") from None
-            except OSError:
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:  # another port would not help
+                    raise Unavailable(f"cannot listen on {host} ({error.strerror}); choose another --host") from None
                 continue
             return port
-    raise Unavailable(f"ports {first} to {first + PORTS_TRIED - 1} are all taken; choose another with --port")
+    if first == last:
+        raise Unavailable(
+            f"port {first} on {host} is in use; stop the process that uses it, choose another port with --port or "
+            "SCAMP_PORT, or set neither to take the next free port"
+        )
+    raise Unavailable(f"ports {first} to {last} are all taken; choose another with --port")
 
 
 def server_file(data_dir: Path) -> Path:

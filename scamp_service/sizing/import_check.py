@@ -7,7 +7,6 @@ trained shows later, trial by trial.
 from __future__ import annotations
 
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,18 @@ from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code
 
 IMPORT_SECONDS = 60
-_one_at_a_time = threading.Lock()  # a process with torch in it takes hundreds of MiB
 
 
-def check_import(spec: StudySpec, code: bytes | None) -> None:
-    """Raise ``InvalidInput`` for a workload that is unknown, is not in ``code`` (a zip), or cannot be imported."""
+def check_import(spec: StudySpec, code: bytes | None, process: TraceProcess | None = None) -> None:
+    """Raise ``InvalidInput`` for a workload that is unknown, is not in ``code`` (a zip), or cannot be imported.
+
+    ``process`` is for callers that may have to kill it from another thread. It is ended here.
+    """
     check_code(spec.workload, code)
     if code is None:
         return
-    with _one_at_a_time, tempfile.TemporaryDirectory(prefix="scamp-") as directory:
+    process = process or TraceProcess()
+    with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
         code_zip = Path(directory, "code.zip")
         code_zip.write_bytes(code)
         request: dict[str, Any] = {
@@ -34,7 +36,6 @@ def check_import(spec: StudySpec, code: bytes | None) -> None:
             "code_zip": str(code_zip),
             "code_dir": str(Path(directory, "code")),
         }
-        process = TraceProcess()
         try:
             process.ask(request, IMPORT_SECONDS)
         except TraceFailed as failed:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from scamp_service.errors import Unavailable
 from scamp_service.model import Json
 from scamp_service.settings import ROOT
+from scamp_service.study.user_environment import user_environment
 
 log = logging.getLogger("scamp.tracing")
 
@@ -76,7 +77,8 @@ class TraceProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+                env=user_environment(os.environ)
+                | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
                 start_new_session=True,
             )
             self._unread = b""

@@ -39,7 +39,8 @@ NUMBERED_TRIAL = select_trials().where(
 )
 OPTIONS = select(schema.comparisons.c.options).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 _is_refused = sa.and_(_trials.c.state == TrialState.INFEASIBLE, _trials.c.offer.is_not(None))
-_begun = (_trials.c.attempt > sa.literal_column("0")).label("begun")  # no parameter: PostgreSQL groups by it
+_zero: sa.ColumnElement[int] = sa.literal_column("0")  # no parameter: PostgreSQL groups by it
+_begun = sa.and_(_trials.c.attempt > _zero, _trials.c.num_oom == _zero).label("begun")
 REFUSALS = (
     select(_trials.c.study_id, _trials.c.offer, _begun, func.max(_trials.c.finished_at, type_=schema.Real()))
     .join(schema.studies, schema.studies.c.id == _trials.c.study_id)

@@ -88,10 +88,21 @@ class Store(Reads):
             else:
                 study_id, body_sha256 = connection.execute(sql.BY_KEY, {"key": idempotency_key}).one()
                 if body_sha256 != row["body_sha256"]:
-                    raise Conflict(
-                        f"the idempotency key {idempotency_key!r} belongs to study {study_id}, which is different; "
-                        "take a new key"
-                    )
+                    raise _other_study(idempotency_key, study_id)
+        return self.study(study_id)
+
+    def study_of_key(self, spec: Json, code: str | None, idempotency_key: str) -> Study | None:
+        """The study that ``create_study`` has created with this key; None if there is none yet.
+
+        Raises ``Conflict`` when the key belongs to another body.
+        """
+        with self._database.read() as connection:
+            found = connection.execute(sql.BY_KEY, {"key": idempotency_key}).first()
+        if found is None:
+            return None
+        study_id, body_sha256 = found
+        if body_sha256 != _body_sha256(spec, code):
+            raise _other_study(idempotency_key, study_id)
         return self.study(study_id)
 
     def move_study(
@@ -436,6 +447,10 @@ def _legal(moves: Mapping[_State, frozenset[_State]], expected: Iterable[_State]
 
 
 _NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": ""}
+
+
+def _other_study(key: str | None, study_id: int) -> Conflict:
+    return Conflict(f"the idempotency key {key!r} belongs to study {study_id}, which is different; take a new key")
 
 
 def _body_sha256(spec: Json, code: str | None) -> str:

@@ -19,12 +19,16 @@ _PARTS: dict[str, type[BaseModel]] = {
     "budget": Budget,
 }
 
+_READ = 500
+"""Mistakes that are put into words. A body of 1 MiB may have 60,000, whose words would take seconds."""
+
 
 def complaints(error: ValidationError, most: int = 5) -> str:
     """The first ``most`` mistakes in a ``StudySpec``, separated by semicolons, and the number of others."""
-    details = error.errors(include_url=False)
-    mistakes = list(dict.fromkeys(_complaint(detail) for detail in details))
-    more = f"; and {len(mistakes) - most} more" if len(mistakes) > most else ""
+    details = error.errors(include_url=False, include_context=False)
+    mistakes = list(dict.fromkeys(_complaint(detail) for detail in details[:_READ]))
+    others = len(mistakes) - most + max(0, len(details) - _READ)
+    more = f"; and {others} more" if others > 0 else ""
     # The user's values are quoted, and may contain characters that no terminal or response can show.
     return ("; ".join(mistakes[:most]) + more).encode(errors="backslashreplace").decode()
 

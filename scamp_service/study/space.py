@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from scamp_service.study.values import LARGEST_INT, Number, Scalar, Strict
+from scamp_service.study.values import LARGEST_INT, Number, Scalar, Strict, at_most
+
+_EXACT = Context(prec=1200)
+"""Precision for any two floats: they differ by at most 632 decimal places, and a quotient has at most 633 digits."""
 
 
 class Categorical(Strict):
     """One of a list of values."""
 
-    choice: Annotated[list[Scalar], Field(min_length=1, max_length=1000)]
+    choice: Annotated[list[Scalar], Field(min_length=1, max_length=1000), at_most(1000)]
 
     @field_validator("choice")
     @classmethod
@@ -34,8 +38,13 @@ class Categorical(Strict):
 
     def why_not(self, value: Scalar) -> str:
         """Why ``value`` is not allowed here; empty when it is."""
-        same = any(value == option and isinstance(value, bool) == isinstance(option, bool) for option in self.choice)
+        same = (isinstance(value, bool), value) in self._options
         return "" if same else f"{value!r} is not one of {_listed(self.choice)}"
+
+    @cached_property
+    def _options(self) -> frozenset[tuple[bool, Scalar]]:
+        """The choices, each with whether it is a bool, because ``True == 1``."""
+        return frozenset((isinstance(option, bool), option) for option in self.choice)
 
 
 class Range(Strict):
@@ -62,11 +71,12 @@ class Range(Strict):
         if not self.integer and self.step is None:
             return None
         # In decimals, as the user wrote them: 0.3 / 0.1 is 2.99… in floats.
-        return int((Decimal(str(self.high)) - Decimal(str(self.low))) // Decimal(str(self.step or 1))) + 1
+        width = _EXACT.subtract(Decimal(str(self.high)), Decimal(str(self.low)))
+        return int(_EXACT.divide_int(width, Decimal(str(self.step or 1)))) + 1
 
     def value(self, index: int) -> int | float:
         """The ``index``-th value of a countable range."""
-        exact = Decimal(str(self.low)) + index * Decimal(str(self.step or 1))
+        exact = _EXACT.add(Decimal(str(self.low)), _EXACT.multiply(Decimal(index), Decimal(str(self.step or 1))))
         return int(exact) if self.integer else float(exact)
 
     def why_not(self, value: Scalar) -> str:
@@ -75,8 +85,10 @@ class Range(Strict):
             return f"{value!r} is not {'an integer' if self.integer else 'a number'}"
         if not self.low <= value <= self.high:
             return f"{value} is not between {self.low} and {self.high}"
-        if self.step is not None and (Decimal(str(value)) - Decimal(str(self.low))) % Decimal(str(self.step)):
-            return f"{value} is not {self.low} plus a multiple of {self.step}"
+        if self.step is not None:
+            above = _EXACT.subtract(Decimal(str(value)), Decimal(str(self.low)))
+            if _EXACT.remainder(above, Decimal(str(self.step))):
+                return f"{value} is not {self.low} plus a multiple of {self.step}"
         return ""
 
     @model_validator(mode="after")
@@ -94,7 +106,10 @@ class Range(Strict):
         if self.integer and self.step is not None and not isinstance(self.step, int):
             raise ValueError(f"the step of an integer range must be an integer, got {self.step}")
         if self.num_values is not None and self.num_values > LARGEST_INT:
-            raise ValueError(f"the range has {self.num_values} values, which is too many; take a larger step")
+            # As a decimal: a tiny step gives an integer that no float can hold.
+            raise ValueError(
+                f"the range has {Decimal(self.num_values):.3g} values, which is too many; take a larger step"
+            )
         return self
 
 

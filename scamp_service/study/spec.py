@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from scamp_service.study.space import Categorical, Dimension, Range
-from scamp_service.study.values import Integer, Name, Scalar, Strict, Title
+from scamp_service.study.values import Integer, Name, Scalar, Strict, Title, at_most
 
 MAX_TRIALS = 100_000
 MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
+Start = Annotated[dict[str, Scalar], at_most(200)]
 
 
 class Objective(Strict):
@@ -50,7 +51,8 @@ class Budget(Strict):
 
     ``steps`` are the optimizer steps of one trial, with an evaluation after every ``report_every`` of them.
     ``max_concurrent`` limits the trials that run at once. A trial may be lost ``max_lost`` times and run out of memory
-    ``max_oom`` times before it fails.
+    ``max_oom`` times before it fails. An attempt that makes no progress for ``stall_seconds`` is ended; without a value
+    it is 50 of its steps, at least 300 s, and 900 s before the first steps are timed.
     """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20
@@ -59,6 +61,7 @@ class Budget(Strict):
     max_concurrent: Annotated[Integer, Field(ge=1)] | None = None
     max_lost: Annotated[Integer, Field(ge=0)] = 5
     max_oom: Annotated[Integer, Field(ge=0)] = 5
+    stall_seconds: Annotated[float, Field(gt=0, le=10**7)] | None = None
 
     @model_validator(mode="after")
     def _reported(self) -> Self:
@@ -85,9 +88,9 @@ class StudySpec(Strict):
     name: Title
     workload: Annotated[str, Field(min_length=1, max_length=300)]
     objective: Objective
-    space: Annotated[dict[Name, Dimension], Field(max_length=100)]
-    fixed: dict[Name, Scalar] = Field(default={}, max_length=100)
-    start_with: list[dict[str, Scalar]] = Field(default=[], max_length=1000)
+    space: Annotated[dict[Name, Dimension], Field(max_length=100), at_most(100)]
+    fixed: Annotated[dict[Name, Scalar], at_most(100)] = Field(default={}, max_length=100)
+    start_with: Annotated[list[Start], at_most(1000)] = Field(default=[], max_length=1000)
     search: SearchOptions = SearchOptions()
     stopping: Stopping = Stopping()
     budget: Budget = Budget()
@@ -119,7 +122,7 @@ class StudySpec(Strict):
         """Violated rules between fields; only the first is reported."""
         both = sorted(set(self.space) & set(self.fixed))
         if both:
-            yield f"{', '.join(both)}: in both space and fixed; keep one"
+            yield f"{_listed(both)}: in both space and fixed; keep one"
         if self.search.sampler == "grid":
             yield from self._grid_complaints()
         for position, start in enumerate(self.start_with):
@@ -144,7 +147,7 @@ class StudySpec(Strict):
     def _start_complaints(self, where: str, start: Mapping[str, Scalar]) -> Iterator[str]:
         unknown = sorted(set(start) - set(self.space) - set(self.fixed))
         if unknown:
-            yield f"{where} has {', '.join(unknown)}, which neither space nor fixed defines"
+            yield f"{where} has {_listed(unknown)}, which neither space nor fixed defines"
         for name in start:
             wrong = self.space[name].why_not(start[name]) if name in self.space else ""
             if wrong:
@@ -172,6 +175,12 @@ class StudySpec(Strict):
     def to_json(self) -> dict[str, Any]:
         """The study as JSON, with all defaults filled in."""
         return self.model_dump(mode="json")
+
+
+def _listed(names: list[str], most: int = 10) -> str:
+    """The first ``most`` names, because a study may be wrong about a hundred thousand of them."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(name[:100] for name in names[:most]) + more
 
 
 def _is_log(dimension: Categorical | Range) -> bool:

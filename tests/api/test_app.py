@@ -16,8 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from api.app import create_app
 from tests.conftest import ROOT
-from tests.serving import InProcess, free_port
+from tests.serving import InProcess, free_port, settings_in
 
 HEAVY = ("torch", "ray", "optuna", "sklearn", "workloads.protocol")
 
@@ -98,6 +99,20 @@ def test_the_document_names_every_operation_and_all_that_it_refers_to(api: InPro
         for status, answer in operation["responses"].items():
             if status.startswith("4"):
                 assert list(answer["content"]) == ["application/problem+json"], (operation["operationId"], status)
+
+
+def test_the_document_says_how_to_show_the_token_and_what_refuses_a_request(api: InProcess, tmp_path: Path) -> None:
+    open_to_all = api.get("/openapi.json").json()
+    with_token = create_app(settings_in(tmp_path, api_token="0123456789abcdef")).openapi()
+    assert set(with_token["components"]["securitySchemes"]) == {"token", "session"}
+    assert (open_to_all["security"], with_token["security"]) == ([], [{"token": []}, {"session": []}])
+    get, post, health = (
+        with_token["paths"][path][method]
+        for path, method in [("/v1/studies", "get"), ("/v1/studies", "post"), ("/healthz", "get")]
+    )
+    assert {"400", "401", "421"} <= set(get["responses"]) and "403" not in get["responses"]
+    assert {"400", "401", "403", "421"} <= set(post["responses"])
+    assert health["security"] == [] and "401" not in health["responses"] and "421" in health["responses"]
 
 
 def references(value: Any) -> list[str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from api.auth import check_settings, session_of
+from api import auth
+from api.auth import FailedLogins, check_settings, session_of
 from scamp_service.errors import Refused
 from scamp_service.settings import Settings
 from tests.serving import SPEC, InProcess, settings_in
@@ -160,4 +161,91 @@ def test_no_secret_is_logged(guarded: InProcess, caplog: pytest.LogCaptureFixtur
     guarded.get("/v1/studies", headers=BEARER)
     guarded.post("/login", data={"token": TOKEN})
     guarded.get("/v1/nothing", headers=BEARER)
-    assert TOKEN not in caplog.text and session_of(TOKEN) not in caplog.text
+    assert TOKEN not in caplog.text and "scamp_session" not in caplog.text
+
+
+PROXIED = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "scamp.example", "X-Forwarded-For": "203.0.113.9"}
+OWN_PAGE = {"Origin": "https://scamp.example", "Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.fixture
+def proxied(tmp_path: Path) -> Iterator[InProcess]:
+    api = InProcess(settings_in(tmp_path, api_token=TOKEN, trusted_proxies="10.0.0.0/8, 127.0.0.1"))
+    yield api
+    api.close()
+
+
+@pytest.mark.parametrize("host", [{}, {"Host": "scamp.example"}])
+def test_behind_a_trusted_proxy_one_logs_in_with_a_secure_cookie_and_writes(
+    proxied: InProcess, host: dict[str, str]
+) -> None:
+    headers = {**PROXIED, **OWN_PAGE, **host}
+    answer = proxied.post("/login", data={"token": TOKEN}, headers=headers)
+    assert answer.status_code == 303
+    cookie = answer.headers["set-cookie"]
+    assert "Secure" in cookie and "Max-Age=604800" in cookie
+    session = {"Cookie": cookie.partition(";")[0]}
+    assert proxied.post("/v1/studies", json={"spec": SPEC}, headers={**headers, **session}).status_code == 201
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "http://scamp.example", "https://127.0.0.1:8100", "null"])
+def test_behind_a_proxy_a_page_of_another_origin_cannot_write(proxied: InProcess, origin: str) -> None:
+    headers = {**PROXIED, **BEARER, "Origin": origin}
+    assert proxied.post("/v1/studies", json={"spec": SPEC}, headers=headers).status_code == 403
+
+
+def test_what_a_browser_invents_before_the_proxy_appends_its_own_does_not_count(proxied: InProcess) -> None:
+    headers = {**BEARER, "X-Forwarded-Proto": "https, https", "X-Forwarded-Host": "evil.example, scamp.example"}
+    post = {"json": {"spec": SPEC}}
+    assert proxied.post("/v1/studies", **post, headers={**headers, "Origin": "https://evil.example"}).status_code == 403
+    assert proxied.post("/v1/studies", **post, headers={**headers, **OWN_PAGE}).status_code == 201
+
+
+def test_headers_of_an_address_that_is_not_trusted_are_ignored(guarded: InProcess) -> None:
+    assert guarded.post("/login", data={"token": TOKEN}, headers={**PROXIED, **OWN_PAGE}).status_code == 403
+    assert guarded.get("/login", headers={**PROXIED, "Host": "scamp.example"}).status_code == 421
+
+
+@pytest.mark.parametrize(("proxies", "token"), [("127.0.0.1", ""), ("nowhere", TOKEN)])
+def test_a_proxy_needs_a_token_and_an_address(proxies: str, token: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="SCAMP_"):
+        check_settings(settings_in(tmp_path, trusted_proxies=proxies, api_token=token))
+
+
+def test_a_session_ends_with_its_time_and_cannot_be_extended(guarded: InProcess) -> None:
+    def status(value: str) -> int:
+        return guarded.get("/v1/studies", headers={"Cookie": f"scamp_session={value}"}).status_code
+
+    later = 2**40
+    signed = session_of(TOKEN, later)
+    assert status(signed) == 200
+    assert status(session_of(TOKEN, 1)) == 401
+    assert status(signed.replace(str(later), str(later + 1))) == 401
+    assert status("9" * 5000 + ".x") == 401
+
+
+def test_logout_removes_the_cookie(guarded: InProcess) -> None:
+    guarded.post("/login", data={"token": TOKEN})
+    assert guarded.get("/v1/studies").status_code == 200
+    assert guarded.post("/logout").headers["location"] == "/login"
+    assert guarded.get("/v1/studies").status_code == 401
+
+
+def test_whoever_guesses_has_to_wait_and_others_do_not(proxied: InProcess) -> None:
+    def login(token: str, address: str) -> int:
+        headers = {**PROXIED, "X-Forwarded-For": address}
+        return proxied.post("/login", data={"token": token}, headers=headers).status_code
+
+    assert [login("wrong", "203.0.113.1") for _ in range(auth.MOST_FAILED)] == [401] * auth.MOST_FAILED
+    assert login(TOKEN, "203.0.113.1") == 429
+    assert login(TOKEN, "203.0.113.2") == 303
+
+
+def test_after_a_minute_one_may_try_again() -> None:
+    failed = FailedLogins()
+    for _ in range(auth.MOST_FAILED):
+        failed.add("a", 100.0)
+    assert failed.wait_seconds("a", 130.0) == 30.0
+    assert failed.wait_seconds("a", 161.0) == 0.0
+    failed.add("a", 161.0)
+    assert failed.wait_seconds("a", 162.0) == 0.0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
+from api import problems
 from tests.serving import InProcess
 
 
@@ -26,3 +29,47 @@ def test_an_error_of_ours_tells_nothing_of_our_insides(
     }
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "a secret at /home/somebody" in caplog.text and "hidden-from-logs" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/studies/99", "there is no study 99"),
+        ("/studies/99/trials/0", "99"),
+        ("/studies/99999999999999999999", "nothing at this address"),
+        ("/studies/<script>", "nothing at this address"),
+        ("/no/such/page", "nothing at this address"),
+    ],
+)
+def test_a_page_that_does_not_exist_is_a_404_for_browsers_and_for_programs(
+    api: InProcess, path: str, words: str
+) -> None:
+    page = api.get(path, headers={"Accept": "text/html,*/*"})
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert words in page.text and "<script" not in page.text
+    told = api.get(path)
+    assert (told.status_code, told.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_the_api_answers_browsers_with_problems_too(api: InProcess) -> None:
+    told = api.get("/v1/studies/99", headers={"Accept": "text/html"})
+    assert (told.status_code, told.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_a_client_that_leaves_before_its_body_is_whole_is_no_failure_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await problems.read_body(Request(scope, receive), 1000)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/studies", "headers": [], "query_string": b""}
+    asyncio.run(problems.Unexpected(app)(scope, receive, send))
+    assert told == [] and caplog.text == ""

@@ -133,7 +133,7 @@ def test_a_stream_may_be_of_one_study(service: tuple[str, Store]) -> None:
 
 
 def test_a_wrong_position_is_refused(api: InProcess) -> None:
-    for value in ("x", "-1", "1.5", "9" * 30):
+    for value in ("x", "-1", "1.5", "9" * 30, "9" * 5000, "\u0664".encode(), "0" * 5000):
         answer = api.get("/v1/events", headers={"Last-Event-ID": value})
         assert answer.status_code == 422 and "Last-Event-ID" in answer.json()["detail"]
     assert api.get("/v1/events?after=-1").status_code == 422
@@ -277,6 +277,7 @@ def test_a_client_behind_what_is_kept_is_served_from_the_database_without_a_gap(
 ) -> None:
     monkeypatch.setattr(sse, "KEPT", 7)
     monkeypatch.setattr(sse, "PAGE", 3)
+    monkeypatch.setattr(sse, "REPLAY_PAGE", 3)
 
     async def run() -> None:
         hub = EventHub(store)
@@ -363,3 +364,10 @@ def test_closing_the_hub_ends_every_stream(store: Store) -> None:
             assert [chunk async for chunk in stream] == []
 
     asyncio.run(run())
+
+
+def test_so_many_clients_may_follow_and_no_more(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.sse.MOST_CLIENTS", 0)
+    answer = api.get("/v1/events")
+    assert answer.status_code == 503 and "retry-after" in answer.headers
+    assert "clients follow events already" in answer.json()["detail"]

@@ -58,6 +58,7 @@ def spec_with(**changes: Any) -> dict[str, Any]:
         (b'{"spec": {"space": -Infinity}}', "-Infinity is not a number in JSON"),
         (b"1" * 5000, "not JSON that ScaMP accepts"),
         (b'{"spec": {}, "spec": {}}', "'spec' appears twice"),
+        (("{" + ",".join(f'"k{n}":1' for n in range(16_000)) + ',"k15999":2}').encode(), "'k15999' appears twice"),
         (b'{"spec": {"name": "\\ud800"}}', "half a character"),
         (b'{"spec": {"\\udfff": 1}}', "half a character"),
         (b"null", 'the body must be an object {"spec"'),
@@ -76,6 +77,7 @@ def test_what_is_not_a_submission_is_refused_with_the_reason(api: InProcess, bod
         ({"space": {}}, "space is empty"),
         ({"space": {"lr": {"low": 0, "high": 1, "log": True}}}, "a log range needs low > 0"),
         ({"space": {"lr": {"low": 1e-3, "high": 1e999}}}, "finite"),
+        ({"space": {"lr": {"low": 0.0, "high": 1.0, "step": 5e-324}}}, "take a larger step"),
         ({"space": 5}, "space"),
         (
             {"workload": "vit_digit"},

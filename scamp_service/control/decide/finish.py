@@ -19,7 +19,8 @@ def finish_studies(s: Snapshot) -> Iterator[Effect]:
     trials end. A study with INFEASIBLE trials stays open until these verdicts have some age."""
     busy = {trial.study_id for trial in (*s.trials, *s.refused)}
     for refusals in s.refusals:
-        if s.now < refusals.newest_at + (RETURN_SECONDS if refusals.begun else JOIN_SECONDS):
+        # A verdict of the future is an old one: a clock was set back.
+        if 0 <= s.now - refusals.newest_at < (RETURN_SECONDS if refusals.begun else JOIN_SECONDS):
             busy.add(refusals.study_id)
     for study in s.studies.values():
         if study.broken and study.state is StudyState.RUNNING:

@@ -11,11 +11,14 @@ from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, Mo
 from scamp_service.control.decide.faults import run_later
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.decide.watch import why_stalled
 from scamp_service.control.executor import GangState
 from scamp_service.control.stopping import judge
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Trial
 
+STALL_WEIGHT = 3
+"""An attempt that stalled counts as so many losses: whoever hangs twice probably hangs always, and slowly."""
 LAUNCH_PATIENCE_SECONDS = 120.0
 """An absent gang that has not reported its start is launched again, with the same token, for this long."""
 
@@ -66,10 +69,14 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
         case Outcome.LOST:
             yield _retry(study, trial, attempt.detail or "its ranks disappeared")
+        case Outcome.STALLED:
+            yield _retry(study, trial, f"it {attempt.detail}", weight=STALL_WEIGHT)
         case None if study.state is not StudyState.RUNNING:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
         case None if gang is not None and gang.state is not GangState.ALIVE:
             yield _lose(attempt, gang.detail or "a rank died")
+        case None if gang is not None and (why := why_stalled(study, attempt, gang)):
+            yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STALLED, "detail": why})
         case None if gang is not None:
             yield from _judge(s, study, trial)
         case None if s.may_hold_memory(attempt):
@@ -88,13 +95,15 @@ def _lose(attempt: Attempt, why: str) -> Effect:
     return MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.LOST, "detail": why})
 
 
-def _retry(study: StudyRules, trial: Trial, why: str) -> Effect:
-    num_lost = trial.num_lost + 1
+def _retry(study: StudyRules, trial: Trial, why: str, weight: int = 1) -> Effect:
+    """Run the trial again. The attempt counts as ``weight`` losses."""
+    num_lost = trial.num_lost + weight
+    why = f"{why} (this counts as {weight} losses)" if weight > 1 else why
     if num_lost > study.max_lost:
-        lost = f"lost {num_lost} attempt{'s' * (num_lost > 1)}, most recently because {why}"
-        reason = f"{lost}; raise budget.max_lost to allow more"
+        losses = f"{num_lost} loss{'es' * (num_lost > 1)} of attempts, most recently because {why}"
+        reason = f"{losses}; raise budget.max_lost to allow more"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_lost": num_lost})
-    reason = f"will run again (lost attempt {num_lost} of at most {study.max_lost}): {why}"
+    reason = f"will run again ({num_lost} of at most {study.max_lost} losses): {why}"
     return MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": num_lost})
 
 

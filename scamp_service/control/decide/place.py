@@ -10,6 +10,7 @@ from placement.model import Cluster, Gang, Placement, Queued
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
+from scamp_service.control.decide.faults import LONGEST_WAIT_SECONDS
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
@@ -35,7 +36,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
         elif s.cluster.devices and (missing := _too_few(s.cluster, trial)):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
-        elif trial.id not in winding_down and trial.retry_at <= s.now:
+        elif trial.id not in winding_down and not s.now < trial.retry_at <= s.now + LONGEST_WAIT_SECONDS:
             queued.append(trial)
     if not queued or not s.cluster.devices:
         return

@@ -37,6 +37,7 @@ class StudyRules:
     max_lost: int
     max_oom: int
     num_trials: int
+    stall_seconds: float | None = None  # without progress; None: learned from the steps of each attempt
     searched: frozenset[str] = frozenset()  # names of the parameters in its search space
     exhausted: bool = False  # the sampler has nothing more to propose
     broken: str = ""  # why its trials all fail; empty if they do not

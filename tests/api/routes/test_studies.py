@@ -106,3 +106,22 @@ def test_a_completed_study_without_a_completed_trial_says_so_and_stays_completed
     for view in (detail, listed, detail["summary"]):
         found = view["state"], view["state_text"], view["no_success"]
         assert found == ("COMPLETED", "Completed, no trial succeeded", True)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/v1/studies?limt=3", "no query parameter 'limt'; it knows after, limit, live, newest_first"),
+        ("/v1/studies/1?verbose=1", "no query parameter 'verbose'; it has none"),
+        ("/v1/studies/1/trials?states=FAILED", "no query parameter 'states'; it knows after, limit, state"),
+        ("/v1/events?study=1", "no query parameter 'study'; it knows after, study_id"),
+        ("/v1/cluster?a=1&b=2", "no query parameter 'a'"),
+    ],
+)
+def test_a_query_parameter_that_is_not_known_is_refused(api: InProcess, path: str, words: str) -> None:
+    answer = api.get(path)
+    assert answer.status_code == 400 and words in answer.json()["detail"]
+
+
+def test_a_probe_may_add_what_it_likes_to_the_address_of_a_health_check(api: InProcess) -> None:
+    assert api.get("/healthz?now=1").status_code == 200

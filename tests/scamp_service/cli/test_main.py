@@ -151,18 +151,16 @@ def test_a_study_of_which_no_trial_succeeds_has_exit_code_1(scamp: Scamp, servic
     )
 
 
-def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
+def test_a_chosen_port_that_is_in_use_is_an_error_in_one_line(scamp: Scamp, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        service = Served(tmp_path / "data", SCAMP_PORT=str(port))
-        try:
-            assert f"port {port} is taken" in service.output.read_text()
-            assert service.url != f"http://127.0.0.1:{port}"
-        finally:
-            assert service.stop() == 0
-    assert service.pids() == []
+        port = str(taken.getsockname()[1])
+        for arguments, chosen in [(["--port", port], {}), ([], {"SCAMP_PORT": port})]:
+            done = scamp(tmp_path / "data", "serve", *arguments, **chosen)
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr.startswith(f"scamp: port {port} on 127.0.0.1 is in use;")
+            assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_language_model_is_better_than_one_who_knows_letters_alone(tmp_path: Path) -> None:

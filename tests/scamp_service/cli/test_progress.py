@@ -44,6 +44,14 @@ def test_the_leaderboard_has_the_milliseconds_of_a_step_below_the_memory_of_tria
     assert " / 31.4" not in printed(leaderboard([trial_fields(trial(measured_bytes=25 * MIB))], FIXED))
 
 
+def test_what_users_write_moves_no_cursor_and_is_no_markup() -> None:
+    failed = trial(params={"kind": "\x1b[2J"}, reason="ValueError: \x1b]0;owned\x07 [/]", state=TrialState.FAILED)
+    spec = {"fixed": {}, "objective": {"metric": "[/]\x1b[31m", "direction": "maximize"}}
+    shown = printed(leaderboard([trial_fields(failed)], spec), 300)
+    assert "\x1b" not in shown and "\x07" not in shown
+    assert r"\x1b[2J" in shown and r"\x1b]0;owned\x07 [/]" in shown and r"[/]\x1b[31m" in shown
+
+
 def without_success(store: Store) -> int:
     """A completed study whose only trial failed."""
     study = store.create_study(full_spec(), now=0.0)

@@ -14,6 +14,7 @@ from scamp_service.control.decide.faults import FIRST_WAIT_SECONDS, LONGEST_WAIT
 from scamp_service.control.decide.finish import JOIN_SECONDS, RETURN_SECONDS
 from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.decide.watch import FIRST_SECONDS, LEAST_SECONDS, STEPS
 from scamp_service.control.executor import GangState, GangStatus, Unsized
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Trial
@@ -198,6 +199,39 @@ def test_an_attempt_whose_rank_does_not_answer_is_neither_lost_nor_launched_nor_
     stopping = attempt(state=AttemptState.STOPPING)
     told = effects(trials=[], attempts=[stopping], gangs={}, silent=frozenset(stopping.devices))
     assert isinstance(told[0], d.StopGang) and not any(isinstance(effect, d.MoveAttempt) for effect in told)
+
+
+def quiet(seconds: float) -> dict[str, GangStatus]:
+    return {
+        "1/1": GangStatus(GangState.ALIVE, "", seconds, "rank 0 reads its data in step 7; rank 1 waits in all_reduce")
+    }
+
+
+def test_a_gang_that_makes_no_progress_is_given_up_after_what_its_own_steps_suggest() -> None:
+    for limits, limit in (
+        ({}, FIRST_SECONDS),
+        ({"predicted_step_seconds": 60.0}, STEPS * 60.0),
+        ({"measured_step_seconds": 0.1}, LEAST_SECONDS),
+        ({"measured_step_seconds": 20.0}, STEPS * 20.0),
+    ):
+        begun = attempt(**limits)
+        assert effects(trials=[trial()], attempts=[begun], gangs=quiet(limit)) == []
+        (given_up,) = effects(trials=[trial()], attempts=[begun], gangs=quiet(limit + 1))
+        assert isinstance(given_up, d.MoveAttempt) and given_up.changes["outcome"] is Outcome.STALLED
+        assert f"no progress for {limit:.0f} s" in given_up.changes["detail"]
+        assert "rank 0 reads its data in step 7" in given_up.changes["detail"]
+    own = {1: study(stall_seconds=10.0)}
+    assert effects(trials=[trial()], attempts=[attempt()], gangs=quiet(10), studies=own) == []
+    assert effects(trials=[trial()], attempts=[attempt()], gangs=quiet(11), studies=own)
+
+
+def test_an_attempt_that_stalled_counts_as_three_losses() -> None:
+    stalled = attempt(outcome=Outcome.STALLED, detail="made no progress for 300 s: rank 0 waits")
+    studies = {1: study(max_lost=5)}
+    again = only_move(effects(trials=[trial()], attempts=[stalled], studies=studies))
+    assert again.to is TrialState.QUEUED and again.changes["num_lost"] == 3
+    failed = only_move(effects(trials=[trial(num_lost=3)], attempts=[stalled], studies=studies))
+    assert failed.to is TrialState.FAILED and "rank 0 waits" in failed.changes["reason"]
 
 
 def test_nothing_is_placed_on_a_closed_device() -> None:

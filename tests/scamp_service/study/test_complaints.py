@@ -105,3 +105,19 @@ def test_several_mistakes_are_told_at_once() -> None:
     message = refusal({"objective": {}, "space": {"x": 1}, "budget": {"trials": 0, "steps": 0}, "colour": "red"})
     assert message.startswith("the study is not valid: name is missing; workload is missing; ")
     assert message.endswith("; and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"fixed": {f"k{number}": [] for number in range(60_000)}}, "fixed: must have at most 100 entries, not 60000"),
+        ({"start_with": [{f"k{number}": 1 for number in range(80_000)}]}, "at most 200 entries, not 80000"),
+        ({"space": {"k": {"choice": [[]] * 60_000}}}, "space.k.choice: must have at most 1000 entries, not 60000"),
+        ({f"k{number}": 1 for number in range(60_000)}, "; and 59995 more"),
+        ({"start_with": [{f"k{number}": 1 for number in range(150)}]}, "k106 and 140 more, which neither"),
+    ],
+    ids=["fixed", "start", "choice", "unknown", "undefined"],
+)
+def test_a_study_with_thousands_of_mistakes_gets_a_short_answer(changes: dict[str, Any], words: str) -> None:
+    message = refusal(study(**changes))
+    assert words in message and len(message) < 1000

@@ -1,0 +1,122 @@
+"""Takes in studies without holding up anything else: own threads, bounded queues, and 503 when these are full.
+
+A user's files are imported in a child process, one study at a time, which may take a minute. Pages, health checks and
+studies without files never wait for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+from starlette.exceptions import HTTPException
+
+from api.submission import MAX_SPEC_BYTES, parse_submission
+from scamp_service.model import Study
+from scamp_service.sizing.import_check import check_import
+from scamp_service.sizing.trace_process import TraceProcess
+from scamp_service.store.store import Store
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.user_code import check_code
+
+MOST_SUBMISSIONS = 64
+MOST_UPLOADS = 16
+"""Bodies larger than 1 MiB that are read or wait at once. Each takes up to 150 MiB while its files are unpacked."""
+MOST_IMPORTS = 8
+"""Studies whose files are imported or wait for that; the last one waits for some seconds, at most for minutes."""
+RETRY_SECONDS = 5
+_Answer = TypeVar("_Answer")
+
+
+class Admission:
+    """The studies that are being submitted. Used from the event loop; its own threads do the work."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._parsers = ThreadPoolExecutor(2, "submission")
+        self._importer = ThreadPoolExecutor(1, "import")
+        self._process = TraceProcess()
+        self._closed = False
+        self._num = {"submissions": 0, "uploads": 0, "imports": 0}
+        self._under_way: dict[str, tuple[bytes, asyncio.Future[Study]]] = {}
+
+    @contextmanager
+    def room_for(self, declared: str | None) -> Iterator[None]:
+        """Hold room for a body with this Content-Length (None: unknown). Raises ``HTTPException`` 503."""
+        small = declared is not None and declared.isdecimal() and int(declared[:20]) <= MAX_SPEC_BYTES
+        with self._place("submissions", MOST_SUBMISSIONS):
+            if small:
+                yield
+                return
+            with self._place("uploads", MOST_UPLOADS):
+                yield
+
+    async def submit(self, body: bytes, key: str | None) -> Study:
+        """The study of this body, created unless its idempotency key is known.
+
+        A request that is repeated while the first is under way waits for the same answer. Raises ``ScampError``, and
+        ``HTTPException`` 413 and 503.
+        """
+        if key is None:
+            return await self._submit(body, None)
+        same = self._under_way.get(key)
+        if same is not None and same[0] == body:
+            return await asyncio.shield(same[1])
+        task = asyncio.ensure_future(self._submit(body, key))
+        if same is None:
+            self._under_way[key] = (body, task)
+            task.add_done_callback(lambda _: self._under_way.pop(key))
+        return await asyncio.shield(task)
+
+    def close(self) -> None:
+        """End the import that is running, and forget those that wait."""
+        self._closed = True
+        self._parsers.shutdown(wait=False, cancel_futures=True)
+        self._importer.shutdown(wait=False, cancel_futures=True)
+        self._process.kill()
+
+    async def _submit(self, body: bytes, key: str | None) -> Study:
+        spec, code = await self._in(self._parsers, lambda: _parse(body))
+        sha256 = None if code is None else await self._in(self._parsers, lambda: hashlib.sha256(code).hexdigest())
+        if key is not None:
+            found = await self._in(self._parsers, lambda: self._store.study_of_key(spec.to_json(), sha256, key))
+            if found is not None:
+                return found
+        if code is not None:
+            with self._place("imports", MOST_IMPORTS):
+                await self._in(self._importer, lambda: self._import(spec, code))
+        return await self._in(self._parsers, lambda: self._create(spec, code, key))
+
+    def _import(self, spec: StudySpec, code: bytes) -> None:
+        self._process = TraceProcess()
+        if not self._closed:
+            check_import(spec, code, self._process)
+
+    def _create(self, spec: StudySpec, code: bytes | None, key: str | None) -> Study:
+        sha256 = self._store.put_blob(code) if code is not None else None
+        return self._store.create_study(spec.to_json(), code=sha256, idempotency_key=key, now=time.time())
+
+    async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], _Answer]) -> _Answer:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    @contextmanager
+    def _place(self, kind: str, most: int) -> Iterator[None]:
+        if self._num[kind] >= most:
+            detail = f"{most} {kind} are under way already; send the same request again in a few seconds"
+            raise HTTPException(503, detail, {"Retry-After": str(RETRY_SECONDS)})
+        self._num[kind] += 1
+        try:
+            yield
+        finally:
+            self._num[kind] -= 1
+
+
+def _parse(body: bytes) -> tuple[StudySpec, bytes | None]:
+    spec, code = parse_submission(body)
+    check_code(spec.workload, code)
+    return spec, code

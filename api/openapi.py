@@ -1,0 +1,68 @@
+"""Describes the API as OpenAPI: FastAPI's schema, and what FastAPI cannot find by itself.
+
+That is the body that we parse ourselves, the events, the ways to show the token, and the answers of the middleware.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api.problems import MEDIA_TYPE
+from api.views.events import EventView
+from api.views.studies import NewStudy
+from api.views.view import Problem
+
+_REFERENCE = "#/components/schemas/{model}"
+_FROM_MIDDLEWARE = {
+    "400": "A query parameter is not known; the answer names those that are",
+    "401": "A token is needed, or it is wrong",
+    "403": "A page of another origin may not write",
+    "421": "This server does not answer for this host name",
+}
+
+
+def describe(app: FastAPI, cookie: str, *, needs_token: bool) -> dict[str, Any]:
+    """OpenAPI document of the app, whose session cookie has this name. ``needs_token``: it was started with a token."""
+    schema = get_openapi(
+        title=app.title,
+        version=app.version,
+        description="Tune models that may not fit on one GPU. Errors are application/problem+json (RFC 9457).",
+        routes=app.routes,
+    )
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            _add_answers(operation["responses"], path, method, needs_token)
+            if not path.startswith("/v1/"):
+                operation["security"] = []  # health checks are open
+    _add_models(schema["components"]["schemas"])
+    schema["components"]["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "description": "SCAMP_API_TOKEN of the service"},
+        "session": {"type": "apiKey", "in": "cookie", "name": cookie, "description": "set by the page /login"},
+    }
+    schema["security"] = [{"token": []}, {"session": []}] if needs_token else []
+    return schema
+
+
+def _add_answers(responses: dict[str, Any], path: str, method: str, needs_token: bool) -> None:
+    if "application/json" in responses.get("422", {}).get("content", {}):
+        del responses["422"]  # FastAPI's answer to an invalid path, for which ours is 404
+    statuses = {"421"}
+    if path.startswith("/v1/"):
+        statuses |= {"400"} | ({"401"} if needs_token else set())
+    if method == "post":
+        statuses.add("403")
+    for status in sorted(statuses):
+        content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        responses[status] = {"description": _FROM_MIDDLEWARE[status], "content": content}
+
+
+def _add_models(components: dict[str, Any]) -> None:
+    for name in ("HTTPValidationError", "ValidationError"):
+        components.pop(name, None)
+    for model in (NewStudy, EventView, Problem):
+        own = model.model_json_schema(ref_template=_REFERENCE)
+        components.update(own.pop("$defs", {}))
+        components[model.__name__] = own
