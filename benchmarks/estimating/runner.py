@@ -52,7 +52,8 @@ def run_parts(
     if options.quick:
         begin_quick(chosen)
     results = Results(options.results)
-    sections, closing = {}, []
+    sections = {}
+    closing: list[str] = []
     for name, part in parts.items():
         every = part.cases(options.quick, options.seed, **{one: getattr(options, one) for one in _options(part)})
         if name in chosen:

@@ -27,11 +27,13 @@ Aceso (Liu et al., EuroSys 2024) searches plans by changing a plan where it is s
 V100 GPUs and a cost model. Here the exact search gets costs from the same profile, and the plan that it finds is scored
 by Aceso's own cost model, both from a checkout that `--aceso` names: branch Aceso of github.com/microsoft/SuperScaler.
 "seconds" are those of a step that the search predicts, "by its model" those that Aceso's cost model predicts for the
-same plan, and "Aceso" those that it predicts for Aceso's plan: with 12,000 MB the one that its search finds, otherwise
-the published one, which for one GPU is not searched. "MB" is what its model predicts for the fullest GPU. All our
-stages have equal degrees; Aceso may choose unlike ones. "search s" includes the scores of all plans that are compared:
-one on one node; on several nodes up to four for each number of stages, because the search does not know where nodes
-end. Aceso's published searches took 200 s."""
+same plan, and "Aceso" those that it predicts for Aceso's plan: with 12,000 MB the one that Aceso's search found when we
+ran it with 60 s for each number of stages, otherwise the published one, which for one GPU is not searched. "miniset"
+and "eurosys" are two profiles in the checkout; Aceso's scripts take the first one for 12,000 MB. "MB" is what its model
+predicts for the fullest GPU. All our stages have equal degrees, and only four runs of operators in a layer may be
+recomputed; Aceso may choose unlike stages and any operators. "search s" includes the scores of all plans that are
+compared: one or two on one node; on several nodes up to four for each number of stages, because the search does not
+know where nodes end. Aceso's published searches took 200 s."""
 _REFERENCE = "results/ref/perf_model_time_large_gpt.csv"
 
 
@@ -137,8 +139,9 @@ _ASSUMED = [Assumptions(is_far, is_safe) for is_far in (False, True) for is_safe
 def _scored(case: Case, profile: Profile, ways: Mapping[Assumptions, Sequence[Way]]) -> Iterator[tuple[Found, Score]]:
     """Yield plans that fit by Aceso's model, with their scores.
 
-    On one node the seconds of costs are exact, and one plan is enough. On several nodes no costs say which borders
-    between stages are between nodes, so the best plan of each number of stages is scored, by both assumptions.
+    On one node one plan is enough: costs are exact, except that a cut within attention may be charged to the wrong
+    side. On several nodes no costs say which borders between stages are between nodes, so the best plan of each number
+    of stages is scored, by both assumptions.
     """
     numbers = {way.num_stages for each in ways.values() for way in each}
     on_nodes = [(is_far, {num}) for is_far in (False, True) for num in numbers]

@@ -5,8 +5,8 @@ microseconds and MB of every operator of one layer. A way has these numbers in t
 so that the search minimizes what Aceso's cost model says, within its memory limit.
 
 All stages have the same tensor and data parallel degrees, and all operators are divided in the first of the two ways
-that Aceso knows. Aceso also considers stages with unlike numbers of GPUs, and operators of one stage with unlike
-degrees; such plans are not considered here.
+that Aceso knows. Aceso also considers stages with unlike numbers of GPUs, operators of one stage with unlike degrees,
+and the recompute of any operators; such plans are not considered here.
 """
 
 from __future__ import annotations

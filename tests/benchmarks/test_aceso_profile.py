@@ -186,10 +186,15 @@ def test_a_part_gets_the_folder_that_it_has_an_option_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: list[Any] = []
+
+    def cases(quick: bool, seed: int, data: Path | None) -> list[Any]:
+        given.append(data)
+        return []
+
     one, other = ModuleType("one"), ModuleType("other")
     for part in (one, other):
         part.__dict__.update(TITLE="", ABOUT="", HEADER=("case",), figures=lambda results: {})
-    one.__dict__.update(OPTIONS={"data": "a folder"}, cases=lambda quick, seed, data: given.append(data) or [])
+    one.__dict__.update(OPTIONS={"data": "a folder"}, cases=cases)
     other.__dict__.update(cases=lambda quick, seed: [])
     for arguments in ([], ["--data", "here"]):
         monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
