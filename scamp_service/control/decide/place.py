@@ -73,8 +73,11 @@ def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:
 
 def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned | None:
     """The correction of the trial's family and layout, if it is at least 1 MiB more than the trial was planned with."""
+    of_family = learned.get(s.studies[trial.study_id].family(trial))
+    if not of_family:
+        return None
     sized = _sized(trial)
-    newer = learned.get(s.studies[trial.study_id].family(trial), {}).get(sized.plan.layout)
+    newer = of_family.get(sized.plan.layout)
     planned_with = max(sized.learned_bytes, sized.prediction.extra_bytes)
     return newer if newer and newer.extra_bytes >= planned_with + MIB else None
 
@@ -117,5 +120,5 @@ def _sized(trial: Trial) -> Sized:
 
 
 def _gang(trial: Trial) -> Gang:
-    sized, name = _sized(trial), f"trial {trial.number} of study {trial.study_id}"
-    return Gang(f"{trial.id}/{trial.attempt + 1}", sized.plan.world_size, sized.prediction.reserved_mib, name)
+    sized = _sized(trial)
+    return Gang(f"{trial.id}/{trial.attempt + 1}", sized.plan.world_size, sized.prediction.reserved_mib)
