@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from operator import itemgetter
 
 from estimators.learning import Learned
 from estimators.model import MIB
@@ -37,7 +39,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     if not queued or not s.cluster.devices:
         return
     fair = _fair_order(s, queued)
-    queue = [Queued(_gang(trial), trial.passed_over, arrival=trial.id) for trial in fair]
+    queue = [_queued(trial) for trial in fair]
     by_gang = {queued.gang.id: trial for queued, trial in zip(queue, fair, strict=True)}
     offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(offered, s.attempts, s.max_gangs_per_device)
@@ -103,7 +105,7 @@ def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:
         if limit is None or turn < limit:
             turns.append((turn, trial.study_id, trial))
             running[trial.study_id] = turn + 1
-    return [trial for _, _, trial in sorted(turns, key=lambda item: item[:2])]
+    return [trial for _, _, trial in sorted(turns, key=itemgetter(0, 1))]
 
 
 def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int) -> Ledger:
@@ -119,6 +121,13 @@ def _sized(trial: Trial) -> Sized:
     return trial.sized
 
 
-def _gang(trial: Trial) -> Gang:
+def _queued(trial: Trial) -> Queued:
     sized = _sized(trial)
-    return Gang(f"{trial.id}/{trial.attempt + 1}", sized.plan.world_size, sized.prediction.reserved_mib)
+    demand = sized.plan.world_size, sized.prediction.reserved_mib
+    return _known(trial.id, trial.attempt + 1, *demand, trial.passed_over)
+
+
+@lru_cache(maxsize=2**15)
+def _known(trial_id: int, attempt: int, num_ranks: int, mib_per_rank: int, passes: int) -> Queued:
+    """Thousands may wait for hours, and making their values again takes most of a cycle."""
+    return Queued(Gang(f"{trial_id}/{attempt}", num_ranks, mib_per_rank), passes, arrival=trial_id)
