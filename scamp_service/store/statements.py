@@ -60,7 +60,8 @@ LAST_PLAN = select(_A.c.plan).where(_A.c.trial_id == bindparam("trial_id"), _A.c
 OPEN_ON_STUDY = (
     select(_A.c.devices)
     .join(_T, _T.c.id == _A.c.trial_id)
-    .where(_T.c.study_id == bindparam("study_id"), one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)))
+    .where(one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)))
+    .where(_T.c.study_id + 0 == bindparam("study_id"))  # + 0: few attempts are open, but a study has many trials
 )
 
 HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from operator import itemgetter
 
 from estimators.learning import Learned
 from estimators.model import MIB
@@ -41,7 +43,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     if not queued or not s.cluster.devices:
         return
     fair = _fair_order(s, queued)
-    queue = [Queued(_gang(trial), trial.passed_over, arrival=trial.id) for trial in fair]
+    queue = [_queued(trial) for trial in fair]
     by_gang = {queued.gang.id: trial for queued, trial in zip(queue, fair, strict=True)}
     offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(offered, s.attempts, s.max_gangs_per_device)
@@ -77,8 +79,11 @@ def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:
 
 def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned | None:
     """The correction of the trial's family and layout, if it is at least 1 MiB more than the trial was planned with."""
+    of_family = learned.get(s.studies[trial.study_id].family(trial))
+    if not of_family:
+        return None
     sized = _sized(trial)
-    newer = learned.get(s.studies[trial.study_id].family(trial), {}).get(sized.plan.layout)
+    newer = of_family.get(sized.plan.layout)
     planned_with = max(sized.learned_bytes, sized.prediction.extra_bytes)
     return newer if newer and newer.extra_bytes >= planned_with + MIB else None
 
@@ -113,7 +118,7 @@ def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:
         if limit is None or turn < limit:
             turns.append((turn, trial.study_id, trial))
             running[trial.study_id] = turn + 1
-    return [trial for _, _, trial in sorted(turns, key=lambda item: item[:2])]
+    return [trial for _, _, trial in sorted(turns, key=itemgetter(0, 1))]
 
 
 def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int) -> Ledger:
@@ -129,6 +134,13 @@ def _sized(trial: Trial) -> Sized:
     return trial.sized
 
 
-def _gang(trial: Trial) -> Gang:
-    sized, name = _sized(trial), f"trial {trial.number} of study {trial.study_id}"
-    return Gang(f"{trial.id}/{trial.attempt + 1}", sized.plan.world_size, sized.prediction.reserved_mib, name)
+def _queued(trial: Trial) -> Queued:
+    sized = _sized(trial)
+    demand = sized.plan.world_size, sized.prediction.reserved_mib
+    return _known(trial.id, trial.attempt + 1, *demand, trial.passed_over)
+
+
+@lru_cache(maxsize=2**15)
+def _known(trial_id: int, attempt: int, num_ranks: int, mib_per_rank: int, passes: int) -> Queued:
+    """Thousands may wait for hours, and making their values again takes most of a cycle."""
+    return Queued(Gang(f"{trial_id}/{attempt}", num_ranks, mib_per_rank), passes, arrival=trial_id)
