@@ -90,11 +90,14 @@ def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned |
 
 def _too_few(cluster: Cluster, trial: Trial) -> str:
     """Why the plan of the trial fits on the cluster in no state of its devices; empty if it does in some."""
-    gang = _gang(trial)
-    able = sum(device.capacity_mib >= gang.mib_per_rank for device in cluster.devices)
-    if able >= gang.num_ranks:
-        return ""
-    return f"its plan needs {gang.num_ranks} × {gang.mib_per_rank} MiB, and the cluster now has {able} such devices"
+    sized = _sized(trial)
+    num_ranks, mib = sized.plan.world_size, sized.prediction.reserved_mib
+    able = sum(device.capacity_mib >= mib for device in cluster.devices)
+    return (
+        ""
+        if able >= num_ranks
+        else f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such devices"
+    )
 
 
 def _still_waiting(trial: Trial, reason: str, passes: int) -> Iterator[Effect]:
