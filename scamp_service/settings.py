@@ -17,6 +17,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SCAMP_", extra="ignore")
 
     data_dir: Path = Field(default=Path.home() / ".scamp", description="database, checkpoints, logs, tokens")
+    checkpoint_dir: str = Field(default="", description="checkpoints, which all hosts must see; default: in data_dir")
     database_url: str = Field(default="", description="SQLAlchemy URL; default: SQLite in the data directory")
     host: str = Field(default="127.0.0.1", description="address that the API listens on")
     port: int = Field(default=8100, description="first port to try for the API", ge=1, le=65535)
@@ -27,6 +28,11 @@ class Settings(BaseSettings):
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
     lease_seconds: float = Field(default=10.0, description="a controller silent for longer may be replaced", gt=0)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints on this host, absolute."""
+        return Path(self.checkpoint_dir or self.data_dir / "checkpoints").absolute()
 
     @property
     def url(self) -> str:

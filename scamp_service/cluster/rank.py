@@ -10,10 +10,10 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from scamp_service.cluster.attempt import Ended, Training
+from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.reports import Reports
 from scamp_service.cluster.sink import LeaseWatch, SinkClient
 from scamp_service.cluster.whereabouts import whereabouts
@@ -23,6 +23,7 @@ from scamp_service.host import Process, source_hash
 from scamp_service.model import Lease
 
 LAST_WORDS_SECONDS = 10.0
+LOOK_SECONDS, PAUSE_SECONDS = 1.0, 5.0  # between two looks at the time; longer, and this process was frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +49,17 @@ class Rank:
     Controllers name their epoch, which only grows. Orders of an earlier one than the newest known raise ``Deposed``.
     """
 
-    def __init__(
-        self, folder: str, checkpoint_root: str, lease_seconds: float, max_attempts: int, namespace: str
-    ) -> None:
+    def __init__(self, folders: Folders, lease_seconds: float, max_attempts: int, namespace: str) -> None:
         """Load torch and wait for the sink, which is found in ``namespace``.
 
-        ``folder`` keeps unpacked user code. The process ends after ``max_attempts``, against leaks in libraries.
+        ``folders`` are those of the controller's host. The process ends after ``max_attempts``, against leaks in
+        libraries.
         """
         from workloads.training.runtime import train
         from workloads.training.warm_up import prepare_process
 
         self._train = train
-        self._folder, self._checkpoint_root = Path(folder), Path(checkpoint_root)
+        self._folders = folders.here()
         self._lease_seconds, self._max_attempts = lease_seconds, max_attempts
         self._changed = threading.Condition()
         self._current: Reports | None = None
@@ -74,7 +74,8 @@ class Rank:
         self._sink = SinkClient(namespace)
         self._sink.ask("ping", give_up=self._is_orphaned)
         prepare_process()
-        threading.Thread(target=self._watch_lease, daemon=True).start()
+        for watch in (self._watch_lease, self._watch_silence):
+            threading.Thread(target=watch, daemon=True).start()
 
     def status(self, epoch: int) -> RankStatus:
         """What this process is doing now. It obeys no controller of an earlier ``epoch`` any more."""
@@ -153,8 +154,7 @@ class Rank:
             served,
             self._sink,
             self._is_orphaned,
-            self._folder,
-            self._checkpoint_root,
+            self._folders,
             is_last=len(self._ended) + 1 >= self._max_attempts,
         )
 
@@ -166,10 +166,24 @@ class Rank:
         self._epoch = epoch
 
     def _watch_lease(self) -> None:
-        """End this process when nobody leads any more, or the sink has been silent for as long."""
+        """End this process when nobody leads any more."""
         watch = LeaseWatch(self._lease_seconds)
-        while not (watch.has_lapsed(self._read_lease) or self._is_orphaned()):
+        while not watch.has_lapsed(self._read_lease):
             time.sleep(self._lease_seconds / 10)
+        os._exit(3)
+
+    def _watch_silence(self) -> None:
+        """End this process once the sink has been silent for too long, also while a question to it hangs.
+
+        The executor relies on it: when this host is cut off, nobody else can end this process, and the trial runs again
+        elsewhere. Time in which this process itself stood still does not count.
+        """
+        looked = time.monotonic()
+        while not self._is_orphaned():
+            time.sleep(LOOK_SECONDS)
+            looked, pause = time.monotonic(), time.monotonic() - looked
+            if pause > PAUSE_SECONDS:
+                self._answered = min(looked, self._answered + pause)
         os._exit(3)
 
     def _read_lease(self) -> Lease | None:
