@@ -15,7 +15,7 @@ from typing import Any
 from scamp_service.cluster.attempt import Ended, Training
 from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.reports import Reports
-from scamp_service.cluster.sink import LeaseWatch, SinkClient
+from scamp_service.cluster.sink import LeaseWatch, Silence, SinkClient
 from scamp_service.cluster.whereabouts import whereabouts
 from scamp_service.control.executor import Order
 from scamp_service.errors import Deposed
@@ -23,7 +23,7 @@ from scamp_service.host import Process, source_hash
 from scamp_service.model import Lease
 
 LAST_WORDS_SECONDS = 10.0
-LOOK_SECONDS, PAUSE_SECONDS = 1.0, 5.0  # between two looks at the time; longer, and this process was frozen
+LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class Rank:
         self._reusable = True
         self._epoch = 0
         self._namespace = namespace
-        self._answered = time.monotonic()
+        self._silence = Silence(lease_seconds)
+        threading.Thread(target=self._watch_silence, daemon=True).start()
         self._sink = SinkClient(namespace)
-        self._sink.ask("ping", give_up=self._is_orphaned)
+        self._sink.ask("ping", give_up=self._silence.is_too_long)
         prepare_process()
-        for watch in (self._watch_lease, self._watch_silence):
-            threading.Thread(target=watch, daemon=True).start()
+        threading.Thread(target=self._watch_lease, daemon=True).start()
 
     def status(self, epoch: int) -> RankStatus:
         """What this process is doing now. It obeys no controller of an earlier ``epoch`` any more."""
@@ -110,7 +110,7 @@ class Rank:
             self._obey(epoch)
             if self._current is None and order.key not in self._ended:
                 assert self._reusable, "this rank is about to end"
-                self._current = Reports(order, rank, self._sink, self._is_orphaned)
+                self._current = Reports(order, rank, self._sink, self._silence.is_too_long)
                 if order.key in self._stopped:
                     self._current.stop()
                 self._thread = threading.Thread(target=self._attempt, args=(self._current, rendezvous), daemon=True)
@@ -153,7 +153,7 @@ class Rank:
             rendezvous,
             served,
             self._sink,
-            self._is_orphaned,
+            self._silence.is_too_long,
             self._folders,
             is_last=len(self._ended) + 1 >= self._max_attempts,
         )
@@ -176,14 +176,10 @@ class Rank:
         """End this process once the sink has been silent for too long, also while a question to it hangs.
 
         The executor relies on it: when this host is cut off, nobody else can end this process, and the trial runs again
-        elsewhere. Time in which this process itself stood still does not count.
+        elsewhere.
         """
-        looked = time.monotonic()
-        while not self._is_orphaned():
+        while not self._silence.is_too_long():
             time.sleep(LOOK_SECONDS)
-            looked, pause = time.monotonic(), time.monotonic() - looked
-            if pause > PAUSE_SECONDS:
-                self._answered = min(looked, self._answered + pause)
         os._exit(3)
 
     def _read_lease(self) -> Lease | None:
@@ -191,8 +187,5 @@ class Rank:
             lease: Lease | None = SinkClient(self._namespace).try_once("lease")
         except Exception as error:
             raise TimeoutError from error
-        self._answered = time.monotonic()
+        self._silence.ends()
         return lease
-
-    def _is_orphaned(self) -> bool:
-        return time.monotonic() - self._answered > self._lease_seconds

@@ -47,8 +47,8 @@ SILENT_SECONDS = 30.0  # after which a rank that does not answer is ended
 START_SECONDS = 120.0  # the same for one that has never answered
 SINK_SECONDS = 20.0  # the same for the sink
 PAUSE_SECONDS = 5.0  # between two looks: this process was frozen meanwhile, so no silence counts
-GONE_SECONDS = 15.0  # after Ray reports the death of a process on another host, whose node is still there
-ORPHANED_SECONDS = 15.0  # on a host that was lost, in addition to the silence after which a rank ends itself
+GONE_SECONDS = 15.0  # after Ray reports the death of a process on another host that has never answered
+ORPHANED_SECONDS = 15.0  # on a host that is cut off, in addition to the silence after which a rank ends itself
 REFRESH_SECONDS = 1.0
 SPARE_RANKS = 2
 SPARE_SECONDS = 20.0
@@ -341,22 +341,10 @@ class RayExecutor:
     def _forget_gone(self) -> None:
         """Forget the ranks whose processes are known to be gone."""
         for rank in [rank for rank in self._ranks.values() if rank.phase is Phase.ENDING]:
-            if self._is_gone(rank, time.monotonic()):
+            if has_ended(rank, _node_of(rank.device) in self._alive, self._lease_seconds, time.monotonic()):
                 del self._ranks[rank.name]
                 if not self._members(rank.key):
                     self._gangs.pop(rank.key, None)
-
-    def _is_gone(self, rank: RankHandle, now: float) -> bool:
-        """Whether the process is known to have ended: seen here, or by a task on its host, or by the rules of ``rank``.
-
-        Nobody can ask a host that was lost. Its ranks end themselves when they have not reached the sink for
-        ``lease_seconds``, and if they cannot reach it, they have not answered us since.
-        """
-        if rank.status is not None and rank.status.process.is_here:
-            return rank.status.process.is_gone
-        if _node_of(rank.device) in self._alive:
-            return rank.is_gone or (rank.dead and now - rank.since > GONE_SECONDS)
-        return rank.dead and now - rank.heard > self._lease_seconds + ORPHANED_SECONDS
 
     def _break(self, key: str, detail: str) -> None:
         if key and not self._gangs[key].broken:
@@ -400,7 +388,7 @@ class RayExecutor:
         except ray.exceptions.RayError as error:
             if rank is None:
                 self._ask_again(kind, rank)
-            elif rank.name in self._ranks and kind != "kill":  # otherwise its host has left: see ``_is_gone``
+            elif rank.name in self._ranks and kind != "kill":  # otherwise its host has left: see ``has_ended``
                 self._died(rank, kind, _first_line(error))
         else:
             self._handle_answer(kind, rank, answer)
@@ -597,6 +585,20 @@ class RayExecutor:
                 for rank in [rank for rank in self._ranks.values() if rank.device in devices]:
                     self._break(rank.key, f"node {node_id[:8]} has left the cluster")
                     self._end(rank)
+
+
+def has_ended(rank: RankHandle, is_node_alive: bool, lease_seconds: float, now: float) -> bool:
+    """Whether the process of a killed or dead rank has certainly ended: it was seen here, or by a task on its host.
+
+    Nobody can ask a host that is cut off, which Ray notices late, and Ray calls an actor dead as soon as it is to be
+    killed. But the ranks of such a host end themselves when they have not reached the sink for ``lease_seconds``, and
+    while they reached it, they also answered us.
+    """
+    if rank.status is not None and rank.status.process.is_here:
+        return rank.status.process.is_gone
+    if rank.status is None and is_node_alive:  # it has not begun to train
+        return rank.dead and now - rank.since > GONE_SECONDS
+    return rank.is_gone or (rank.dead and now - rank.heard > lease_seconds + ORPHANED_SECONDS)
 
 
 def _nodes() -> list[dict[str, Any]]:

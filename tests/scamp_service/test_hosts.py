@@ -242,7 +242,7 @@ def test_the_ranks_of_a_host_that_is_cut_off_end_before_the_trial_runs_again_and
         time.sleep(40)
         c.reconnect()
         until(lambda: not c.pids("ray::"), "the ranks of the host end by themselves", 120)
-        assert net.num_attempts() == 1, "the trial runs again only after that"
+        assert net.num_attempts() == 1, f"the trial runs again only after that\n{net.log()}"
         net.leave(c)
         net.join(c)
         complete(net, submitted, STEPS, num_lost=1)
