@@ -40,6 +40,7 @@ log = logging.getLogger("scamp.ray")
 
 SHARE = 0.01  # share of a bundle that one rank takes: at most 100 ranks on a device
 HOLD_SECONDS = 60.0
+EXPECTED_TERMINATION = 1  # Ray's reason for the death of a node: it was stopped by SIGTERM
 STOP_GRACE_SECONDS = 5.0
 KILL_SECONDS = 2.0  # that a task on another host waits for a process to end
 PROBE_SECONDS = 5.0  # between two questions to a rank how it is
@@ -47,7 +48,7 @@ SILENT_SECONDS = 30.0  # after which a rank that does not answer is ended
 START_SECONDS = 120.0  # the same for one that has never answered
 SINK_SECONDS = 20.0  # the same for the sink
 PAUSE_SECONDS = 5.0  # between two looks: this process was frozen meanwhile, so no silence counts
-GONE_SECONDS = 15.0  # after Ray reports the death of a process on another host that has never answered
+GONE_SECONDS = 15.0  # after Ray reports the death of a process on another host, where its word is enough
 ORPHANED_SECONDS = 15.0  # on a host that is cut off, in addition to the silence after which a rank ends itself
 REFRESH_SECONDS = 1.0
 SPARE_RANKS = 2
@@ -130,6 +131,7 @@ class RayExecutor:
         self._found: dict[str, int] = {}  # gang of an earlier controller → number of its ranks
         self._failures = StartFailures()
         self._alive: dict[str, str] = {}  # living nodes: name in device ids → node id
+        self._drained: set[str] = set()  # nodes that were stopped in order
         self._pending: dict[Any, tuple[str, RankHandle | None]] = {}
         self._looked = time.monotonic()
         self._refreshed = 0.0
@@ -341,7 +343,9 @@ class RayExecutor:
     def _forget_gone(self) -> None:
         """Forget the ranks whose processes are known to be gone."""
         for rank in [rank for rank in self._ranks.values() if rank.phase is Phase.ENDING]:
-            if has_ended(rank, _node_of(rank.device) in self._alive, self._lease_seconds, time.monotonic()):
+            node = _node_of(rank.device)
+            may_trust_ray = node in self._drained or (node in self._alive and rank.status is None)
+            if has_ended(rank, may_trust_ray, self._lease_seconds, time.monotonic()):
                 del self._ranks[rank.name]
                 if not self._members(rank.key):
                     self._gangs.pop(rank.key, None)
@@ -576,9 +580,11 @@ class RayExecutor:
             self._replace_sink(f"it has not answered for {SINK_SECONDS:.0f} s")
 
     def _refresh_pools(self) -> None:
-        nodes = {node["NodeID"]: node for node in _nodes() if node["Alive"]}
+        listed = _nodes()
+        nodes = {node["NodeID"]: node for node in listed if node["Alive"]}
         with self._lock:
             self._alive = {node_id[:8]: node_id for node_id in nodes}
+            self._drained = {node["NodeID"][:8] for node in listed if node.get("DeathReason") == EXPECTED_TERMINATION}
             for node_id, pool in self._pools.follow(nodes).items():
                 devices = [device.id for device in pool.devices]
                 log.warning("node %s has left with devices %s", node_id[:8], ", ".join(devices))
@@ -587,17 +593,18 @@ class RayExecutor:
                     self._end(rank)
 
 
-def has_ended(rank: RankHandle, is_node_alive: bool, lease_seconds: float, now: float) -> bool:
+def has_ended(rank: RankHandle, may_trust_ray: bool, lease_seconds: float, now: float) -> bool:
     """Whether the process of a killed or dead rank has certainly ended: it was seen here, or by a task on its host.
 
     Nobody can ask a host that is cut off, which Ray notices late, and Ray calls an actor dead as soon as it is to be
     killed. But the ranks of such a host end themselves when they have not reached the sink for ``lease_seconds``, and
-    while they reached it, they also answered us.
+    while they reached it, they also answered us. So Ray's word is enough (``may_trust_ray``) only for a rank that has
+    not begun to train, or whose node has left in order.
     """
     if rank.status is not None and rank.status.process.is_here:
         return rank.status.process.is_gone
-    if rank.status is None and is_node_alive:  # it has not begun to train
-        return rank.dead and now - rank.since > GONE_SECONDS
+    if may_trust_ray and rank.dead and now - rank.since > GONE_SECONDS:
+        return True
     return rank.is_gone or (rank.dead and now - rank.heard > lease_seconds + ORPHANED_SECONDS)
 
 
