@@ -122,7 +122,8 @@ class Host:
 
     def thaw(self) -> None:
         """Let every process of the host continue."""
-        for pid in self._all():
+        entered = [process.pid for process in self._started if process.poll() is None]  # stopped like their children
+        for pid in [*self._all(), *entered]:
             os.kill(pid, signal.SIGCONT)
 
     def disconnect(self) -> None:

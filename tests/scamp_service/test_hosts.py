@@ -159,6 +159,12 @@ def running(*names: str) -> Iterator[Network]:
         yield net
 
 
+def assert_trains(net: Network) -> None:
+    """Wait until a gang reports, with ranks on the first two nodes."""
+    until(lambda: trains(net), "a gang that reports")
+    assert all(node.pids("ray::Rank") for node in net.nodes[:2])
+
+
 def trains(net: Network) -> bool:
     """Whether a trial trains and has reported."""
     store = net.store()
@@ -211,7 +217,7 @@ def test_a_host_that_loses_power_is_replaced_by_one_that_joins() -> None:
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
         submitted = net.submit(STEPS)
-        until(lambda: trains(net), "a gang that reports")
+        assert_trains(net)
         net.lose(c)
         net.join(d)
         complete(net, submitted, STEPS, num_lost=1)
@@ -223,7 +229,7 @@ def test_a_host_that_freezes_is_replaced_and_disturbs_nothing_when_it_continues(
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
         submitted = net.submit(STEPS)
-        until(lambda: trains(net), "a gang that reports")
+        assert_trains(net)
         c.freeze()
         net.join(d)
         complete(net, submitted, STEPS, num_lost=1)
@@ -237,7 +243,7 @@ def test_the_ranks_of_a_host_that_is_cut_off_end_before_the_trial_runs_again_and
     with running("b", "c") as net:
         _, c = net.hosts[1:]
         submitted = net.submit(STEPS)
-        until(lambda: trains(net), "a gang that reports")
+        assert_trains(net)
         c.disconnect()
         time.sleep(40)
         c.reconnect()
@@ -254,7 +260,7 @@ def test_a_drained_host_gives_its_trials_to_others() -> None:
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
         submitted = net.submit(STEPS)
-        until(lambda: trains(net), "a gang that reports")
+        assert_trains(net)
         net.join(d)
         net.leave(c)
         complete(net, submitted, STEPS, num_lost=1)
