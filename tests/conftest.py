@@ -39,6 +39,7 @@ def find_chromium() -> str | None:
 
 
 LONG = [
+    "scamp_service/test_hosts",
     "scamp_service/test_service",
     "workloads/training/test_runtime",
     "scamp_service/cli/test_main",
