@@ -401,8 +401,9 @@ class RayExecutor:
         if rank.phase is Phase.STARTING:
             self._failures.failed(rank.device, why, time.monotonic())
         self._break(rank.key, f"a rank on {rank.device} died: {why}")
+        if rank.phase is not Phase.ENDING:  # Ray calls one that we have killed dead before it is
+            rank.is_known = True  # whatever it ran, it runs no more
         self._end(rank)
-        rank.is_known = True  # whatever it ran, it runs no more
         if kind != "run" and not rank.dead:  # the error of a run may be caused by the rank that it waits for
             rank.dead, rank.since = True, time.monotonic()
 
