@@ -70,12 +70,13 @@ class Rank:
         self._reusable = True
         self._epoch = 0
         self._namespace = namespace
-        self._silence = Silence(lease_seconds)
-        threading.Thread(target=self._watch_silence, daemon=True).start()
+        began = time.monotonic()
         self._sink = SinkClient(namespace)
-        self._sink.ask("ping", give_up=self._silence.is_too_long)
+        self._sink.ask("ping", give_up=lambda: time.monotonic() - began > lease_seconds)
         prepare_process()
-        threading.Thread(target=self._watch_lease, daemon=True).start()
+        self._silence = Silence(lease_seconds)
+        for watch in (self._watch_lease, self._watch_silence):
+            threading.Thread(target=watch, daemon=True).start()
 
     def status(self, epoch: int) -> RankStatus:
         """What this process is doing now. It obeys no controller of an earlier ``epoch`` any more."""
