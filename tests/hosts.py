@@ -108,7 +108,7 @@ class Host:
 
     def pids(self, words: str = "") -> list[int]:
         """Our ids of the host's processes, but for its first one, whose command lines have ``words``."""
-        return [pid for pid in self._all() if pid != self._init and words in _command(pid)]
+        return [pid for pid in self._all() if pid != self._init and words in command_of(pid)]
 
     def kill(self) -> None:
         """Pull the plug: every process of the host ends at once."""
@@ -207,7 +207,8 @@ def _namespace_of(pid: int) -> str:
         return ""
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
+    """Command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:

@@ -23,7 +23,7 @@ import yaml
 
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.store.store import Store
-from tests.hosts import Host, network
+from tests.hosts import Host, command_of, network
 from tests.processes import ROOT, until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.ray, pytest.mark.timeout(900)]
@@ -200,13 +200,23 @@ def complete(net: Network, submitted: subprocess.Popen[bytes], steps: int, num_l
 
 
 def shut_down(net: Network) -> None:
-    """Stop the service and every Ray, and see that no process is left on any host."""
+    """Stop the service, then every Ray, and see that no process is left on any host."""
+    for words in ("scamp_service serve", "ray start"):
+        for host in net.hosts:
+            end(host, words)
     for host in net.hosts:
-        for pid in host.pids("scamp_service serve") + host.pids("ray start"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-    for host in net.hosts:
-        until(lambda host=host: not host.pids(), f"all processes of host {host.name} end", 60)
+        try:
+            until(lambda host=host: not host.pids(), "its processes end", 60)
+        except AssertionError:
+            pytest.fail(f"left on host {host.name}: {[command_of(pid) for pid in host.pids()]}")
+
+
+def end(host: Host, words: str) -> None:
+    """Send SIGTERM to the processes whose command lines have ``words``, and wait for their end."""
+    for pid in host.pids(words):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    until(lambda: not host.pids(words), f"the end of {words}", 60)
 
 
 def test_a_gang_over_two_hosts_trains_with_the_commands_of_the_page() -> None:
