@@ -24,6 +24,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SCAMP_", extra="ignore")
 
     data_dir: Path = Field(default=Path.home() / ".scamp", description="database, checkpoints, logs, tokens")
+    checkpoint_dir: str = Field(default="", description="checkpoints, which all hosts must see; default: in data_dir")
     database_url: str = Field(default="", description="SQLAlchemy URL; default: SQLite in the data directory")
     host: str = Field(default="127.0.0.1", description="address that the API listens on")
     port: int = Field(default=8100, description="port of the API; unset: 8100 or the next free one", ge=1, le=65535)
@@ -41,6 +42,11 @@ class Settings(BaseSettings):
     pass_environment: str = Field(
         default="", description="further environment variables that users' code may read, such as DATASETS,WANDB_*"
     )
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints on this host, absolute."""
+        return Path(self.checkpoint_dir or self.data_dir / "checkpoints").absolute()
 
     @property
     def url(self) -> str:

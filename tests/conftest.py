@@ -1,4 +1,5 @@
-"""Shared by all tests. What needs Ray, PostgreSQL, a browser or a GPU is marked; on CI only the GPU may be missing."""
+"""Shared by all tests. What needs Ray, PostgreSQL, a browser or a GPU is marked; on CI only the GPU may be missing, and
+the rights to make network namespaces."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on busy cores its
 import hypothesis
 import pytest
 
+from tests.hosts import why_not
 from tests.processes import PATIENCE_SECONDS, environment
 from tests.warm import Warm
 
@@ -37,6 +39,7 @@ def find_chromium() -> str | None:
 
 
 LONG = [
+    "scamp_service/test_hosts",
     "scamp_service/test_service",
     "workloads/training/test_runtime",
     "scamp_service/cli/test_main",
@@ -70,11 +73,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "postgres": None if find_postgres() else "PostgreSQL's server binaries (initdb, postgres) are not installed",
         "browser": None if find_chromium() else "Chromium is not installed",
     }
+    if any(item.get_closest_marker("hosts") for item in items):
+        missing["hosts"] = why_not() or None
     for item in items:
         for marker, reason in missing.items():
             if item.get_closest_marker(marker) and reason:
-                if os.environ.get("CI"):
-                    pytest.exit(f"{reason}, and on CI nothing but the GPU may be skipped", returncode=2)
+                if os.environ.get("CI") and marker != "hosts":
+                    pytest.exit(f"{reason}, and on CI nothing but GPUs and hosts may be skipped", returncode=2)
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from estimators.model import MIB
+from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.reports import Delivery, LineWriter, Reports
 from scamp_service.cluster.sink import SinkClient
 from scamp_service.lifecycle import Outcome
@@ -45,8 +46,7 @@ class Training:
     served: Any
     sink: SinkClient
     give_up: Callable[[], bool]
-    folder: Path
-    checkpoint_root: Path
+    folders: Folders
     is_last: bool
 
     def run(self) -> Ended:
@@ -106,7 +106,7 @@ class Training:
             steps=order.steps,
             report_every=order.report_every,
             budget_bytes=order.mib_per_rank * MIB,
-            checkpoint_dir=self.checkpoint_root / str(order.trial_id),
+            checkpoint_dir=self.folders.checkpoints / str(order.trial_id),
             resume_step=order.resume_step,
             metric=order.metric,
         )
@@ -115,7 +115,7 @@ class Training:
     def _unpacked(self, sha256: str) -> Path:
         from workloads.archive import unpack_code
 
-        target = self.folder / sha256
+        target = self.folders.code / sha256
         if not target.exists():
             unpack_code(self.sink.ask("blob", sha256, give_up=self.give_up), target)
         return target

@@ -10,12 +10,12 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from scamp_service.cluster.attempt import Ended, Training
+from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.reports import Reports
-from scamp_service.cluster.sink import LeaseWatch, SinkClient
+from scamp_service.cluster.sink import LeaseWatch, Silence, SinkClient
 from scamp_service.cluster.whereabouts import whereabouts
 from scamp_service.control.executor import Order
 from scamp_service.errors import Deposed
@@ -23,6 +23,7 @@ from scamp_service.host import Process, source_hash
 from scamp_service.model import Lease
 
 LAST_WORDS_SECONDS = 10.0
+LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +49,17 @@ class Rank:
     Controllers name their epoch, which only grows. Orders of an earlier one than the newest known raise ``Deposed``.
     """
 
-    def __init__(
-        self, folder: str, checkpoint_root: str, lease_seconds: float, max_attempts: int, namespace: str
-    ) -> None:
+    def __init__(self, folders: Folders, lease_seconds: float, max_attempts: int, namespace: str) -> None:
         """Load torch and wait for the sink, which is found in ``namespace``.
 
-        ``folder`` keeps unpacked user code. The process ends after ``max_attempts``, against leaks in libraries.
+        ``folders`` are those of the controller's host. The process ends after ``max_attempts``, against leaks in
+        libraries.
         """
         from workloads.training.runtime import train
         from workloads.training.warm_up import prepare_process
 
         self._train = train
-        self._folder, self._checkpoint_root = Path(folder), Path(checkpoint_root)
+        self._folders = folders.here()
         self._lease_seconds, self._max_attempts = lease_seconds, max_attempts
         self._changed = threading.Condition()
         self._current: Reports | None = None
@@ -70,11 +70,13 @@ class Rank:
         self._reusable = True
         self._epoch = 0
         self._namespace = namespace
-        self._answered = time.monotonic()
+        began = time.monotonic()
         self._sink = SinkClient(namespace)
-        self._sink.ask("ping", give_up=self._is_orphaned)
+        self._sink.ask("ping", give_up=lambda: time.monotonic() - began > lease_seconds)
         prepare_process()
-        threading.Thread(target=self._watch_lease, daemon=True).start()
+        self._silence = Silence(lease_seconds)
+        for watch in (self._watch_lease, self._watch_silence):
+            threading.Thread(target=watch, daemon=True).start()
 
     def status(self, epoch: int) -> RankStatus:
         """What this process is doing now. It obeys no controller of an earlier ``epoch`` any more."""
@@ -109,7 +111,7 @@ class Rank:
             self._obey(epoch)
             if self._current is None and order.key not in self._ended:
                 assert self._reusable, "this rank is about to end"
-                self._current = Reports(order, rank, self._sink, self._is_orphaned)
+                self._current = Reports(order, rank, self._sink, self._silence.is_too_long)
                 if order.key in self._stopped:
                     self._current.stop()
                 self._thread = threading.Thread(target=self._attempt, args=(self._current, rendezvous), daemon=True)
@@ -152,9 +154,8 @@ class Rank:
             rendezvous,
             served,
             self._sink,
-            self._is_orphaned,
-            self._folder,
-            self._checkpoint_root,
+            self._silence.is_too_long,
+            self._folders,
             is_last=len(self._ended) + 1 >= self._max_attempts,
         )
 
@@ -166,10 +167,20 @@ class Rank:
         self._epoch = epoch
 
     def _watch_lease(self) -> None:
-        """End this process when nobody leads any more, or the sink has been silent for as long."""
+        """End this process when nobody leads any more."""
         watch = LeaseWatch(self._lease_seconds)
-        while not (watch.has_lapsed(self._read_lease) or self._is_orphaned()):
+        while not watch.has_lapsed(self._read_lease):
             time.sleep(self._lease_seconds / 10)
+        os._exit(3)
+
+    def _watch_silence(self) -> None:
+        """End this process once the sink has been silent for too long, also while a question to it hangs.
+
+        The executor relies on it: when this host is cut off, nobody else can end this process, and the trial runs again
+        elsewhere.
+        """
+        while not self._silence.is_too_long():
+            time.sleep(LOOK_SECONDS)
         os._exit(3)
 
     def _read_lease(self) -> Lease | None:
@@ -177,8 +188,5 @@ class Rank:
             lease: Lease | None = SinkClient(self._namespace).try_once("lease")
         except Exception as error:
             raise TimeoutError from error
-        self._answered = time.monotonic()
+        self._silence.ends()
         return lease
-
-    def _is_orphaned(self) -> bool:
-        return time.monotonic() - self._answered > self._lease_seconds

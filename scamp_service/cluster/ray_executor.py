@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from placement.model import Cluster
 from scamp_service.cluster.attempt import Ended
 from scamp_service.cluster.connection import connect, namespace_of
+from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.pools import Pool, Pools
 from scamp_service.cluster.rank import Rank, RankStatus
 from scamp_service.cluster.sink import SinkStatus, ensure_sink
@@ -39,13 +40,16 @@ log = logging.getLogger("scamp.ray")
 
 SHARE = 0.01  # share of a bundle that one rank takes: at most 100 ranks on a device
 HOLD_SECONDS = 60.0
+EXPECTED_TERMINATION = 1  # Ray's reason for the death of a node: it was stopped by SIGTERM
 STOP_GRACE_SECONDS = 5.0
+KILL_SECONDS = 2.0  # that a task on another host waits for a process to end
 PROBE_SECONDS = 5.0  # between two questions to a rank how it is
 SILENT_SECONDS = 30.0  # after which a rank that does not answer is ended
 START_SECONDS = 120.0  # the same for one that has never answered
 SINK_SECONDS = 20.0  # the same for the sink
 PAUSE_SECONDS = 5.0  # between two looks: this process was frozen meanwhile, so no silence counts
-GONE_SECONDS = 15.0  # after Ray reports the death of a process on another host, which may only be unreachable
+GONE_SECONDS = 15.0  # after Ray reports the death of a process on another host, where its word is enough
+ORPHANED_SECONDS = 15.0  # on a host that is cut off, in addition to the silence after which a rank ends itself
 REFRESH_SECONDS = 1.0
 SPARE_RANKS = 2
 SPARE_SECONDS = 20.0
@@ -81,6 +85,9 @@ class RankHandle:
     asked: float | None = None
     answered: float = 0.0
     progressed: float = field(default_factory=time.monotonic)
+    heard: float = field(default_factory=time.monotonic)  # time of the last answer, or of the creation of this object
+    is_being_killed: bool = False  # by a task on its host, which has not answered yet
+    is_gone: bool = False  # according to that task
 
 
 @dataclass(eq=False)
@@ -114,7 +121,7 @@ class RayExecutor:
         while ``may_act()``, which says that no other controller can lead now.
         """
         self._settings, self._store_url, self._lease_seconds = settings, store_url, lease_seconds
-        self._checkpoint_root = checkpoint_root.absolute()
+        self._folders = Folders.of_controller(settings, checkpoint_root)
         self._identity, self._namespace, self._epoch, self._may_act = identity, namespace_of(identity), epoch, may_act
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -123,6 +130,8 @@ class RayExecutor:
         self._pools = Pools(settings, identity)
         self._found: dict[str, int] = {}  # gang of an earlier controller → number of its ranks
         self._failures = StartFailures()
+        self._alive: dict[str, str] = {}  # living nodes: name in device ids → node id
+        self._drained: set[str] = set()  # nodes that were stopped in order
         self._pending: dict[Any, tuple[str, RankHandle | None]] = {}
         self._looked = time.monotonic()
         self._refreshed = 0.0
@@ -286,8 +295,7 @@ class RayExecutor:
             max_concurrency=16,
             **self._pools.options(device, SHARE),
         ).remote(
-            str(self._settings.data_dir.absolute() / "code"),
-            str(self._checkpoint_root),
+            self._folders,
             self._lease_seconds,
             MAX_ATTEMPTS,
             self._namespace,
@@ -310,7 +318,19 @@ class RayExecutor:
             rank.phase, rank.since = Phase.ENDING, time.monotonic()
         ray.kill(rank.actor, no_restart=True)
         if rank.status is not None:
-            self._kill(rank.status.process)  # Ray only asks the process to end, and a stuck one does not
+            # Ray only asks the process to end, and a stuck one does not
+            self._kill_where_it_is(rank, rank.status.process)
+
+    def _kill_where_it_is(self, rank: RankHandle, process: Process) -> None:
+        """Kill the process, on another host by a task there, which says whether it is gone."""
+        node_id = self._alive.get(_node_of(rank.device), "")
+        if process.is_here:
+            process.kill()
+        elif node_id and not rank.is_being_killed:
+            rank.is_being_killed = True
+            strategy: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            task = ray.remote(_end_process).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
+            self._expect("kill", rank, task.remote(process))
 
     def _kill(self, process: Process, node_id: str = "") -> None:
         """Send SIGKILL to a process, by a task on ``node_id`` if it is on another host."""
@@ -323,11 +343,9 @@ class RayExecutor:
     def _forget_gone(self) -> None:
         """Forget the ranks whose processes are known to be gone."""
         for rank in [rank for rank in self._ranks.values() if rank.phase is Phase.ENDING]:
-            if rank.status is not None and rank.status.process.is_here:
-                gone = rank.status.process.is_gone
-            else:
-                gone = rank.dead and time.monotonic() - rank.since > GONE_SECONDS
-            if gone:
+            node = _node_of(rank.device)
+            may_trust_ray = node in self._drained or (node in self._alive and rank.status is None)
+            if has_ended(rank, may_trust_ray, self._lease_seconds, time.monotonic()):
                 del self._ranks[rank.name]
                 if not self._members(rank.key):
                     self._gangs.pop(rank.key, None)
@@ -363,6 +381,8 @@ class RayExecutor:
     def _receive(self, ref: Any, kind: str, rank: RankHandle | None) -> None:
         if rank is not None and kind == "status":
             rank.asked = None
+        if rank is not None and kind == "kill":
+            rank.is_being_killed = False
         try:
             answer = ray.get(ref)
         except ray.exceptions.ActorUnavailableError:  # unreachable for now, not known to be dead
@@ -372,7 +392,7 @@ class RayExecutor:
         except ray.exceptions.RayError as error:
             if rank is None:
                 self._ask_again(kind, rank)
-            elif rank.name in self._ranks:
+            elif rank.name in self._ranks and kind != "kill":  # otherwise its host has left: see ``has_ended``
                 self._died(rank, kind, _first_line(error))
         else:
             self._handle_answer(kind, rank, answer)
@@ -381,8 +401,9 @@ class RayExecutor:
         if rank.phase is Phase.STARTING:
             self._failures.failed(rank.device, why, time.monotonic())
         self._break(rank.key, f"a rank on {rank.device} died: {why}")
+        if rank.phase is not Phase.ENDING:  # Ray calls one that we have killed dead before it is
+            rank.is_known = True  # whatever it ran, it runs no more
         self._end(rank)
-        rank.is_known = True  # whatever it ran, it runs no more
         if kind != "run" and not rank.dead:  # the error of a run may be caused by the rank that it waits for
             rank.dead, rank.since = True, time.monotonic()
 
@@ -396,13 +417,15 @@ class RayExecutor:
                 self._attempt_ended(rank, answer)
         elif kind == "status":
             self._hear(rank, answer)
+        elif kind == "kill":
+            rank.is_gone = answer
         else:
             self._expect("hold", rank, rank.actor.hold.remote(HOLD_SECONDS))
 
     def _hear(self, rank: RankHandle, status: RankStatus) -> None:
         now = time.monotonic()
         before, first = rank.status, rank.answered == 0.0
-        rank.status, rank.answered = status, now
+        rank.status, rank.answered, rank.heard = status, now, now
         if before is None or (before.key, before.num_signs) != (status.key, status.num_signs):
             rank.progressed = now
         if rank.phase is Phase.FOUND:
@@ -469,6 +492,7 @@ class RayExecutor:
             for rank in self._ranks.values():
                 rank.asked = rank.asked + pause if rank.asked is not None else None
                 rank.progressed += pause
+                rank.heard += pause
 
     def _end_silent(self, now: float) -> None:
         """End the ranks that have not answered for too long, and break their gangs."""
@@ -488,7 +512,7 @@ class RayExecutor:
         """Find the process of a rank that never answered, so that it can be killed and seen to be gone."""
         if rank.status is None:
             node_id, pid = _process_of(rank.actor)
-            if pid and node_id in self._nodes_here():
+            if pid and node_id in self._nodes_here() and _is_of_ray(pid):
                 rank.status = RankStatus(Process.of(pid), "", 0, 0, False)
             elif pid:
                 strategy: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
@@ -557,14 +581,32 @@ class RayExecutor:
             self._replace_sink(f"it has not answered for {SINK_SECONDS:.0f} s")
 
     def _refresh_pools(self) -> None:
-        nodes = {node["NodeID"]: node for node in _nodes() if node["Alive"]}
+        listed = _nodes()
+        nodes = {node["NodeID"]: node for node in listed if node["Alive"]}
         with self._lock:
+            self._alive = {node_id[:8]: node_id for node_id in nodes}
+            self._drained = {node["NodeID"][:8] for node in listed if node.get("DeathReason") == EXPECTED_TERMINATION}
             for node_id, pool in self._pools.follow(nodes).items():
                 devices = [device.id for device in pool.devices]
                 log.warning("node %s has left with devices %s", node_id[:8], ", ".join(devices))
                 for rank in [rank for rank in self._ranks.values() if rank.device in devices]:
                     self._break(rank.key, f"node {node_id[:8]} has left the cluster")
                     self._end(rank)
+
+
+def has_ended(rank: RankHandle, may_trust_ray: bool, lease_seconds: float, now: float) -> bool:
+    """Whether the process of a killed or dead rank has certainly ended: it was seen here, or by a task on its host.
+
+    Nobody can ask a host that is cut off, which Ray notices late, and Ray calls an actor dead as soon as it is to be
+    killed. But the ranks of such a host end themselves when they have not reached the sink for ``lease_seconds``, and
+    while they reached it, they also answered us. So Ray's word is enough (``may_trust_ray``) only for a rank that has
+    not begun to train, or whose node has left in order.
+    """
+    if rank.status is not None and rank.status.process.is_here:
+        return rank.status.process.is_gone
+    if may_trust_ray and rank.dead and now - rank.since > GONE_SECONDS:
+        return True
+    return rank.is_gone or (rank.dead and now - rank.heard > lease_seconds + ORPHANED_SECONDS)
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -582,9 +624,28 @@ def _process_of(actor: Any) -> tuple[str, int]:
 
 def _kill_rank(pid: int) -> None:
     """Kill a process on this node if it is one of Ray's: its id may have been given to another."""
-    with contextlib.suppress(OSError):
-        if b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            Process.of(pid).kill()
+    if _is_of_ray(pid):
+        Process.of(pid).kill()
+
+
+def _is_of_ray(pid: int) -> bool:
+    try:
+        return b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _end_process(process: Process) -> bool:
+    """Kill a process of this host, and return whether it is gone."""
+    process.kill()
+    deadline = time.monotonic() + KILL_SECONDS
+    while not process.is_gone and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return process.is_gone
+
+
+def _node_of(device: str) -> str:
+    return device.split("/", 1)[0]
 
 
 def _lives_here(rank: RankHandle) -> bool:

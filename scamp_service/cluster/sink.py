@@ -30,6 +30,7 @@ log = logging.getLogger("scamp.sink")
 NAME = "sink"
 ANSWER_SECONDS = 20.0
 RETRY_SECONDS = 0.5
+PAUSE_SECONDS = 5.0
 ABANDONED_SECONDS = 180.0
 """A sink whose database no controller leads for so long ends. Its ranks have ended before (see ``rank``)."""
 
@@ -150,6 +151,29 @@ class LeaseWatch:
         if lease != self._seen or paused:
             self._seen, self._changed = lease, now
         return now - self._changed > self._seconds
+
+
+class Silence:
+    """Sees by its own clock whether the sink has been silent for more than ``seconds``.
+
+    Time in which nobody looked does not count: this process may have been frozen together with the sink.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock = seconds, clock
+        self._ended = self._looked = clock()
+
+    def ends(self) -> None:
+        """The sink has answered."""
+        self._ended = self._clock()
+
+    def is_too_long(self) -> bool:
+        """Whether the silence has lasted too long. Somebody must look more often than every ``PAUSE_SECONDS``."""
+        now = self._clock()
+        if now - self._looked > PAUSE_SECONDS:
+            self._ended = min(now, self._ended + now - self._looked)
+        self._looked = now
+        return now - self._ended > self._seconds
 
 
 class SinkClient:

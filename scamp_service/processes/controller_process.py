@@ -159,7 +159,7 @@ class _Reign:
         self._executor = RayExecutor(
             settings,
             settings.url,
-            settings.data_dir / "checkpoints",
+            settings.checkpoints,
             identity=store.identity(),
             epoch=lease.epoch,
             may_act=leadership.is_certain,

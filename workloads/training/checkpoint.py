@@ -75,7 +75,7 @@ def expect_shared(directory: Path) -> None:
     if num_blind:
         raise StorageFault(
             f"ranks do not share the checkpoint folder {directory}: {num_blind} of {dist.get_world_size()} do not see "
-            "what rank 0 writes there; set SCAMP_DATA_DIR to a folder that all nodes see, such as an NFS mount"
+            "what rank 0 writes there; set SCAMP_CHECKPOINT_DIR to a folder that all nodes see, such as an NFS mount"
         )
 
 
@@ -251,7 +251,7 @@ def _expect_whole(staged: Path, written: Metadata) -> None:
     if missing:
         raise StorageFault(
             f"{len(missing)} of the {len(named)} files of the checkpoint are not in {staged.parent}: the ranks do not "
-            "share it; set SCAMP_DATA_DIR to a folder that all nodes see"
+            "share it; set SCAMP_CHECKPOINT_DIR to a folder that all nodes see"
         )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
@@ -50,13 +53,19 @@ def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch
 
 @contextmanager
 def _gloo_interface(store: Store) -> Iterator[None]:
-    """Make gloo listen only on the loopback interface if the store is on this machine; by default it takes any."""
+    """Make gloo use the loopback interface if the store is on this machine, else the one that leads to the store.
+
+    By itself gloo takes the address of the host's name, which is 127.0.1.1 on Debian: others cannot reach that. A
+    GLOO_SOCKET_IFNAME of the user's wins over ours.
+    """
     while isinstance(store, PrefixStore):
         store = store.underlying_store
-    remote = isinstance(store, TCPStore) and store.host not in ("127.0.0.1", "localhost", "::1")
+    remote = store if isinstance(store, TCPStore) and store.host not in ("127.0.0.1", "localhost", "::1") else None
     before = os.environ.get("GLOO_SOCKET_IFNAME")
-    if not remote:
+    if remote is None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    elif before is None and (interface := _interface_towards(remote.host, remote.port)):
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
     try:
         yield
     finally:
@@ -64,6 +73,25 @@ def _gloo_interface(store: Store) -> Iterator[None]:
             os.environ.pop("GLOO_SOCKET_IFNAME", None)
         else:
             os.environ["GLOO_SOCKET_IFNAME"] = before
+
+
+def _interface_towards(host: str, port: int) -> str:
+    """Name of the network interface from which this host reaches another by IPv4; empty if it cannot be told."""
+    siocgifaddr = 0x8915  # Linux: the address of an interface
+    if not sys.platform.startswith("linux"):
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, port))  # sends nothing
+        except OSError:
+            return ""
+        own = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has no address
+                request = struct.pack("256s", name.encode())
+                if fcntl.ioctl(probe, siocgifaddr, request)[20:24] == own:
+                    return name
+    return ""
 
 
 class _Collective:

@@ -13,8 +13,10 @@ import pytest
 from estimators.model import Candidate, Plan
 from scamp_service.cluster import attempt, reports
 from scamp_service.cluster.attempt import Ended, Training
+from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.reports import Reports
 from scamp_service.control.executor import Order
+from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome
 from tests.ranks import ORDER, FakeSink
 from workloads.training.budget import OutOfMemory
@@ -28,8 +30,8 @@ def end(
     train: Callable[..., str], sink: FakeSink, *, order: Order = ORDER, rank: int = 0, is_last: bool = False
 ) -> Ended:
     channel = Reports(order, rank, sink, lambda: False)  # type: ignore[arg-type]
-    folder = Path("/nowhere")
-    given: Any = (None, object(), sink, lambda: False, folder, folder)
+    folders = Folders(kernel(), Path("/nowhere"), Path("/nowhere"))
+    given: Any = (None, object(), sink, lambda: False, folders)
     return Training(train, channel, *given, is_last=is_last).run()
 
 

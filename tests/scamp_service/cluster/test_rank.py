@@ -13,8 +13,10 @@ import pytest
 
 from scamp_service.cluster import rank as module
 from scamp_service.cluster.attempt import Ended
+from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.rank import Rank
 from scamp_service.errors import Deposed
+from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome
 from tests.ranks import ORDER, FakeSink
 
@@ -27,7 +29,7 @@ def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
     monkeypatch.setattr("workloads.training.warm_up.prepare_process", lambda: None)
 
     def new(train: Callable[..., str], max_attempts: int = 10) -> Rank:
-        rank = Rank(str(tmp_path / "code"), str(tmp_path / "checkpoints"), 1e6, max_attempts, "scamp")
+        rank = Rank(Folders(kernel(), tmp_path / "code", tmp_path / "checkpoints"), 1e6, max_attempts, "scamp")
         rank._train = train
         return rank
 

@@ -17,6 +17,7 @@ import pytest
 from estimators.model import Candidate, Plan
 from scamp_service.cluster import ray_executor as module
 from scamp_service.cluster.connection import namespace_of
+from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.gpus import is_rank
 from scamp_service.cluster.local_ray import LocalRay
 from scamp_service.cluster.pools import Offers
@@ -421,11 +422,8 @@ def test_a_rank_ends_itself_when_no_controller_renews_its_lease(world: World) ->
     from scamp_service.cluster.rank import Rank
 
     world.renew()
-    lonely = (
-        ray.remote(Rank)
-        .options(num_cpus=0, max_concurrency=4)
-        .remote(*(str(world.settings.data_dir / one) for one in ("code", "checkpoints")), 2.0, 10, world.namespace)
-    )
+    folders = Folders.of_controller(world.settings, world.settings.checkpoints)
+    lonely = ray.remote(Rank).options(num_cpus=0, max_concurrency=4).remote(folders, 2.0, 10, world.namespace)
     pid = ray.get(lonely.status.remote(1), timeout=60).process.pid
     for _ in range(6):
         world.renew()

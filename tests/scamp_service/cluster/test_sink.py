@@ -11,7 +11,7 @@ from ray.exceptions import RayTaskError
 
 from estimators.model import Plan
 from scamp_service.cluster import sink as module
-from scamp_service.cluster.sink import LeaseWatch, Report, Sink, SinkClient
+from scamp_service.cluster.sink import LeaseWatch, Report, Silence, Sink, SinkClient
 from scamp_service.errors import NotFound, Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, AttemptState, Outcome, TrialState
 from scamp_service.model import Lease, Metric
@@ -133,3 +133,27 @@ def test_time_without_an_answer_and_time_asleep_do_not_let_a_lease_lapse() -> No
     assert not watch.has_lapsed(lambda: lease), "this process was frozen, and perhaps the controller with it"
     clock.now += 10
     assert not watch.has_lapsed(lambda: lease)
+
+
+def test_a_silence_is_too_long_however_often_the_sink_is_asked() -> None:
+    clock = Clock()
+    silence = Silence(60.0, clock)
+    for _ in range(60):
+        clock.now += 1.0
+        assert not silence.is_too_long()
+    clock.now += 1.0
+    assert silence.is_too_long()
+    silence.ends()
+    assert not silence.is_too_long()
+
+
+def test_time_asleep_does_not_lengthen_a_silence() -> None:
+    clock = Clock()
+    silence = Silence(60.0, clock)
+    for _ in range(59):
+        clock.now += 1.0
+        assert not silence.is_too_long()
+    clock.now += 3600.0
+    assert not silence.is_too_long()
+    clock.now += 2.0
+    assert silence.is_too_long()

@@ -1,0 +1,36 @@
+"""Says where a rank keeps its files: a path of the controller's host means nothing on another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from scamp_service.host import kernel
+from scamp_service.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Folders of one host, which ``kernel`` names: for unpacked user code, and for checkpoints."""
+
+    kernel: str
+    code: Path
+    checkpoints: Path
+
+    @classmethod
+    def of_controller(cls, settings: Settings, checkpoints: Path) -> Folders:
+        """Folders of this host, where the controller runs with these settings."""
+        return cls(kernel(), settings.data_dir.absolute() / "code", checkpoints.absolute())
+
+    def here(self) -> Folders:
+        """The same folders on the host of this process.
+
+        On another host than the controller's, ``SCAMP_DATA_DIR`` and ``SCAMP_CHECKPOINT_DIR`` of ``ray start`` name
+        them. Without the latter, the folder for checkpoints is expected at the same path as on the controller's host.
+        """
+        if self.kernel == kernel():
+            return self
+        own = Settings()
+        return Folders(
+            kernel(), own.data_dir.absolute() / "code", own.checkpoints if own.checkpoint_dir else self.checkpoints
+        )
