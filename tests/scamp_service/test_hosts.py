@@ -26,7 +26,7 @@ from scamp_service.store.store import Store
 from tests.hosts import Host, command_of, network
 from tests.processes import ROOT, until
 
-pytestmark = [pytest.mark.hosts, pytest.mark.ray, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.hosts, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 
 PAGE = (ROOT / "docs" / "hosts.md").read_text()
 TOKEN, RAY_HEAD, RAY_NODE, SERVICE = range(2, 6)  # steps of the page
@@ -224,7 +224,6 @@ def test_a_gang_over_two_hosts_trains_with_the_commands_of_the_page() -> None:
         complete(net, net.submit(10), 10, num_lost=0)
 
 
-@pytest.mark.soak
 def test_a_host_that_loses_power_is_replaced_by_one_that_joins() -> None:
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
@@ -236,7 +235,6 @@ def test_a_host_that_loses_power_is_replaced_by_one_that_joins() -> None:
         shut_down(net)
 
 
-@pytest.mark.soak
 def test_a_host_that_freezes_is_replaced_and_disturbs_nothing_when_it_continues() -> None:
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
@@ -250,7 +248,6 @@ def test_a_host_that_freezes_is_replaced_and_disturbs_nothing_when_it_continues(
         shut_down(net)
 
 
-@pytest.mark.soak
 def test_the_ranks_of_a_host_that_stays_cut_off_end_before_the_trial_runs_again() -> None:
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
@@ -265,7 +262,6 @@ def test_the_ranks_of_a_host_that_stays_cut_off_end_before_the_trial_runs_again(
         shut_down(net)
 
 
-@pytest.mark.soak
 def test_a_host_that_was_cut_off_for_a_while_may_come_back() -> None:
     with running("b", "c") as net:
         _, c = net.hosts[1:]
@@ -283,7 +279,6 @@ def test_a_host_that_was_cut_off_for_a_while_may_come_back() -> None:
         shut_down(net)
 
 
-@pytest.mark.soak
 def test_a_drained_host_gives_its_trials_to_others() -> None:
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
