@@ -744,7 +744,7 @@ def test_trouble_is_told_with_what_to_do(browser: Browser, tmp_path: Path) -> No
         page.goto(f"{url}/cluster")
         expect(page.locator("#banner")).to_contain_text("The controller has been silent for 1 m ")
         page.goto(f"{url}/studies/77")
-        expect(page.locator("#toasts")).to_contain_text("there is no study 77")
+        expect(page.locator("#main")).to_contain_text("there is no study 77")
         page.goto(f"{url}/cluster")
         expect(page.locator("#connection")).to_have_text("Live")
     expect(page.locator("#connection")).to_have_text("Reconnecting…")

@@ -96,7 +96,9 @@ class Watched:
             attempts = client.trial(trial["study_id"], trial["number"])["attempts"]
             outcomes = [attempt["outcome"] for attempt in attempts]
             assert outcomes.count("DONE") == 1 and outcomes[-1] == "DONE", f"{where}: {outcomes}"
-            assert [attempt["attempt"] for attempt in attempts] == list(range(1, trial["num_lost"] + 2)), where
+            assert [attempt["attempt"] for attempt in attempts] == list(range(1, len(attempts) + 1)), where
+            # Ranks that are stopped in order, or end because of a fault of the host, cost the trial nothing.
+            assert trial["num_lost"] == outcomes.count("LOST"), f"{where}: {outcomes}"
             rows = list(client.metrics(trial["study_id"], trial["number"]))
             every = spec["budget"]["report_every"]
             expected = list(range(every, spec["budget"]["steps"] + 1, every))
@@ -202,7 +204,8 @@ def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(
     assert after == before, "earlier studies are kept"
     until(watched.finished, "the end of the interrupted study")
     (trial,) = watched.check()
-    assert trial["num_lost"] == 1 and trial["attempts"][0]["checkpoint_step"] > 0
+    # The controller may have had the time to stop its ranks in order.
+    assert trial["attempts"][0]["outcome"] in ("LOST", "STOPPED") and trial["attempts"][0]["checkpoint_step"] > 0
     again = [row["step"] for row in trial["metrics"] if row["attempt"] == 2]
     assert again[0] > trial["attempts"][0]["checkpoint_step"], "it resumes from its checkpoint"
 

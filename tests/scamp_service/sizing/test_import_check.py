@@ -66,6 +66,6 @@ def test_a_built_in_workload_needs_no_process() -> None:
 def test_users_code_finds_no_secret_in_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCAMP_API_TOKEN", "the-token-of-the-api")
     monkeypatch.setenv("SCAMP_DATABASE_URL", "postgresql://scamp:the-password@host/scamp")
-    source = GOOD + "\nimport os\nraise RuntimeError([n for n in os.environ if 'TOKEN' in n or 'URL' in n])\n"
+    source = GOOD + "\nimport os\nraise RuntimeError([n for n in os.environ if 'API_TOKEN' in n or 'DATABASE' in n])\n"
     with pytest.raises(InvalidInput, match=r"RuntimeError: \[\]"):
         check_import(*submitted(tmp_path, source))
