@@ -162,7 +162,7 @@ MUTANTS = (
     Case(
         "retry: losses are not counted",
         f"{CONTROL}/decide/follow.py",
-        "num_lost = trial.num_lost + 1",
+        "num_lost = trial.num_lost + weight",
         "num_lost = trial.num_lost",
         ("tests/scamp_service/control/test_decide.py",),
     ),
@@ -179,6 +179,48 @@ MUTANTS = (
         "            yield Launch(order_for(s, trial, attempt))\n",
         "            return\n",
         (*SIMULATED, "tests/scamp_service/control/test_decide.py"),
+    ),
+    Case(
+        "retry: a fault of the host is retried at once",
+        f"{CONTROL}/decide/faults.py",
+        "FIRST_WAIT_SECONDS * 2.0 ** (num_faults - 1)",
+        "0.0",
+        ("tests/scamp_service/control/test_decide.py",),
+    ),
+    Case(
+        "retention: a checkpoint that the database has recorded is deleted",
+        "workloads/training/retention.py",
+        "if step not in needed]",
+        "]",
+        ("tests/workloads/training/test_retention.py",),
+    ),
+    Case(
+        "retention: the newest checkpoint is deleted",
+        "workloads/training/retention.py",
+        "past[:-KEEP]",
+        "past",
+        ("tests/workloads/training/test_retention.py",),
+    ),
+    Case(
+        "watchdog: a gang that makes no progress is kept",
+        f"{CONTROL}/decide/watch.py",
+        "if gang.quiet_seconds <= patience:",
+        "if patience:",
+        ("tests/scamp_service/control/test_decide.py",),
+    ),
+    Case(
+        "watchdog: the study's own limit is not obeyed",
+        f"{CONTROL}/decide/watch.py",
+        "        return study.stall_seconds\n",
+        "        return LEAST_SECONDS\n",
+        ("tests/scamp_service/control/test_decide.py",),
+    ),
+    Case(
+        "watchdog: stalls count as single losses",
+        f"{CONTROL}/decide/follow.py",
+        "STALL_WEIGHT = 3",
+        "STALL_WEIGHT = 1",
+        ("tests/scamp_service/control/test_decide.py",),
     ),
 )
 

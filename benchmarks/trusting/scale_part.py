@@ -36,6 +36,11 @@ from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.simulation import Clock, SimulatedExecutor, SimulatedSizer, World, no_faults
 
+TITLE = "One study of many trials"
+ABOUT = """\
+Medians in milliseconds of the wall clock: a cycle of the controller with one trial to judge, a proposal, a request for
+the study, and a cycle with as many live trials after the memory of one device has changed. Each case makes a database
+with trials of 100 points; the cluster is simulated. Growth is from the smaller case to the larger one."""
 HEADER = ("tick ms", "propose ms", "study ms", "live tick ms", "case")
 POINTS = 100
 NUM_TICKS = 60
