@@ -44,8 +44,12 @@ class Projection:
             last_event, named = self._events()
             changed = self._store.trials_with_ids(sorted(named | is_open | self._open))
         self._last_event, self._open = last_event, is_open
+        back = {trial.id for trial in changed if trial.state in LIVE_TRIALS} - self._live.keys()
+        newest = max(self._live, default=0)
         for trial in changed:
             self._note(trial)
+        if min(back, default=newest) < newest:  # planned again, such as on a cluster that has grown
+            self._live = dict(sorted(self._live.items()))
         return self._live.values()
 
     def changed_trials(self, study_id: int) -> Collection[Trial]:
