@@ -29,7 +29,7 @@ FOLDER = "profiler/profiled-time-"
 """Where profiles are in a checkout of Aceso's repository; their names end in "eurosys" (the paper's) or "miniset"."""
 MICRO_BATCHES = DEGREES = (1, 2, 4, 8)
 STATE_COPIES = 8
-"""What a stage holds, in sizes of its fp16 weights: weights, gradients, master weights (2) and Adam's moments (4)."""
+"""Bytes of the states of a stage, divided by those of its fp16 weights: weights 1, gradients 1, fp32 weights 2, Adam 4."""
 RUNS = (
     ("enc-attention-score", "enc-attention-softmax"),
     ("enc-attention-dropout", "enc-attention-context"),
@@ -53,7 +53,7 @@ _LAYER = slice(1, 14)  # the rows of one layer; the first row comes before all l
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What one operator costs one GPU, for one micro-batch."""
+    """Time and memory of one operator on one GPU, for one micro-batch."""
 
     forward_seconds: float
     backward_seconds: float
@@ -71,7 +71,7 @@ Unit = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Nodes of equally many GPUs, each of which may hold ``capacity_mib``."""
+    """Nodes with the same number of GPUs. Each GPU may hold ``capacity_mib``."""
 
     num_nodes: int
     gpus_per_node: int
@@ -99,7 +99,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What costs assume about nodes and reserved memory, which Aceso counts for each stage and not for each operator.
+    """Assumptions about nodes and reserved memory: Aceso counts both for a whole stage, not for each operator.
 
     Messages between stages take the mean time over all borders, or, with ``is_far``, that of messages between nodes if
     there are any. Reserved memory is that of the operators; with ``is_safe`` it is never less than what Aceso counts.
@@ -132,7 +132,7 @@ class Profile:
         self._inner, self._outer = _rates(inner), _rates(outer if outer.exists() else inner)
 
     def message_seconds(self, sizes: Amounts, crossing_share: float) -> Amounts:
-        """Seconds of messages of these bytes, the mean over borders of which this share is between nodes."""
+        """Seconds to send messages of these sizes. ``crossing_share`` of the borders between stages are between nodes."""
         inner, outer = (
             np.array([_message_seconds(size, rates) for size in sizes]) for rates in (self._inner, self._outer)
         )
