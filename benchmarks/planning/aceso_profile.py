@@ -29,7 +29,7 @@ FOLDER = "profiler/profiled-time-"
 """Where profiles are in a checkout of Aceso's repository; their names end in "eurosys" (the paper's) or "miniset"."""
 MICRO_BATCHES = DEGREES = (1, 2, 4, 8)
 STATE_COPIES = 8
-"""Bytes of the states of a stage, divided by those of its fp16 weights: weights 1, gradients 1, fp32 weights 2, Adam 4."""
+"""Bytes of states per byte of fp16 weights: the weights 1, their gradients 1, fp32 weights 2, Adam's moments 4."""
 RUNS = (
     ("enc-attention-score", "enc-attention-softmax"),
     ("enc-attention-dropout", "enc-attention-context"),
@@ -132,7 +132,7 @@ class Profile:
         self._inner, self._outer = _rates(inner), _rates(outer if outer.exists() else inner)
 
     def message_seconds(self, sizes: Amounts, crossing_share: float) -> Amounts:
-        """Seconds to send messages of these sizes. ``crossing_share`` of the borders between stages are between nodes."""
+        """Seconds to send messages of these sizes, if ``crossing_share`` of the stage borders are between nodes."""
         inner, outer = (
             np.array([_message_seconds(size, rates) for size in sizes]) for rates in (self._inner, self._outer)
         )

@@ -50,6 +50,7 @@ class Pools:
         self._identity = identity
         self._pools: dict[str, Pool] = {}
         self._foreign: dict[str, str] = {}  # node id → database that holds its devices
+        self.owners: dict[str, str] = {}  # database → whose it is, in words, as far as it is known
         self._saw_nodes = False
 
     def __iter__(self) -> Iterator[Pool]:
@@ -69,7 +70,8 @@ class Pools:
         if self._pools or not self._saw_nodes:
             return "starting"
         if self._foreign:
-            held = (f"node {node_id[:8]} belongs to database {owner}" for node_id, owner in self._foreign.items())
+            owners = {name: self.owners.get(name, f"database {name}") for name in self.foreign}
+            held = (f"node {node_id[:8]} belongs to {owners[name]}" for node_id, name in self._foreign.items())
             return f"no devices: {'; '.join(held)}: wait until that ScaMP has ended, or end it"
         if refused := self._offers.refused:
             return f"no devices: {'; '.join(refused.values())}"

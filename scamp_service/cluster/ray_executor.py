@@ -28,6 +28,7 @@ from scamp_service.cluster.connection import connect, namespace_of
 from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.pools import Pool, Pools
 from scamp_service.cluster.rank import Rank, RankStatus
+from scamp_service.cluster.sink import NAME as SINK
 from scamp_service.cluster.sink import SinkStatus, ensure_sink
 from scamp_service.cluster.start_failures import StartFailures
 from scamp_service.control.executor import GangState, GangStatus, Order
@@ -592,6 +593,11 @@ class RayExecutor:
                 for rank in [rank for rank in self._ranks.values() if rank.device in devices]:
                     self._break(rank.key, f"node {node_id[:8]} has left the cluster")
                     self._end(rank)
+            unknown = self._pools.foreign - self._pools.owners.keys()
+        for identity in unknown:
+            if owner := _owner_of(identity):
+                with self._lock:
+                    self._pools.owners[identity] = owner
 
 
 def has_ended(rank: RankHandle, may_trust_ray: bool, lease_seconds: float, now: float) -> bool:
@@ -607,6 +613,16 @@ def has_ended(rank: RankHandle, may_trust_ray: bool, lease_seconds: float, now: 
     if may_trust_ray and rank.dead and now - rank.since > GONE_SECONDS:
         return True
     return rank.is_gone or (rank.dead and now - rank.heard > lease_seconds + ORPHANED_SECONDS)
+
+
+def _owner_of(identity: str) -> str:
+    """Whose the database with this name is, as its own sink says; empty if none answers in time."""
+    try:
+        sink: Any = ray.get_actor(SINK, namespace_of(identity))
+        status: SinkStatus = ray.get(sink.ping.remote(), timeout=2.0)
+    except (ValueError, ray.exceptions.RayError):
+        return ""
+    return status.owner
 
 
 def _nodes() -> list[dict[str, Any]]:

@@ -102,6 +102,8 @@ def test_a_node_belongs_to_the_one_scamp_that_holds_its_devices_and_then_to_the_
         found.status
         == f"no devices: node 4af34af3 belongs to database {THEIRS}: wait until that ScaMP has ended, or end it"
     )
+    found.owners[THEIRS] = "the database of somebody on host a"
+    assert found.status.startswith("no devices: node 4af34af3 belongs to the database of somebody on host a: wait")
     table.clear()
     found.follow(nodes)
     assert found.status == "ready" and not found.foreign
