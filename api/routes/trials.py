@@ -8,7 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from api.routes.answers import page_of, problems
-from api.routes.parameters import LARGEST_ID, After, Number, StudyId, TheStore
+from api.routes.parameters import LARGEST_ID, After, Number, Numbers, StudyId, TheStore
+from api.views.charts import outline
 from api.views.timeline import TimelineView, timeline_view
 from api.views.trials import (
     LogLineView,
@@ -38,9 +39,12 @@ def list_trials(
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     state: Annotated[list[TrialState] | None, Query(description="only trials in this state; repeatable")] = None,
+    number: Numbers = None,
 ) -> Page[TrialView]:
-    """List the trials of a study, by number."""
+    """List the trials of a study, by number. With `number`, these trials are one page, and nothing else counts."""
     store.study(study_id)
+    if number:
+        return Page(items=[trial_view(trial) for trial in store.trials_numbered(study_id, number)])
     found = store.trials(study_id, after=after, limit=limit + 1, states=state)
     return page_of(request, response, found, limit, lambda trial: trial.id, trial_view)
 
@@ -53,12 +57,26 @@ def list_peaks(
     store: TheStore,
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    number: Numbers = None,
+    points: Annotated[int | None, Query(ge=10, le=10_000, description="thin to so many trials, as one page")] = None,
 ) -> Page[PeaksView]:
-    """List predicted and measured peak memory and step seconds of every attempt, by trial; only measured trials."""
+    """List predicted and measured peak memory and step seconds of every attempt, by trial; only measured trials.
+
+    With `number`, these trials are one page. With `points`, so are the trials that a chart of all needs: those on the
+    outline of the points, and those that ran out of memory.
+    """
     store.study(study_id)
+    if number or points:
+        ids = [trial.id for trial in store.trials_numbered(study_id, number or [])] if number else None
+        if ids is None:
+            ids = outline(store.measured_points(study_id), points or 0)
+        return Page(items=[_peaks(group) for group in _by_trial(store.measured_attempts_of(ids))])
     rows = store.measured_attempts(study_id, after=after, num_trials=limit + 1)
-    found = [list(group) for _, group in groupby(rows, key=lambda row: row[1].trial_id)]
-    return page_of(request, response, found, limit, lambda group: group[0][1].trial_id, _peaks)
+    return page_of(request, response, _by_trial(rows), limit, lambda group: group[0][1].trial_id, _peaks)
+
+
+def _by_trial(rows: list[tuple[int, Attempt]]) -> list[list[tuple[int, Attempt]]]:
+    return [list(group) for _, group in groupby(rows, key=lambda row: row[1].trial_id)]
 
 
 def _peaks(group: list[tuple[int, Attempt]]) -> PeaksView:
