@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+import re
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from scamp_service.store.store import Store
 
 HERE = Path(__file__).resolve().parent
 STATIC = HERE / "static"
+_IMPORT = re.compile(r'^import .* from "\./(.+)";$', re.MULTILINE)
 Id = Annotated[int, FromPath(ge=1, le=2**63 - 1)]
 Number = Annotated[int, FromPath(ge=0, le=2**31 - 1)]
 
@@ -81,6 +83,20 @@ def static_version() -> str:
 
 
 @cache
+def _modules(page: str) -> list[str]:
+    """Every module that a page's own module imports, so that the browser asks for all of them at once."""
+    found: list[str] = []
+    waiting = [f"{page}.js"] if f"{page}.js" in _files() else []
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.append(module)
+            folder = Path(module).parent
+            waiting += [(folder / name).as_posix() for name in _IMPORT.findall((STATIC / module).read_text())]
+    return found
+
+
+@cache
 def _files() -> frozenset[str]:
     return frozenset(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
 
@@ -99,7 +115,8 @@ def _templates() -> Environment:
 
 def _page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
     template = _templates().get_template(f"{name}.html")
-    html = template.render(page=name, static=f"/static/{static_version()}", **values)
+    values = {"page": name, "static": f"/static/{static_version()}", "modules": _modules(name), **values}
+    html = template.render(**values)
     return HTMLResponse(html, status, headers={"Cache-Control": "no-store"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Annotated
 
@@ -26,6 +27,7 @@ from api.views.trials import (
 from api.views.view import Page
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Attempt
+from scamp_service.store.store import Store
 
 router = APIRouter(prefix="/v1", tags=["trials"])
 
@@ -70,17 +72,27 @@ def list_peaks(
         ids = [trial.id for trial in store.trials_numbered(study_id, number or [])] if number else None
         if ids is None:
             ids = outline(store.measured_points(study_id), points or 0)
-        return Page(items=[_peaks(group) for group in _by_trial(store.measured_attempts_of(ids))])
+        view = _peaks_view(store, ids)
+        return Page(items=[view(group) for group in _by_trial(store.measured_attempts_of(ids))])
     rows = store.measured_attempts(study_id, after=after, num_trials=limit + 1)
-    return page_of(request, response, _by_trial(rows), limit, lambda group: group[0][1].trial_id, _peaks)
+    found = _by_trial(rows)
+    view = _peaks_view(store, [group[0][1].trial_id for group in found])
+    return page_of(request, response, found, limit, lambda group: group[0][1].trial_id, view)
 
 
 def _by_trial(rows: list[tuple[int, Attempt]]) -> list[list[tuple[int, Attempt]]]:
     return [list(group) for _, group in groupby(rows, key=lambda row: row[1].trial_id)]
 
 
-def _peaks(group: list[tuple[int, Attempt]]) -> PeaksView:
-    return peaks_view(group[0][0], [attempt for _, attempt in group])
+def _peaks_view(store: Store, trial_ids: Sequence[int]) -> Callable[[list[tuple[int, Attempt]]], PeaksView]:
+    """The function that makes the view of the attempts of one of these trials."""
+    states = store.trial_states(trial_ids)
+
+    def view(group: list[tuple[int, Attempt]]) -> PeaksView:
+        (number, first), *_ = group
+        return peaks_view(number, states[first.trial_id], [attempt for _, attempt in group])
+
+    return view
 
 
 @router.get("/studies/{study_id}/trials/{number}", responses=problems(404))

@@ -9,8 +9,15 @@ import uPlot from "./vendor/uplot/uPlot.esm.js";
 const REACH = 18; // CSS pixels within which the pointer selects a point or line
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+const colours = new Map(); // of this theme: to ask for one makes the browser compute styles anew
+dark.addEventListener("change", () => {
+  colours.clear();
+  stamps.clear();
+});
+
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return colours.get(name);
 }
 
 export function stateColour(state) {
@@ -24,15 +31,43 @@ function path(state) {
   return paths.get(state);
 }
 
-/** Fill a shape, given in a box from -1 to 1, around a place on the canvas. */
-export function stamp(context, path, fill, x, y, radius, alpha = 1) {
-  context.save();
-  context.translate(x, y);
-  context.scale(radius, radius);
+const REACH_OF_SHAPE = 2.6; // a shape fits into a box from -2.6 to 2.6
+const stamps = new Map(); // shape → key → a small canvas with it: to copy one is many times as fast as to fill a path
+
+/** A canvas with a shape, and half of its side. */
+function stamped(path, fill, radius) {
+  const key = `${fill} ${radius}`;
+  if (!stamps.has(path)) stamps.set(path, new Map());
+  const known = stamps.get(path);
+  if (!known.has(key)) {
+    const half = Math.ceil(REACH_OF_SHAPE * radius);
+    const canvas = h("canvas", { width: 2 * half, height: 2 * half });
+    const context = canvas.getContext("2d");
+    context.translate(half, half);
+    context.scale(radius, radius);
+    context.fillStyle = fill;
+    context.fill(path);
+    known.set(key, { canvas, half });
+  }
+  return known.get(key);
+}
+
+/** Draw a shape, given in a box from -1 to 1, around a place on the canvas. */
+function stamp(context, path, fill, x, y, radius, alpha = 1) {
+  const { canvas, half } = stamped(path, fill, radius);
   context.globalAlpha = alpha;
-  context.fillStyle = fill;
-  context.fill(path);
-  context.restore();
+  context.drawImage(canvas, Math.round(x - half), Math.round(y - half));
+  context.globalAlpha = 1;
+}
+
+/** [least, largest] of some numbers; of thousands, too. */
+export function extent(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
 }
 
 /** One uPlot, sized by its box and coloured by the theme. `plan()` returns {opts, data}, or null without data. */
@@ -180,8 +215,10 @@ export class Points extends Chart {
 
 /** Objective by trial number. Trials that ended without a value are drawn along the bottom. */
 export class History extends Points {
-  constructor(box, open) {
+  /** `reasonOf(trial)` says why a trial has no value, or returns an empty string. */
+  constructor(box, open, reasonOf) {
     super(box, "Values appear here as soon as a trial reports.", open);
+    this.reasonOf = reasonOf;
   }
 
   update(trials, objective) {
@@ -222,8 +259,7 @@ export class History extends Points {
   }
 
   yRange() {
-    const values = this.trials.flatMap((trial) => (trial.value === null ? [] : [trial.value]));
-    const [low, high] = range(Math.min(...values), Math.max(...values));
+    const [low, high] = range(...extent(this.trials.flatMap((trial) => (trial.value === null ? [] : [trial.value]))));
     return [low - (high - low) * 0.1, high];
   }
 
@@ -237,7 +273,7 @@ export class History extends Points {
   describe(trial) {
     const lines = [head(trial)];
     if (trial.value !== null) lines.push(h("div", {}, `${this.objective.metric} ${metric(trial.value)} at step ${count(trial.step)}`));
-    else if (trial.reason) lines.push(h("div", {}, trial.reason.slice(0, 160)));
+    else if (this.reasonOf(trial)) lines.push(h("div", {}, this.reasonOf(trial).slice(0, 160)));
     return lines;
   }
 }

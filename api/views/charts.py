@@ -81,14 +81,12 @@ def history_view(trials: Sequence[Standing], maximize: bool, num_points: int, la
 
 
 def curve_views(trial_id: int, number: int, points: Sequence[Point], metric: str, num_points: int) -> list[CurveView]:
-    """One view for each metric of the trial, or only for ``metric``; none for a metric without a finite value."""
-    names = {metric} if metric else {name for point in points for name in point.values}
+    """One view for each metric of the trial, or only for ``metric``; empty without a finite value."""
+    names = {name for point in points for name in point.values if metric in ("", name)}
     resumed = [after.step for before, after in pairwise(points) if after.attempt != before.attempt]
     views = []
     for name in sorted(names):
         known = [(point.step, value) for point in points if isinstance(value := point.values.get(name), int | float)]
-        if not known:
-            continue
         steps, values = [step for step, _ in known], [float(value) for _, value in known]
         kept = lttb(steps, values, num_points)
         views.append(

@@ -168,6 +168,7 @@ class PeaksView(View):
 
     trial_id: int
     number: int
+    state: Annotated[TrialState, Field(description="state of the trial")]
     attempts: list[PeakView]
 
 
@@ -210,10 +211,10 @@ def attempt_view(attempt: Attempt) -> AttemptView:
     return AttemptView(**attempt_fields(attempt))
 
 
-def peaks_view(number: int, attempts: Sequence[Attempt]) -> PeaksView:
-    """View of the memory peaks of trial ``number``; ``attempts`` are at least one, all measured."""
+def peaks_view(number: int, state: TrialState, attempts: Sequence[Attempt]) -> PeaksView:
+    """View of the memory peaks of trial ``number`` in ``state``; ``attempts`` are at least one, all measured."""
     peaks = [_peak(attempt) for attempt in attempts]
-    return PeaksView(trial_id=attempts[0].trial_id, number=number, attempts=peaks)
+    return PeaksView(trial_id=attempts[0].trial_id, number=number, state=state, attempts=peaks)
 
 
 def _peak(attempt: Attempt) -> PeakView:

@@ -68,6 +68,7 @@ REFUSED_TRIALS = (
 )
 PIPELINE = select(schema.comparisons.c.pipeline).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 TRIALS_WITH_IDS = select_trials().where(_trials.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_trials.c.id)
+TRIAL_STATES = select(_trials.c.id, _trials.c.state).where(_trials.c.id.in_(bindparam("trial_ids", expanding=True)))
 ALL_LIVE_TRIALS = select_trials().where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
 _tallies, _measured = schema.tallies, schema.measured
 TALLIES = select(_tallies.c.name, _tallies.c.num).where(_tallies.c.study_id == bindparam("study_id"))

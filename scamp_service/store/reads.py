@@ -137,6 +137,10 @@ class Reads:
         """The trials with these ids that exist, by id."""
         return [trial_of(row) for row in self._by_ids(sql.TRIALS_WITH_IDS, trial_ids)]
 
+    def trial_states(self, trial_ids: Sequence[int]) -> dict[int, TrialState]:
+        """State by id of the trials with these ids that exist."""
+        return dict(self._by_ids(sql.TRIAL_STATES, trial_ids))
+
     def best_trial(self, study_id: int, direction: Literal["maximize", "minimize"]) -> Trial | None:
         """The best COMPLETED trial, or else the best that still runs; None if neither exists.
 
