@@ -61,7 +61,7 @@ const draw = coalesced(() => {
   drawFilters();
   drawTable();
 }, 100);
-const drawHistory = coalesced(() => study && history.update([...points.values()].sort((a, b) => a.number - b.number), study.spec.objective), CHART_MS);
+const drawHistory = coalesced(() => study && history.update([...points.values()].sort((a, b) => a.number - b.number), numTrials(), study.spec.objective), CHART_MS);
 const drawCurves = coalesced(drawCurvesNow, CHART_MS);
 const drawMemory = coalesced(() => memory.update(peaks), CHART_MS);
 const drawSteps = coalesced(() => steps.update(peaks), CHART_MS);
@@ -216,9 +216,9 @@ function stateOf(number) {
 }
 
 async function loadCurves(which) {
-  const wanted = chosenMetric;
-  await api.curves(studyId, which, { metric: wanted, points: CURVE_POINTS }, (found) => {
-    if (wanted !== chosenMetric) return;
+  const asked = chosenMetric;
+  await api.curves(studyId, which, { metric: asked, points: CURVE_POINTS }, (found) => {
+    if (asked !== chosenMetric) return;
     for (const { trial_id: id, number, step, value } of found) {
       lines.set(number, { trial: { id, number, state: stateOf(number) }, points: step.map((at, index) => [at, value[index]]) });
     }
@@ -256,21 +256,24 @@ function keep(items) {
   draw();
 }
 
-const asked = new Set(); // rows that are being fetched
+const wanted = new Set(); // rows that are to be fetched
+const coming = new Set(); // rows that are being fetched
 
-/** Fetch a row that is to be shown, with all others that are asked for in this moment. */
+/** Fetch a row that is to be shown, with all others that are wanted in this moment. */
 const fetchRow = (number) => {
-  if (asked.has(number)) return;
-  if (!asked.size) setTimeout(() => guarded(fetchRows), 0);
-  asked.add(number);
+  if (wanted.has(number) || coming.has(number)) return;
+  if (!wanted.size) setTimeout(() => guarded(fetchRows), 0);
+  wanted.add(number);
 };
 
 async function fetchRows() {
-  const wanted = [...asked];
+  const which = [...wanted];
+  wanted.clear();
+  for (const number of which) coming.add(number);
   try {
-    keep(await api.trials(studyId, wanted));
+    keep(await api.trials(studyId, which));
   } finally {
-    for (const number of wanted) asked.delete(number);
+    for (const number of which) coming.delete(number);
   }
 }
 
