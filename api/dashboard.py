@@ -32,9 +32,9 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/")
-def studies() -> HTMLResponse:
+def studies(request: Request) -> HTMLResponse:
     """Page with all studies."""
-    return _page("studies")
+    return _page(request, "studies")
 
 
 @router.get("/studies/{study_id}")
@@ -42,7 +42,7 @@ def study(request: Request, study_id: Id) -> HTMLResponse:
     """Page of one study. Raises ``NotFound``."""
     with suppress(Unavailable):  # the page itself says that the database cannot be reached
         _store(request).study(study_id)
-    return _page("study", study_id=study_id)
+    return _page(request, "study", study_id=study_id)
 
 
 @router.get("/studies/{study_id}/trials/{number}")
@@ -50,13 +50,13 @@ def trial(request: Request, study_id: Id, number: Number) -> HTMLResponse:
     """Page of one trial. Raises ``NotFound``."""
     with suppress(Unavailable):
         _store(request).trial_by_number(study_id, number)
-    return _page("trial", study_id=study_id, number=number)
+    return _page(request, "trial", study_id=study_id, number=number)
 
 
 @router.get("/cluster")
-def cluster() -> HTMLResponse:
+def cluster(request: Request) -> HTMLResponse:
     """Page of the cluster."""
-    return _page("cluster")
+    return _page(request, "cluster")
 
 
 @router.get("/static/{version}/{path:path}")
@@ -68,9 +68,9 @@ def static(version: str, path: str) -> Response:
     return FileResponse(STATIC / path, media_type=_media_type(path), headers={"Cache-Control": kept})
 
 
-def missing_page(detail: str) -> HTMLResponse:
+def missing_page(request: Request, detail: str) -> HTMLResponse:
     """Page for an address that does not exist."""
-    return _page("missing", 404, detail=detail)
+    return _page(request, "missing", 404, detail=detail)
 
 
 @cache
@@ -113,9 +113,10 @@ def _templates() -> Environment:
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
-def _page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
+def _page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
     template = _templates().get_template(f"{name}.html")
     values = {"page": name, "static": f"/static/{static_version()}", "modules": _modules(name), **values}
+    values["login"] = bool(request.app.state.settings.api_token)
     html = template.render(**values)
     return HTMLResponse(html, status, headers={"Cache-Control": "no-store"})
 

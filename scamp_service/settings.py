@@ -34,6 +34,18 @@ class Settings(BaseSettings):
     device_mib: int = Field(default=96, description="memory of one virtual device", ge=1)
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
+    keep_checkpoints_days: float | None = Field(
+        default=None, description="days that checkpoints stay after the end of their study; default: always", ge=0
+    )
+    keep_logs_days: float | None = Field(
+        default=None, description="days that logs of trials stay after the end of their study; default: always", ge=0
+    )
+    keep_events_days: float | None = Field(
+        default=None, description="days that events stay after the end of their study; default: always", ge=0
+    )
+    keep_traces_days: float | None = Field(
+        default=None, description="days that a trace stays after it was last read; default: always", ge=0
+    )
     lease_seconds: float = Field(default=10.0, description="a controller silent for longer may be replaced", gt=0)
 
     trusted_proxies: str = Field(

@@ -1,6 +1,6 @@
 """The routes of ``/v1``, one module for each resource: studies, trials, charts, cluster, events; and health checks.
 
-Each answer is read from the study database. The only writes are a new study and the request to stop one; the
+Each answer is read from the study database. The only writes are a new study and the requests to stop or delete one; the
 controller does the rest.
 """
 

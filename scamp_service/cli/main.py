@@ -271,6 +271,25 @@ def stop(study: StudyId, address: Address = "", token: Token = "") -> None:
     out.print(f"study {study} is {view['state'].lower()}")
 
 
+@app.command()
+def delete(
+    study: StudyId,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    address: Address = "",
+    token: Token = "",
+) -> None:
+    """Delete a study that has ended, with its metrics, logs, events and checkpoints."""
+    client = _client(address, token)
+    if not yes:
+        view = client.study(study)
+        num = sum(view["trials"].values())
+        typer.confirm(
+            f"Delete study {study} ({view['name']}) with its {num} trials? This cannot be undone.", abort=True
+        )
+    client.delete(study)
+    out.print(f"study {study} is deleted")
+
+
 # --- shared -------------------------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
 from scamp_service.model import Lease
 from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file
+from scamp_service.processes.sweeper import Sweeper
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of
 from scamp_service.sizing.sizer import Planner, ProcessSizer
@@ -167,10 +168,12 @@ class _Reign:
         self._controller = Controller(
             self._store, self._executor, sizer, max_gangs_per_device=settings.max_gangs_per_device
         )
+        self._sweeper = Sweeper(self._store, settings)
         self._recorded = 0.0
 
     def tick(self) -> None:
         self._controller.tick()
+        self._sweeper.tick()
         if time.monotonic() - self._recorded > CLUSTER_SECONDS:
             self._recorded = time.monotonic()
             self._store.record_cluster(self._executor.describe(), now=time.time())

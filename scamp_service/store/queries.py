@@ -30,12 +30,15 @@ def _of_study(statement: sa.Select[Any]) -> sa.Select[Any]:
     return joined.where(_trials.c.study_id == bindparam("study_id")).order_by(_attempts.c.trial_id, _attempts.c.attempt)
 
 
-ONE_STUDY = _select(schema.studies, Study).where(schema.studies.c.id == bindparam("id"))
-STUDY_TOTALS = select(schema.studies.c.state, func.count()).group_by(schema.studies.c.state)
+_exists = schema.studies.c.state != StudyState.DELETED
+ONE_STUDY = _select(schema.studies, Study).where(schema.studies.c.id == bindparam("id"), _exists)
+STUDY_TOTALS = select(schema.studies.c.state, func.count()).where(_exists).group_by(schema.studies.c.state)
 
 ONE_TRIAL = select_trials().where(_trials.c.id == bindparam("id"))
-NUMBERED_TRIAL = select_trials().where(
-    _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number")
+NUMBERED_TRIAL = (
+    select_trials()
+    .join(schema.studies, schema.studies.c.id == _trials.c.study_id)
+    .where(_exists, _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number"))
 )
 NUMBERED_TRIALS = (
     select_trials()
@@ -228,7 +231,7 @@ IDENTITY = select(schema.identity.c.name)
 def studies(live: bool, newest_first: bool, bounded: bool) -> sa.Select[Any]:
     """A page of studies; ``bounded`` compares their ids with the parameter ``after``."""
     column = schema.studies.c.id
-    statement = _select(schema.studies, Study).limit(bindparam("limit"))
+    statement = _select(schema.studies, Study).where(_exists).limit(bindparam("limit"))
     if live:
         statement = statement.where(one_of(schema.studies.c.state, *sorted(LIVE_STUDIES)))
     if bounded:
