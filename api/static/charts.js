@@ -6,6 +6,7 @@ import { count, metric, num } from "./format.js";
 import { label, shape } from "./states.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
+const MANY = 400; // points that are drawn smaller
 const REACH = 18; // CSS pixels within which the pointer selects a point or line
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -169,10 +170,11 @@ export class Points extends Chart {
 
   draw(plot) {
     const scale = devicePixelRatio;
+    const radius = this.trials.length > MANY ? 2.6 : 4.2;
     for (const trial of this.trials) {
       if (trial === this.lit) continue;
       const at = this.place(plot, trial);
-      if (at) stamp(plot.ctx, ...this.mark(trial), at[0], at[1], 4.2 * scale, this.lit ? 0.55 : 0.92);
+      if (at) stamp(plot.ctx, ...this.mark(trial), at[0], at[1], radius * scale, this.lit ? 0.55 : 0.92);
     }
     const at = this.lit && this.place(plot, this.lit);
     if (at) stamp(plot.ctx, ...this.mark(this.lit), at[0], at[1], 6.5 * scale);
@@ -242,7 +244,7 @@ export class History extends Points {
     const opts = {
       legend: { show: false },
       cursor: { show: false },
-      padding: [8, 12, 0, 0],
+      padding: [8, 20, 0, 0],
       scales: {
         x: { time: false, range: () => [-0.5, Math.max(this.num - 1, 4) + 0.5] },
         y: { range: () => this.yRange() },

@@ -4,7 +4,7 @@
 import * as api from "./client.js";
 import { Curves, History } from "./charts.js";
 import { trialColumns } from "./columns.js";
-import { byId, coalesced, h, keyed, setText } from "./dom.js";
+import { byId, coalesced, h, keyed, setText, setTitle } from "./dom.js";
 import { count, duration, metric, paramValue, planWords, plural } from "./format.js";
 import { copyButton, follow, guarded, refresher, toast, watchCluster } from "./live.js";
 import { Memory, asPeaks, errorWords, failureWords, learnedWords } from "./memory.js";
@@ -202,13 +202,9 @@ function drawCurvesNow() {
   const isBest = (line) => line.trial.number === study.best?.trial;
   const best = drawn.find(isBest);
   curves.update([...drawn.filter((line) => line !== best), ...(best ? [best] : [])], { name: chosenMetric, bestId: best?.trial.id ?? null });
-  setText(byId("curves-aside"), isThinned() ? `${count(leading.length)} of ${count(numBegun)}: running, best and newest` : "");
-}
-
-let numBegun = 0;
-
-function isThinned() {
-  return numBegun > leading.length;
+  const isPart = leading.length >= MOST_CURVES;
+  setText(byId("curves-aside"), isPart ? `${count(leading.length)} of ${plural(numTrials(), "trial")}` : "");
+  setTitle(byId("curves-aside"), isPart ? "Running trials, then the best, then the newest" : "");
 }
 
 function stateOf(number) {
@@ -293,7 +289,7 @@ function keepHistory(found) {
     points.set(number, point);
     numbers.set(point.id, number);
   });
-  numBegun = found.num_trials;
+  setText(byId("history-aside"), found.num_trials > points.size ? `${count(points.size)} of ${plural(found.num_trials, "trial")}` : "");
   leading = found.leading;
   for (const number of lines.keys()) if (!leading.includes(number)) lines.delete(number);
   drawHistory();
@@ -345,7 +341,6 @@ const refreshCurves = refresher((which) => loadCurves(which.filter((number) => l
 /** Draw the curve of a trial that has begun to run, if there is room among those that are drawn. */
 function lead(number) {
   if (leading.includes(number)) return;
-  numBegun = Math.max(numBegun, number + 1);
   if (leading.length < MOST_CURVES) leading.push(number);
   else refreshHistory("leading"); // the server knows which one is to give way
 }

@@ -766,3 +766,30 @@ def test_the_submission_that_the_empty_page_shows_is_accepted(browser: Browser, 
         assert answer.status == 201, answer.text()
         expect(page.get_by_role("link", name="first study")).to_be_visible()
         page.close()
+
+
+@pytest.mark.browser
+def test_an_ended_study_is_deleted_only_when_confirmed(open_page: Callable[..., Page], store: Store) -> None:
+    study = Filler(store).study("to be deleted", [{"depth": 2, "lr": 0.001}], trials=1)
+    page = open_page(f"/studies/{study.id}")
+    expect(page.get_by_role("button", name="Delete study")).to_be_hidden()
+    (trial,) = Filler(store).ids(study)
+    Filler(store).move(trial, T.WAITING, 0, T.CANCELLED)
+    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=time.time())
+    page.get_by_role("button", name="Delete study").click()
+    expect(page.get_by_role("dialog")).to_contain_text("“to be deleted” with its 1 trial")
+    page.get_by_role("button", name="Keep it").click()
+    assert store.study(study.id).state == "COMPLETED"
+    page.get_by_role("button", name="Delete study").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete study").click()
+    expect(page.get_by_role("heading", name="Studies")).to_be_visible()
+    expect(page.locator("#rows")).not_to_contain_text("to be deleted")
+    assert study.id not in [one.id for one in store.studies(limit=1000)]
+
+
+@pytest.mark.browser
+def test_a_page_asks_for_the_modules_that_it_needs_at_once(open_page: Callable[..., Page]) -> None:
+    page = open_page("/studies/1")
+    loaded = "performance.getEntriesByType('resource').map(e => e.name).filter(n => n.endsWith('.js'))"
+    preloaded = page.locator("link[rel=modulepreload]").evaluate_all("links => links.map(link => link.href)")
+    assert sorted(preloaded) == sorted(set(page.evaluate(loaded)))

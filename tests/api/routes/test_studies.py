@@ -125,3 +125,17 @@ def test_a_query_parameter_that_is_not_known_is_refused(api: InProcess, path: st
 
 def test_a_probe_may_add_what_it_likes_to_the_address_of_a_health_check(api: InProcess) -> None:
     assert api.get("/healthz?now=1").status_code == 200
+
+
+def test_an_ended_study_is_deleted_and_a_repeated_request_gets_the_same_answer(api: InProcess) -> None:
+    assert api.request("DELETE", "/v1/studies/1").status_code == 404
+    api.submit()
+    refused = api.request("DELETE", "/v1/studies/1")
+    assert refused.status_code == 409 and "/v1/studies/1:stop" in refused.json()["detail"]
+    assert api.store.move_study(1, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
+    for _ in range(2):
+        answer = api.request("DELETE", "/v1/studies/1")
+        assert (answer.status_code, answer.content) == (204, b"")
+    for path in ("", "/trials", "/history", "/trials/0"):
+        assert api.get(f"/v1/studies/1{path}").status_code == 404
+    assert api.get("/v1/studies").json()["items"] == []
