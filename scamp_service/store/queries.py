@@ -166,21 +166,10 @@ CHECKPOINTS = (
     .group_by(_attempts.c.trial_id)
 )
 
-_newer = _metrics.alias("newer")
-_is_newer = sa.and_(
-    _newer.c.trial_id == _metrics.c.trial_id,
-    _newer.c.step == _metrics.c.step,
-    sa.or_(
-        _newer.c.attempt > _metrics.c.attempt,
-        sa.and_(_newer.c.attempt == _metrics.c.attempt, _newer.c.seq > _metrics.c.seq),
-    ),
-)
-# Not a window function: it would rank the whole rest of the curve for each page.
 CURVE = (
     _select(_metrics, Metric)
     .where(_metrics.c.trial_id == bindparam("trial_id"), _metrics.c.step > bindparam("after"))
-    .where(~select(sa.literal_column("1")).select_from(_newer).where(_is_newer).exists())
-    .order_by(_metrics.c.step)
+    .order_by(_metrics.c.step, _metrics.c.attempt, _metrics.c.seq)
     .limit(bindparam("limit"))
 )
 CURVE_LENGTHS = (

@@ -231,7 +231,18 @@ class Reads:
 
     def metrics(self, trial_id: int, *, after: int = -1, limit: int = 10_000) -> list[Metric]:
         """Evaluations at steps > ``after``, by step; if several attempts reported a step, the newest attempt's row."""
-        return [Metric(*row) for row in self._rows(sql.CURVE, trial_id=trial_id, after=after, limit=limit)]
+        # The newest row of each step is chosen here: SQL would look at the whole rest of the curve for each page.
+        newest: dict[int, Metric] = {}
+        num = limit + 1
+        while len(newest) < limit:
+            found = [Metric(*row) for row in self._rows(sql.CURVE, trial_id=trial_id, after=after, limit=num)]
+            is_end = len(found) < num
+            whole = {row.step: row for row in found if is_end or row.step != found[-1].step}  # rows of the last are cut
+            newest |= whole
+            if is_end:
+                break
+            after, num = max(whole, default=after), num if whole else 2 * num
+        return list(newest.values())[:limit]
 
     def curve_lengths(self, trial_ids: Sequence[int]) -> dict[int, int]:
         """Number of stored evaluations by trial id, for trials that have any."""
