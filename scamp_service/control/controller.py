@@ -81,7 +81,9 @@ class Controller:
 
     def find(self) -> Snapshot:
         """Read the database, the executor and the sizer into one snapshot."""
+        silent = self._executor.silent()
         gangs = self._executor.gangs()  # gangs, attempts, trials: Snapshot explains this order
+        silent |= self._executor.silent()  # a rank that answers while this is read is in one of the three
         attempts = self._store.open_attempts()
         cluster = self._executor.cluster()
         studies = {study.id: self._rules(study) for study in self._live_studies()}
@@ -98,8 +100,8 @@ class Controller:
             trials=trials,
             attempts=attempts,
             gangs=gangs,
-            silent=self._executor.silent(),
-            closed=frozenset(self._executor.closed()),
+            silent=silent,
+            closed=silent.union(self._executor.closed()),
             cluster=cluster,
             sized=self._sizer.results(),
             rungs={i: self._projection.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from scamp_service.control import controller
+from scamp_service.control.executor import GangStatus
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Lease
 from scamp_service.store import schema
 from scamp_service.store.store import Store
 from tests import simulation as simulated
 from tests.quick_store import empty_store
-from tests.simulation import Faults, Simulation, no_faults
+from tests.simulation import Faults, SimulatedExecutor, SimulatedSizer, Simulation, no_faults
 from workloads.training.retention import outdated
 
 NUM_SEEDS, NUM_SOAK_SEEDS = 1_000, 100_000
@@ -141,6 +142,29 @@ def test_when_a_verdict_is_final_the_simulation_fails(monkeypatch: pytest.Monkey
     monkeypatch.setattr(controller, "offers_more", lambda offer, before: False)
     faults = Faults(join_late=1.0, lose_node=0.0)
     assert any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in range(40))
+
+
+class AnswersWhileItIsRead(SimulatedExecutor):
+    """Its ranks begin to answer between the first question about gangs and the next one about silent devices."""
+
+    def gangs(self) -> Mapping[str, GangStatus]:
+        found = super().gangs()
+        self.heard.clear()
+        return found
+
+
+def test_a_rank_that_answers_while_the_snapshot_is_read_is_not_taken_for_gone() -> None:
+    simulation = Simulation(empty_store(), 3, no_faults())
+    world, store = simulation.world, simulation.store
+    while not world.gangs_by_key:
+        simulation.cycle()
+    executor = AnswersWhileItIsRead(world, world.epoch)
+    executor.heard = dict.fromkeys(world.gangs_by_key, world.clock.now + 1.0)
+    sizer = SimulatedSizer(simulation.clock, simulation.rng)
+    snapshot = controller.Controller(store, executor, sizer, clock=world.wall_clock).find()
+    held = [attempt for attempt in snapshot.attempts if attempt.key in world.gangs_by_key]
+    assert held and all(snapshot.may_hold_memory(attempt) for attempt in held)
+    assert snapshot.closed >= {device for attempt in held for device in attempt.devices}
 
 
 def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> None:
