@@ -41,6 +41,7 @@ def find_chromium() -> str | None:
 LONG = [
     "scamp_service/test_hosts",
     "scamp_service/test_service",
+    "scamp_service/control/test_controller",
     "workloads/training/test_runtime",
     "scamp_service/cli/test_main",
     "workloads/sandbox/test_server",
@@ -57,7 +58,6 @@ LONG = [
     "api/test_dashboard",
     "benchmarks/test_truth",
     "estimators/tracing/test_outcomes",
-    "scamp_service/control/test_controller",
 ]
 """Files that begin first, so that at the end no process has a long one to itself while the others are idle."""
 
@@ -68,7 +68,8 @@ def _place(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_place)
+    if "PYTEST_XDIST_WORKER" in os.environ:  # otherwise the order of the command line
+        items.sort(key=_place)
     missing = {
         "postgres": None if find_postgres() else "PostgreSQL's server binaries (initdb, postgres) are not installed",
         "browser": None if find_chromium() else "Chromium is not installed",
