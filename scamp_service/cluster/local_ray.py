@@ -17,6 +17,7 @@ from typing import Any
 from scamp_service.cluster.gpus import inventory, visible
 from scamp_service.errors import Unavailable
 from scamp_service.settings import ROOT, Settings
+from scamp_service.user_environment import user_environment
 
 VIRTUAL_DEVICE = "virtual_device"  # Ray's resource; a node has one unit for each of its virtual devices
 START_SECONDS = 60.0
@@ -119,9 +120,9 @@ def _nodes(settings: Settings) -> list[dict[str, Any]]:
 
 
 def _environment(token_path: Path) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    """Variables of Ray's processes. Ranks, in which users' code runs, inherit them from the raylet."""
     return (
-        environment
+        user_environment(os.environ)
         | loopback(token_path)
         | {
             "RAY_AUTH_MODE": "token",

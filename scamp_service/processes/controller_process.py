@@ -32,6 +32,7 @@ from scamp_service.sizing.calibration import kind_of
 from scamp_service.sizing.sizer import Planner, ProcessSizer
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
+from scamp_service.user_account import account_of
 
 log = logging.getLogger("scamp.local")
 
@@ -77,8 +78,10 @@ def run_study(
 
     It uses the Ray cluster at ``settings.ray_address``, or else starts a local one. ``watch(store, study_id)`` is
     called a few times a second. Ctrl-C stops the study. Returns the open store and the study's id. Raises ``Conflict``
-    when a service or another run uses the data directory.
+    when a service or another run uses the data directory, and ``Refused`` when users' code cannot run as the user that
+    is set for it.
     """
+    account_of(settings.user_code_user)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
         store = Store(settings.url)

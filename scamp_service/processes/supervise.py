@@ -29,6 +29,7 @@ from scamp_service.cluster.local_ray import LocalRay
 from scamp_service.errors import Conflict, Refused, Unavailable
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
+from scamp_service.user_account import account_of
 
 log = logging.getLogger("scamp.serve")
 
@@ -46,7 +47,8 @@ STOP_SECONDS = 10.0
 class Service:
     """The processes of ``scamp serve``, as a context manager. ``url`` is the address of the API.
 
-    Entering raises ``Refused`` for a public address without a token, ``Conflict`` when the data directory is in use,
+    Entering raises ``Refused`` for a public address without a token and for a user that cannot run users' code,
+    ``Conflict`` when the data directory is in use,
     and ``Unavailable`` when the API does not start or its port is in use. Only with ``next_port``, or when nobody chose
     the port, the next free one is taken: whoever chose a port would otherwise talk to another service there.
     """
@@ -69,6 +71,7 @@ class Service:
                 f"{settings.host} can be reached from other machines: set SCAMP_API_TOKEN to at least 16 characters, "
                 "or listen on 127.0.0.1"
             )
+        account_of(settings.user_code_user)
         self._lock = lock_data_dir(settings.data_dir)
         try:
             port = free_port(settings.host, settings.port, self._num_ports)
