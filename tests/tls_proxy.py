@@ -1,4 +1,4 @@
-"""A reverse proxy that ends TLS, for tests: like nginx it sends a ``Host`` of its own, and says what it was asked for."""
+"""A reverse proxy that ends TLS, for tests: like nginx it sends a ``Host`` of its own and tells what it was asked."""
 
 from __future__ import annotations
 
