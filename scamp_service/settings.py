@@ -46,7 +46,7 @@ class Settings(BaseSettings):
     )
     user_code_user: str = Field(
         default="",
-        description="Unix user that imports and traces users' code; ScaMP must run as root; default: its own",
+        description="Unix user that runs users' code; ScaMP must then run as root; default: its own",
     )
 
     @property

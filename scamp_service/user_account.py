@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from scamp_service.errors import Refused
 from scamp_service.settings import ROOT
 from scamp_service.user_environment import user_environment
 
 USER = "SCAMP_USER_CODE_USER"
-PROBE = "import sys, workloads.sandbox; open(sys.argv[1] + '/probe', 'w').close()"
+PROBE = "import sys, tempfile, workloads.sandbox; tempfile.TemporaryFile(dir=sys.argv[1]).close()"
 PROBE_SECONDS = 60.0
 
 
@@ -81,6 +82,11 @@ class Lent:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def started_as(account: UserAccount | None) -> dict[str, Any]:
+    """Arguments of ``subprocess.Popen`` for a process of the account; none for our own user."""
+    return {} if account is None else {"user": account.uid, "group": account.gid, "extra_groups": ()}
+
+
 @cache
 def account_of(name: str) -> UserAccount | None:
     """The account with this name, once it is sure that its processes can work; None for an empty name.
@@ -105,26 +111,42 @@ def account_of(name: str) -> UserAccount | None:
     return account
 
 
+def check_folder(account: UserAccount, folder: Path) -> None:
+    """Raise ``Refused`` unless the account can write in ``folder``, which is made for it where it does not exist."""
+    if not folder.exists():
+        folder.mkdir(mode=0o700, parents=True)
+        os.chown(folder, account.uid, account.gid)
+    if why := _why_not(account, folder):
+        raise Refused(
+            f"{USER}: {account.name} cannot write in {folder}, where its ranks keep checkpoints ({why}); set "
+            f"SCAMP_CHECKPOINT_DIR to a folder that {account.name} owns, outside of folders that only root may search"
+        )
+
+
 def _check(account: UserAccount) -> None:
     """Raise ``Refused`` unless a process of the account can run our Python, read our code and write where it must."""
     with _lent(account) as lent:
-        command = [sys.executable, "-c", PROBE, str(lent.unpacked)]
-        try:
-            done = subprocess.run(
-                command, cwd="/", env=account.environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=PROBE_SECONDS, user=account.uid, group=account.gid, extra_groups=(),
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as error:
-            why = str(error)
-        else:
-            if done.returncode == 0:
-                return
-            why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    raise Refused(
-        f"{USER}: {account.name} cannot run {sys.executable} with the code in {ROOT}, and write in "
-        f"{tempfile.gettempdir()} ({why}); let this user read both and search every folder above them (so nothing may "
-        "lie in /root), and set TMPDIR to a folder in which it can work"
-    )
+        why = _why_not(account, lent.unpacked)
+    if why:
+        raise Refused(
+            f"{USER}: {account.name} cannot run {sys.executable} with the code in {ROOT}, and write in "
+            f"{tempfile.gettempdir()} ({why}); let this user read both and search every folder above them (so nothing "
+            "may lie in /root), and set TMPDIR to a folder in which it can work"
+        )
+
+
+def _why_not(account: UserAccount, folder: Path) -> str:
+    """Why a process of the account cannot import our code or write in ``folder``; empty if it can."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE, str(folder)], cwd="/", env=account.environment(), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=PROBE_SECONDS, **started_as(account),
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
 
 @contextmanager

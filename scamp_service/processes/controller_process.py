@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from placement.planning.planner import choose
-from scamp_service.cluster.local_ray import LocalRay
+from scamp_service.cluster.local_ray import LocalRay, check_account
 from scamp_service.cluster.ray_executor import RayExecutor
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller
@@ -34,7 +34,6 @@ from scamp_service.sizing.calibration import kind_of
 from scamp_service.sizing.sizer import Planner, ProcessSizer
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
-from scamp_service.user_account import account_of
 
 log = logging.getLogger("scamp.local")
 
@@ -83,7 +82,7 @@ def run_study(
     when a service or another run uses the data directory, and ``Refused`` when users' code cannot run as the user that
     is set for it.
     """
-    account_of(settings.user_code_user)
+    check_account(settings)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
         store = Store(settings.url)

@@ -25,11 +25,10 @@ from typing import IO, Self
 
 import httpx
 
-from scamp_service.cluster.local_ray import LocalRay
+from scamp_service.cluster.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Refused, Unavailable
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
-from scamp_service.user_account import account_of
 
 log = logging.getLogger("scamp.serve")
 
@@ -71,7 +70,7 @@ class Service:
                 f"{settings.host} can be reached from other machines: set SCAMP_API_TOKEN to at least 16 characters, "
                 "or listen on 127.0.0.1"
             )
-        account_of(settings.user_code_user)
+        check_account(settings)
         self._lock = lock_data_dir(settings.data_dir)
         try:
             port = free_port(settings.host, settings.port, self._num_ports)

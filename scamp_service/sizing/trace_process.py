@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from scamp_service.errors import Unavailable
 from scamp_service.model import Json
 from scamp_service.settings import ROOT
-from scamp_service.user_account import USER, Lent, account_of
+from scamp_service.user_account import USER, Lent, account_of, started_as
 from scamp_service.user_environment import hide_environment, user_environment
 
 log = logging.getLogger("scamp.tracing")
@@ -89,9 +89,7 @@ class TraceProcess:
                 env=(user_environment(os.environ) if account is None else account.environment())
                 | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
                 start_new_session=True,
-                user=None if account is None else account.uid,
-                group=None if account is None else account.gid,
-                extra_groups=None if account is None else (),
+                **started_as(account),
             )
             self._unread = b""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from scamp_service.sizing import trace_process
 from scamp_service.sizing.import_check import check_import
 from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code
-from scamp_service.user_account import USER, Lent, UserAccount, account_of
+from scamp_service.user_account import USER, Lent, UserAccount, account_of, check_folder
 
 OTHER = "nobody"
 LOOK = """
@@ -109,7 +110,7 @@ def test_as_another_user_the_code_of_a_study_reads_nothing_of_the_service(
         "objective": {"metric": "loss", "direction": "minimize"},
         "space": {"lr": {"low": 0.1, "high": 1.0}},
     })  # fmt: skip
-    before = set(Path(user_account.tempfile.gettempdir()).glob("scamp-lent-*"))
+    before = set(Path(tempfile.gettempdir()).glob("scamp-lent-*"))
     with pytest.raises(InvalidInput) as refused:
         check_import(spec, bundle_code(tmp_path / "study.yaml", "mine.py:Mine"))
     expected = {
@@ -117,7 +118,7 @@ def test_as_another_user_the_code_of_a_study_reads_nothing_of_the_service(
         "own code": True, "writes beside it": False,
     }  # fmt: skip
     assert str(expected) in str(refused.value)
-    assert set(Path(user_account.tempfile.gettempdir()).glob("scamp-lent-*")) == before
+    assert set(Path(tempfile.gettempdir()).glob("scamp-lent-*")) == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user")
@@ -134,3 +135,17 @@ def test_only_the_account_reads_what_is_lent_and_it_writes_in_one_folder_of_it(t
     finally:
         lent.remove()
     assert not lent.folder.exists()
+
+
+def test_a_folder_that_the_account_cannot_write_in_is_refused(account: UserAccount, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(0o700)
+    with pytest.raises(Refused, match=r"cannot write in .*/closed.*SCAMP_CHECKPOINT_DIR"):
+        check_folder(account, tmp_path / "closed")
+
+
+def test_a_folder_that_does_not_exist_is_made_for_the_account(account: UserAccount) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        check_folder(account, Path(directory) / "new")
+        assert (Path(directory) / "new").stat().st_uid == account.uid
+        assert list((Path(directory) / "new").iterdir()) == []
