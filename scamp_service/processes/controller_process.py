@@ -28,7 +28,7 @@ from scamp_service.errors import Deposed, Refused, Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
 from scamp_service.model import Json, Lease
 from scamp_service.processes.heartbeat import Heartbeat
-from scamp_service.processes.supervise import lock_data_dir, ray_address_file
+from scamp_service.processes.supervise import lock_data_dir, ray_address_file, try_to_start
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of
 from scamp_service.sizing.sizer import Planner, ProcessSizer
@@ -92,7 +92,7 @@ def run_study(
             ray_address_file(settings.data_dir).unlink(missing_ok=True)
             ray = LocalRay(settings, settings.data_dir)
             stack.callback(ray.stop)
-            threading.Thread(target=ray.start, daemon=True).start()
+            threading.Thread(target=try_to_start, args=(ray, 3), daemon=True).start()
         tick = stack.enter_context(controlling(settings, store, planner))
         interrupted = threading.Event()
         _on_signal(interrupted.set)

@@ -128,7 +128,7 @@ class Service:
         """Start Ray in the background, so that the API answers at once and the controller warms up meanwhile."""
         assert self._ray is not None
         ray_address_file(self.settings.data_dir).unlink(missing_ok=True)
-        self._starting = threading.Thread(target=self._ray.start, daemon=True)
+        self._starting = threading.Thread(target=try_to_start, args=(self._ray,), daemon=True)
         self._starting.start()
 
     def _spawn(self, name: str) -> None:
@@ -173,6 +173,16 @@ class Service:
             except httpx.TransportError:
                 time.sleep(0.05)
         raise Unavailable(f"the API did not start; see its log {self.settings.data_dir / 'logs' / 'api.log'}")
+
+
+def try_to_start(ray: LocalRay, times: int = 1) -> None:
+    """Start Ray, at most so many times. Failures are logged, and ``ray`` is not alive after the last one."""
+    for _ in range(times):
+        try:
+            ray.start()
+            break
+        except Unavailable as error:
+            log.warning("%s", error)
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
