@@ -146,7 +146,8 @@ def _why_not(account: UserAccount, folder: Path) -> str:
         return str(error)
     if done.returncode == 0:
         return ""
-    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    words: list[str] = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return words[-1]
 
 
 @contextmanager
