@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from tests.hosts import why_not
+from tests.postgres import find_postgres
 from tests.processes import PATIENCE_SECONDS, environment
 from tests.warm import Warm
 
@@ -23,15 +24,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 hypothesis.settings.register_profile("no deadline", deadline=None)  # tests time nothing: machines are busy
 hypothesis.settings.load_profile("no deadline")
-
-
-def find_postgres() -> Path | None:
-    """The directory of PostgreSQL's server binaries, if they are installed."""
-    candidates = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    on_path = shutil.which("initdb")
-    if on_path:
-        candidates.append(Path(on_path).resolve().parent)
-    return next((path for path in candidates if (path / "initdb").exists() and (path / "postgres").exists()), None)
 
 
 def find_chromium() -> str | None:

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from scamp_service.control import controller
+from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.executor import GangStatus
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Lease
@@ -186,3 +187,24 @@ def test_a_stored_study_that_cannot_be_read_fails_alone() -> None:
     assert store.study(unreadable.id).state is StudyState.FAILED
     assert "submit it again" in store.study(unreadable.id).reason
     assert store.trials(1), "the other study goes on"
+
+
+def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_search(spec: Any) -> Any:
+        raise ValueError("no such sampler")
+
+    store = Store("sqlite://")
+    simulation = Simulation(store, 3, no_faults())
+    executor: Any = simulated.SimulatedExecutor(simulation.world, 1)
+    errors = ContainedErrors()
+    one = controller.Controller(store, executor, simulation.controllers[0].sizer, clock=lambda: 7.0, errors=errors)
+    monkeypatch.setattr(controller, "Search", no_search)
+    for _ in range(controller.ERRORS_BEFORE_FAILED + 1):
+        one.tick()
+    for study, each in zip(store.studies(), sorted(errors.to_json(), key=lambda each: each["study_id"]), strict=True):
+        assert each["study_id"] == study.id and each["times"] >= controller.ERRORS_BEFORE_FAILED
+        assert each["doing"].startswith("propose ") and each["error"] == "ValueError: no such sampler"
+        assert (each["first_at"], each["last_at"]) == (7.0, 7.0)
+        assert study.state is StudyState.STOPPING and "no such sampler" in study.reason
