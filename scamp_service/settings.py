@@ -9,6 +9,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from scamp_service.user_environment import hide_environment
+
 ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds ScaMP's packages (the checkout). Child processes import them from here."""
 
@@ -54,6 +56,10 @@ class Settings(BaseSettings):
     pass_environment: str = Field(
         default="", description="further environment variables that users' code may read, such as DATASETS,WANDB_*"
     )
+    user_code_user: str = Field(
+        default="",
+        description="Unix user that runs users' code; ScaMP must then run as root; default: its own",
+    )
 
     @property
     def checkpoints(self) -> Path:
@@ -83,6 +89,10 @@ def settings_of_process() -> Settings:
 
 
 def withhold_secrets() -> None:
-    """Remove the secrets from the environment: every process started from here on, Ray's too, would inherit them."""
+    """Remove the secrets from the environment: every process started from here on, Ray's too, would inherit them.
+
+    Whatever else users' code may not read stays, but its processes do not see it in ``/proc`` any more.
+    """
     for name in SECRETS:
         os.environ.pop(f"SCAMP_{name.upper()}", None)
+    hide_environment()

@@ -64,6 +64,13 @@ class TrialView(View):
     num_oom: Annotated[int, Field(description="attempts that ran out of memory")]
     healed: Annotated[bool, Field(description="whether it completed or was pruned after running out of memory")]
     num_lost: Annotated[int, Field(description="attempts that were lost, for example with their node")]
+    num_faults: Annotated[
+        int,
+        Field(
+            description="attempts in a row that a fault of the host, such as a full disk, ended without a checkpoint;"
+            " they do not count against the trial until they are too many"
+        ),
+    ]
     step: Annotated[int, Field(description="optimizer step of its last evaluation")]
     value: Annotated[float | None, Field(description="objective at `step`; null while unknown or not finite")]
     created_at: Time

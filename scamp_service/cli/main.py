@@ -139,9 +139,9 @@ def run(
 
     spec = parse_study(read_study(study))
     code = code_of(study, spec, working_dir)
-    check_import(spec, code)
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
-    withhold_secrets()
+    withhold_secrets()  # before any code of the study is imported
+    check_import(spec, code)
     with _live(quiet=as_json or not out.is_terminal) as update:
 
         def watch(store: Any, study_id: int) -> None:

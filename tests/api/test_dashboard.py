@@ -755,6 +755,34 @@ def test_trouble_is_told_with_what_to_do(browser: Browser, tmp_path: Path) -> No
 
 
 @pytest.mark.browser
+def test_the_cluster_page_says_who_leads_and_which_errors_were_survived(browser: Browser, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    store = Store(settings.url)
+    error = {
+        "doing": "propose 4 candidates", "error": f"ValueError: {EVIL}", "study_id": 3,
+        "first_at": 10.0, "last_at": 20.0, "times": 2,
+    }  # fmt: skip
+    leader: Json = {"host": "head", "pid": 17, "since": 5.0, "errors": []}
+    recorded: Json = {"status": "ready", "detail": "", "devices": DEVICES, "controller": leader}
+    with serving(settings) as url:
+        page = browser.new_page()
+        page.goto(f"{url}/cluster")
+        expect(page.locator("#controller-aside")).to_have_text("none has reported yet")
+        expect(page.locator("#errors")).to_contain_text("No error")
+        store.record_cluster(recorded, now=time.time() - 60)
+        expect(page.locator("#controller-aside")).to_contain_text("process 17 on head led since 1970-01-01")
+        store.take_lease("controller", "c", None, now=time.time())
+        store.record_cluster({**recorded, "controller": {**leader, "errors": [error]}}, now=time.time())
+        row = page.locator("#errors tr")
+        expect(row).to_contain_text(f"Could not propose 4 candidates: ValueError: {EVIL}.")
+        expect(row.locator("td").nth(1)).to_have_text("2")
+        expect(row.get_by_role("link")).to_have_attribute("href", "/studies/3")
+        expect(page.locator("#controller-aside")).to_contain_text("process 17 on head leads since 1970-01-01")
+        page.close()
+    store.close()
+
+
+@pytest.mark.browser
 def test_the_submission_that_the_empty_page_shows_is_accepted(browser: Browser, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     with serving(settings) as url:
