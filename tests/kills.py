@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -88,14 +89,21 @@ class UnderFire:
         self._url = postgres.create_database() if postgres else f"sqlite:///{self._data_dir}/scamp.db"
         self._specs: dict[int, dict[str, Any]] = {}
         self._acknowledged: dict[tuple[int, int, int, int], dict[str, float]] = {}  # study, trial, step, attempt
-        self._frozen: dict[int, float] = {}  # process id → when it continues
         self._hits: list[tuple[str, float]] = []
         self._reported_at = 0.0  # of the newest metric, by the wall clock of its rank
         self.found = Losses()
         self._start()
 
     def _start(self) -> None:
-        self._service = Served(self._data_dir, **CLUSTER, SCAMP_DATABASE_URL=self._url)
+        """Start the service, again if it gives up: it does while a process that is frozen holds the database."""
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        while True:
+            try:
+                self._service = Served(self._data_dir, **CLUSTER, SCAMP_DATABASE_URL=self._url)
+                return
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
 
     def run(self, num_kills: int) -> Losses:
         """Hit so many processes while studies run, wait for the end of all studies, stop, and say what was lost."""
@@ -103,13 +111,12 @@ class UnderFire:
             while len(self.found.seconds) < num_kills:
                 self._keep_busy()
                 for _ in range(min(self._rng.choice((1, 1, 2, 3)), num_kills - len(self.found.seconds))):
-                    self._pass(self._rng.uniform(0.0, 2.0))
+                    time.sleep(self._rng.uniform(0.0, 2.0))
                     self._hit()
                 self._recover()
             self._finish()
             self._check()
         finally:
-            self._thaw(time.monotonic() + LONGEST_FREEZE_SECONDS)
             self._service.abandon()
         deadline = time.monotonic() + 60  # of a Ray whose guardian was killed, agents notice late
         while (left := pids_of(self._data_dir)) and time.monotonic() < deadline:
@@ -133,7 +140,9 @@ class UnderFire:
         now = time.monotonic()
         self._hits.append((f"{victim} {'frozen' if frozen else 'killed'}", now))
         if frozen:
-            self._frozen[pid] = now + self._rng.uniform(0.5, LONGEST_FREEZE_SECONDS)
+            thaw = threading.Timer(self._rng.uniform(0.5, LONGEST_FREEZE_SECONDS), _thaw, [pid])
+            thaw.daemon = True
+            thaw.start()
         elif victim == "supervisor":
             self._service.kill()
             self._service.client.close()
@@ -142,19 +151,6 @@ class UnderFire:
             assert self._postgres
             self._postgres.process.wait()
             self._postgres.start()
-
-    def _pass(self, seconds: float) -> None:
-        """Wait; processes that were frozen for long enough continue."""
-        end = time.monotonic() + seconds
-        while (now := time.monotonic()) < end:
-            self._thaw(now)
-            time.sleep(min(0.1, end - now))
-
-    def _thaw(self, now: float) -> None:
-        for pid in [pid for pid, when in self._frozen.items() if when <= now]:
-            del self._frozen[pid]
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
 
     # --- studies --------------------------------------------------------------------------------------------------
 
@@ -176,7 +172,7 @@ class UnderFire:
             except Unavailable:
                 if time.monotonic() > deadline:
                     raise
-                self._pass(0.2)
+                time.sleep(0.2)
 
     def _view(self, study_id: int) -> dict[str, Any]:
         view: dict[str, Any] = self._asked(lambda client: client.study(study_id))
@@ -209,7 +205,7 @@ class UnderFire:
         last, wall = self._hits[-1][1], time.time() + LAST_GASP_SECONDS
         deadline = last + RECOVERY_SECONDS
         while time.monotonic() < deadline and not (self._beats_since(last) and self._reported_at > wall):
-            self._pass(0.2)
+            time.sleep(0.2)
             self._keep_busy()
             self._trials()
         now = time.monotonic()
@@ -226,7 +222,7 @@ class UnderFire:
         deadline = time.monotonic() + END_SECONDS
         while not all(spec.get("read") for spec in self._specs.values()):
             self._trials()
-            self._pass(0.5)
+            time.sleep(0.5)
             if time.monotonic() > deadline:
                 unfinished = [study_id for study_id, spec in self._specs.items() if not spec.get("read")]
                 self.found.lost.append(f"studies {unfinished} do not end: {self._waiting(unfinished)}")
@@ -277,6 +273,11 @@ class UnderFire:
             known = self._acknowledged.get((study_id, number, row["step"], row["attempt"]))
             if known is not None and known != row["values"]:
                 self.found.missing_metrics.append(f"{where}: step {row['step']} was {known}, and is {row['values']}")
+
+
+def _thaw(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def _events(store: Store) -> Iterator[Any]:

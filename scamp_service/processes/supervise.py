@@ -164,7 +164,7 @@ class Service:
             child.kill()
             child.wait()
 
-    def _wait_healthy(self, seconds: float = 20.0) -> None:
+    def _wait_healthy(self, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self._children["api"].poll() is None:
             try:
