@@ -186,8 +186,11 @@ def try_to_start(ray: LocalRay, times: int = 1) -> None:
 
 
 def as_environment(settings: Settings) -> dict[str, str]:
-    """The settings as environment variables for a child process. Secrets are empty: they go through a pipe."""
-    values = {**settings.model_dump(), **dict.fromkeys(SECRETS, "")}
+    """The settings as environment variables for a child process, but for those that are None.
+
+    Secrets are empty: they go through a pipe.
+    """
+    values = {**settings.model_dump(exclude_none=True), **dict.fromkeys(SECRETS, "")}
     return {f"SCAMP_{name.upper()}": str(value) for name, value in values.items()}
 
 
