@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from estimators.peaks.envelope import EventLog, Line, highest, live_bytes
-from estimators.work import Work
+from estimators.work import Operation, Work
 
 TRACED_BLOCKS = 4
 """Number of blocks traced: the first and the last have neighbours that are not blocks, and the two between are
@@ -38,7 +38,7 @@ class Passes:
     the block begins before this event (None: a part that belongs to no block), and this work is done by then.
     ``forward`` is the part of ``work`` that is done before the first backward pass begins.
     ``streams`` maps a buffer to the stream on which a GPU would allocate it, unless that is the compute stream, which
-    is 0.
+    is 0. ``operations`` are those of the work, if they were asked for.
     """
 
     events: EventLog
@@ -49,6 +49,7 @@ class Passes:
     marks: Sequence[tuple[int, int | None, Work]] = ()
     streams: Mapping[int, int] = field(default_factory=dict)
     forward: Work = field(default_factory=Work)
+    operations: Sequence[Operation] = ()
 
     @property
     def held_before(self) -> int:

@@ -21,8 +21,12 @@ Whole = npt.NDArray[np.int64]
 Points = Mapping[str, Whole]
 """The variables of several architectures: one array for each variable, by its name."""
 
+SAMPLES = "micro_batch"
+"""The variable that activations grow with."""
 RANKS = "dp_shard"
 """The variable that shards are divided by."""
+PARTS = "tp"
+"""The variable that layers are divided by."""
 SPARE = 3
 """Number of examples beyond those that determine the exponents. A formula is trusted because it predicts these, too."""
 _CONSTANTS = (0, 1, -1, 2, -2)
@@ -45,8 +49,16 @@ class Monomial:
         """Names of the variables that it depends on."""
         return frozenset(name for name, _ in self.exponents)
 
+    def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
+        """At which of the points the value is a whole number."""
+        whole: npt.NDArray[np.bool_] = np.mod(*self._fraction(points)) == 0
+        return whole
+
     def at(self, points: Points) -> Whole:
         """The value at each point; raises ``NotWhole`` if one is not a whole number."""
+        return _divided(*self._fraction(points)) + self.constant
+
+    def _fraction(self, points: Points) -> tuple[Whole, Whole]:
         over = np.full(_length(points), self.coefficient.numerator, dtype=np.int64)
         under = np.full(_length(points), self.coefficient.denominator, dtype=np.int64)
         for name, exponent in self.exponents:
@@ -54,7 +66,7 @@ class Monomial:
                 over = over * points[name] ** exponent
             else:
                 under = under * points[name] ** -exponent
-        return _divided(over, under) + self.constant
+        return over, under
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,11 @@ class Shards:
     def variables(self) -> frozenset[str]:
         """Names of the variables that it depends on."""
         return frozenset({RANKS}).union(*(part.variables for tensor in self.tensors for part in tensor))
+
+    def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
+        """At which of the points the value is a whole number."""
+        parts = [part.is_whole(points) for tensor in self.tensors for part in tensor]
+        return np.asarray(np.logical_and.reduce(parts))
 
     def at(self, points: Points) -> Whole:
         """The value at each point; raises ``NotWhole`` if one is not a whole number."""
@@ -88,14 +105,26 @@ class Formula:
         """Names of the variables that it depends on."""
         return self.monomial.variables.union(*(factor.variables for factor in self.factors))
 
+    def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
+        """At which of the points the value is a whole number."""
+        found = np.full(_length(points), True)
+        for factor in self.factors:
+            found &= factor.is_whole(points)
+        if found.any():
+            valid = {name: values[found] for name, values in points.items()}
+            found[found] = np.mod(*self._fraction(valid)) == 0
+        return found
+
     def at(self, points: Points) -> Whole:
         """The value at each point; raises ``NotWhole`` if one is not a whole number."""
+        return _divided(*self._fraction(points))
+
+    def _fraction(self, points: Points) -> tuple[Whole, Whole]:
         monomial = self.monomial
         whole = Monomial(Fraction(monomial.coefficient.numerator), _of_sign(monomial, 1)).at(points)
         for factor in self.factors:
             whole = whole * factor.at(points)
-        under = Monomial(Fraction(monomial.coefficient.denominator), _of_sign(monomial, -1)).at(points)
-        return _divided(whole, under)
+        return whole, Monomial(Fraction(monomial.coefficient.denominator), _of_sign(monomial, -1)).at(points)
 
 
 class Solver:
@@ -179,6 +208,14 @@ class Solver:
             Fraction(value * u, o) for value, o, u in zip(values.tolist(), over.tolist(), under.tolist(), strict=True)
         }
         return Monomial(ratios.pop(), named) if len(ratios) == 1 else None
+
+
+def sizes_formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards]) -> Formula | None:
+    """A formula that gives these sizes: with ``factors``, or with a constant added; None if there is none."""
+    formula = solver.formula(sizes, factors)
+    if formula is None and (total := solver.sum_with_constant(sizes)):
+        formula = Formula(Monomial(Fraction(1)), (total,))
+    return formula
 
 
 def _of_sign(monomial: Monomial, sign: int) -> tuple[tuple[str, int], ...]:

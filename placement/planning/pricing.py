@@ -11,7 +11,7 @@ Seconds are those of a rank that has its device for itself. A 1F1B pipeline of p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from estimators.axes import Spread
@@ -53,6 +53,7 @@ class Pricer:
         self._links = kind.links or ASSUMED_LINKS
         self._kind = replace(kind, cores=None)  # all devices are busy, so all ranks share cores in the same way
         self._model = ModelCosts(profile, kind)
+        self._cut: dict[int, list[Mapping[UnitCosts, int]]] = {}
 
     def price(self, way: Spread, micro_batch: int, num_micro_batches: int) -> Price:
         """Price of a step of so many micro-batches on each rank."""
@@ -64,33 +65,47 @@ class Pricer:
             peak_bytes *= self._model.correction(micro_batch)
         return Price(time.seconds, time.exposed_seconds, round(peak_bytes))
 
-    def _stages(self, way: Spread) -> list[Sequence[UnitCosts]]:
+    def _stages(self, way: Spread) -> list[Mapping[UnitCosts, int]]:
+        """The units of each stage with their numbers, made once for each number of stages."""
+        if way.pp not in self._cut:
+            self._cut[way.pp] = [Counter(stage) for stage in self._units_of_stages(way.pp)]
+        return self._cut[way.pp]
+
+    def _units_of_stages(self, pp: int) -> list[Sequence[UnitCosts]]:
         """The units of each stage; the first stage has the part before the blocks, the last one that after them."""
-        if way.pp == 1:
+        if pp == 1:
             return [self._model.units]
         first, *blocks, last = self._model.units
-        cut = [blocks_of_stage(len(blocks), index, way.pp) for index in range(way.pp)]
+        cut = [blocks_of_stage(len(blocks), index, pp) for index in range(pp)]
         stages = [[blocks[number] for number in numbers] for numbers in cut]
         return [[first, *stages[0]], *stages[1:-1], [*stages[-1], last]]
 
     def _compute_seconds(self, way: Spread, micro_batch: int, num: int) -> float:
-        slowest = max(sum(unit.seconds(way, micro_batch) for unit in stage) for stage in self._stages(way))
+        slowest = max(
+            sum(count * unit.seconds(way, micro_batch) for unit, count in stage.items()) for stage in self._stages(way)
+        )
         return slowest * (num + way.pp - 1) + self._model.update_seconds / state_shards(way)
 
     def _collectives(self, way: Spread, micro_batch: int, num: int) -> Iterator[Collectives]:
         """The collectives of a rank of the first stage."""
         units, samples = self._stages(way)[0], micro_batch / way.spatial
-        for unit, count in Counter(units[1:]).items():
-            yield from (times(one, count) for one in unit.traffic(way, samples, 0).of_step(num, way.recompute))
-        yield from units[0].traffic(way, samples, 1).of_step(num, way.recompute)
+        first = self._model.units[0]
+        for unit, count in units.items():
+            if others := count - (unit is first):
+                traffic = unit.traffic(way, samples, 0).of_step(num, way.recompute)
+                yield from (times(one, others) for one in traffic)
+        yield from first.traffic(way, samples, 1).of_step(num, way.recompute)
         yield from broadcasts(way, units)
         if way.pp > 1:
             messages = 2 * (num + way.pp - 1)
             yield waited("message", "pp", messages, max(unit.output(samples) for unit in units))
         if way.spatial > 1:
-            row = samples * HALO_SHARE * sum(unit.output(1) for unit in units) / len(units)
-            yield waited("message", "spatial", 2 * num * sum(unit.num_convolutions for unit in units), row)
-            yield waited("all_reduce", "spatial", 4 * num * sum(unit.num_norms for unit in units), 64.0)
+            total, counted = sum(units.values()), units.items()
+            row = samples * HALO_SHARE * sum(count * unit.output(1) for unit, count in counted) / total
+            num_convolutions = sum(count * unit.num_convolutions for unit, count in counted)
+            num_norms = sum(count * unit.num_norms for unit, count in counted)
+            yield waited("message", "spatial", 2 * num * num_convolutions, row)
+            yield waited("all_reduce", "spatial", 4 * num * num_norms, 64.0)
 
     def _peak_bytes(self, way: Spread, micro_batch: int, num: int) -> float:
         return max(

@@ -7,7 +7,8 @@ it. The collectives of a way are those that its trace would have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from estimators.axes import MESH, Spread
@@ -202,14 +203,15 @@ class ModelCosts:
             if key not in made:
                 made[key] = costs_of(unit, kind, key[1])
         self.units = [made[id(unit), 0 < number < last or not last] for number, unit in enumerate(each)]
+        self.counted = Counter(self.units)
         self.bytes_per_parameter = profile.state_bytes / max(1, profile.num_params)
         self.update_seconds = kind.seconds(profile.work[Layout()].update)
 
-    def stage_bytes(self, way: Spread, stage: Sequence[UnitCosts], micro_batch: int, in_flight: int) -> float:
-        """Bytes of a rank that has these units, added up; see ``correction``."""
+    def stage_bytes(self, way: Spread, stage: Mapping[UnitCosts, int], micro_batch: int, in_flight: int) -> float:
+        """Bytes of a rank that has so many of these units, added up; see ``correction``."""
         samples = micro_batch / way.spatial
-        states = sum(unit.held_bytes(way, self.bytes_per_parameter) for unit in stage)
-        kept = in_flight * sum(unit.kept(way, samples) for unit in stage)
+        states = sum(count * unit.held_bytes(way, self.bytes_per_parameter) for unit, count in stage.items())
+        kept = in_flight * sum(count * unit.kept(way, samples) for unit, count in stage.items())
         working = max(unit.working(way, samples) for unit in stage)
         return states + kept + working + gathered_bytes(way, stage) + self.transient_bytes(micro_batch) / way.spatial
 
@@ -227,7 +229,7 @@ class ModelCosts:
         if micro_batch not in self._corrections:
             curve = self._profile.curves[Layout()]
             try:
-                known = curve.peak_bytes(micro_batch) / self.stage_bytes(Spread(), self.units, micro_batch, 1)
+                known = curve.peak_bytes(micro_batch) / self.stage_bytes(Spread(), self.counted, micro_batch, 1)
             except ValueError:  # as above
                 known = 1.0
             self._corrections[micro_batch] = known
@@ -250,10 +252,10 @@ def gathered_bytes(way: Spread, units: Iterable[UnitCosts]) -> float:
     return 3 * max(unit.parameter_bytes(way) for unit in units) if way.fsdp_mesh else 0.0
 
 
-def broadcasts(way: Spread, units: Iterable[UnitCosts]) -> Iterator[Collectives]:
+def broadcasts(way: Spread, units: Mapping[UnitCosts, int]) -> Iterator[Collectives]:
     """Yield how ZeRO-1 ends a step: replicas send each other the parameters that they have updated."""
     if way.zero1:
-        everything = sum(unit.parameter_bytes(way) for unit in units)
+        everything = sum(count * unit.parameter_bytes(way) for unit, count in units.items())
         yield waited("broadcast", "dp_replicate", way.dp_replicate, everything / way.dp_replicate)
 
 
