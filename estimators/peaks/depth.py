@@ -21,7 +21,7 @@ TRACED_BLOCKS = 4
 """Number of blocks traced: the first and the last have neighbours that are not blocks, and the two between are
 compared."""
 
-# Where a buffer first appears: (visit, block, number of buffers before it there). The visit counts earlier visits of
+# Where a buffer first appears: (visit, block, its number there, see ``homes_of``). The visit counts earlier visits of
 # the block; it is -1 for buffers alive before the passes. For parts that belong to no block (None) it counts these
 # parts.
 _Home = tuple[int, int | None, int]
@@ -228,7 +228,11 @@ def _sweeps(segments: Sequence[Segment]) -> list[list[Segment]]:
 
 
 def homes_of(passes: Passes, segments: Sequence[Segment]) -> dict[int, _Home]:
-    """The home of each buffer, by its number."""
+    """The home of each buffer, by its number. Buffers of a block are counted from the last one back.
+
+    What a block leaves to its neighbour is made at its end. Only the first block may make more at its beginning, for
+    example a part of each sequence.
+    """
     homes: dict[int, _Home] = {}
     counts: Counter[tuple[int, int | None]] = Counter()
 
@@ -242,7 +246,10 @@ def homes_of(passes: Passes, segments: Sequence[Segment]) -> dict[int, _Home]:
     for segment in segments:
         for buffer, _ in segment.events:
             settle(segment.visit, segment.block, buffer)
-    return homes
+    return {
+        buffer: (visit, block, number if block is None else number - counts[visit, block])
+        for buffer, (visit, block, number) in homes.items()
+    }
 
 
 def _shifted(home: _Home, blocks: int) -> _Home:

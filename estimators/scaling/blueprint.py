@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from estimators.peaks.depth import Passes
 from estimators.scaling.example import Example, NoBlueprint
-from estimators.scaling.formula import RANKS, SAMPLES, Formula, Monomial, Points, Shards, Solver, Whole, sizes_formula
+from estimators.scaling.formula import RANKS, SAMPLES, Factor, Formula, Monomial, Points, Shards, Solver, Whole
 from estimators.scaling.model_formulas import ModelFormulas, fit_model
 from estimators.scaling.moments import (
     LEAST_DEPTH,
@@ -98,15 +98,16 @@ class Lines:
 class Blueprint:
     """Formulas for the memory of all architectures that run the same operations.
 
-    ``sizes`` are the formulas of the size classes, ``depth`` is that of the number of blocks. ``passes`` are the
-    moments of passes of two and more samples, ``single`` those of one sample (None if the model refuses it), and
-    ``updates`` those of the optimizer's updates. ``ends`` are what is alive when the optimizer begins, after two and
-    more samples and after one. ``lowest`` and ``highest`` bound the variables, except those that only set the depth.
-    ``even_rows`` are the rows of parameters that are divided evenly by the ranks of every example. ``categories`` are
-    those of the size classes.  ``model`` predicts the units of the model; only the plain layout has it.
+    ``sizes`` are the formulas of each size class, to be added up; ``categories`` are those of the classes, and
+    ``depth`` is the formula of the number of blocks. ``passes`` are the moments of passes of two and more samples,
+    ``single`` those of one sample (None if the model refuses it), and ``updates`` those of the optimizer's updates.
+    ``ends`` are what is alive when the optimizer begins, after two and more samples and after one. ``lowest`` and
+    ``highest`` bound the variables, except those that only set the depth. ``even_rows`` are the rows of parameters that
+    are divided evenly by the ranks of every example. ``model`` predicts the units of the model; only the plain layout
+    has it.
     """
 
-    sizes: tuple[Formula, ...]
+    sizes: tuple[tuple[Formula, ...], ...]
     depth: Monomial
     passes: Moments
     single: Moments | None
@@ -126,8 +127,8 @@ class Blueprint:
         """
         valid: npt.NDArray[np.bool_] = self.depth.at(points) >= LEAST_DEPTH
         one_each = {**points, SAMPLES: np.ones(len(valid), dtype=np.int64)}
-        for size in dict.fromkeys(self.sizes):
-            valid &= size.is_whole(one_each)
+        for formula in self._formulas:
+            valid &= formula.is_whole(one_each)
         for rows in self.even_rows if RANKS in points else ():
             valid &= rows.at(points) % points[RANKS] == 0
         return valid
@@ -139,16 +140,23 @@ class Blueprint:
             inside &= (points[name] >= self.lowest[name]) & (points[name] <= self.highest[name])
         return inside
 
+    @property
+    def _formulas(self) -> list[Formula]:
+        return list(dict.fromkeys(formula for size in self.sizes for formula in size))
+
     def costs(self, points: Points) -> Costs:
         """Costs of architectures that are covered and for which the formulas hold (``predicts``).
 
         Raises ``formula.NotWhole`` if a size would not be a whole number.
         """
         one_each = {**points, SAMPLES: np.ones(len(next(iter(points.values()))), dtype=np.int64)}
-        known = {size: size.at(one_each) for size in dict.fromkeys(self.sizes)}
-        one = np.array([known[size] for size in self.sizes], dtype=np.float64)
-        grows = np.array([_grows(size) for size in self.sizes])[:, None]
-        fixed, slopes = np.where(grows, 0, one), np.where(grows, one, 0)
+        known = {formula: formula.at(one_each) for formula in self._formulas}
+        nothing = np.zeros(len(one_each[SAMPLES]))
+        fixed, slopes = (
+            np.array([sum((known[one] for one in size if _grows(one) == grows), nothing) for size in self.sizes])
+            for grows in (False, True)
+        )
+        one = fixed + slopes
         depth = self.depth.at(points)
         updates = self.updates.bytes(fixed, depth)
         lines = np.concatenate([self.passes.bytes(fixed, depth), updates])
@@ -207,9 +215,12 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
     classes: dict[_Class, int] = {}
     coded = [_coded(same, classes) for same in zip(*logs, strict=True)]
     factors = _factors(solver, points, examples)
-    known = {size: _formula(solver, np.array(size), factors) for size in dict.fromkeys(size for _, size in classes)}
+    known: dict[tuple[int, ...], tuple[Formula, ...]] = {}
+    for category, size in classes:
+        if size not in known:
+            known[size] = _formulas(solver, np.array(size), factors, is_workspace=category == "workspace")
     sizes = tuple(known[size] for _, size in classes)
-    if not any(map(_grows, sizes)):
+    if not any(_grows(formula) for size in sizes for formula in size):
         raise NoBlueprint("nothing grows with the micro-batch, so every batch would fit")
     bounded = [name for name in points if name != SAMPLES and not _of_depth_alone(name, depth, sizes)]
     passes, *others = coded
@@ -271,7 +282,7 @@ def _skeleton(passes: Passes) -> tuple[Any, ...]:
     return events, list(passes.categories), passes.num_before, dict(passes.owners), marks
 
 
-def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> list[Monomial | Shards]:
+def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> list[Factor]:
     """Factors that sizes may have besides the variables: dimensions with a constant, shards, and units of FSDP."""
 
     def dimension_of(values: Iterable[int]) -> Monomial:
@@ -285,7 +296,7 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> lis
     if len(num_dimensions) > 1 or len(layers) > 1:
         raise NoBlueprint("architectures do not have the same parameters")
     found = {dimension_of(values): None for values in zip(*(example.dimensions for example in examples), strict=True)}
-    factors: dict[Monomial | Shards, None] = {d: None for d in found if d.constant}
+    factors: dict[Factor, None] = {d: None for d in found if d.constant}
     if RANKS in points:
         units: dict[int | None, list[tuple[Monomial, Monomial]]] = {}
         for number, (shape, block) in enumerate(examples[0].shapes):
@@ -297,7 +308,7 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> lis
     return list(factors)
 
 
-def _even_rows(factors: Sequence[Monomial | Shards], points: Points) -> Iterator[Monomial]:
+def _even_rows(factors: Sequence[Factor], points: Points) -> Iterator[Monomial]:
     """Yield the rows of parameters that the ranks of every example divide evenly."""
     rows = {rows: None for factor in factors if isinstance(factor, Shards) for rows, _ in factor.tensors}
     for each in rows:
@@ -305,21 +316,24 @@ def _even_rows(factors: Sequence[Monomial | Shards], points: Points) -> Iterator
             yield each
 
 
-def _formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards]) -> Formula:
-    formula = sizes_formula(solver, sizes, factors)
-    if formula is None:
+def _formulas(solver: Solver, sizes: Whole, factors: Sequence[Factor], *, is_workspace: bool) -> tuple[Formula, ...]:
+    """Formulas whose sum gives the sizes. Raises ``NoBlueprint``."""
+    formula = solver.formula(sizes, factors)
+    found = (formula,) if formula is not None else solver.attention(sizes, factors) if is_workspace else None
+    if found is None:
         raise NoBlueprint(f"no formula gives the sizes {sizes.tolist()}")
-    samples = dict(formula.monomial.exponents).get(SAMPLES, 0)
-    if samples not in (0, 1) or any(SAMPLES in factor.variables for factor in formula.factors):
-        raise NoBlueprint(f"the sizes {sizes.tolist()} are not affine in the micro-batch")
-    return formula
+    for one in found:
+        samples = dict(one.monomial.exponents).get(SAMPLES, 0)
+        if samples not in (0, 1) or any(SAMPLES in factor.variables for factor in one.factors):
+            raise NoBlueprint(f"the sizes {sizes.tolist()} are not affine in the micro-batch")
+    return found
 
 
-def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Formula]) -> bool:
+def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Sequence[Formula]]) -> bool:
     """Whether a variable only sets the number of blocks and changes no size; then it may have any value."""
-    return name in depth.variables and not any(name in size.variables for size in sizes)
+    return name in depth.variables and not any(name in one.variables for size in sizes for one in size)
 
 
-def _grows(size: Formula) -> bool:
-    """Whether a size grows with the micro-batch; if it does, it is proportional to it."""
-    return SAMPLES in size.variables
+def _grows(formula: Formula) -> bool:
+    """Whether a formula grows with the micro-batch; if it does, it is proportional to it."""
+    return SAMPLES in formula.variables

@@ -29,6 +29,10 @@ PARTS = "tp"
 """The variable that layers are divided by."""
 SPARE = 3
 """Number of examples beyond those that determine the exponents. A formula is trusted because it predicts these, too."""
+QUERIES = ((768, 256), (192, 64), (0, 32))
+"""Blocks of attention on a CPU: from this many queries on, a block has that many."""
+MOST_KEYS = 512
+"""Most keys in such a block."""
 _CONSTANTS = (0, 1, -1, 2, -2)
 
 
@@ -94,11 +98,39 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Queries of one block of attention on a CPU, for sequences of this ``length``; ``with_keys``, times its keys."""
+
+    length: Monomial
+    with_keys: bool
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names of the variables that it depends on."""
+        return self.length.variables
+
+    def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
+        """At which of the points the value is a whole number."""
+        return self.length.is_whole(points)
+
+    def at(self, points: Points) -> Whole:
+        """The value at each point; raises ``NotWhole`` if one is not a whole number."""
+        length = self.length.at(points)
+        queries = np.minimum(
+            length, np.select([length >= fewest for fewest, _ in QUERIES], [size for _, size in QUERIES])
+        )
+        return np.asarray(queries * np.minimum(length, MOST_KEYS) if self.with_keys else queries)
+
+
+Factor = Monomial | Shards | Block
+
+
+@dataclass(frozen=True, slots=True)
 class Formula:
-    """A monomial without a constant, times factors: dimensions with a constant, and shards."""
+    """A monomial without a constant, times factors: dimensions with a constant, shards, and blocks of attention."""
 
     monomial: Monomial
-    factors: tuple[Monomial | Shards, ...] = ()
+    factors: tuple[Factor, ...] = ()
 
     @property
     def variables(self) -> frozenset[str]:
@@ -156,32 +188,31 @@ class Solver:
         """A monomial plus a small constant (−2 to 2) that gives these values; None if there is none."""
         return self.monomial(values, _CONSTANTS)
 
-    def sum_with_constant(self, values: Whole) -> Monomial | None:
-        """A constant plus a multiple of a product or quotient of variables that gives these values; None if there is
-        none.
-
-        Blocks of attention have such sizes: numbers for all pairs in a block, and a row of a head's width.
+    def attention(self, values: Whole, factors: Sequence[Factor]) -> tuple[Formula, ...] | None:
+        """Formulas whose sum gives these values, the bytes that a CPU needs for a block of attention; None if there are
+        none. See ``estimators.tracing.workspace.attention``: forward 4 q (k + 2 + width of a head), backward 8 q k and
+        perhaps a copy of the gradient.
         """
-        for exponents in itertools.product((0, 1, -1), repeat=len(self._names)):
-            named = tuple((name, e) for name, e in zip(self._names, exponents, strict=True) if e)
-            over, under = (
-                Monomial(Fraction(1), tuple((name, 1) for name, e in named if e == sign)).at(self._points)
-                for sign in (1, -1)
-            )
-            at = [Fraction(o, u) for o, u in zip(over.tolist(), under.tolist(), strict=True)]
-            known = dict(zip(at, values.tolist(), strict=True))
-            if len(known) < 2:
-                continue
-            (first, lower), (second, upper), *_ = known.items()
-            slope = Fraction(upper - lower) / (second - first)
-            constant = lower - slope * first
-            if slope and constant.denominator == 1 and all(
-                slope * one + constant == value for one, value in zip(at, values.tolist(), strict=True)
-            ):  # fmt: skip
-                return Monomial(slope, named, int(constant))
+        for name in self._points:
+            length = Monomial(Fraction(1), ((name, 1),))
+            queries, pairs = Block(length, with_keys=False), Block(length, with_keys=True)
+            of_queries, of_pairs = queries.at(self._points), pairs.at(self._points)
+            left = values - 4 * of_pairs - 8 * of_queries
+            if np.all(left > 0) and not np.any(left % (4 * of_queries)):
+                width = self.monomial(left // (4 * of_queries))
+                if width is not None:
+                    row = Monomial(4 * width.coefficient, width.exponents)
+                    terms = (_constant(4), (pairs,)), (_constant(8), (queries,)), (row, (queries,))
+                    return tuple(Formula(*term) for term in terms)
+            left = values - 8 * of_pairs
+            block = Formula(_constant(8), (pairs,))
+            if not np.any(left):
+                return (block,)
+            if np.all(left > 0) and (copy := self.formula(left, factors)):
+                return (block, copy)
         return None
 
-    def formula(self, values: Whole, factors: Sequence[Monomial | Shards]) -> Formula | None:
+    def formula(self, values: Whole, factors: Sequence[Factor]) -> Formula | None:
         """A formula with at most two of the ``factors`` that gives these positive values; None if there is none."""
         known = [factor.at(self._points) for factor in factors]
         for num in range(3):
@@ -210,12 +241,8 @@ class Solver:
         return Monomial(ratios.pop(), named) if len(ratios) == 1 else None
 
 
-def sizes_formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards]) -> Formula | None:
-    """A formula that gives these sizes: with ``factors``, or with a constant added; None if there is none."""
-    formula = solver.formula(sizes, factors)
-    if formula is None and (total := solver.sum_with_constant(sizes)):
-        formula = Formula(Monomial(Fraction(1)), (total,))
-    return formula
+def _constant(value: int) -> Monomial:
+    return Monomial(Fraction(value))
 
 
 def _of_sign(monomial: Monomial, sign: int) -> tuple[tuple[str, int], ...]:

@@ -20,7 +20,7 @@ from estimators.model import Divisions
 from estimators.peaks.depth import TRACED_BLOCKS, Passes, Segment, homes_of, segments_of
 from estimators.peaks.units import Cost, Outline, Unit, merged, run_in_order, unit_of, work_of_passes
 from estimators.scaling.example import Example, ModelFacts, NoBlueprint
-from estimators.scaling.formula import SAMPLES, Formula, Monomial, Points, Shards, Solver, Whole, sizes_formula
+from estimators.scaling.formula import SAMPLES, Factor, Formula, Points, Solver, Whole
 from estimators.work import AMOUNTS, MAPPED_BYTES, OP_KINDS, Operation, StepWork, Work
 
 _Floats = npt.NDArray[np.float64]
@@ -184,7 +184,7 @@ class _Evaluated:
 
 
 def fit_model(
-    solver: Solver, examples: Sequence[Example], facts: Sequence[ModelFacts], factors: Sequence[Monomial | Shards]
+    solver: Solver, examples: Sequence[Example], facts: Sequence[ModelFacts], factors: Sequence[Factor]
 ) -> ModelFormulas:
     """The formulas of the examples, which run the same operations. Raises ``NoBlueprint``."""
     first = examples[0]
@@ -214,7 +214,7 @@ def fit_model(
 class _Formulas:
     """A table of formulas, each found once."""
 
-    def __init__(self, solver: Solver, factors: Sequence[Monomial | Shards]) -> None:
+    def __init__(self, solver: Solver, factors: Sequence[Factor]) -> None:
         self._solver, self._factors = solver, factors
         self._places: dict[tuple[int, ...], int] = {}
         self.formulas: list[Formula] = []
@@ -223,9 +223,7 @@ class _Formulas:
         """Place of the formula that gives these positive whole numbers. Raises ``NoBlueprint``."""
         key = tuple(map(int, values))
         if key not in self._places:
-            formula = (
-                sizes_formula(self._solver, np.array(key, dtype=np.int64), self._factors) if min(key) > 0 else None
-            )
+            formula = self._solver.formula(np.array(key, dtype=np.int64), self._factors) if min(key) > 0 else None
             if formula is None:
                 raise NoBlueprint(f"no formula gives the amounts {list(key)}")
             self._places[key] = len(self.formulas)

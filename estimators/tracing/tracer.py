@@ -272,9 +272,7 @@ def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example,
             raise ValueError("the model makes choices of its own")
     facts = ModelFacts(tuple(session.outlines), session.divisions, tuple(outputs), equal_blocks)
     whole, parts = (
-        Example(
-            num_blocks, shapes, tuple(dimensions), *log, updates, more, is_whole, facts if layout == Layout() else None
-        )
+        Example(num_blocks, shapes, tuple(dimensions), *log, updates, more, is_whole)
         for log in zip(logs, singles, strict=True)
     )
-    return whole, parts
+    return replace(whole, facts=facts) if layout == Layout() else whole, parts
