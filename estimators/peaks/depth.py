@@ -21,10 +21,10 @@ TRACED_BLOCKS = 4
 """Number of blocks traced: the first and the last have neighbours that are not blocks, and the two between are
 compared."""
 
-# Where a buffer first appears: (visit, block, its number there, see ``homes_of``). The visit counts earlier visits of
-# the block; it is -1 for buffers alive before the passes. For parts that belong to no block (None) it counts these
+# Where a buffer first appears: (visit, block, which of its buffers, see ``homes_of``). The visit counts earlier visits
+# of the block; it is -1 for buffers alive before the passes. For parts that belong to no block (None) it counts these
 # parts.
-_Home = tuple[int, int | None, int]
+_Home = tuple[int, int | None, tuple[int, str, int]]
 # (home of the buffer relative to a block, bytes that it holds from now on, its category, its stream)
 _RelativeEvent = tuple[_Home, int, str, int]
 
@@ -228,27 +228,30 @@ def _sweeps(segments: Sequence[Segment]) -> list[list[Segment]]:
 
 
 def homes_of(passes: Passes, segments: Sequence[Segment]) -> dict[int, _Home]:
-    """The home of each buffer, by its number. Buffers of a block are counted from the last one back.
+    """The home of each buffer, by its number. Equal buffers of a block are counted from the last one back.
 
-    What a block leaves to its neighbour is made at its end. Only the first block may make more at its beginning, for
-    example a part of each sequence.
+    The first block may make buffers that others do not make, for example its part of each sequence. What a block leaves
+    to its neighbour is made at the end, or has a size of its own.
     """
     homes: dict[int, _Home] = {}
-    counts: Counter[tuple[int, int | None]] = Counter()
+    counts: Counter[tuple[int, int | None, int, str]] = Counter()
 
-    def settle(visit: int, block: int | None, buffer: int) -> None:
+    def settle(visit: int, block: int | None, buffer: int, size: int) -> None:
         if buffer not in homes:
-            homes[buffer] = visit, block, counts[visit, block]
-            counts[visit, block] += 1
+            same = (size, passes.categories[buffer]) if block is not None else (0, "")
+            counts[visit, block, *same] += 1
+            homes[buffer] = visit, block, (*same, counts[visit, block, *same])
 
-    for buffer, _ in passes.events[: passes.num_before]:
-        settle(-1, passes.owners.get(buffer), buffer)
+    for buffer, size in passes.events[: passes.num_before]:
+        settle(-1, passes.owners.get(buffer), buffer, size)
     for segment in segments:
-        for buffer, _ in segment.events:
-            settle(segment.visit, segment.block, buffer)
+        for buffer, size in segment.events:
+            settle(segment.visit, segment.block, buffer, size)
     return {
-        buffer: (visit, block, number if block is None else number - counts[visit, block])
-        for buffer, (visit, block, number) in homes.items()
+        buffer: home
+        if home[1] is None
+        else (*home[:2], (*home[2][:2], home[2][2] - counts[home[0], home[1], *home[2][:2]]))
+        for buffer, home in homes.items()
     }
 
 
