@@ -322,8 +322,9 @@ class _Row:
             return None
         capacity_bytes = request.margin.largest_peak_bytes(offered_mib, way.world_size)
         capacity_bytes -= request.extra.bytes_for(_layouts(way)[0])
-        prices = {size: pricer.price(way, size, share // size) for size in sizes}
-        fitting = [size for size in sizes if prices[size].peak_bytes <= capacity_bytes] or sizes[-1:]
+        peaks = {size: pricer.peak_bytes(way, size, share // size) for size in sizes}
+        fitting = [size for size in sizes if round(peaks[size]) <= capacity_bytes] or sizes[-1:]
+        prices = {size: pricer.price(way, size, share // size, peaks[size]) for size in fitting}
         best = min(fitting, key=lambda size: prices[size].seconds)
         need = prices[best].peak_bytes / max(1, capacity_bytes)
         return cls(request, way, offered_mib, sizes[sizes.index(best) :][:MOST_SIZES], prices[best], need)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from estimators.axes import MESH, Spread
 from estimators.devices.kind import DeviceKind
@@ -56,11 +56,11 @@ class Traffic:
     recompute: tuple[Collectives, ...] = ()
     update: tuple[Collectives, ...] = ()
 
-    def of_step(self, num_micro_batches: int, recomputed: bool) -> Iterator[Collectives]:
-        """Yield the collectives of a whole step."""
+    def of_step(self, num_micro_batches: int, recomputed: bool) -> Iterator[tuple[Collectives, float]]:
+        """Yield the collectives of a whole step, each with how often they run."""
         again = self.recompute if recomputed else ()
-        yield from (times(one, num_micro_batches) for one in (*self.forward, *self.backward, *again))
-        yield from self.update
+        yield from ((one, num_micro_batches) for one in (*self.forward, *self.backward, *again))
+        yield from ((one, 1) for one in self.update)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,18 +259,13 @@ def broadcasts(way: Spread, units: Mapping[UnitCosts, int]) -> Iterator[Collecti
         yield waited("broadcast", "dp_replicate", way.dp_replicate, everything / way.dp_replicate)
 
 
-def merged(collectives: Iterable[Collectives]) -> list[Collectives]:
-    """One entry for each kind, dimension and whether they overlap, as in a trace."""
+def merged(collectives: Iterable[tuple[Collectives, float]]) -> list[Collectives]:
+    """One entry for each kind, dimension and whether they overlap, as in a trace; each comes with how often it runs."""
     sums: dict[tuple[str, str, bool], tuple[float, float]] = {}
-    for one in collectives:
+    for one, factor in collectives:
         num, num_bytes = sums.get(key := (one.kind, one.dimension, one.overlaps), (0.0, 0.0))
-        sums[key] = num + one.num, num_bytes + one.num_bytes
+        sums[key] = num + one.num * factor, num_bytes + one.num_bytes * factor
     return [Collectives(*key, *amounts) for key, amounts in sums.items()]
-
-
-def times(one: Collectives, factor: float) -> Collectives:
-    """The same collectives ``factor`` times."""
-    return replace(one, num=one.num * factor, num_bytes=one.num_bytes * factor)
 
 
 def waited(kind: str, axis: str, num: float, each_bytes: float) -> Collectives:

@@ -100,7 +100,8 @@ class Task:
     """Formulas to find for one family of layouts.
 
     ``members`` are candidates of the ``group`` that it can be applied to, each with its ``most_parts``. ``depth`` is
-    the size that is the number of blocks. There are up to ``num_devices``.
+    the size that is the number of blocks. There are up to ``num_devices``. ``asked`` are the members whose peaks are
+    needed, with their degrees.
     """
 
     group: Group
@@ -109,22 +110,13 @@ class Task:
     most_parts: Sequence[int]
     depth: str | None
     num_devices: int
+    asked: Sequence[Json] = ()
 
     def examples(self) -> list[Json]:
         """Examples to trace; see ``points_of``."""
         sizes = [name for name in self.group.sizes if name != self.depth]
         allowed = dict(zip(map(id, self.members), map(self._degrees, self.most_parts), strict=True))
         return points_of(self.members, sizes, lambda one: allowed[id(one)], self.depth)
-
-    def corners(self) -> list[Json]:
-        """The members, each with its smallest and its largest degrees."""
-        found: list[Json] = []
-        for one, most in zip(self.members, self.most_parts, strict=True):
-            degrees = self._degrees(most)
-            names = variables(self.family)
-            for side in (min, max):
-                found.append({**one, **{name: side(some[name] for some in degrees) for name in names}})
-        return found
 
     def columns(self, points: Sequence[Json]) -> Points:
         """Values of all variables at these points."""
@@ -192,16 +184,19 @@ def _with_degrees(
 ) -> list[Json]:
     """The candidates, each with the degrees among its own that the others have least.
 
-    The one with the oddest sizes begins, and takes the largest degree: its shards have to be rounded up.
+    The one with the oddest sizes begins, and takes the most shards, which have to be rounded up. Then the one with the
+    most ways takes the most parts.
     """
     used: Counter[tuple[str, int]] = Counter()
     found: dict[int, Json] = {}
     order = sorted(range(len(chosen)), key=lambda place: chance.random())
     oddest = min(order, key=lambda place: math.prod(_power_of_two(chosen[place][name]) for name in sizes))
-    for place in sorted(order, key=lambda place: place != oddest):
+    widest = max((place for place in order if place != oddest), key=lambda place: len(degrees[place]), default=oddest)
+    for place in sorted(order, key=lambda place: (place != oddest, place != widest)):
         some = degrees[place]
-        if place == oddest:
-            best = max(some, key=lambda one: one.get(RANKS, 0))
+        if place in (oddest, widest):
+            name = RANKS if place == oddest else PARTS
+            best = max(some, key=lambda one: one.get(name, 0))
         else:
             best = min(some, key=lambda one: sum(used[item] for item in one.items()))
         used.update(best.items())

@@ -223,7 +223,7 @@ class _Search:
                 one.choice = answer
                 self.decided.append(one)
         self._open = [one for one, _ in asked]
-        self._find([(one.group, layout) for one, layout in asked if one.group is not None])
+        self._find([(one.group, one.params, layout) for one, layout in asked if one.group is not None])
         traced = [pair for pair in asked if not self._by_formula(*pair)]
         answers = self._traces([(one.params, layout) for one, layout in traced])
         for (one, layout), trace in zip(traced, answers, strict=True):
@@ -262,18 +262,18 @@ class _Search:
         search = PlanChoice(profile, batch, self._cluster, kind=self._kind)
         self._open.append(_Open(place, params, batch, profile, search, formulas))
 
-    def _find(self, wanted: Iterable[tuple[_Formulas, Layout]]) -> None:
+    def _find(self, wanted: Iterable[tuple[_Formulas, Json, Layout]]) -> None:
         """Find the blueprints that are missing for these layouts."""
-        pairs = {(formulas, family_of(layout)): None for formulas, layout in wanted}
-        tasks = {
-            (formulas, family): self._task(formulas, family)
-            for formulas, family in pairs
-            if family is not None and family not in formulas.found
-        }
+        points: dict[tuple[_Formulas, Layout], list[Json]] = {}
+        for formulas, params, layout in wanted:
+            family = family_of(layout)
+            if family is not None and family not in formulas.found:
+                points.setdefault((formulas, family), []).append(_point(params, layout, family))
+        tasks = {key: self._task(*key, asked) for key, asked in points.items()}
         for (formulas, family), found in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
             formulas.found[family] = found if isinstance(found, dict) else str(found)
 
-    def _task(self, formulas: _Formulas, family: Layout) -> Task:
+    def _task(self, formulas: _Formulas, family: Layout, asked: Sequence[Json]) -> Task:
         usable = [
             (params, profile.divisions)
             for params, profile in zip(formulas.members, formulas.profiles, strict=True)
@@ -282,7 +282,7 @@ class _Search:
         ]
         members, divisions = [one for one, _ in usable], [one for _, one in usable]
         parts = [one.most_parts for one in divisions]
-        return Task(formulas.group, family, members, parts, formulas.depth, len(self._cluster.devices))
+        return Task(formulas.group, family, members, parts, formulas.depth, len(self._cluster.devices), asked)
 
     def _by_formula(self, one: _Open, layout: Layout) -> bool:
         """Whether a formula gives the candidate's peaks under this layout, which are then added to its profile."""
@@ -294,8 +294,7 @@ class _Search:
             self.alone.setdefault(one.place, found)
             return False
         assert family is not None
-        point = {**one.params, SAMPLES: 1, **{name: getattr(layout, name) for name in variables(family)}}
-        points = columns([point], [*one.group.group.sizes, SAMPLES, *variables(family)])
+        points = columns([_point(one.params, layout, family)], [*one.group.group.sizes, SAMPLES, *variables(family)])
         blueprint = found[layout.accumulate]
         if not (blueprint.predicts(points) & blueprint.covers(points)).all():
             self.alone.setdefault(one.place, NO_FORMULA)
@@ -328,6 +327,11 @@ class _Search:
 
     def _curve(self, trace: Trace) -> Any:
         return trace.gpu_curve() if self._cluster.has_gpus else trace.curve
+
+
+def _point(params: Json, layout: Layout, family: Layout) -> Json:
+    """A candidate with its degrees under a layout of this family."""
+    return {**params, SAMPLES: 1, **{name: getattr(layout, name) for name in variables(family)}}
 
 
 def _put(mapping: Mapping[Layout, Any], layout: Layout, value: Any) -> None:
