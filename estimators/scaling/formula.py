@@ -188,6 +188,31 @@ class Solver:
         """A monomial plus a small constant (−2 to 2) that gives these values; None if there is none."""
         return self.monomial(values, _CONSTANTS)
 
+    def sum_with_constant(self, values: Whole) -> Monomial | None:
+        """A constant plus a multiple of a product or quotient of variables that gives these values; None if there is
+        none.
+
+        Blocks of attention have such sizes: numbers for all pairs in a block, and a row of a head's width.
+        """
+        for exponents in itertools.product((0, 1, -1), repeat=len(self._names)):
+            named = tuple((name, e) for name, e in zip(self._names, exponents, strict=True) if e)
+            over, under = (
+                Monomial(Fraction(1), tuple((name, 1) for name, e in named if e == sign)).at(self._points)
+                for sign in (1, -1)
+            )
+            at = [Fraction(o, u) for o, u in zip(over.tolist(), under.tolist(), strict=True)]
+            known = dict(zip(at, values.tolist(), strict=True))
+            if len(known) < 2:
+                continue
+            (first, lower), (second, upper), *_ = known.items()
+            slope = Fraction(upper - lower) / (second - first)
+            constant = lower - slope * first
+            if slope and constant.denominator == 1 and all(
+                slope * one + constant == value for one, value in zip(at, values.tolist(), strict=True)
+            ):  # fmt: skip
+                return Monomial(slope, named, int(constant))
+        return None
+
     def attention(self, values: Whole, factors: Sequence[Factor]) -> tuple[Formula, ...] | None:
         """Formulas whose sum gives these values, the bytes that a CPU needs for a block of attention; None if there are
         none. See ``estimators.tracing.workspace.attention``: forward 4 q (k + 2 + width of a head), backward 8 q k and
@@ -210,7 +235,8 @@ class Solver:
                 return (block,)
             if np.all(left > 0) and (copy := self.formula(left, factors)):
                 return (block, copy)
-        return None
+        total = self.sum_with_constant(values)  # where the length is always the same
+        return (Formula(_constant(1), (total,)),) if total is not None else None
 
     def formula(self, values: Whole, factors: Sequence[Factor]) -> Formula | None:
         """A formula with at most two of the ``factors`` that gives these positive values; None if there is none."""

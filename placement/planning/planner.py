@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
 
@@ -188,16 +188,14 @@ class _Request:
     batch: int
     cluster: Cluster
     extra: Extra
+    margin: Margin = field(init=False)
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise ValueError(f"batch must be at least 1, got {self.batch}")
         if not self.cluster.devices:
             raise ValueError("the cluster has no devices: ask again when it has some")
-
-    @property
-    def margin(self) -> Margin:
-        return margin_for(self.cluster)
+        object.__setattr__(self, "margin", margin_for(self.cluster))
 
     def states_alone(self, way: Spread, offered_mib: int) -> Option | None:
         """The refusal of a way whose model states alone are too large, divided evenly; None if they are not."""

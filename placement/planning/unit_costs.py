@@ -195,6 +195,7 @@ class ModelCosts:
         """``profile`` must have units. Equal units share one ``UnitCosts``, but never with an end of the model."""
         self._profile = profile
         self._corrections: dict[int, float] = {}
+        self._transient: dict[int, int] = {}
         each = [unit for unit in profile.units for _ in range(unit.count)]
         last = len(each) - 1
         made: dict[tuple[int, bool], UnitCosts] = {}
@@ -217,12 +218,13 @@ class ModelCosts:
 
     def transient_bytes(self, micro_batch: int) -> int:
         """Bytes that passes need beside states and activations, as in the plain layout."""
-        curve = self._profile.curves[Layout()]
-        try:
-            parts = curve.parts(micro_batch)
-        except ValueError:  # beyond the largest micro-batch of a model whose sizes are not affine
-            return 0
-        return sum(parts.get(name, 0) for name in _TRANSIENT)
+        if micro_batch not in self._transient:
+            try:
+                parts = self._profile.curves[Layout()].parts(micro_batch)
+            except ValueError:  # beyond the largest micro-batch of a model whose sizes are not affine
+                parts = {}
+            self._transient[micro_batch] = sum(parts.get(name, 0) for name in _TRANSIENT)
+        return self._transient[micro_batch]
 
     def correction(self, micro_batch: int) -> float:
         """Traced peak of the plain layout over its sum of units, where not everything is held at once."""

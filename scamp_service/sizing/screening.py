@@ -8,6 +8,7 @@ allocator needs beyond them; ``estimate`` replays the allocator for one candidat
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 from threadpoolctl import threadpool_limits
 
 from estimators.devices.kind import DeviceKind
@@ -34,7 +36,7 @@ from scamp_service.sizing.estimate import OneBlob
 from scamp_service.sizing.groups import Group, Task, columns, family_of, variables
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
-from scamp_service.sizing.traces import Tracer
+from scamp_service.sizing.traces import Tracer, source_hash, write_atomically
 from scamp_service.sizing.under_way import TRACE_SECONDS, UnderWay
 from scamp_service.study.user_code import check_code
 
@@ -99,6 +101,8 @@ class Screening:
     alone: Mapping[int, str]
 
 
+_SCREENING = TypeAdapter(Screening)
+
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
 NO_FAMILY = "there are no formulas for pipelines and for ZeRO-1"
 
@@ -123,6 +127,10 @@ def screen(
     check_code(workload, code, functions=True)
     tracer = Tracer(OneBlob(code or b""), cache_dir, seconds, on_cuda=cluster.has_gpus, under_way=under_way)
     sha256 = hashlib.sha256(code).hexdigest() if code else None
+    asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), source_hash("placement")]
+    file = tracer.cache.file_of("screening", workload, sha256, *asked)
+    with contextlib.suppress(OSError, ValueError):
+        return replace(_SCREENING.validate_json(file.read_bytes()), num_examples=0, num_checked=0)
     with TracePool() as pool, threadpool_limits(1, "blas"):  # small products: threads would only wait for each other
         finder = BlueprintFinder(workload, sha256, tracer, pool)
         batches = _batches(finder, candidates)
@@ -138,7 +146,10 @@ def screen(
     found = {one.place: Screened(one.params, one.batch, one.choice, one.profile.assumed) for one in search.decided}
     found |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
     in_order = [found[place] for place in range(len(candidates))]
-    return Screening(in_order, finder.num_examples, finder.num_checked, search.alone)
+    screening = Screening(in_order, finder.num_examples, finder.num_checked, search.alone)
+    if not search.has_failed:  # a trace that took too long may succeed another time
+        write_atomically(file, _SCREENING.dump_json(screening))
+    return screening
 
 
 def _batches(finder: BlueprintFinder, candidates: Sequence[Json]) -> list[int | str]:
@@ -194,6 +205,7 @@ class _Search:
         self.decided: list[_Open] = []
         self.alone: dict[int, str] = {}
         self.refused: dict[int, str] = {}
+        self.has_failed = False
 
     def begin(self, candidates: Mapping[int, Json], batches: Mapping[int, int]) -> None:
         """Open all candidates with what formulas of the plain layout, or else their own traces, say of them."""
@@ -318,7 +330,7 @@ class _Search:
             try:
                 answers[key] = future.result()
             except TraceFailed as failed:
-                answers[key] = failed.reason
+                answers[key], self.has_failed = failed.reason, True
         return [answers[key] for key in keys]
 
     def _profile(self, trace: Trace) -> ModelProfile:
