@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, lru_cache
 from itertools import chain
 from types import MappingProxyType
 
@@ -81,24 +81,91 @@ def choose(
     has learned about predicted seconds. Raises ValueError for an empty cluster: a candidate is not infeasible merely
     because the devices are not there yet.
     """
-    request = _Request(profile, batch, cluster, extra, profile.divisions.constraints)
-    if Layout() not in profile.curves:
-        return Untraced(Layout())
-    rows = _rows(request, profile, kind or ASSUMED_CPU, slow_downs)
-    wide = _fastest(rows, kind, share) if kind is not None and share > 1 else []
-    hints = f"; {words}" if (words := request.constraints.words) else ""
-    examined = _examined(request, rows, wide, profile)
-    if (first := next(examined, None)) is None:
-        return NoPlan(_nothing_allowed(request, rows, profile))
-    answer = pick(chain([first], examined), batch=batch, cluster=cluster)
-    if isinstance(answer, NoPlan):
-        return NoPlan(answer.reason + hints)
-    if isinstance(answer, Untraced):
-        return answer
-    is_wide = any(row.way == Spread(**answer.plan.values) for row in wide)
-    why = f"; the fastest on at most {share} devices, which there are for each candidate" if is_wide else ""
-    options = (*_too_large(rows, answer), *answer.options, *_faster(rows, answer))
-    return replace(answer, reason=answer.reason + why + hints, options=options)
+    search = PlanChoice(profile, batch, cluster, extra, kind, share, slow_downs)
+    answer = search.ask()
+    return replace(answer, options=search.compared(answer)) if isinstance(answer, ChosenPlan) else answer
+
+
+class PlanChoice:
+    """The choice of one candidate's plan; prices are computed when they are first needed, and kept.
+
+    Curves may be added to the profile's mapping between questions. See ``choose`` for the arguments and the errors.
+    """
+
+    def __init__(
+        self,
+        profile: ModelProfile,
+        batch: int,
+        cluster: Cluster,
+        extra: Extra = NO_EXTRA,
+        kind: DeviceKind | None = None,
+        share: int = 1,
+        slow_downs: SlowDowns = NO_SLOW_DOWNS,
+    ) -> None:
+        self._request = _Request(profile, batch, cluster, extra, profile.divisions.constraints)
+        self._profile, self._batch, self._cluster = profile, batch, cluster
+        self._kind, self._share, self._slow_downs = kind, share, slow_downs
+
+    def ask(self) -> ChosenPlan | Untraced | NoPlan:
+        """The answer by the curves that are known, with only those options that were examined for it."""
+        if Layout() not in self._profile.curves:
+            return Untraced(Layout())
+        examined = self._examined()
+        if (first := next(examined, None)) is None:
+            return NoPlan(_nothing_allowed(self._request, self._rows, self._profile))
+        answer = pick(chain([first], examined), batch=self._batch, cluster=self._cluster)
+        hints = f"; {words}" if (words := self._request.constraints.words) else ""
+        if isinstance(answer, NoPlan):
+            return NoPlan(answer.reason + hints)
+        if isinstance(answer, Untraced):
+            return answer
+        is_wide = any(row.way == Spread(**answer.plan.values) for row in self._wide)
+        why = f"; the fastest on at most {self._share} devices, which there are for each candidate" if is_wide else ""
+        return replace(answer, reason=answer.reason + why + hints)
+
+    def compared(self, chosen: ChosenPlan) -> tuple[Option, ...]:
+        """The options of ``ChosenPlan.options``."""
+        return (*_too_large(self._rows, chosen), *chosen.options, *_faster(self._rows, chosen))
+
+    def _examined(self) -> Iterator[Option | Untraced]:
+        """The options in the order of preference: wide ones, one rank, then those that may fit, by device-seconds."""
+        wide, plain = self._wide, self._plain
+        for row in [*wide, plain] if plain is not None and plain not in wide else wide:
+            if not any(layout in self._profile.refusals for layout in row.layouts):
+                yield row.best()
+        for degree, offered_mib in degrees(self._cluster):
+            way = next(iter(list_ways(self._profile.divisions, degree)), None)
+            if way is not None and (refused := self._request.states_alone(way, offered_mib)) is not None:
+                yield refused
+        for row in _worth_a_trace([row for row in self._rows if row.way != Spread() and row not in wide]):
+            if not any(layout in self._profile.refusals for layout in row.layouts):
+                yield row.best()
+
+    @cached_property
+    def _wide(self) -> list[_Row]:
+        return _fastest(self._rows, self._kind, self._share) if self._kind is not None and self._share > 1 else []
+
+    @cached_property
+    def _pricer(self) -> Pricer:
+        return Pricer(self._profile, self._kind or ASSUMED_CPU)
+
+    @cached_property
+    def _plain(self) -> _Row | None:
+        """The way of a single rank; None if hints exclude it."""
+        if not self._request.constraints.allow(Spread()):
+            return None
+        return self._row(Spread(), dict(degrees(self._cluster))[1])
+
+    @cached_property
+    def _rows(self) -> list[_Row]:
+        """Every way that the batch and the model states allow, with its price."""
+        divisions = self._profile.divisions
+        ways = [(way, mib) for degree, mib in degrees(self._cluster) for way in list_ways(divisions, degree)]
+        return [row for way, mib in ways if (row := self._row(way, mib)) is not None]
+
+    def _row(self, way: Spread, offered_mib: int) -> _Row | None:
+        row = _Row.of(self._request, self._pricer, way, offered_mib)
+        return replace(row, factor=factor_for(way, self._slow_downs)) if row is not None else None
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
@@ -143,16 +210,14 @@ class _Request:
     cluster: Cluster
     extra: Extra
     constraints: Constraints = UNCONSTRAINED
+    margin: Margin = field(init=False)
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise ValueError(f"batch must be at least 1, got {self.batch}")
         if not self.cluster.devices:
             raise ValueError("the cluster has no devices: ask again when it has some")
-
-    @property
-    def margin(self) -> Margin:
-        return margin_for(self.cluster)
+        object.__setattr__(self, "margin", margin_for(self.cluster))
 
     def states_alone(self, way: Spread, offered_mib: int) -> Option | None:
         """The refusal of a way whose model states alone are too large, divided evenly; None if they are not."""
@@ -218,14 +283,6 @@ def _plain_options(request: _Request) -> Iterator[Option | Untraced]:
             yield request.best(replace(way, recompute=recompute), offered_mib)
 
 
-def _rows(request: _Request, profile: ModelProfile, kind: DeviceKind, slow_downs: SlowDowns) -> list[_Row]:
-    """Every way that the batch and the model states allow, with its price."""
-    pricer = Pricer(profile, kind)
-    ways = ((way, mib) for degree, mib in degrees(request.cluster) for way in list_ways(profile.divisions, degree))
-    rows = (_Row.of(request, pricer, way, mib) for way, mib in ways)
-    return [replace(row, factor=factor_for(row.way, slow_downs)) for row in rows if row is not None]
-
-
 def _fastest(rows: Sequence[_Row], kind: DeviceKind, share: int) -> list[_Row]:
     """The ways on at most ``share`` devices that by their units fit, the fastest first.
 
@@ -238,24 +295,6 @@ def _fastest(rows: Sequence[_Row], kind: DeviceKind, share: int) -> list[_Row]:
         return row.price.seconds * kind.sharing(num_ranks) * math.pow(num_ranks, WORTH)
 
     return sorted((row for row in rows if row.way.world_size <= share and row.need <= 1), key=seconds)
-
-
-def _examined(
-    request: _Request, rows: Sequence[_Row], wide: Sequence[_Row], profile: ModelProfile
-) -> Iterator[Option | Untraced]:
-    """The options in the order of preference: ``wide`` ones, one rank, then those that may fit, by device-seconds."""
-    plain = next((row for row in rows if row.way == Spread()), None)
-    first = [*wide, plain] if plain is not None and plain not in wide else wide
-    for row in first:
-        if not any(layout in profile.refusals for layout in row.layouts):
-            yield row.best()
-    for degree, offered_mib in degrees(request.cluster):
-        way = next(iter(list_ways(profile.divisions, degree)), None)
-        if way is not None and (refused := request.states_alone(way, offered_mib)) is not None:
-            yield refused
-    for row in _worth_a_trace([row for row in rows if row is not plain and row not in wide]):
-        if not any(layout in profile.refusals for layout in row.layouts):
-            yield row.best()
 
 
 def _too_large(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
@@ -307,8 +346,9 @@ class _Row:
             return None
         capacity_bytes = request.margin.largest_peak_bytes(offered_mib, way.world_size)
         capacity_bytes -= request.extra.bytes_for(_layouts(way)[0])
-        prices = {size: pricer.price(way, size, share // size) for size in sizes}
-        fitting = [size for size in sizes if prices[size].peak_bytes <= capacity_bytes] or sizes[-1:]
+        peaks = {size: pricer.peak_bytes(way, size, share // size) for size in sizes}
+        fitting = [size for size in sizes if round(peaks[size]) <= capacity_bytes] or sizes[-1:]
+        prices = {size: pricer.price(way, size, share // size, peaks[size]) for size in fitting}
         best = min(fitting, key=lambda size: prices[size].seconds)
         need = prices[best].peak_bytes / max(1, capacity_bytes)
         return cls(request, way, offered_mib, sizes[sizes.index(best) :][:MOST_SIZES], prices[best], need)

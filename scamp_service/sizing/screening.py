@@ -1,61 +1,68 @@
-"""Screens the candidates of a space: predicts the plans of each at every degree, most of them without their own trace.
+"""Screens the candidates of a space: chooses the plan of each, most of them without their own trace.
 
-The policy is the same as in a study. Peaks count tensors, exactly. On a GPU the margin covers what the allocator needs
-beyond them; ``estimate`` replays the allocator for one candidate.
+The choice is that of studies and of ``scamp estimate`` (``planner.choose``). It asks for the peaks of layouts, one
+after another. Formulas fitted to a few traces give them for all candidates of a group at once; where there are none,
+the candidate itself is traced under that layout. Peaks count tensors, exactly. On a GPU the margin covers what the
+allocator needs beyond them; ``estimate`` replays the allocator for one candidate.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 from threadpoolctl import threadpool_limits
 
 from estimators.devices.kind import DeviceKind
-from estimators.model import Layout, PeakCurve
-from estimators.scaling.blueprint import Blueprint, Costs
-from estimators.scaling.formula import RANKS, NotWhole
+from estimators.model import Candidate, Layout
+from estimators.profile import ModelProfile
+from estimators.scaling.blueprint import Blueprint
+from estimators.scaling.formula import SAMPLES
+from estimators.trace import Trace, profile_of
 from placement.model import Cluster
 from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced
-from placement.planning.planner import list_options, pick
+from placement.planning.planner import PlanChoice
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
-from scamp_service.sizing.blueprints import BlueprintFinder
-from scamp_service.sizing.estimate import Estimator, OneBlob
-from scamp_service.sizing.groups import Group, columns
+from scamp_service.sizing.blueprints import BlueprintFinder, Blueprints, depth_of, predicted_models
+from scamp_service.sizing.estimate import OneBlob
+from scamp_service.sizing.groups import Group, Task, columns, family_of, variables
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
-from scamp_service.sizing.traces import Tracer
+from scamp_service.sizing.traces import Tracer, source_hash, write_atomically
 from scamp_service.sizing.under_way import TRACE_SECONDS, UnderWay
 from scamp_service.study.user_code import check_code
 
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """A candidate, its best plan on one rank and under FSDP at each degree with and without recompute, and a choice.
+    """A candidate, and the plan that a study would choose for it.
 
-    The choice is that of a study if the candidate was traced alone, or if one rank fits without recompute. Otherwise it
-    is the option with the fewest ranks, and a study may find a cheaper plan. ``refused`` is the reason why the
-    workload refuses the parameters; then there are no ``options`` and no ``choice``.
+    ``refused`` is the reason why the workload refuses the parameters, or cannot be traced; then there is no ``choice``.
     """
 
     params: Json
     batch: int
-    options: Sequence[Option] = ()
     choice: ChosenPlan | NoPlan | None = None
+    assumed: str = ""
     refused: str = ""
-    by_formula: bool = False
 
     @property
-    def may_be_cheaper(self) -> bool:
-        """Whether a study may choose a plan with fewer device-seconds."""
-        plan = self.choice.plan if isinstance(self.choice, ChosenPlan) else None
-        return self.by_formula and plan is not None and (plan.world_size > 1 or plan.recompute)
+    def options(self) -> Sequence[Option]:
+        """The plans that were examined for the choice, the chosen one last."""
+        return self.choice.options if isinstance(self.choice, ChosenPlan) else ()
+
+    @property
+    def reason(self) -> str:
+        """Why this plan is chosen, and what is assumed, or why there is none."""
+        return self.choice.reason + self.assumed if self.choice else self.refused
 
     def to_json(self) -> dict[str, Any]:
         """One candidate of ``scamp screen --json``."""
@@ -67,8 +74,7 @@ class Screened:
             "plan": chosen.plan.to_json() if chosen else None,
             "peak_bytes": chosen.prediction.peak_bytes if chosen else None,
             "reserved_mib": chosen.prediction.reserved_mib if chosen else None,
-            "reason": self.choice.reason if self.choice else self.refused,
-            "may_be_cheaper": self.may_be_cheaper,
+            "reason": self.reason,
             "options": [
                 {
                     "plan": option.plan.to_json(),
@@ -86,7 +92,7 @@ class Screened:
 class Screening:
     """All candidates in their order, and how they were screened.
 
-    ``alone`` holds, by position, why a candidate was traced one by one.
+    ``alone`` holds, by position, why a candidate was traced itself, under some layouts or all.
     """
 
     candidates: Sequence[Screened]
@@ -95,8 +101,10 @@ class Screening:
     alone: Mapping[int, str]
 
 
+_SCREENING = TypeAdapter(Screening)
+
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
-OTHER_PLANS = "they fit neither on one rank nor under FSDP, and there are no formulas for other plans"
+NO_FAMILY = "there are no formulas for pipelines and for ZeRO-1"
 
 
 def screen(
@@ -118,42 +126,30 @@ def screen(
     """
     check_code(workload, code, functions=True)
     tracer = Tracer(OneBlob(code or b""), cache_dir, seconds, on_cuda=cluster.has_gpus, under_way=under_way)
-    with TracePool() as pool:
-        finder = BlueprintFinder(workload, hashlib.sha256(code).hexdigest() if code else None, tracer, pool)
+    sha256 = hashlib.sha256(code).hexdigest() if code else None
+    asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), source_hash("placement")]
+    file = tracer.cache.file_of("screening", workload, sha256, *asked)
+    with contextlib.suppress(OSError, ValueError):
+        return replace(_SCREENING.validate_json(file.read_bytes()), num_examples=0, num_checked=0)
+    with TracePool() as pool, threadpool_limits(1, "blas"):  # small products: threads would only wait for each other
+        finder = BlueprintFinder(workload, sha256, tracer, pool)
         batches = _batches(finder, candidates)
-        sound = {place: candidates[place] for place, batch in enumerate(batches) if isinstance(batch, int)}
+        search = _Search(workload, sha256, tracer, pool, finder, cluster, kind)
+        sound = {place: batch for place, batch in enumerate(batches) if isinstance(batch, int)}
         tell(f"looking for formulas for {len(sound)} candidates")
-        found, alone = _by_formulas(finder, sound, batches, cluster)
-        for why, num in Counter(alone.values()).items():
-            tell(f"no formulas for {num} candidates, so they are traced one by one: {why}")
-        if alone:
-            estimator = Estimator(workload, code, cache_dir, kind, pool=pool, seconds=seconds, under_way=under_way)
-            estimates = [(place, estimator.estimate(candidates[place], cluster)) for place in alone]
-            found |= {place: Screened(one.params, one.batch, one.options, one.choice) for place, one in estimates}
-    refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)}
+        search.begin({place: candidates[place] for place in sound}, sound)
+        while search.advance():
+            pass
+    for why, num in Counter(search.alone.values()).items():
+        tell(f"no formulas for {num} candidates, so they were traced one by one: {why}")
+    refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)} | search.refused
+    found = {one.place: Screened(one.params, one.batch, one.choice, one.profile.assumed) for one in search.decided}
     found |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
     in_order = [found[place] for place in range(len(candidates))]
-    return Screening(in_order, finder.num_examples, finder.num_checked, alone)
-
-
-def _by_formulas(
-    finder: BlueprintFinder, sound: Mapping[int, Json], batches: Sequence[int | str], cluster: Cluster
-) -> tuple[dict[int, Screened], dict[int, str]]:
-    """(candidates predicted by formulas, reasons why the others have none), both by position."""
-    degrees = [1 << power for power in range(len(cluster.devices).bit_length())]
-    found: dict[int, Screened] = {}
-    alone: dict[int, str] = {}
-    for group, blueprints in finder.blueprints(sound, degrees):
-        try:
-            peaks = _peaks(group, sound, blueprints, degrees) if not isinstance(blueprints, str) else {}
-        except NotWhole as reason:
-            peaks, blueprints = {}, str(reason)
-        decided = {place: _decided(sound[place], batches[place], one, cluster) for place, one in peaks.items()}
-        found |= {place: one for place, one in decided.items() if one is not None}
-        alone |= {place: OTHER_PLANS for place, one in decided.items() if one is None}
-        why = blueprints if isinstance(blueprints, str) else NO_FORMULA
-        alone |= dict.fromkeys(set(group.members) - set(peaks), why)
-    return found, alone
+    screening = Screening(in_order, finder.num_examples, finder.num_checked, search.alone)
+    if not search.has_failed:  # a trace that took too long may succeed another time
+        write_atomically(file, _SCREENING.dump_json(screening))
+    return screening
 
 
 def _batches(finder: BlueprintFinder, candidates: Sequence[Json]) -> list[int | str]:
@@ -163,58 +159,194 @@ def _batches(finder: BlueprintFinder, candidates: Sequence[Json]) -> list[int | 
         raise InvalidInput(failed.reason) from None
 
 
-def _decided(params: Json, batch: int | str, peaks: _Peaks, cluster: Cluster) -> Screened | None:
-    """The candidate's plan on one rank, or under FSDP; None if none fits, and other plans must be traced."""
-    assert isinstance(batch, int)
-    options = list_options(peaks, batch=batch, cluster=cluster)
-    known = [option for option in options if isinstance(option, Option)]
-    assert len(known) == len(options), "blueprints know all layouts"
-    choice = pick(known, batch=batch, cluster=cluster)
-    if isinstance(choice, NoPlan) and not all(option.states_alone for option in known):
-        return None
-    assert not isinstance(choice, Untraced)
-    return Screened(params, batch, known, choice, by_formula=True)
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A candidate whose plan is being chosen. Curves and refusals are added to its profile's mappings.
+
+    ``group`` is its group if its peaks may come from formulas.
+    """
+
+    place: int
+    params: Json
+    batch: int
+    profile: ModelProfile
+    search: PlanChoice
+    group: _Formulas | None = None
+    choice: ChosenPlan | NoPlan | None = None
 
 
-def _peaks(
-    group: Group, candidates: Mapping[int, Json], blueprints: Mapping[Layout, Blueprint], degrees: Sequence[int]
-) -> dict[int, _Peaks]:
-    """Peaks of the members that the blueprints can predict, under every layout that a planner may consider."""
-    points = columns([candidates[key] for key in group.members], group.sizes)
-    widest = {**points, RANKS: np.full(len(group.members), degrees[-1])}  # smaller degrees divide whatever it divides
-    predicted = np.logical_and.reduce([blueprint.predicts(widest) for blueprint in blueprints.values()])
-    points = {name: values[predicted] for name, values in points.items()}
-    members = [key for key, is_predicted in zip(group.members, predicted, strict=True) if is_predicted]
-    known: dict[Layout, tuple[Costs, int]] = {}
-    for kind, blueprint in blueprints.items():
-        counts = degrees[1:] if kind.dp_shard > 1 else degrees[:1]
-        repeated = {name: np.tile(values, len(counts)) for name, values in points.items()}
-        with threadpool_limits(1, "blas"):  # small products: on a busy CPU, threads only wait for each other
-            costs = blueprint.costs({**repeated, RANKS: np.repeat(counts, len(members))})
-        for number, degree in enumerate(counts):
-            known[replace(kind, dp_shard=degree)] = costs, number * len(members)
-    plain, _ = known[Layout()]
-    return {key: _Peaks(int(plain.states[place]), _Curves(known, place)) for place, key in enumerate(members)}
+@dataclass(slots=True, eq=False)
+class _Formulas:
+    """A group with the blueprints found so far by family of layouts, or the reason why there are none."""
+
+    group: Group
+    depth: str | None
+    members: list[Json] = field(default_factory=list)
+    profiles: list[ModelProfile] = field(default_factory=list)
+    found: dict[Layout, Blueprints | str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Peaks:
-    """Implements ``estimators.model.Peaks``."""
+class _Search:
+    """The choices of all candidates, which go on together: the formulas of one layout serve many of them."""
 
-    state_bytes: int
-    curves: Mapping[Layout, PeakCurve]
+    def __init__(
+        self,
+        workload: str,
+        code: str | None,
+        tracer: Tracer,
+        pool: TracePool,
+        finder: BlueprintFinder,
+        cluster: Cluster,
+        kind: DeviceKind | None,
+    ) -> None:
+        self._workload, self._code, self._tracer, self._pool, self._finder = workload, code, tracer, pool, finder
+        self._cluster, self._kind = cluster, kind
+        self._open: list[_Open] = []
+        self.decided: list[_Open] = []
+        self.alone: dict[int, str] = {}
+        self.refused: dict[int, str] = {}
+        self.has_failed = False
+
+    def begin(self, candidates: Mapping[int, Json], batches: Mapping[int, int]) -> None:
+        """Open all candidates with what formulas of the plain layout, or else their own traces, say of them."""
+        without: dict[int, str] = {}
+        for group, blueprint in self._finder.plain(candidates):
+            predicted = (
+                set(self._predict(group, candidates, batches, blueprint)) if not isinstance(blueprint, str) else set()
+            )
+            why = blueprint if isinstance(blueprint, str) else NO_FORMULA
+            without |= dict.fromkeys(set(group.members) - predicted, why)
+        self.alone |= without
+        traces = self._traces([(candidates[place], Layout()) for place in without])
+        for place, trace in zip(without, traces, strict=True):
+            if isinstance(trace, str):
+                self.refused[place] = trace
+            else:
+                self._add(place, candidates[place], trace.batch, self._profile(trace))
+
+    def advance(self) -> bool:
+        """Ask for the plan of every open candidate, and find the peaks that are missing. False once all are decided."""
+        asked: list[tuple[_Open, Layout]] = []
+        for one in self._open:
+            answer = one.search.ask()
+            if isinstance(answer, Untraced):
+                asked.append((one, answer.layout))
+            else:
+                one.choice = answer
+                self.decided.append(one)
+        self._open = [one for one, _ in asked]
+        self._find([(one.group, one.params, layout) for one, layout in asked if one.group is not None])
+        traced = [pair for pair in asked if not self._by_formula(*pair)]
+        answers = self._traces([(one.params, layout) for one, layout in traced])
+        for (one, layout), trace in zip(traced, answers, strict=True):
+            if isinstance(trace, str):
+                _put(one.profile.refusals, layout, trace)
+            else:
+                _put(one.profile.curves, layout, self._curve(trace))
+        return bool(self._open)
+
+    def _predict(
+        self, group: Group, candidates: Mapping[int, Json], batches: Mapping[int, int], blueprint: Blueprint
+    ) -> list[int]:
+        """Open the members that the blueprint can predict; returns their places."""
+        points = columns([{**candidates[key], SAMPLES: 1} for key in group.members], [*group.sizes, SAMPLES])
+        predicted = blueprint.predicts(points) & blueprint.covers(points)
+        members = [key for key, is_predicted in zip(group.members, predicted, strict=True) if is_predicted]
+        points = {name: values[predicted] for name, values in points.items()}
+        if not members:
+            return []
+        costs = blueprint.costs(points)
+        models = predicted_models(blueprint, points, np.array([batches[key] for key in members]))
+        formulas = _Formulas(group, depth_of(blueprint))
+        for number, (place, model) in enumerate(zip(members, models, strict=True)):
+            profile = ModelProfile(
+                "", model.num_params, int(costs.states[number]), {Layout(): costs.curve(number)},
+                {Layout(): model.work}, units=model.units, divisions=model.divisions, refusals={},
+            )  # fmt: skip
+            formulas.members.append(candidates[place])
+            formulas.profiles.append(profile)
+            self._add(place, candidates[place], batches[place], profile, formulas)
+        return members
+
+    def _add(
+        self, place: int, params: Json, batch: int, profile: ModelProfile, formulas: _Formulas | None = None
+    ) -> None:
+        search = PlanChoice(profile, batch, self._cluster, kind=self._kind)
+        self._open.append(_Open(place, params, batch, profile, search, formulas))
+
+    def _find(self, wanted: Iterable[tuple[_Formulas, Json, Layout]]) -> None:
+        """Find the blueprints that are missing for these layouts."""
+        points: dict[tuple[_Formulas, Layout], list[Json]] = {}
+        for formulas, params, layout in wanted:
+            family = family_of(layout)
+            if family is not None and family not in formulas.found:
+                points.setdefault((formulas, family), []).append(_point(params, layout, family))
+        tasks = {key: self._task(*key, asked) for key, asked in points.items()}
+        for (formulas, family), found in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
+            formulas.found[family] = found if isinstance(found, dict) else str(found)
+
+    def _task(self, formulas: _Formulas, family: Layout, asked: Sequence[Json]) -> Task:
+        usable = [
+            (params, profile.divisions)
+            for params, profile in zip(formulas.members, formulas.profiles, strict=True)
+            if profile.divisions.most_parts % (family.tp * family.co_shard) == 0
+            and profile.divisions.most_slabs % family.spatial == 0
+        ]
+        members, divisions = [one for one, _ in usable], [one for _, one in usable]
+        parts = [one.most_parts for one in divisions]
+        return Task(formulas.group, family, members, parts, formulas.depth, len(self._cluster.devices), asked)
+
+    def _by_formula(self, one: _Open, layout: Layout) -> bool:
+        """Whether a formula gives the candidate's peaks under this layout, which are then added to its profile."""
+        family = family_of(layout)
+        if one.group is None:
+            return False
+        found = one.group.found[family] if family is not None else NO_FAMILY
+        if isinstance(found, str):
+            self.alone.setdefault(one.place, found)
+            return False
+        assert family is not None
+        points = columns([_point(one.params, layout, family)], [*one.group.group.sizes, SAMPLES, *variables(family)])
+        blueprint = found[layout.accumulate]
+        if not (blueprint.predicts(points) & blueprint.covers(points)).all():
+            self.alone.setdefault(one.place, NO_FORMULA)
+            return False
+        _put(one.profile.curves, layout, blueprint.costs(points).curve(0))
+        return True
+
+    def _traces(self, wanted: Sequence[tuple[Json, Layout]]) -> list[Trace | str]:
+        """The trace of each candidate under each layout, or the reason why there is none; equal ones are made once."""
+        asked = [(Candidate(self._workload, self._code, dict(params)), layout) for params, layout in wanted]
+        keys = [self._tracer.cache.key(candidate, layout) for candidate, layout in asked]
+        first = dict(zip(reversed(keys), reversed(asked), strict=True))
+        known = {key: self._tracer.known(*pair) for key, pair in first.items()}
+        made = {
+            key: self._pool.submit(lambda process, pair=pair: self._tracer.trace(process, *pair))  # type: ignore[misc]
+            for key, pair in first.items()
+            if known[key] is None
+        }
+        answers: dict[str, Trace | str] = {key: trace for key, trace in known.items() if trace is not None}
+        for key, future in made.items():
+            try:
+                answers[key] = future.result()
+            except TraceFailed as failed:
+                answers[key], self.has_failed = failed.reason, True
+        return [answers[key] for key in keys]
+
+    def _profile(self, trace: Trace) -> ModelProfile:
+        profile = profile_of({Layout(): trace}, on_gpu=self._cluster.has_gpus)
+        return replace(profile, curves=dict(profile.curves), refusals={})
+
+    def _curve(self, trace: Trace) -> Any:
+        return trace.gpu_curve() if self._cluster.has_gpus else trace.curve
 
 
-class _Curves(dict[Layout, PeakCurve]):
-    """Peak curves of one candidate, each made on first use. ``known`` has costs and the first position."""
+def _point(params: Json, layout: Layout, family: Layout) -> Json:
+    """A candidate with its degrees under a layout of this family."""
+    return {**params, SAMPLES: 1, **{name: getattr(layout, name) for name in variables(family)}}
 
-    def __init__(self, known: Mapping[Layout, tuple[Costs, int]], place: int) -> None:
-        self._known, self._place = known, place
 
-    def __missing__(self, layout: Layout) -> PeakCurve:
-        costs, first = self._known[layout]
-        curve = self[layout] = costs.curve(first + self._place)
-        return curve
-
-    def __contains__(self, layout: object) -> bool:
-        return layout in self._known
+def _put(mapping: Mapping[Layout, Any], layout: Layout, value: Any) -> None:
+    """Add to one of the mappings of a profile that this module has made."""
+    assert isinstance(mapping, dict)
+    mapping[layout] = value

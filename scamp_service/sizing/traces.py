@@ -41,7 +41,7 @@ class TraceCache:
     def __init__(self, folder: Path, on_cuda: bool = False) -> None:
         self._folder, self._on_cuda = folder, on_cuda
         self._known: dict[str, Trace] = {}
-        self._sources = _source_hash()
+        self._sources = source_hash("estimators", "workloads")
 
     def key(self, candidate: Candidate, layout: Layout) -> str:
         """Hash of everything that determines the trace of a candidate under a layout."""
@@ -155,10 +155,11 @@ def write_atomically(file: Path, data: bytes) -> None:
     os.replace(temporary.name, file)
 
 
-def _source_hash() -> str:
-    """Hash of everything that a trace depends on except the user's files: built-in workloads, tracer, torch, Python."""
+def source_hash(*packages: str) -> str:
+    """Hash of torch, Python and the sources of these packages: for traces, whatever they depend on except the user's
+    files."""
     digest = hashlib.sha256(f"{version('torch')} {sys.version}".encode())
-    for package in ("estimators", "workloads"):
+    for package in packages:
         for file in sorted((ROOT / package).rglob("*.py")):
             digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
