@@ -35,6 +35,10 @@ from estimators.work import Work
 _Class = tuple[str, tuple[int, ...]]
 """Buffers of one category whose sizes agree in every example."""
 
+_STATES = ("parameters", "buffers", "gradients", "optimizer")
+"""Categories of the buffers that examples of updates begin with. What else passes leave behind, such as their loss, is
+alive during an update too, but those examples follow no passes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -160,13 +164,14 @@ class Blueprint:
         depth = self.depth.at(points)
         updates = self.updates.bytes(fixed, depth)
         lines = np.concatenate([self.passes.bytes(fixed, depth), updates])
-        slope = np.concatenate([self.passes.bytes(slopes, depth), np.zeros_like(updates)])
+        slope = np.concatenate([self.passes.bytes(slopes, depth), self.updates.bytes(slopes, depth)])
         after, after_single = (end.bytes(one, depth)[0] for end in self.ends)
         if self.single is None:
             single = (lines + 2 * slope).max(axis=0)  # counts as two, so that it fits whenever two do
         else:
             kept = np.maximum(0, after_single - after)
-            single = np.maximum(self.single.bytes(one, depth).max(axis=0), updates.max(axis=0) + kept)
+            updated = self.updates.bytes(one, depth).max(axis=0) + kept
+            single = np.maximum(self.single.bytes(one, depth).max(axis=0), updated)
 
         def breakdown(place: int, micro_batch: int) -> dict[str, int]:
             sizes = fixed[:, place] + micro_batch * slopes[:, place]
@@ -233,12 +238,13 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
     single, after_single = moments_in(others[-1], num) if has_single == {True} else (None, after)
     facts = [example.facts for example in examples if example.facts is not None]
     pairs = [of_update(few, more, num) for few, more in zip(updates, updates_of_more, strict=True)]
+    left = after.only([category not in _STATES for category, _ in classes])
     return Blueprint(
         sizes,
         depth,
         highest(during.plus(states)),
         highest(single.plus(states)) if single is not None else None,
-        highest(joined(pairs)),
+        highest(joined(pairs).plus(left)),
         (after.plus(states), after_single.plus(states)),
         {name: int(points[name].min()) for name in bounded},
         {name: int(points[name].max()) for name in bounded},

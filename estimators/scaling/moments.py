@@ -75,6 +75,10 @@ class Moments:
         """The same moments, with the buffers of the only moment of ``other`` alive as well."""
         return Moments.of(np.add(self.base, other.base), np.add(self.per_block, other.per_block), self.inner)
 
+    def only(self, classes: npt.ArrayLike) -> Moments:
+        """The same moments with the buffers of these size classes alone."""
+        return Moments.of(np.multiply(self.base, classes), np.multiply(self.per_block, classes), self.inner)
+
 
 def moments_of(passes: Passes, num: int) -> tuple[Moments, Moments]:
     """All moments of the passes that may be the peak, and the last moment; ``num`` is the number of size classes.

@@ -170,10 +170,14 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
     # The gradients differ if they do not have the sizes of their parameters.
     if any(getattr(passes[2], name) != getattr(second.passes, name) for name in ("held_before", "gradient_bytes")):
         return None
-    update_peak = max(first.update.peak, second.update.peak)
+    # These updates followed no passes, which leave their loss behind.
+    left = max(0, passes[2].held_after - passes[2].held_before - passes[2].gradient_bytes)
+    peaks = (step.update.peak for step in (first, second))
+    first_peak, second_peak = (peak.plus("activations", left) if left else peak for peak in peaks)
+    update_peak = max(first_peak, second_peak)
     units = _units(session.outlines, passes, outputs, equal_blocks=True) if layout == Layout() else ()
     return _Steps(
-        passes, single, first.update.peak, update_peak, second.update.work, second.made, num_params, units,
+        passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
         session.divisions, assumptions, has_drawn,
     )  # fmt: skip
 
