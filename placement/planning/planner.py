@@ -24,10 +24,10 @@ All this holds among the plans that the model's hints allow (``Divisions.constra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
-from itertools import chain
+from itertools import chain, takewhile
 from types import MappingProxyType
 
 from estimators.axes import Spread
@@ -43,7 +43,7 @@ from estimators.memory import (
     predict,
     predict_states,
 )
-from estimators.model import Layout, Peaks, Plan, Prediction
+from estimators.model import Divisions, Layout, Peaks, Plan, Prediction
 from estimators.profile import ModelProfile
 from placement.model import Cluster
 from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees, divisors, margin_for
@@ -106,11 +106,14 @@ class PlanChoice:
         self._profile, self._batch, self._cluster = profile, batch, cluster
         self._kind, self._share, self._slow_downs = kind, share, slow_downs
 
-    def ask(self) -> ChosenPlan | Untraced | NoPlan:
-        """The answer by the curves that are known, with only those options that were examined for it."""
+    def ask(self, left_out: Container[Layout] = ()) -> ChosenPlan | Untraced | NoPlan:
+        """The answer by the curves that are known, with only those options that were examined for it.
+
+        Ways with a layout in ``left_out`` are not examined; see ``passed_over``.
+        """
         if Layout() not in self._profile.curves:
             return Untraced(Layout())
-        examined = self._examined()
+        examined = self._examined(left_out)
         if (first := next(examined, None)) is None:
             return NoPlan(_nothing_allowed(self._request, self._rows, self._profile))
         answer = pick(chain([first], examined), batch=self._batch, cluster=self._cluster)
@@ -127,19 +130,42 @@ class PlanChoice:
         """The options of ``ChosenPlan.options``."""
         return (*_too_large(self._rows, chosen), *chosen.options, *_faster(self._rows, chosen))
 
-    def _examined(self) -> Iterator[Option | Untraced]:
+    def passed_over(self, answer: ChosenPlan | NoPlan, left_out: Container[Layout]) -> tuple[Option, ...]:
+        """The ways with a layout in ``left_out`` that may fit and that come before the answer's plan, by their units.
+
+        Had they been examined, one of them might be the answer.
+        """
+        chosen = Spread(**answer.plan.values) if isinstance(answer, ChosenPlan) else None
+        before = takewhile(lambda row: row.way != chosen, self._preferred)
+        return tuple(row.by_units() for row in before if row.need <= TOLERANCE and row.is_among(left_out))
+
+    def _examined(self, left_out: Container[Layout]) -> Iterator[Option | Untraced]:
         """The options in the order of preference: wide ones, one rank, then those that may fit, by device-seconds."""
-        wide, plain = self._wide, self._plain
-        for row in [*wide, plain] if plain is not None and plain not in wide else wide:
-            if not any(layout in self._profile.refusals for layout in row.layouts):
-                yield row.best()
+
+        def options(rows: Iterable[_Row]) -> Iterator[Option | Untraced]:
+            return (row.best() for row in rows if not row.is_among(self._profile.refusals, left_out))
+
+        yield from options(self._first)
         for degree, offered_mib in degrees(self._cluster):
-            way = next(iter(list_ways(self._profile.divisions, degree)), None)
+            way = next(iter(self._ways(degree)), None)
             if way is not None and (refused := self._request.states_alone(way, offered_mib)) is not None:
                 yield refused
-        for row in _worth_a_trace([row for row in self._rows if row.way != Spread() and row not in wide]):
-            if not any(layout in self._profile.refusals for layout in row.layouts):
-                yield row.best()
+        yield from options(self._others)
+
+    @property
+    def _preferred(self) -> Iterator[_Row]:
+        """The rows that are worth a trace, in the order of preference; those on several ranks are priced last."""
+        yield from self._first
+        yield from self._others
+
+    @property
+    def _first(self) -> list[_Row]:
+        wide, plain = self._wide, self._plain
+        return [*wide, plain] if plain is not None and plain not in wide else wide
+
+    @cached_property
+    def _others(self) -> list[_Row]:
+        return _worth_a_trace([row for row in self._rows if row.way != Spread() and row not in self._wide])
 
     @cached_property
     def _wide(self) -> list[_Row]:
@@ -159,9 +185,11 @@ class PlanChoice:
     @cached_property
     def _rows(self) -> list[_Row]:
         """Every way that the batch and the model states allow, with its price."""
-        divisions = self._profile.divisions
-        ways = [(way, mib) for degree, mib in degrees(self._cluster) for way in list_ways(divisions, degree)]
+        ways = [(way, mib) for degree, mib in degrees(self._cluster) for way in self._ways(degree)]
         return [row for way, mib in ways if (row := self._row(way, mib)) is not None]
+
+    def _ways(self, degree: int) -> Sequence[Spread]:
+        return _ways(self._profile.divisions, degree)
 
     def _row(self, way: Spread, offered_mib: int) -> _Row | None:
         row = _Row.of(self._request, self._pricer, way, offered_mib)
@@ -367,6 +395,10 @@ class _Row:
         share = self.request.batch // _num_shares(self.way)
         return _plan(self.sizes[0], share // self.sizes[0], self.way).layouts
 
+    def is_among(self, *layouts: Container[Layout]) -> bool:
+        """Whether one of the containers has one of its layouts."""
+        return any(layout in some for some in layouts for layout in self.layouts)
+
     @property
     def order(self) -> tuple[float, int]:
         """The better, the smaller: predicted device-seconds, then ranks."""
@@ -411,6 +443,12 @@ def _num_shards(way: Spread) -> int:
 def _plan(micro_batch: int, num_micro_batches: int, way: Spread) -> Plan:
     """A cached plan: a screening builds the same few hundred tens of thousands of times."""
     return Plan(micro_batch, num_micro_batches, **way.values)
+
+
+@lru_cache(maxsize=1024)
+def _ways(divisions: Divisions, degree: int) -> tuple[Spread, ...]:
+    """All ways, cached: the candidates of a screening have few different divisions."""
+    return tuple(list_ways(divisions, degree))
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -39,13 +40,18 @@ def _cells(choices: Sequence[ChosenPlan]) -> list[str]:
 
 def footnotes(screening: Screening, kind: DeviceKind | None) -> Iterator[str]:
     """One line each on how peaks were predicted, which candidates were refused, and what is unverified."""
-    by_formula = sum(not one.refused for one in screening.candidates) - len(screening.alone)
+    by_formula = sum(one.known_by == "formulas" for one in screening.candidates)
     if by_formula:
         examples = f"{screening.num_examples} traced examples" if screening.num_examples else "examples traced earlier"
         checked = f"; {screening.num_checked} full traces agree to the byte" if screening.num_checked else ""
         yield f"{by_formula} candidates predicted by formulas fitted to {examples}{checked}"
-    for why in sorted(set(screening.alone.values())):
-        yield f"{sum(one == why for one in screening.alone.values())} traced one by one: {why}"
+    for why, num in sorted(Counter(one.traced for one in screening.candidates if one.traced).items()):
+        yield f"{num} traced one by one: {why}"
+    if num_dearer := sum(one.may_be_cheaper for one in screening.candidates):
+        yield (
+            f"{num_dearer} may have a cheaper plan, with a pipeline, ZeRO-1 or what few others ask for: their memory "
+            "was not predicted (`scamp estimate` traces them)"
+        )
     refused = [one for one in screening.candidates if one.refused]
     if refused:
         yield f"{len(refused)} refused by the workload, the first with: {_first_line(refused[0])}"

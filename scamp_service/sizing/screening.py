@@ -1,9 +1,13 @@
 """Screens the candidates of a space: chooses the plan of each, most of them without their own trace.
 
-The choice is that of studies and of ``scamp estimate`` (``planner.choose``). It asks for the peaks of layouts, one
-after another. Formulas fitted to a few traces give them for all candidates of a group at once; where there are none,
-the candidate itself is traced under that layout. Peaks count tensors, exactly. On a GPU the margin covers what the
-allocator needs beyond them; ``estimate`` replays the allocator for one candidate.
+The choice is that of studies and of ``scamp estimate`` (``planner.PlanChoice``). It asks for the peaks of layouts, one
+after another. Formulas fitted to a few traces give them for all candidates of a group at once; where no formula fits,
+the candidate itself is traced under that layout. Some layouts are left out, because formulas for them would take longer
+than they are worth: pipelines and ZeRO-1, which treat blocks unequally, and families that few candidates ask for. If
+one of them might have been chosen, the candidate says so (``Screened.untried``). If nothing else fits, it is traced.
+
+Peaks count tensors, exactly. On a GPU the margin covers what the allocator needs beyond them; ``estimate`` replays the
+allocator for one candidate.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,9 +47,11 @@ from scamp_service.study.user_code import check_code
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """A candidate, and the plan that a study would choose for it.
+    """A candidate, and the plan that a study would choose for it unless one of the ``untried`` is better.
 
     ``refused`` is the reason why the workload refuses the parameters, or cannot be traced; then there is no ``choice``.
+    ``traced`` is the reason why its peaks come from its own traces, at least in part; empty if formulas give them all.
+    ``untried`` are plans that by their units may fit and take fewer device-seconds, but whose peaks are not known.
     """
 
     params: Json
@@ -53,6 +59,8 @@ class Screened:
     choice: ChosenPlan | NoPlan | None = None
     assumed: str = ""
     refused: str = ""
+    traced: str = ""
+    untried: tuple[Option, ...] = ()
 
     @property
     def options(self) -> Sequence[Option]:
@@ -63,6 +71,16 @@ class Screened:
     def reason(self) -> str:
         """Why this plan is chosen, and what is assumed, or why there is none."""
         return self.choice.reason + self.assumed if self.choice else self.refused
+
+    @property
+    def known_by(self) -> str:
+        """How the peaks are known, in one word: ``formulas`` or ``traces``; empty if the workload refuses it."""
+        return "" if self.choice is None else "traces" if self.traced else "formulas"
+
+    @property
+    def may_be_cheaper(self) -> bool:
+        """Whether a study may choose a plan with fewer device-seconds."""
+        return bool(self.untried)
 
     def to_json(self) -> dict[str, Any]:
         """One candidate of ``scamp screen --json``."""
@@ -75,6 +93,9 @@ class Screened:
             "peak_bytes": chosen.prediction.peak_bytes if chosen else None,
             "reserved_mib": chosen.prediction.reserved_mib if chosen else None,
             "reason": self.reason,
+            "known_by": self.known_by,
+            "may_be_cheaper": self.may_be_cheaper,
+            "untried": [option.plan.to_json() for option in self.untried],
             "options": [
                 {
                     "plan": option.plan.to_json(),
@@ -90,21 +111,17 @@ class Screened:
 
 @dataclass(frozen=True, slots=True)
 class Screening:
-    """All candidates in their order, and how they were screened.
-
-    ``alone`` holds, by position, why a candidate was traced itself, under some layouts or all.
-    """
+    """All candidates in their order, and the numbers of traces that were made for formulas and to check them."""
 
     candidates: Sequence[Screened]
     num_examples: int
     num_checked: int
-    alone: Mapping[int, str]
 
 
 _SCREENING = TypeAdapter(Screening)
 
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
-NO_FAMILY = "there are no formulas for pipelines and for ZeRO-1"
+NOTHING_ELSE = "nothing fits for which there are formulas"
 
 
 def screen(
@@ -127,7 +144,8 @@ def screen(
     check_code(workload, code, functions=True)
     tracer = Tracer(OneBlob(code or b""), cache_dir, seconds, on_cuda=cluster.has_gpus, under_way=under_way)
     sha256 = hashlib.sha256(code).hexdigest() if code else None
-    asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), source_hash("placement")]
+    sources = source_hash("placement", "scamp_service/sizing")
+    asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), sources]
     file = tracer.cache.file_of("screening", workload, sha256, *asked)
     with contextlib.suppress(OSError, ValueError):
         return replace(_SCREENING.validate_json(file.read_bytes()), num_examples=0, num_checked=0)
@@ -140,13 +158,13 @@ def screen(
         search.begin({place: candidates[place] for place in sound}, sound)
         while search.advance():
             pass
-    for why, num in Counter(search.alone.values()).items():
+    for why, num in Counter(one.alone for one in search.decided if one.alone).items():
         tell(f"no formulas for {num} candidates, so they were traced one by one: {why}")
     refused = {place: batch for place, batch in enumerate(batches) if isinstance(batch, str)} | search.refused
-    found = {one.place: Screened(one.params, one.batch, one.choice, one.profile.assumed) for one in search.decided}
+    found = {one.place: one.screened for one in search.decided}
     found |= {place: Screened(candidates[place], 0, refused=why) for place, why in refused.items()}
     in_order = [found[place] for place in range(len(candidates))]
-    screening = Screening(in_order, finder.num_examples, finder.num_checked, search.alone)
+    screening = Screening(in_order, finder.num_examples, finder.num_checked)
     if not search.has_failed:  # a trace that took too long may succeed another time
         write_atomically(file, _SCREENING.dump_json(screening))
     return screening
@@ -163,7 +181,7 @@ def _batches(finder: BlueprintFinder, candidates: Sequence[Json]) -> list[int | 
 class _Open:
     """A candidate whose plan is being chosen. Curves and refusals are added to its profile's mappings.
 
-    ``group`` is its group if its peaks may come from formulas.
+    ``group`` is its group if its peaks may come from formulas; ``alone`` is the reason why it is traced itself.
     """
 
     place: int
@@ -172,7 +190,26 @@ class _Open:
     profile: ModelProfile
     search: PlanChoice
     group: _Formulas | None = None
+    alone: str = ""
     choice: ChosenPlan | NoPlan | None = None
+    untried: tuple[Option, ...] = ()
+
+    def ask(self) -> ChosenPlan | NoPlan | Untraced:
+        """The plan, or the layout whose peaks are needed next."""
+        left_out: Container[Layout] = self.group.left_out if self.group is not None else ()
+        answer = self.search.ask(left_out)
+        if isinstance(answer, ChosenPlan):
+            self.untried = self.search.passed_over(answer, left_out)
+        elif isinstance(answer, NoPlan) and self.group is not None:
+            self.group, self.alone = None, NOTHING_ELSE
+            return self.ask()
+        return answer
+
+    @property
+    def screened(self) -> Screened:
+        return Screened(
+            self.params, self.batch, self.choice, self.profile.assumed, traced=self.alone, untried=self.untried
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -184,6 +221,19 @@ class _Formulas:
     members: list[Json] = field(default_factory=list)
     profiles: list[ModelProfile] = field(default_factory=list)
     found: dict[Layout, Blueprints | str] = field(default_factory=dict)
+    left_out: _LeftOut = field(default_factory=lambda: _LeftOut(set()))
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOut:
+    """The layouts that are left out: those without formulas by nature, and these ``families``."""
+
+    families: set[Layout]
+
+    def __contains__(self, layout: object) -> bool:
+        assert isinstance(layout, Layout)
+        family = family_of(layout)
+        return family is None or family in self.families
 
 
 class _Search:
@@ -203,7 +253,6 @@ class _Search:
         self._cluster, self._kind = cluster, kind
         self._open: list[_Open] = []
         self.decided: list[_Open] = []
-        self.alone: dict[int, str] = {}
         self.refused: dict[int, str] = {}
         self.has_failed = False
 
@@ -216,19 +265,18 @@ class _Search:
             )
             why = blueprint if isinstance(blueprint, str) else NO_FORMULA
             without |= dict.fromkeys(set(group.members) - predicted, why)
-        self.alone |= without
         traces = self._traces([(candidates[place], Layout()) for place in without])
         for place, trace in zip(without, traces, strict=True):
             if isinstance(trace, str):
                 self.refused[place] = trace
             else:
-                self._add(place, candidates[place], trace.batch, self._profile(trace))
+                self._add(place, candidates[place], trace.batch, self._profile(trace), alone=without[place])
 
     def advance(self) -> bool:
         """Ask for the plan of every open candidate, and find the peaks that are missing. False once all are decided."""
         asked: list[tuple[_Open, Layout]] = []
         for one in self._open:
-            answer = one.search.ask()
+            answer = one.ask()
             if isinstance(answer, Untraced):
                 asked.append((one, answer.layout))
             else:
@@ -269,10 +317,16 @@ class _Search:
         return members
 
     def _add(
-        self, place: int, params: Json, batch: int, profile: ModelProfile, formulas: _Formulas | None = None
+        self,
+        place: int,
+        params: Json,
+        batch: int,
+        profile: ModelProfile,
+        formulas: _Formulas | None = None,
+        alone: str = "",
     ) -> None:
         search = PlanChoice(profile, batch, self._cluster, kind=self._kind)
-        self._open.append(_Open(place, params, batch, profile, search, formulas))
+        self._open.append(_Open(place, params, batch, profile, search, formulas, alone))
 
     def _find(self, wanted: Iterable[tuple[_Formulas, Json, Layout]]) -> None:
         """Find the blueprints that are missing for these layouts."""
@@ -301,15 +355,14 @@ class _Search:
         family = family_of(layout)
         if one.group is None:
             return False
-        found = one.group.found[family] if family is not None else NO_FAMILY
-        if isinstance(found, str):
-            self.alone.setdefault(one.place, found)
+        assert family is not None, "layouts without formulas are left out"
+        if isinstance(found := one.group.found[family], str):
+            one.alone = one.alone or found
             return False
-        assert family is not None
         points = columns([_point(one.params, layout, family)], [*one.group.group.sizes, SAMPLES, *variables(family)])
         blueprint = found[layout.accumulate]
         if not (blueprint.predicts(points) & blueprint.covers(points)).all():
-            self.alone.setdefault(one.place, NO_FORMULA)
+            one.alone = one.alone or NO_FORMULA
             return False
         _put(one.profile.curves, layout, blueprint.costs(points).curve(0))
         return True

@@ -57,7 +57,7 @@ def screening(folder: Path, told: list[str]) -> Screening:
 
 
 def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) -> None:
-    by_formula = [number for number in range(40) if number not in screening.alone]
+    by_formula = [number for number in range(40) if screening.candidates[number].known_by == "formulas"]
     assert len(by_formula) > 30
     plans = {one.choice.plan: one for one in screening.candidates if isinstance(one.choice, ChosenPlan)}
     again = [one for plan, one in plans.items() if plan.num_micro_batches > 1]
@@ -74,10 +74,10 @@ def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) 
 def test_candidates_of_one_block_are_traced_and_what_the_workload_refuses_is_told(
     screening: Screening, told: list[str]
 ) -> None:
-    single = [number for number, why in screening.alone.items() if why == NO_FORMULA]
-    assert {screening.candidates[number].params["depth"] for number in single} == {1}
+    single = [one for one in screening.candidates if one.traced == NO_FORMULA]
+    assert {one.params["depth"] for one in single} == {1} and {one.known_by for one in single} == {"traces"}
     assert any(f"no formulas for {len(single)} candidates" in line for line in told)
-    assert all(isinstance(screening.candidates[number].choice, ChosenPlan | NoPlan) for number in screening.alone)
+    assert all(isinstance(one.choice, ChosenPlan | NoPlan) for one in single)
     assert "multiple of heads" in screening.candidates[40].refused and screening.candidates[40].choice is None
 
 
@@ -93,10 +93,10 @@ def test_the_table_counts_every_candidate(screening: Screening) -> None:
 
 
 def test_a_second_screening_traces_nothing(screening: Screening, folder: Path) -> None:
-    candidates = [one.params for number, one in enumerate(screening.candidates) if number not in screening.alone]
-    candidates = [params for params in candidates if params["width"] != 30]
+    candidates = [one.params for one in screening.candidates if one.known_by == "formulas"]
     again = screen("stdlib_gpt", None, candidates, CLUSTER, folder / "profiles")
-    assert (again.num_examples, again.num_checked, len(again.alone)) == (0, 0, 0)
+    assert (again.num_examples, again.num_checked) == (0, 0)
+    assert not any(one.traced for one in again.candidates)
     known = {json.dumps(dict(one.params)): one.to_json() for one in screening.candidates}
     assert all(one.to_json() == known[json.dumps(dict(one.params))] for one in again.candidates)
 
