@@ -121,6 +121,8 @@ class Screening:
 _SCREENING = TypeAdapter(Screening)
 
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
+LEAST_SHARE = 0.02
+"""Formulas for a family of layouts take a dozen traces, so they are found if this share of a group's members ask."""
 NOTHING_ELSE = "nothing fits for which there are formulas"
 
 
@@ -135,11 +137,13 @@ def screen(
     *,
     seconds: int = TRACE_SECONDS,
     under_way: UnderWay | None = None,
+    pool: TracePool | None = None,
 ) -> Screening:
     """Screen candidates on ``cluster``, whose devices are of ``kind``. Raises ``InvalidInput``.
 
     ``code`` is the zip of the user's files. ``tell`` gets messages on the progress. A trace has ``seconds`` of
-    processor time; ``under_way`` is told what is traced.
+    processor time; ``under_way`` is told what is traced. The traces are made in ``pool``, which the caller closes; None
+    for a pool of its own.
     """
     check_code(workload, code, functions=True)
     tracer = Tracer(OneBlob(code or b""), cache_dir, seconds, on_cuda=cluster.has_gpus, under_way=under_way)
@@ -149,7 +153,8 @@ def screen(
     file = tracer.cache.file_of("screening", workload, sha256, *asked)
     with contextlib.suppress(OSError, ValueError):
         return replace(_SCREENING.validate_json(file.read_bytes()), num_examples=0, num_checked=0)
-    with TracePool() as pool, threadpool_limits(1, "blas"):  # small products: threads would only wait for each other
+    own_pool = TracePool() if pool is None else contextlib.nullcontext(pool)
+    with own_pool as pool, threadpool_limits(1, "blas"):  # small products: threads would only wait for each other
         finder = BlueprintFinder(workload, sha256, tracer, pool)
         batches = _batches(finder, candidates)
         search = _Search(workload, sha256, tracer, pool, finder, cluster, kind)
@@ -284,6 +289,7 @@ class _Search:
                 self.decided.append(one)
         self._open = [one for one, _ in asked]
         self._find([(one.group, one.params, layout) for one, layout in asked if one.group is not None])
+        asked = [(one, layout) for one, layout in asked if one.group is None or layout not in one.group.left_out]
         traced = [pair for pair in asked if not self._by_formula(*pair)]
         answers = self._traces([(one.params, layout) for one, layout in traced])
         for (one, layout), trace in zip(traced, answers, strict=True):
@@ -333,9 +339,15 @@ class _Search:
         points: dict[tuple[_Formulas, Layout], list[Json]] = {}
         for formulas, params, layout in wanted:
             family = family_of(layout)
-            if family is not None and family not in formulas.found:
+            assert family is not None, "layouts without formulas are left out"
+            if family not in formulas.found:
                 points.setdefault((formulas, family), []).append(_point(params, layout, family))
-        tasks = {key: self._task(*key, asked) for key, asked in points.items()}
+        for (formulas, family), asked in points.items():
+            if len(asked) < LEAST_SHARE * len(formulas.members):
+                formulas.left_out.families.add(family)
+        tasks = {
+            key: self._task(*key, asked) for key, asked in points.items() if key[1] not in key[0].left_out.families
+        }
         for (formulas, family), found in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
             formulas.found[family] = found if isinstance(found, dict) else str(found)
 
