@@ -7,7 +7,7 @@ not have, a rank's peak is the memory that PyTorch's allocator reserves, by repl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from scamp_service.model import Json
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
 from scamp_service.sizing.candidates import candidates_of, is_study
-from scamp_service.sizing.plan_search import Answer, Missing, run_search, search_plan
+from scamp_service.sizing.plan_search import Answer, Missing, PlanSearch, run_search, search_plan
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import Tracer
@@ -285,7 +285,7 @@ class Estimator:
             refused = next((profile.refusals[layout] for layout in wanted), "")
             return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind, refused)
 
-        return self._searched(candidate, ask)
+        return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
 
     def plan(self, params: Mapping[str, Any], cluster: Cluster) -> ChosenPlan | NoPlan:
         """The plan of ``estimate``, without traces of the options that it lists beside the plan. Raises the same."""
@@ -294,7 +294,8 @@ class Estimator:
             choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind)
             return Missing([choice.layout]) if isinstance(choice, Untraced) else choice
 
-        return self._searched(self._candidate(params), ask)
+        search: PlanSearch[ChosenPlan | NoPlan] = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
+        return self._searched(self._candidate(params), search)
 
     def predict(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
         """Prediction for one rank of each pipeline stage under ``plan``, even if a study would not choose such a plan.
@@ -311,8 +312,7 @@ class Estimator:
     def _candidate(self, params: Mapping[str, Any]) -> Candidate:
         return Candidate(self._workload, self._code, dict(params))
 
-    def _searched(self, candidate: Candidate, ask: Callable[[ModelProfile, int], Answer | Missing]) -> Answer:
-        search = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
+    def _searched(self, candidate: Candidate, search: PlanSearch[Answer]) -> Answer:
         return run_search(search, lambda layouts: self._traces(candidate, layouts))
 
     def _traces(self, candidate: Candidate, layouts: Sequence[Layout]) -> dict[Layout, Trace | str]:
