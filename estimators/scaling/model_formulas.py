@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from estimators.work import AMOUNTS, MAPPED_BYTES, OP_KINDS, Operation, StepWork
 
 _Floats = npt.NDArray[np.float64]
 _LOW = 2  # samples of the smaller of the two micro-batches that give the lines of units
+_NUMBERS = ("most_parts", "most_stages", "most_slabs")
 _NUM_AMOUNTS = len(Work().amounts)
 
 
@@ -82,7 +84,7 @@ class ModelFormulas:
     blocks run ``in_order``, ``rows`` are the part before them, each block, and the part after them, else the model.
     ``update`` is the work of an optimizer's update, ``update_of_block`` that of each block beyond those of the
     examples. If ``is_whole``, the examples have all blocks. ``divisions`` are the formulas of the numbers in
-    ``Divisions``.
+    ``Divisions`` that are named in ``_NUMBERS``; ``template`` has whatever else is in it.
     """
 
     formulas: tuple[Formula, ...]
@@ -90,8 +92,8 @@ class ModelFormulas:
     rows: tuple[Row, ...]
     update: Tally
     update_of_block: Tally
-    divisions: tuple[int, int, int]
-    in_parts: bool
+    divisions: tuple[int, ...]
+    template: Divisions
     in_order: bool
     equal_blocks: bool
     is_whole: bool
@@ -126,8 +128,8 @@ class ModelFormulas:
         passes = [_work(one.passes[place]) for one in (low, high)]
         per_sample = (passes[1] - passes[0]) * (1 / (int(largest) - _LOW))
         step = StepWork(passes[0] - per_sample * _LOW, per_sample, _work(low.update[place]))
-        most_parts, most_stages, most_slabs = (values[formula] for formula in self.divisions)
-        divisions = Divisions(most_parts, self.in_parts, most_stages, most_slabs)
+        numbers: dict[str, Any] = dict(zip(_NUMBERS, (values[formula] for formula in self.divisions), strict=True))
+        divisions = replace(self.template, **numbers)
         return PredictedModel(units, divisions, step, sum(unit.num_params * unit.count for unit in units))
 
     def _outlines(self, values: Sequence[int], depth: int) -> list[Outline]:
@@ -191,7 +193,9 @@ def fit_model(
     known, num_blocks = _Formulas(solver, factors), _num_blocks(first)
     parts = list(segments_of(first.passes))
     in_order = num_blocks > 0 and run_in_order(parts, num_blocks) and len(facts[0].outputs) == num_blocks + 1
-    if len({one.equal_blocks for one in facts}) > 1 or len({one.divisions.in_parts for one in facts}) > 1:
+    ones: dict[str, Any] = dict.fromkeys(_NUMBERS, 1)
+    templates = {replace(one.divisions, **ones) for one in facts}
+    if len({one.equal_blocks for one in facts}) > 1 or len(templates) > 1:
         raise NoBlueprint("architectures do not have the same blocks")
     if not in_order and not first.is_whole:
         raise NoBlueprint("the blocks do not run one after another")
@@ -199,14 +203,11 @@ def fit_model(
     work = [(part.block, *both) for part, both in zip(parts, tallies, strict=True)]
     updates = [known.tally([one.updates[-1].operations for one in examples])]
     updates.append(known.tally([one.updates_of_more[-1].operations for one in examples]))
-    divisions = tuple(
-        known.of([getattr(one.divisions, name) for one in facts])
-        for name in ("most_parts", "most_stages", "most_slabs")
-    )
+    divisions = tuple(known.of([getattr(one.divisions, name) for one in facts]) for name in _NUMBERS)
     rows = _rows(known, examples, facts, parts, in_order=in_order)
     return ModelFormulas(
         tuple(known.formulas), tuple(work), tuple(rows), updates[0], _difference(*updates),
-        (divisions[0], divisions[1], divisions[2]), facts[0].divisions.in_parts, in_order, facts[0].equal_blocks,
+        divisions, templates.pop(), in_order, facts[0].equal_blocks,
         first.is_whole, num_blocks,
     )  # fmt: skip
 
