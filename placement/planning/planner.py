@@ -24,9 +24,10 @@ All this holds among the plans that the model's hints allow (``Divisions.constra
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
+from heapq import heapify, heappop, heappush
 from itertools import chain, takewhile
 from types import MappingProxyType
 
@@ -105,6 +106,7 @@ class PlanChoice:
         self._request = _Request(profile, batch, cluster, extra, profile.divisions.constraints)
         self._profile, self._batch, self._cluster = profile, batch, cluster
         self._kind, self._share, self._slow_downs = kind, share, slow_downs
+        self._found: list[_Row] = []
 
     def ask(self, left_out: Container[Layout] = ()) -> ChosenPlan | Untraced | NoPlan:
         """The answer by the curves that are known, with only those options that were examined for it.
@@ -137,7 +139,7 @@ class PlanChoice:
         """
         chosen = Spread(**answer.plan.values) if isinstance(answer, ChosenPlan) else None
         before = takewhile(lambda row: row.way != chosen, self._preferred)
-        return tuple(row.by_units() for row in before if row.need <= TOLERANCE and row.is_among(left_out))
+        return tuple(row.by_units() for row in before if row.is_likely and row.is_among(left_out))
 
     def _examined(self, left_out: Container[Layout]) -> Iterator[Option | Untraced]:
         """The options in the order of preference: wide ones, one rank, then those that may fit, by device-seconds."""
@@ -161,11 +163,20 @@ class PlanChoice:
     @property
     def _first(self) -> list[_Row]:
         wide, plain = self._wide, self._plain
-        return [*wide, plain] if plain is not None and plain not in wide else wide
+        return [*wide, plain] if plain is not None and Spread() not in {row.way for row in wide} else wide
+
+    @property
+    def _others(self) -> Iterator[_Row]:
+        """All other rows that are worth a trace, each found when it is first needed."""
+        yield from self._found
+        for row in self._more:
+            self._found.append(row)
+            yield row
 
     @cached_property
-    def _others(self) -> list[_Row]:
-        return _worth_a_trace([row for row in self._rows if row.way != Spread() and row not in self._wide])
+    def _more(self) -> Iterator[_Row]:
+        first = {Spread(), *(row.way for row in self._wide)}
+        return _worth_a_trace([row for row in self._rows if row.way not in first])
 
     @cached_property
     def _wide(self) -> list[_Row]:
@@ -192,8 +203,7 @@ class PlanChoice:
         return _ways(self._profile.divisions, degree)
 
     def _row(self, way: Spread, offered_mib: int) -> _Row | None:
-        row = _Row.of(self._request, self._pricer, way, offered_mib)
-        return replace(row, factor=factor_for(way, self._slow_downs)) if row is not None else None
+        return _Row.of(self._request, self._pricer, way, offered_mib, factor_for(way, self._slow_downs))
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
@@ -348,21 +358,24 @@ def _faster(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
             yield row.by_units()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class _Row:
-    """A way with its price at the best micro-batch by units. ``sizes`` are micro-batches to try, the best first. A step
-    takes ``factor`` times as long as priced, by what was learned."""
+    """A way to spread the candidate, with its price at the best micro-batch by units, which is computed when it is
+    first needed. ``peaks`` are those by units of the micro-batches that fit by them, or else of the smallest one; all
+    ``sizes`` come from the largest to the smallest. A step takes ``factor`` times as long as priced, by what was
+    learned."""
 
     request: _Request
+    pricer: Pricer
     way: Spread
     offered_mib: int
     sizes: Sequence[int]
-    price: Price
-    need: float
-    factor: float = 1.0
+    peaks: Mapping[int, float]
+    capacity_bytes: int
+    factor: float
 
     @classmethod
-    def of(cls, request: _Request, pricer: Pricer, way: Spread, offered_mib: int) -> _Row | None:
+    def of(cls, request: _Request, pricer: Pricer, way: Spread, offered_mib: int, factor: float) -> _Row | None:
         """None if the batch cannot be divided in this way, or the model states alone are too large."""
         if request.batch % _num_shares(way) or request.states_alone(way, offered_mib) is not None:
             return None
@@ -375,11 +388,42 @@ class _Row:
         capacity_bytes = request.margin.largest_peak_bytes(offered_mib, way.world_size)
         capacity_bytes -= request.extra.bytes_for(_layouts(way)[0])
         peaks = {size: pricer.peak_bytes(way, size, share // size) for size in sizes}
-        fitting = [size for size in sizes if round(peaks[size]) <= capacity_bytes] or sizes[-1:]
-        prices = {size: pricer.price(way, size, share // size, peaks[size]) for size in fitting}
-        best = min(fitting, key=lambda size: prices[size].seconds)
-        need = prices[best].peak_bytes / max(1, capacity_bytes)
-        return cls(request, way, offered_mib, sizes[sizes.index(best) :][:MOST_SIZES], prices[best], need)
+        fitting = {size: peak for size, peak in peaks.items() if round(peak) <= capacity_bytes}
+        peaks = fitting or {sizes[-1]: peaks[sizes[-1]]}
+        return cls(request, pricer, way, offered_mib, sizes, peaks, capacity_bytes, factor)
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether it may fit: a peak by units is a rough one."""
+        return self._need_of(min(self.peaks.values())) <= TOLERANCE
+
+    @property
+    def need(self) -> float:
+        """Its peak by units, as a share of what a device offers."""
+        return self._need_of(self.price.peak_bytes)
+
+    @property
+    def price(self) -> Price:
+        return self._best[1]
+
+    @cached_property
+    def tried(self) -> Sequence[int]:
+        """Micro-batches to try in a pipeline, the best first."""
+        return self.sizes[self.sizes.index(self._best[0]) :][:MOST_SIZES]
+
+    @cached_property
+    def _best(self) -> tuple[int, Price]:
+        """The fastest micro-batch and its price."""
+        prices = {size: self.pricer.price(self.way, size, self._num(size), peak) for size, peak in self.peaks.items()}
+        best = min(prices, key=lambda size: prices[size].seconds)
+        return best, prices[best]
+
+    def _need_of(self, peak_bytes: float) -> float:
+        return round(peak_bytes) / max(1, self.capacity_bytes)
+
+    def _num(self, size: int) -> int:
+        """Number of micro-batches of this size."""
+        return self.request.batch // _num_shares(self.way) // size
 
     @property
     def learned_price(self) -> Price:
@@ -392,8 +436,7 @@ class _Row:
         """The layouts that may have to be traced, with the first micro-batch."""
         if self.way.pp == 1:
             return _layouts(self.way)
-        share = self.request.batch // _num_shares(self.way)
-        return _plan(self.sizes[0], share // self.sizes[0], self.way).layouts
+        return _plan(self.tried[0], self._num(self.tried[0]), self.way).layouts
 
     def is_among(self, *layouts: Container[Layout]) -> bool:
         """Whether one of the containers has one of its layouts."""
@@ -402,31 +445,51 @@ class _Row:
     @property
     def order(self) -> tuple[float, int]:
         """The better, the smaller: predicted device-seconds, then ranks."""
-        device_seconds = float(f"{self.price.seconds * self.way.world_size:.4g}")  # predictions are not more exact
+        return self._order(self.price.seconds)
+
+    @cached_property
+    def least_order(self) -> tuple[float, int]:
+        """A bound: ``order`` without communication."""
+        return self._order(min(self.pricer.least_seconds(self.way, size, self._num(size)) for size in self.peaks))
+
+    def _order(self, seconds: float) -> tuple[float, int]:
+        device_seconds = float(f"{seconds * self.way.world_size:.4g}")  # predictions are not more exact
         return self.factor * device_seconds, self.way.world_size
 
     def best(self) -> Option | Untraced:
         """The option with the largest micro-batch that fits, from traces."""
         if self.way.pp > 1:
-            found = self.request.best_pipeline(self.way, self.sizes, self.offered_mib)
+            found = self.request.best_pipeline(self.way, self.tried, self.offered_mib)
         else:
             found = self.request.best(self.way, self.offered_mib)
         return found if isinstance(found, Untraced) else replace(found, price=self.learned_price)
 
     def by_units(self) -> Option:
         """The option as its units price it."""
-        size, share = self.sizes[0], self.request.batch // _num_shares(self.way)
+        size = self.tried[0]
         peak_bytes = self.price.peak_bytes
         margin_bytes = self.request.margin.bytes_for(peak_bytes, self.way.world_size)
         prediction = Prediction(peak_bytes, margin_bytes=margin_bytes)
-        plan = _plan(size, share // size, self.way)
+        plan = _plan(size, self._num(size), self.way)
         return Option(plan, prediction, self.offered_mib, price=self.learned_price, by_units=True)
 
 
-def _worth_a_trace(rows: Sequence[_Row]) -> list[_Row]:
-    """The rows that may fit, the cheapest first; if there are none, the one that comes closest to fitting."""
-    likely = [row for row in rows if row.need <= TOLERANCE]
-    return sorted(likely, key=lambda row: row.order) or sorted(rows, key=lambda row: row.need)[:1]
+def _worth_a_trace(rows: Sequence[_Row]) -> Iterator[_Row]:
+    """Yield the rows that may fit, the cheapest first; if there are none, the one that comes closest to fitting.
+
+    Rows are priced only when no cheaper bound is left, because most are never reached.
+    """
+    likely = [row for row in rows if row.is_likely]
+    if not likely:
+        yield from sorted(rows, key=lambda row: row.need)[:1]
+    waiting = [(row.least_order, place, False) for place, row in enumerate(likely)]
+    heapify(waiting)
+    while waiting:
+        _, place, is_priced = heappop(waiting)
+        if is_priced:
+            yield likely[place]
+        else:
+            heappush(waiting, (likely[place].order, place, True))
 
 
 def _num_shares(way: Spread) -> int:

@@ -69,6 +69,10 @@ class Pricer:
         time = gang_time(self._kind, self._links, way, computing, collectives, num_micro_batches)
         return Price(time.seconds, time.exposed_seconds, round(peak_bytes))
 
+    def least_seconds(self, way: Spread, micro_batch: int, num_micro_batches: int) -> float:
+        """A bound of the price's seconds: those without communication."""
+        return self._kind.sharing(way.world_size) * self._compute_seconds(way, micro_batch, num_micro_batches)
+
     def _stages(self, way: Spread) -> list[Mapping[UnitCosts, int]]:
         """The units of each stage with their numbers, made once for each number of stages."""
         if way.pp not in self._cut:

@@ -196,6 +196,7 @@ class ModelCosts:
         self._profile = profile
         self._corrections: dict[int, float] = {}
         self._transient: dict[int, int] = {}
+        self._fixed: dict[tuple[Spread, int], tuple[float, Mapping[UnitCosts, int]]] = {}  # stages are kept alive
         each = [unit for unit in profile.units for _ in range(unit.count)]
         last = len(each) - 1
         made: dict[tuple[int, bool], UnitCosts] = {}
@@ -220,10 +221,17 @@ class ModelCosts:
     def stage_bytes(self, way: Spread, stage: Mapping[UnitCosts, int], micro_batch: int, in_flight: int) -> float:
         """Bytes of a rank that has so many of these units, added up; see ``correction``."""
         samples = micro_batch / way.spatial
-        states = sum(count * unit.held_bytes(way, self.bytes_per_parameter) for unit, count in stage.items())
         kept = in_flight * sum(count * unit.kept(way, samples) for unit, count in stage.items())
         working = max(unit.working(way, samples) for unit in stage)
-        return states + kept + working + gathered_bytes(way, stage) + self.transient_bytes(micro_batch) / way.spatial
+        return self._fixed_bytes(way, stage) + kept + working + self.transient_bytes(micro_batch) / way.spatial
+
+    def _fixed_bytes(self, way: Spread, stage: Mapping[UnitCosts, int]) -> float:
+        """Bytes that do not depend on the micro-batch, computed once for each way and its stages."""
+        key = way, id(stage)
+        if key not in self._fixed:
+            states = sum(count * unit.held_bytes(way, self.bytes_per_parameter) for unit, count in stage.items())
+            self._fixed[key] = states + gathered_bytes(way, stage), stage
+        return self._fixed[key][0]
 
     def transient_bytes(self, micro_batch: int) -> int:
         """Bytes that passes need beside states and activations, as in the plain layout."""

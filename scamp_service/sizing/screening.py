@@ -121,7 +121,7 @@ class Screening:
 _SCREENING = TypeAdapter(Screening)
 
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
-LEAST_SHARE = 0.02
+LEAST_SHARE = 0.01
 """Formulas for a family of layouts take a dozen traces, so they are found if this share of a group's members ask."""
 NOTHING_ELSE = "nothing fits for which there are formulas"
 
