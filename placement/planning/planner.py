@@ -133,13 +133,13 @@ class PlanChoice:
         return (*_too_large(self._rows, chosen), *chosen.options, *_faster(self._rows, chosen))
 
     def passed_over(self, answer: ChosenPlan | NoPlan, left_out: Container[Layout]) -> tuple[Option, ...]:
-        """The ways with a layout in ``left_out`` that may fit and that come before the answer's plan, by their units.
+        """The ways with a layout in ``left_out`` that are worth a trace and come before the answer's plan, by units.
 
         Had they been examined, one of them might be the answer.
         """
         chosen = Spread(**answer.plan.values) if isinstance(answer, ChosenPlan) else None
         before = takewhile(lambda row: row.way != chosen, self._preferred)
-        return tuple(row.by_units() for row in before if row.is_likely and row.is_among(left_out))
+        return tuple(row.by_units() for row in before if row.is_among(left_out))
 
     def _examined(self, left_out: Container[Layout]) -> Iterator[Option | Untraced]:
         """The options in the order of preference: wide ones, one rank, then those that may fit, by device-seconds."""

@@ -4,7 +4,8 @@ The choice is that of studies and of ``scamp estimate`` (``planner.PlanChoice``)
 after another. Formulas fitted to a few traces give them for all candidates of a group at once; where no formula fits,
 the candidate itself is traced under that layout. Some layouts are left out, because formulas for them would take longer
 than they are worth: pipelines and ZeRO-1, which treat blocks unequally, and families that few candidates ask for. If
-one of them might have been chosen, the candidate says so (``Screened.untried``). If nothing else fits, it is traced.
+one of them might have been chosen, the candidate says so (``Screened.untried``). A few candidates that nothing else
+fits are traced.
 
 Peaks count tensors, exactly. On a GPU the margin covers what the allocator needs beyond them; ``estimate`` replays the
 allocator for one candidate.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,12 @@ from scamp_service.study.user_code import check_code
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """A candidate, and the plan that a study would choose for it unless one of the ``untried`` is better.
+    """A candidate, and the plan that a study would choose for it unless one of the ``untried`` fits.
 
     ``refused`` is the reason why the workload refuses the parameters, or cannot be traced; then there is no ``choice``.
     ``traced`` is the reason why its peaks come from its own traces, at least in part; empty if formulas give them all.
-    ``untried`` are plans that by their units may fit and take fewer device-seconds, but whose peaks are not known.
+    ``untried`` are plans that by their units may fit and take fewer device-seconds, but whose peaks are not known. If
+    there is no plan, one of them may be one.
     """
 
     params: Json
@@ -79,7 +81,7 @@ class Screened:
 
     @property
     def may_be_cheaper(self) -> bool:
-        """Whether a study may choose a plan with fewer device-seconds."""
+        """Whether a study may choose a plan with fewer device-seconds, or find one where there is none here."""
         return bool(self.untried)
 
     def to_json(self) -> dict[str, Any]:
@@ -123,6 +125,8 @@ _SCREENING = TypeAdapter(Screening)
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
 LEAST_SHARE = 0.01
 """Formulas for a family of layouts take a dozen traces, so they are found if this share of a group's members ask."""
+MOST_ALONE = 4
+"""Most candidates that are traced by themselves because nothing fits that has formulas: each takes up to minutes."""
 NOTHING_ELSE = "nothing fits for which there are formulas"
 
 
@@ -186,7 +190,8 @@ def _batches(finder: BlueprintFinder, candidates: Sequence[Json]) -> list[int | 
 class _Open:
     """A candidate whose plan is being chosen. Curves and refusals are added to its profile's mappings.
 
-    ``group`` is its group if its peaks may come from formulas; ``alone`` is the reason why it is traced itself.
+    ``group`` is its group if its peaks may come from formulas; ``alone`` is the reason why it is traced itself. If
+    nothing fits that its group examines, it ``insists`` on every family of layouts that can have formulas.
     """
 
     place: int
@@ -196,19 +201,32 @@ class _Open:
     search: PlanChoice
     group: _Formulas | None = None
     alone: str = ""
+    insists: bool = False
     choice: ChosenPlan | NoPlan | None = None
     untried: tuple[Option, ...] = ()
 
+    @property
+    def left_out(self) -> Container[Layout]:
+        """The layouts that are not examined."""
+        if self.group is None:
+            return ()
+        return _LeftOut(set()) if self.insists else self.group.left_out
+
     def ask(self) -> ChosenPlan | NoPlan | Untraced:
         """The plan, or the layout whose peaks are needed next."""
-        left_out: Container[Layout] = self.group.left_out if self.group is not None else ()
-        answer = self.search.ask(left_out)
-        if isinstance(answer, ChosenPlan):
-            self.untried = self.search.passed_over(answer, left_out)
-        elif isinstance(answer, NoPlan) and self.group is not None:
-            self.group, self.alone = None, NOTHING_ELSE
+        answer = self.search.ask(self.left_out)
+        if isinstance(answer, Untraced):
+            return answer
+        self.untried = self.search.passed_over(answer, self.left_out)
+        if isinstance(answer, NoPlan) and self.untried and not self.insists:
+            self.insists = True
             return self.ask()
         return answer
+
+    def ask_alone(self) -> ChosenPlan | NoPlan | Untraced:
+        """The same from the candidate's own traces, whatever it needs."""
+        self.group, self.alone = None, NOTHING_ELSE
+        return self.ask()
 
     @property
     def screened(self) -> Screened:
@@ -260,6 +278,7 @@ class _Search:
         self.decided: list[_Open] = []
         self.refused: dict[int, str] = {}
         self.has_failed = False
+        self._num_alone = 0
 
     def begin(self, candidates: Mapping[int, Json], batches: Mapping[int, int]) -> None:
         """Open all candidates with what formulas of the plain layout, or else their own traces, say of them."""
@@ -282,14 +301,17 @@ class _Search:
         asked: list[tuple[_Open, Layout]] = []
         for one in self._open:
             answer = one.ask()
+            if isinstance(answer, NoPlan) and one.untried and self._num_alone < MOST_ALONE:
+                self._num_alone += 1
+                answer = one.ask_alone()
             if isinstance(answer, Untraced):
                 asked.append((one, answer.layout))
             else:
                 one.choice = answer
                 self.decided.append(one)
         self._open = [one for one, _ in asked]
-        self._find([(one.group, one.params, layout) for one, layout in asked if one.group is not None])
-        asked = [(one, layout) for one, layout in asked if one.group is None or layout not in one.group.left_out]
+        self._find(asked)
+        asked = [(one, layout) for one, layout in asked if layout not in one.left_out]
         traced = [pair for pair in asked if not self._by_formula(*pair)]
         answers = self._traces([(one.params, layout) for one, layout in traced])
         for (one, layout), trace in zip(traced, answers, strict=True):
@@ -334,22 +356,26 @@ class _Search:
         search = PlanChoice(profile, batch, self._cluster, kind=self._kind)
         self._open.append(_Open(place, params, batch, profile, search, formulas, alone))
 
-    def _find(self, wanted: Iterable[tuple[_Formulas, Json, Layout]]) -> None:
-        """Find the blueprints that are missing for these layouts."""
+    def _find(self, asked: Sequence[tuple[_Open, Layout]]) -> None:
+        """Find the blueprints that are missing for these layouts, unless too few candidates ask for them."""
         points: dict[tuple[_Formulas, Layout], list[Json]] = {}
-        for formulas, params, layout in wanted:
+        wanted: set[tuple[_Formulas, Layout]] = set()
+        for one, layout in asked:
+            if one.group is None:
+                continue
             family = family_of(layout)
             assert family is not None, "layouts without formulas are left out"
-            if family not in formulas.found:
-                points.setdefault((formulas, family), []).append(_point(params, layout, family))
-        for (formulas, family), asked in points.items():
-            if len(asked) < LEAST_SHARE * len(formulas.members):
-                formulas.left_out.families.add(family)
-        tasks = {
-            key: self._task(*key, asked) for key, asked in points.items() if key[1] not in key[0].left_out.families
-        }
+            key = one.group, family
+            if family not in one.group.found:
+                points.setdefault(key, []).append(_point(one.params, layout, family))
+                if one.insists or len(points[key]) >= LEAST_SHARE * len(one.group.members):
+                    wanted.add(key)
+        for formulas, family in points.keys() - wanted:
+            formulas.left_out.families.add(family)
+        tasks = {key: self._task(*key, some) for key, some in points.items() if key in wanted}
         for (formulas, family), found in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
             formulas.found[family] = found if isinstance(found, dict) else str(found)
+            formulas.left_out.families.discard(family)
 
     def _task(self, formulas: _Formulas, family: Layout, asked: Sequence[Json]) -> Task:
         usable = [
