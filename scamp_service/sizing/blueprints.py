@@ -30,6 +30,9 @@ from scamp_service.sizing.traces import Tracer, write_atomically
 
 _EXAMPLE, _BLUEPRINT = TypeAdapter(Example), TypeAdapter(Blueprint)
 
+AT_ONCE = 3
+"""Examples that one process traces together: the later ones are faster, because torch keeps what it has found out."""
+
 Blueprints = dict[bool, Blueprint]
 """Blueprints of one family of layouts, without and with accumulation."""
 
@@ -109,7 +112,8 @@ class BlueprintFinder:
             points = task.examples()
         except NoBlueprint as why:
             return why
-        return points, [self._submit("examples", task.family, point) for point in points]
+        chunks = [points[start : start + AT_ONCE] for start in range(0, len(points), AT_ONCE)]
+        return points, [self._submit_examples(task.family, chunk) for chunk in chunks]
 
     def _fitted(
         self, task: Task, asked: tuple[list[Json], list[Future[Json]]] | NoBlueprint
@@ -118,7 +122,7 @@ class BlueprintFinder:
             return asked
         points, answers = asked
         try:
-            pairs = [answer.result()["examples"] for answer in answers]
+            pairs = [pair for answer in answers for pair in answer.result()["examples"]]
             self.num_examples += len(pairs)
             both = [[_EXAMPLE.validate_python(pair[number]) for pair in pairs] for number in range(2)]
             return {bool(number): fit(task.columns(points), some) for number, some in enumerate(both)}
@@ -137,7 +141,7 @@ class BlueprintFinder:
         keys = (False, True) if task.family == Layout() else (True,)
         points = {key: task.to_check(found[key], accumulate=key) for key in keys}
         layouts = {key: replace(task.family, accumulate=key) for key in found}
-        return [(key, point, self._submit("peak", layouts[key], point)) for key, point in points.items()]
+        return [(key, point, self._ask("peak", _request(layouts[key], point))) for key, point in points.items()]
 
     def _checked(
         self, task: Task, found: Blueprints | NoBlueprint, checks: Sequence[tuple[bool, Json, Future[Json]]]
@@ -194,15 +198,13 @@ class BlueprintFinder:
             return len({one[name] for name in group.sizes}), sum(one[name] == largest[name] for name in group.sizes)
 
         point = {**sorted(members, key=suits)[-1], SAMPLES: 2}
-        one, _ = self._submit("examples", Layout(), point).result()["examples"]
+        ((one, _),) = self._submit_examples(Layout(), [point]).result()["examples"]
         if one["is_whole"]:
             return None
         return next((name for name in group.sizes if point[name] == one["num_blocks"]), None)
 
-    def _submit(self, what: str, family: Layout, point: Json) -> Future[Json]:
-        layout = replace(family, **{name: point[name] for name in variables(family)})
-        request = {"params": _params_of(point), "layout": asdict(layout), "micro_batch": point[SAMPLES]}
-        return self._ask(what, request)
+    def _submit_examples(self, family: Layout, points: Sequence[Json]) -> Future[Json]:
+        return self._ask("examples", {"points": [_request(family, point) for point in points]})
 
     def _ask(self, what: str, request: Json) -> Future[Json]:
         return self._pool.submit(lambda process: self._tracer.ask(process, what, self._workload, self._code, request))
@@ -210,6 +212,12 @@ class BlueprintFinder:
     def _file(self, group: Group, layout: Layout) -> Path:
         shared = [group.settings, *group.sizes]
         return self._tracer.cache.file_of("blueprint", self._workload, self._code, shared, str(layout))
+
+
+def _request(family: Layout, point: Json) -> Json:
+    """What a trace process needs to know of a point."""
+    layout = replace(family, **{name: point[name] for name in variables(family)})
+    return {"params": _params_of(point), "layout": asdict(layout), "micro_batch": point[SAMPLES]}
 
 
 def _params_of(point: Json) -> Json:

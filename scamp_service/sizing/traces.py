@@ -13,6 +13,7 @@ import lzma
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -126,14 +127,18 @@ class Tracer:
         return self.cache.put(self.cache.key(candidate, layout), answer)
 
     def ask(self, process: TraceProcess, what: str, workload: str, code: str | None, request: Json) -> Json:
-        """Answer of ``workloads.sandbox.server`` to a request, which is not cached. Raises ``TraceFailed``."""
+        """Answer of ``workloads.sandbox.server`` to a request, which is not cached. Raises ``TraceFailed``.
+
+        Each of its ``points``, if it has any, has the time of a trace.
+        """
         files: dict[str, str | None] = {"code_zip": None, "code_dir": None}
         if code is not None:
             files["code_zip"] = str(process.persist(lambda: self._code_zip(code)))
             files["code_dir"] = str((self._cache_dir / "code" / code).resolve())
         asked = {"ask": what, "workload": workload, "on_cuda": self._on_cuda, **files, **request}
-        with self._under_way.doing(str(Layout(**request["layout"])) if "layout" in request else what):
-            return process.ask(asked, self._seconds)
+        points: Sequence[Json] = request.get("points", [request])
+        with self._under_way.doing(str(Layout(**points[0]["layout"])) if "layout" in points[0] else what):
+            return process.ask(asked, len(points) * self._seconds)
 
     def _code_zip(self, sha256: str) -> Path:
         file = (self._cache_dir / "code" / f"{sha256}.zip").resolve()
