@@ -161,7 +161,7 @@ def screen(
     with own_pool as pool, threadpool_limits(1, "blas"):  # small products: threads would only wait for each other
         finder = BlueprintFinder(workload, sha256, tracer, pool)
         batches = _batches(finder, candidates)
-        search = _Search(workload, sha256, tracer, pool, finder, cluster, kind)
+        search = Search(workload, sha256, tracer, pool, finder, cluster, kind)
         sound = {place: batch for place, batch in enumerate(batches) if isinstance(batch, int)}
         tell(f"looking for formulas for {len(sound)} candidates")
         search.begin({place: candidates[place] for place in sound}, sound)
@@ -187,7 +187,7 @@ def _batches(finder: BlueprintFinder, candidates: Sequence[Json]) -> list[int | 
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class Open:
     """A candidate whose plan is being chosen. Curves and refusals are added to its profile's mappings.
 
     ``group`` is its group if its peaks may come from formulas; ``alone`` is the reason why it is traced itself. If
@@ -199,7 +199,7 @@ class _Open:
     batch: int
     profile: ModelProfile
     search: PlanChoice
-    group: _Formulas | None = None
+    group: Formulas | None = None
     alone: str = ""
     insists: bool = False
     choice: ChosenPlan | NoPlan | None = None
@@ -210,7 +210,7 @@ class _Open:
         """The layouts that are not examined."""
         if self.group is None:
             return ()
-        return _LeftOut(set()) if self.insists else self.group.left_out
+        return LeftOut(set()) if self.insists else self.group.left_out
 
     def ask(self) -> ChosenPlan | NoPlan | Untraced:
         """The plan, or the layout whose peaks are needed next."""
@@ -236,7 +236,7 @@ class _Open:
 
 
 @dataclass(slots=True, eq=False)
-class _Formulas:
+class Formulas:
     """A group with the blueprints found so far by family of layouts, or the reason why there are none."""
 
     group: Group
@@ -244,11 +244,11 @@ class _Formulas:
     members: list[Json] = field(default_factory=list)
     profiles: list[ModelProfile] = field(default_factory=list)
     found: dict[Layout, Blueprints | str] = field(default_factory=dict)
-    left_out: _LeftOut = field(default_factory=lambda: _LeftOut(set()))
+    left_out: LeftOut = field(default_factory=lambda: LeftOut(set()))
 
 
 @dataclass(frozen=True, slots=True)
-class _LeftOut:
+class LeftOut:
     """The layouts that are left out: those without formulas by nature, and these ``families``."""
 
     families: set[Layout]
@@ -259,7 +259,7 @@ class _LeftOut:
         return family is None or family in self.families
 
 
-class _Search:
+class Search:
     """The choices of all candidates, which go on together: the formulas of one layout serve many of them."""
 
     def __init__(
@@ -274,8 +274,8 @@ class _Search:
     ) -> None:
         self._workload, self._code, self._tracer, self._pool, self._finder = workload, code, tracer, pool, finder
         self._cluster, self._kind = cluster, kind
-        self._open: list[_Open] = []
-        self.decided: list[_Open] = []
+        self._open: list[Open] = []
+        self.decided: list[Open] = []
         self.refused: dict[int, str] = {}
         self.has_failed = False
         self._num_alone = 0
@@ -298,7 +298,7 @@ class _Search:
 
     def advance(self) -> bool:
         """Ask for the plan of every open candidate, and find the peaks that are missing. False once all are decided."""
-        asked: list[tuple[_Open, Layout]] = []
+        asked: list[tuple[Open, Layout]] = []
         for one in self._open:
             answer = one.ask()
             if isinstance(answer, NoPlan) and one.untried and self._num_alone < MOST_ALONE:
@@ -310,7 +310,7 @@ class _Search:
                 one.choice = answer
                 self.decided.append(one)
         self._open = [one for one, _ in asked]
-        self._find(asked)
+        self.find(asked)
         asked = [(one, layout) for one, layout in asked if layout not in one.left_out]
         traced = [pair for pair in asked if not self._by_formula(*pair)]
         answers = self._traces([(one.params, layout) for one, layout in traced])
@@ -333,7 +333,7 @@ class _Search:
             return []
         costs = blueprint.costs(points)
         models = predicted_models(blueprint, points, np.array([batches[key] for key in members]))
-        formulas = _Formulas(group, depth_of(blueprint))
+        formulas = Formulas(group, depth_of(blueprint))
         for number, (place, model) in enumerate(zip(members, models, strict=True)):
             profile = ModelProfile(
                 "", model.num_params, int(costs.states[number]), {Layout(): costs.curve(number)},
@@ -350,16 +350,16 @@ class _Search:
         params: Json,
         batch: int,
         profile: ModelProfile,
-        formulas: _Formulas | None = None,
+        formulas: Formulas | None = None,
         alone: str = "",
     ) -> None:
         search = PlanChoice(profile, batch, self._cluster, kind=self._kind)
-        self._open.append(_Open(place, params, batch, profile, search, formulas, alone))
+        self._open.append(Open(place, params, batch, profile, search, formulas, alone))
 
-    def _find(self, asked: Sequence[tuple[_Open, Layout]]) -> None:
+    def find(self, asked: Sequence[tuple[Open, Layout]]) -> None:
         """Find the blueprints that are missing for these layouts, unless too few candidates ask for them."""
-        points: dict[tuple[_Formulas, Layout], list[Json]] = {}
-        wanted: set[tuple[_Formulas, Layout]] = set()
+        points: dict[tuple[Formulas, Layout], list[Json]] = {}
+        wanted: set[tuple[Formulas, Layout]] = set()
         for one, layout in asked:
             if one.group is None:
                 continue
@@ -377,7 +377,7 @@ class _Search:
             formulas.found[family] = found if isinstance(found, dict) else str(found)
             formulas.left_out.families.discard(family)
 
-    def _task(self, formulas: _Formulas, family: Layout, asked: Sequence[Json]) -> Task:
+    def _task(self, formulas: Formulas, family: Layout, asked: Sequence[Json]) -> Task:
         usable = [
             (params, profile.divisions)
             for params, profile in zip(formulas.members, formulas.profiles, strict=True)
@@ -388,7 +388,7 @@ class _Search:
         parts = [one.most_parts for one in divisions]
         return Task(formulas.group, family, members, parts, formulas.depth, len(self._cluster.devices), asked)
 
-    def _by_formula(self, one: _Open, layout: Layout) -> bool:
+    def _by_formula(self, one: Open, layout: Layout) -> bool:
         """Whether a formula gives the candidate's peaks under this layout, which are then added to its profile."""
         family = family_of(layout)
         if one.group is None:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from estimators.model import Layout
-from placement.planning.options import ChosenPlan, NoPlan
+from estimators.model import Layout, Plan
+from estimators.profile import ModelProfile
+from estimators.scaling.example import NoBlueprint
+from estimators.work import StepWork, Work
+from placement.planning.options import ChosenPlan, NoPlan, Option
+from placement.planning.planner import PlanChoice
 from scamp_service.cli.screen_table import as_table, footnotes
+from scamp_service.model import Json
 from scamp_service.sizing.blueprints import BlueprintFinder
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import Estimator, OneBlob, devices
-from scamp_service.sizing.groups import grouped
-from scamp_service.sizing.screening import NO_FORMULA, Screening, screen
+from scamp_service.sizing.groups import Group, Task, grouped
+from scamp_service.sizing.screening import NO_FORMULA, Formulas, Open, Screening, Search, screen
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.traces import Tracer
 from tests.conftest import Scamp
@@ -33,6 +40,7 @@ fixed: {heads: 4, batch: 16, context: 64}
 budget: {trials: 4, steps: 4, report_every: 2}
 """
 CLUSTER = devices(1, 100)
+PROFILE = ModelProfile("s", 1, 4, {}, {Layout(): StepWork(Work(), Work(), Work())})
 
 pytestmark = pytest.mark.usefixtures("warm_traces")
 
@@ -113,6 +121,54 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
         with TracePool() as pool:
             finder = BlueprintFinder("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60), pool)
             assert (finder.known(group, Layout()) is not None) == there
+
+
+class NoExamples:
+    """A finder that finds no formulas, and remembers for which families it was asked."""
+
+    num_examples = num_checked = 0
+
+    def __init__(self) -> None:
+        self.asked: list[Layout] = []
+
+    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[Group, str]]:
+        return []
+
+    def find(self, tasks: Sequence[Task]) -> list[NoBlueprint]:
+        self.asked += [task.family for task in tasks]
+        return [NoBlueprint("none") for _ in tasks]
+
+
+@pytest.mark.parametrize(("num_asking", "insists"), [(1, False), (3, False), (1, True)])
+def test_formulas_are_looked_for_where_enough_candidates_ask_or_one_has_nothing_else(
+    num_asking: int, insists: bool, tmp_path: Path
+) -> None:
+    finder, sharded = NoExamples(), Layout(dp_shard=4)
+    everyone = [{"width": width} for width in range(1, 201)]
+    formulas = Formulas(Group({}, ("width",), tuple(range(200))), None, everyone, [PROFILE] * 200)
+    with TracePool() as pool:
+        search = Search("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool, finder, devices(4, 100), None)  # type: ignore[arg-type]
+        asking = [
+            Open(place, everyone[place], 8, PROFILE, PlanChoice(PROFILE, 8, devices(4, 100)), formulas, insists=insists)
+            for place in range(num_asking)
+        ]
+        search.find([(one, sharded) for one in asking])
+    is_found = num_asking >= 2 or insists
+    assert finder.asked == ([Layout(dp_shard=2)] if is_found else [])
+    assert (sharded in formulas.left_out) == (not is_found)
+    assert Layout(pp=2, num_micro_batches=2) in formulas.left_out
+
+
+def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:
+    one = next(one for one in screening.candidates if isinstance(one.choice, ChosenPlan))
+    pipeline = Option(Plan(1, 2, pp=2), one.choice.prediction, 100, by_units=True)  # type: ignore[union-attr]
+    unsure = replace(one, untried=(pipeline,))
+    assert not one.may_be_cheaper and unsure.may_be_cheaper
+    assert unsure.to_json()["untried"] == [pipeline.plan.to_json()] and unsure.to_json()["known_by"] == "formulas"
+    (note,) = set(footnotes(replace(screening, candidates=[unsure]), None)) - set(
+        footnotes(replace(screening, candidates=[one]), None)
+    )
+    assert note.startswith("1 may have a cheaper plan")
 
 
 def test_the_command_screens_a_study(folder: Path, screening: Screening, scamp: Scamp) -> None:
