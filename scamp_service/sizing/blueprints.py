@@ -33,6 +33,9 @@ _EXAMPLE, _BLUEPRINT = TypeAdapter(Example), TypeAdapter(Blueprint)
 AT_ONCE = 3
 """Examples that one process traces together: the later ones are faster, because torch keeps what it has found out."""
 
+_Asked = tuple[list[Json], list[Future[Json]]]
+"""The points of examples, and the answers of trace processes, each for ``AT_ONCE`` of them."""
+
 Blueprints = dict[bool, Blueprint]
 """Blueprints of one family of layouts, without and with accumulation."""
 
@@ -43,6 +46,7 @@ class BlueprintFinder:
     def __init__(self, workload: str, code: str | None, tracer: Tracer, pool: TracePool) -> None:
         """``code`` is the hash of the user's files, which ``tracer`` can fetch; None for a built-in workload."""
         self._workload, self._code, self._tracer, self._pool = workload, code, tracer, pool
+        self._begun: dict[Path, _Asked | NoBlueprint] = {}
         self.num_examples = 0
         self.num_checked = 0
 
@@ -74,6 +78,11 @@ class BlueprintFinder:
                 else:
                     found.append((group, answer[False] if isinstance(answer, dict) else str(answer)))
         return found
+
+    def begin(self, task: Task) -> None:
+        """Begin to trace the examples of a task that ``find`` will be asked for, unless there are formulas already."""
+        if self.known(task.group, task.family) is None:
+            self._begun[self._file(task.group, task.family)] = self._examples(task)
 
     def find(self, tasks: Sequence[Task]) -> list[Blueprints | NoBlueprint]:
         """The blueprints of each task, or why there are none. All missing examples are traced in parallel."""
@@ -107,7 +116,9 @@ class BlueprintFinder:
             return False
         return all(blueprint.covers(examples))
 
-    def _examples(self, task: Task) -> tuple[list[Json], list[Future[Json]]] | NoBlueprint:
+    def _examples(self, task: Task) -> _Asked | NoBlueprint:
+        if (begun := self._begun.pop(self._file(task.group, task.family), None)) is not None:
+            return begun
         try:
             points = task.examples()
         except NoBlueprint as why:
@@ -115,9 +126,7 @@ class BlueprintFinder:
         chunks = [points[start : start + AT_ONCE] for start in range(0, len(points), AT_ONCE)]
         return points, [self._submit_examples(task.family, chunk) for chunk in chunks]
 
-    def _fitted(
-        self, task: Task, asked: tuple[list[Json], list[Future[Json]]] | NoBlueprint
-    ) -> Blueprints | NoBlueprint:
+    def _fitted(self, task: Task, asked: _Asked | NoBlueprint) -> Blueprints | NoBlueprint:
         if isinstance(asked, NoBlueprint):
             return asked
         points, answers = asked

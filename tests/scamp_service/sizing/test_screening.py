@@ -23,7 +23,9 @@ from scamp_service.sizing.blueprints import BlueprintFinder
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import Estimator, OneBlob, devices
 from scamp_service.sizing.groups import Group, Task, grouped
-from scamp_service.sizing.screening import NO_FORMULA, Formulas, Open, Screening, Search, screen
+from scamp_service.sizing.joint_search import NO_FORMULA, Formulas, Open, Search
+from scamp_service.sizing.screened import Screening
+from scamp_service.sizing.screening import screen
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.traces import Tracer
 from tests.conftest import Scamp
