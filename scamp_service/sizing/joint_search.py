@@ -33,9 +33,6 @@ from scamp_service.sizing.traces import Tracer
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
 LEAST_SHARE = 0.01
 """Formulas for a family of layouts take a dozen traces, so they are found if this share of a group's members ask."""
-MOST_ALONE = 4
-"""Most candidates that are traced by themselves because nothing fits that has formulas: each takes up to minutes."""
-NOTHING_ELSE = "nothing fits for which there are formulas"
 
 
 @dataclass(slots=True, eq=False)
@@ -74,11 +71,6 @@ class Open:
             self.insists = True
             return self.ask()
         return answer
-
-    def ask_alone(self) -> ChosenPlan | NoPlan | Untraced:
-        """The same from the candidate's own traces, whatever it needs."""
-        self.group, self.alone = None, NOTHING_ELSE
-        return self.ask()
 
     @property
     def screened(self) -> Screened:
@@ -130,7 +122,6 @@ class Search:
         self.decided: list[Open] = []
         self.refused: dict[int, str] = {}
         self.has_failed = False
-        self._num_alone = 0
         self._num_asking: Counter[tuple[Formulas, Layout]] = Counter()
 
     def begin(self, candidates: Mapping[int, Json], batches: Mapping[int, int]) -> None:
@@ -159,9 +150,6 @@ class Search:
         self._num_asking.clear()
         for one in self._open:
             answer = one.ask()
-            if isinstance(answer, NoPlan) and one.untried and self._num_alone < MOST_ALONE:
-                self._num_alone += 1
-                answer = one.ask_alone()
             if isinstance(answer, Untraced):
                 asked.append((one, answer.layout))
                 if (key := self._wanted(one, answer.layout)) is not None and key not in begun:

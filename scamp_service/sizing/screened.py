@@ -36,7 +36,11 @@ class Screened:
     @property
     def reason(self) -> str:
         """Why this plan is chosen, and what is assumed, or why there is none."""
-        return self.choice.reason + self.assumed if self.choice else self.refused
+        if self.choice is None:
+            return self.refused
+        is_open = isinstance(self.choice, NoPlan) and self.untried
+        others = f"; what may fit, but was not examined: {self.untried[0].plan.ways}" if is_open else ""
+        return self.choice.reason + others + self.assumed
 
     @property
     def known_by(self) -> str:
