@@ -199,18 +199,28 @@ class BlueprintFinder:
         return Task(group, Layout(), members, [1] * len(members), depth, 1)
 
     def _depth(self, group: Group, members: Sequence[Json]) -> str | None:
-        """Name of the parameter that is the number of blocks; None when there is none."""
+        """Name of the parameter that is the number of blocks; None when there is none.
+
+        A member with few blocks does not show it, and the others are not known before. So if the first one has few,
+        those with the largest value of each size are traced as well.
+        """
         largest = {name: max(one[name] for one in members) for name in group.sizes}
+
+        def num_distinct(one: Json) -> int:
+            return len({one[name] for name in group.sizes})
 
         def suits(one: Json) -> tuple[int, int]:
             """Sort key that prefers distinct sizes, then many blocks."""
-            return len({one[name] for name in group.sizes}), sum(one[name] == largest[name] for name in group.sizes)
+            return num_distinct(one), sum(one[name] == largest[name] for name in group.sizes)
 
-        point = {**sorted(members, key=suits)[-1], SAMPLES: 2}
-        ((one, _),) = self._submit_examples(Layout(), [point]).result()["examples"]
-        if one["is_whole"]:
-            return None
-        return next((name for name in group.sizes if point[name] == one["num_blocks"]), None)
+        first = max(members, key=suits)
+        others = [max(members, key=lambda one: (one[name], num_distinct(one))) for name in group.sizes]  # noqa: B023
+        for points in ([first], others):
+            asked = [{**point, SAMPLES: 2} for point in points]
+            for point, (one, _) in zip(asked, self._submit_examples(Layout(), asked).result()["examples"], strict=True):
+                if not one["is_whole"]:
+                    return next((name for name in group.sizes if point[name] == one["num_blocks"]), None)
+        return None
 
     def _submit_examples(self, family: Layout, points: Sequence[Json]) -> Future[Json]:
         return self._ask("examples", {"points": [_request(family, point) for point in points]})
