@@ -193,12 +193,12 @@ class BlueprintFinder:
             return "they do not differ in any size"
         known = self.known(group, Layout())
         try:
-            depth = depth_of(known) if known is not None else self._depth(group, members)
+            depth = depth_of(known) if known is not None else self.depth(group, members)
         except TraceFailed as failed:
             return " ".join(failed.reason.splitlines())
         return Task(group, Layout(), members, [1] * len(members), depth, 1)
 
-    def _depth(self, group: Group, members: Sequence[Json]) -> str | None:
+    def depth(self, group: Group, members: Sequence[Json]) -> str | None:
         """Name of the parameter that is the number of blocks; None when there is none.
 
         A member with few blocks does not show it, and the others are not known before. So if the first one has few,
@@ -214,7 +214,7 @@ class BlueprintFinder:
             return num_distinct(one), sum(one[name] == largest[name] for name in group.sizes)
 
         first = max(members, key=suits)
-        others = [max(members, key=lambda one: (one[name], num_distinct(one))) for name in group.sizes]  # noqa: B023
+        others = [max(members, key=lambda one: (one[name], num_distinct(one))) for name in group.sizes]
         for points in ([first], others):
             asked = [{**point, SAMPLES: 2} for point in points]
             for point, (one, _) in zip(asked, self._submit_examples(Layout(), asked).result()["examples"], strict=True):
