@@ -39,8 +39,7 @@ LEAST_SHARE = 0.01
 class Open:
     """A candidate whose plan is being chosen. Curves and refusals are added to its profile's mappings.
 
-    ``group`` is its group if its peaks may come from formulas; ``alone`` is the reason why it is traced itself. If
-    nothing fits that its group examines, it ``insists`` on every family of layouts that can have formulas.
+    ``group`` is its group if its peaks may come from formulas; ``alone`` is the reason why it is traced itself.
     """
 
     place: int
@@ -50,26 +49,19 @@ class Open:
     search: PlanChoice
     group: Formulas | None = None
     alone: str = ""
-    insists: bool = False
     choice: ChosenPlan | NoPlan | None = None
     untried: tuple[Option, ...] = ()
 
     @property
     def left_out(self) -> Container[Layout]:
         """The layouts that are not examined."""
-        if self.group is None:
-            return ()
-        return LeftOut(set()) if self.insists else self.group.left_out
+        return self.group.left_out if self.group is not None else ()
 
     def ask(self) -> ChosenPlan | NoPlan | Untraced:
         """The plan, or the layout whose peaks are needed next."""
         answer = self.search.ask(self.left_out)
-        if isinstance(answer, Untraced):
-            return answer
-        self.untried = self.search.passed_over(answer, self.left_out)
-        if isinstance(answer, NoPlan) and self.untried and not self.insists:
-            self.insists = True
-            return self.ask()
+        if not isinstance(answer, Untraced):
+            self.untried = self.search.passed_over(answer, self.left_out)
         return answer
 
     @property
@@ -213,7 +205,7 @@ class Search:
         assert family is not None, "layouts without formulas are left out"
         key = one.group, family
         self._num_asking[key] += 1
-        enough = one.insists or self._num_asking[key] >= LEAST_SHARE * len(one.group.members)
+        enough = self._num_asking[key] >= LEAST_SHARE * len(one.group.members)
         return key if enough and family not in one.group.found else None
 
     def find(self, asked: Sequence[tuple[Open, Layout]]) -> None:
@@ -230,7 +222,6 @@ class Search:
         tasks = {key: self._task(*key, some) for key, some in points.items() if key in wanted}
         for (formulas, family), found in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
             formulas.found[family] = found if isinstance(found, dict) else str(found)
-            formulas.left_out.families.discard(family)
 
     def _task(self, formulas: Formulas, family: Layout, asked: Sequence[Json] = ()) -> Task:
         usable = [

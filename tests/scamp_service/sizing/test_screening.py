@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,24 +142,41 @@ class NoExamples:
         return [NoBlueprint("none") for _ in tasks]
 
 
-@pytest.mark.parametrize(("num_asking", "insists"), [(1, False), (3, False), (1, True)])
-def test_formulas_are_looked_for_where_enough_candidates_ask_or_one_has_nothing_else(
-    num_asking: int, insists: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("num_asking", [1, 2, 3])
+def test_formulas_are_looked_for_where_one_in_a_hundred_candidates_asks(num_asking: int, tmp_path: Path) -> None:
     finder, sharded = NoExamples(), Layout(dp_shard=4)
     everyone = [{"width": width} for width in range(1, 201)]
     formulas = Formulas(Group({}, ("width",), tuple(range(200))), None, everyone, [PROFILE] * 200)
     with TracePool() as pool:
         search = Search("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool, finder, devices(4, 100), None)  # type: ignore[arg-type]
         asking = [
-            Open(place, everyone[place], 8, PROFILE, PlanChoice(PROFILE, 8, devices(4, 100)), formulas, insists=insists)
+            Open(place, everyone[place], 8, PROFILE, PlanChoice(PROFILE, 8, devices(4, 100)), formulas)
             for place in range(num_asking)
         ]
         search.find([(one, sharded) for one in asking])
-    is_found = num_asking >= 2 or insists
+    is_found = num_asking >= 2
     assert finder.asked == ([Layout(dp_shard=2)] if is_found else [])
     assert (sharded in formulas.left_out) == (not is_found)
     assert Layout(pp=2, num_micro_batches=2) in formulas.left_out
+
+
+class Deep(BlueprintFinder):
+    """Its trace processes would leave out blocks where there are more than four."""
+
+    def _submit_examples(self, family: Layout, points: Sequence[Json]) -> Future[Json]:
+        answer: Future[Json] = Future()
+        seen = [{"is_whole": point["layers"] <= 4, "num_blocks": point["layers"]} for point in points]
+        answer.set_result({"examples": [(one, {}) for one in seen]})
+        return answer
+
+
+def test_the_number_of_blocks_is_found_though_the_largest_candidate_has_few(tmp_path: Path) -> None:
+    members = [{"layers": 3, "width": 64, "heads": 8}, {"layers": 9, "width": 32, "heads": 2}]
+    group = Group({}, ("heads", "layers", "width"), (0, 1))
+    with TracePool() as pool:
+        finder = Deep("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool)
+        assert finder.depth(group, members) == "layers"
+        assert finder.depth(group, [{**one, "layers": 2} for one in members]) is None
 
 
 def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:
