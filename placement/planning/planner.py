@@ -360,18 +360,15 @@ def _faster(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
 
 @dataclass(eq=False)
 class _Row:
-    """A way to spread the candidate, with its price at the best micro-batch by units, which is computed when it is
-    first needed. ``peaks`` are those by units of the micro-batches that fit by them, or else of the smallest one; all
-    ``sizes`` come from the largest to the smallest. A step takes ``factor`` times as long as priced, by what was
-    learned."""
+    """A way to spread the candidate, with its price at the best micro-batch by units. Peaks and price are computed when
+    they are first needed. ``sizes`` are all micro-batches, the largest first. A step takes ``factor`` times as long as
+    priced, by what was learned."""
 
     request: _Request
     pricer: Pricer
     way: Spread
     offered_mib: int
     sizes: Sequence[int]
-    peaks: Mapping[int, float]
-    capacity_bytes: int
     factor: float
 
     @classmethod
@@ -383,14 +380,20 @@ class _Row:
         sizes = [size for size in divisors(share) if share // size >= way.pp]
         if way.pp > 1:
             sizes = [size for size in sizes if request.constraints.allow_micro_batches(share // size)]
-        if not sizes:
-            return None
-        capacity_bytes = request.margin.largest_peak_bytes(offered_mib, way.world_size)
-        capacity_bytes -= request.extra.bytes_for(_layouts(way)[0])
-        peaks = {size: pricer.peak_bytes(way, size, share // size) for size in sizes}
-        fitting = {size: peak for size, peak in peaks.items() if round(peak) <= capacity_bytes}
-        peaks = fitting or {sizes[-1]: peaks[sizes[-1]]}
-        return cls(request, pricer, way, offered_mib, sizes, peaks, capacity_bytes, factor)
+        return cls(request, pricer, way, offered_mib, sizes, factor) if sizes else None
+
+    @cached_property
+    def capacity_bytes(self) -> int:
+        """Bytes that its peak may have."""
+        capacity_bytes = self.request.margin.largest_peak_bytes(self.offered_mib, self.way.world_size)
+        return capacity_bytes - self.request.extra.bytes_for(_layouts(self.way)[0])
+
+    @cached_property
+    def peaks(self) -> Mapping[int, float]:
+        """Peaks by units of the micro-batches that fit by them, or else of the smallest one."""
+        peaks = {size: self.pricer.peak_bytes(self.way, size, self._num(size)) for size in self.sizes}
+        fitting = {size: peak for size, peak in peaks.items() if round(peak) <= self.capacity_bytes}
+        return fitting or {self.sizes[-1]: peaks[self.sizes[-1]]}
 
     @property
     def is_likely(self) -> bool:
@@ -449,8 +452,8 @@ class _Row:
 
     @cached_property
     def least_order(self) -> tuple[float, int]:
-        """A bound: ``order`` without communication."""
-        return self._order(min(self.pricer.least_seconds(self.way, size, self._num(size)) for size in self.peaks))
+        """A bound: ``order`` without communication, at the best of all micro-batches."""
+        return self._order(min(self.pricer.least_seconds(self.way, size, self._num(size)) for size in self.sizes))
 
     def _order(self, seconds: float) -> tuple[float, int]:
         device_seconds = float(f"{seconds * self.way.world_size:.4g}")  # predictions are not more exact
@@ -479,17 +482,18 @@ def _worth_a_trace(rows: Sequence[_Row]) -> Iterator[_Row]:
 
     Rows are priced only when no cheaper bound is left, because most are never reached.
     """
-    likely = [row for row in rows if row.is_likely]
-    if not likely:
-        yield from sorted(rows, key=lambda row: row.need)[:1]
-    waiting = [(row.least_order, place, False) for place, row in enumerate(likely)]
+    waiting = [(row.least_order, place, False) for place, row in enumerate(rows)]
     heapify(waiting)
+    is_any_likely = False
     while waiting:
         _, place, is_priced = heappop(waiting)
         if is_priced:
-            yield likely[place]
-        else:
-            heappush(waiting, (likely[place].order, place, True))
+            yield rows[place]
+        elif rows[place].is_likely:
+            is_any_likely = True
+            heappush(waiting, (rows[place].order, place, True))
+    if not is_any_likely:
+        yield from sorted(rows, key=lambda row: row.need)[:1]
 
 
 def _num_shares(way: Spread) -> int:

@@ -31,7 +31,7 @@ from scamp_service.sizing.traces import Tracer, write_atomically
 _EXAMPLE, _BLUEPRINT = TypeAdapter(Example), TypeAdapter(Blueprint)
 
 AT_ONCE = 3
-"""Examples that one process traces together: the later ones are faster, because torch keeps what it has found out."""
+"""Most examples that one process traces together: the later ones are faster, because torch keeps what it has found."""
 
 _Asked = tuple[list[Json], list[Future[Json]]]
 """The points of examples, and the answers of trace processes, each for ``AT_ONCE`` of them."""
@@ -89,8 +89,11 @@ class BlueprintFinder:
         found = {place: known for place, task in enumerate(tasks) if (known := self._covering(task)) is not None}
         missing = {place: task for place, task in enumerate(tasks) if place not in found}
         asked = {place: self._examples(task) for place, task in missing.items()}
-        fitted = {place: self._fitted(tasks[place], one) for place, one in asked.items()}
-        checks = {place: self._checks(tasks[place], one) for place, one in fitted.items()}
+        fitted: dict[int, Blueprints | NoBlueprint] = {}
+        checks: dict[int, list[tuple[bool, Json, Future[Json]]]] = {}
+        for place, one in asked.items():  # a full trace runs while the next formulas are fitted
+            fitted[place] = self._fitted(tasks[place], one)
+            checks[place] = self._checks(tasks[place], fitted[place])
         answers = {place: self._checked(tasks[place], fitted[place], check) for place, check in checks.items()}
         return [found[place] if place in found else answers[place] for place in range(len(tasks))]
 
@@ -123,8 +126,10 @@ class BlueprintFinder:
             points = task.examples()
         except NoBlueprint as why:
             return why
-        chunks = [points[start : start + AT_ONCE] for start in range(0, len(points), AT_ONCE)]
-        return points, [self._submit_examples(task.family, chunk) for chunk in chunks]
+        each = self._pool.num_processes
+        num = each * -(-len(points) // (AT_ONCE * each))
+        chunks = [points[len(points) * n // num : len(points) * (n + 1) // num] for n in range(num)]
+        return points, [self._submit_examples(task.family, chunk) for chunk in chunks if chunk]
 
     def _fitted(self, task: Task, asked: _Asked | NoBlueprint) -> Blueprints | NoBlueprint:
         if isinstance(asked, NoBlueprint):
@@ -217,7 +222,9 @@ class BlueprintFinder:
         others = [max(members, key=lambda one: (one[name], num_distinct(one))) for name in group.sizes]
         for points in ([first], others):
             asked = [{**point, SAMPLES: 2} for point in points]
-            for point, (one, _) in zip(asked, self._submit_examples(Layout(), asked).result()["examples"], strict=True):
+            answers = [self._submit_examples(Layout(), [point]) for point in asked]
+            for point, answer in zip(asked, answers, strict=True):
+                ((one, _),) = answer.result()["examples"]
                 if not one["is_whole"]:
                     return next((name for name in group.sizes if point[name] == one["num_blocks"]), None)
         return None
