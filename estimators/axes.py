@@ -186,7 +186,7 @@ class Spread:
     @property
     def fsdp_mesh(self) -> tuple[str, ...]:
         """Dimensions of the mesh that FSDP2 works on: any of copies, then that of shards; empty without FSDP2."""
-        copies = [row.name for axis, row in MESH.items() if row.copies and getattr(self, axis) > 1]
+        copies = [name for axis, name in _COPIES if getattr(self, axis) > 1]
         if self.zero1 or (self.dp_shard == 1 and not copies):
             return ()
         return (*copies, MESH["dp_shard"].name)
@@ -225,6 +225,8 @@ MESH: dict[str, Dimension] = dict(
     sorted(((name, row.dimension) for name, row in AXES.items() if row.dimension), key=lambda pair: pair[1].place)
 )
 """Axes that the ranks of a gang are counted along, the slowest first."""
+
+_COPIES = tuple((axis, row.name) for axis, row in MESH.items() if row.copies)
 
 SHARES = tuple(name for name, dimension in MESH.items() if dimension.splits_batch)
 """Axes whose ranks train on different samples."""

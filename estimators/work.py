@@ -46,8 +46,21 @@ AMOUNTS = ("operations", "FLOPs", "bytes", "fresh bytes", "half FLOPs")
 large buffers that an operation makes; on a CPU the operating system must map and clear them first. ``half FLOPs`` are
 the FLOPs on 16-bit numbers, for which GPUs have special units."""
 
+MAPPED_BYTES = 128 * 2**10
+"""Buffers of at least this size get fresh memory each time: ``workloads.training.process_memory`` sets malloc so."""
+
+Operation = tuple[str, float, bool, tuple[int, ...], tuple[int, ...]]
+"""One operation: its kind, its FLOPs and whether they are half FLOPs, the bytes of each tensor that it reads or writes,
+and those of each tensor that it makes in new memory. Its amounts follow (``amounts``)."""
+
 _PER_KIND = len(AMOUNTS)
 _NUM_AMOUNTS = _PER_KIND * len(OP_KINDS)
+
+
+def amounts(operation: Operation) -> tuple[float, float, float, float]:
+    """FLOPs, bytes, fresh bytes and half FLOPs of one operation (``AMOUNTS`` without the count)."""
+    _, flops, is_half, sizes, made = operation
+    return flops, sum(sizes), sum(size for size in made if size >= MAPPED_BYTES), flops if is_half else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,11 @@ class Work:
         """The ``AMOUNTS`` of one kind."""
         first = _FIRST[kind]
         return self.amounts[first : first + _PER_KIND]
+
+    @property
+    def num_operations(self) -> int:
+        """Operations of all kinds."""
+        return round(sum(self.amounts[::_PER_KIND]))
 
     @property
     def flops(self) -> float:

@@ -21,12 +21,11 @@ import torch
 from estimators.model import MIB, Layout
 from estimators.peaks.depth import TRACED_BLOCKS
 from estimators.peaks.envelope import Envelope
-from estimators.scaling.blueprint import SAMPLES, Blueprint
-from estimators.scaling.formula import RANKS
+from estimators.scaling.formula import RANKS, SAMPLES
 from estimators.tracing.tracer import trace, trace_peak
-from scamp_service.sizing.blueprints import BlueprintFinder
+from scamp_service.sizing.blueprints import BlueprintFinder, Blueprints, depth_of
 from scamp_service.sizing.estimate import OneBlob
-from scamp_service.sizing.groups import Group, columns
+from scamp_service.sizing.groups import Group, Task, columns, family_of
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.traces import Tracer
 from scamp_service.sizing.under_way import TRACE_SECONDS
@@ -141,10 +140,11 @@ def measure(point: Point, seconds: float) -> Result:
 def by_formula(point: Point) -> int | None:
     """Peak bytes by the formulas; None if no blueprint covers the architecture."""
     variables = {**point.params, RANKS: point.layout.dp_shard, SAMPLES: point.asked_batch}
+    family = family_of(point.layout)
     for group, blueprints in _blueprints(point.workload, point.degrees):
-        if isinstance(blueprints, str) or any(point.params[name] != value for name, value in group.settings.items()):
+        if any(point.params[name] != value for name, value in group.settings.items()) or family not in blueprints:
             continue
-        blueprint = blueprints[replace(point.layout, dp_shard=min(2, point.layout.dp_shard))]
+        blueprint = blueprints[family][point.layout.accumulate]
         one = columns([variables], [*group.sizes, RANKS, SAMPLES])
         if blueprint.covers(one).all() and blueprint.predicts(one).all():
             return blueprint.costs(one).curve(0).peak_bytes(point.asked_batch)
@@ -152,10 +152,21 @@ def by_formula(point: Point) -> int | None:
 
 
 @cache
-def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[Group, dict[Layout, Blueprint] | str]]:
+def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[Group, dict[Layout, Blueprints]]]:
     """Blueprints from examples of other architectures, drawn with a different seed than the points."""
     source = random.Random("blueprints")
     drawn = [point for point in (draw(source) for _ in range(EXAMPLES)) if point.workload == workload]
+    candidates = {number: point.params for number, point in enumerate(drawn)}
+    sharded = (1, 2) if max(degrees) > 1 else (1,)
+    families = [Layout(dp_shard=shards, recompute=again) for shards in sharded for again in (False, True)]
     with tempfile.TemporaryDirectory() as folder, TracePool() as pool:
         finder = BlueprintFinder(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS), pool)
-        return list(finder.blueprints(dict(enumerate(point.params for point in drawn)), degrees))
+        every = []
+        for group, plain in finder.plain(candidates):
+            if isinstance(plain, str):
+                continue
+            members = [candidates[key] for key in group.members]
+            shared = (members, [1] * len(members), depth_of(plain), max(degrees))
+            found = finder.find([Task(group, family, *shared) for family in families])
+            every.append((group, {f: one for f, one in zip(families, found, strict=True) if isinstance(one, dict)}))
+        return every

@@ -1,90 +1,171 @@
-"""Measures how long it takes to screen a space: 1,000 GPTs of many shapes on up to 64 GPUs of one kind, without a GPU.
+"""Measures how long it takes to screen a space: 1,000 candidates of three workloads on up to 64 devices, without a GPU.
 
-The cold run knows nothing; warm runs use the formulas that it has kept. Times are wall-clock seconds on all cores.
+The cold run knows nothing; warm runs are the same screenings again. The answers for random candidates are compared with
+the plans that are chosen for them by their own traces. Times are wall-clock seconds on all cores. Processor seconds of
+the cold run say how long it would take on a machine that does nothing else.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from placement.planning.options import ChosenPlan
-from scamp_service.settings import Settings
-from scamp_service.sizing.estimate import target
-from scamp_service.sizing.screening import Screening, screen
+from estimators.model import MIB
+from placement.model import Cluster
+from placement.planning.options import ChosenPlan, NoPlan
+from scamp_service.client import bundle_code
+from scamp_service.sizing.estimate import Estimator, devices
+from scamp_service.sizing.screened import Screened, Screening
+from scamp_service.sizing.screening import screen
+from scamp_service.sizing.trace_pool import TracePool
 
 TITLE = "Screening a space"
-HEADER = ("cold s", "warm s", "examples", "checked", "traced alone", "case")
+HEADER = (
+    "cold s",
+    "cold CPU s",
+    "warm s",
+    "examples",
+    "checked",
+    "may be cheaper",
+    "compared",
+    "same plan",
+    "MiB",
+    "case",
+)
 ABOUT = """\
-Wall-clock seconds to plan random candidates at every degree (1, 2, 4, … ranks, with and without recompute and
-accumulation). The cold run knows nothing; warm is the median of three runs with the formulas that the cold run found.
-"Examples" are traced with a few blocks, "checked" candidates are traced whole to check the formulas, and candidates
-without formulas are "traced alone"."""
+Wall-clock seconds to choose the plans of random candidates, GPTs, wide MLPs and 3D U-Nets, among all ways to spread
+them. The cold run knows nothing; warm is the median of three runs of the same screenings again, whose answers are kept.
+"Cold CPU" are the processor seconds of the cold run, in all processes. "Examples" are traced with a few blocks, and
+"checked" candidates are traced whole to check the formulas. Candidates that "may be cheaper" on a plan whose memory
+formulas cannot predict say so. For "compared" candidates the plan was chosen by their own traces as well; of these,
+"same plan" counts the equal plans, and "MiB" is the largest difference of what equal plans reserve."""
 NUM_WARM = 3
+MLP = Path(__file__).with_name("wide_mlp.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A number of random candidates, and a cluster of ``count`` devices of one kind."""
+    """Numbers of random candidates by workload, and a cluster of ``count`` virtual devices of so many MiB.
 
-    num_candidates: int
-    device: str
+    ``seed`` draws the candidates, and those of them to compare.
+    """
+
+    num_gpts: int
+    num_mlps: int
+    num_unets: int
     count: int
+    mib: int
+    num_compared: int
+    seed: int
 
     def __str__(self) -> str:
-        return f"{self.num_candidates} GPTs on up to {self.count} × {self.device}"
+        numbers = f"{self.num_gpts} GPTs, {self.num_mlps} MLPs and {self.num_unets} U-Nets"
+        return f"{numbers} on up to {self.count} × {self.mib} MiB"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Wall-clock seconds, numbers of traces, and the number of candidates by the ranks of their plan."""
+    """Seconds, numbers of traces, the number of candidates by the ranks of their plan, and how the answers compare.
+
+    ``num_same`` of ``num_compared`` candidates have the plan of their own traces; these plans reserve up to
+    ``difference_mib`` more or less. ``num_silent`` have another plan and do not say that there may be a cheaper one.
+    ``differences`` are the other plans in words.
+    """
 
     cold_seconds: float
+    cold_cpu_seconds: float
     warm_seconds: float
     num_examples: int
     num_checked: int
-    num_alone: int
+    num_traced: int
+    num_may_be_cheaper: int
     by_ranks: dict[str, int]
+    num_compared: int
+    num_same: int
+    num_silent: int
+    difference_mib: int
+    differences: list[str]
 
     def row(self) -> list[str]:
         """The cells of the table under ``HEADER``, without the case."""
-        numbers = [self.num_examples, self.num_checked, self.num_alone]
-        return [f"{self.cold_seconds:.1f}", f"{self.warm_seconds:.2f}", *map(str, numbers)]
+        numbers = [self.num_examples, self.num_checked, self.num_may_be_cheaper, self.num_compared, self.num_same]
+        times = [f"{self.cold_seconds:.1f}", f"{self.cold_cpu_seconds:.1f}", f"{self.warm_seconds:.2f}"]
+        return [*times, *map(str, numbers), str(self.difference_mib)]
 
 
 def cases(quick: bool, seed: int) -> Sequence[Space]:
-    """The one case, or a small one; ``seed`` is not used."""
-    return [Space(50, "V100-16", 1)] if quick else [Space(1000, "V100-16", 64)]
+    """The one case, or a small one."""
+    return [Space(30, 20, 4, 1, 1024, 2, seed)] if quick else [Space(600, 200, 200, 64, 4096, 60, seed)]
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:
-    """Cold and warm seconds of the one result."""
+    """Seconds of the one result, and how its answers compare."""
     (result,) = results
-    return {"screen_cold_seconds": result.cold_seconds, "screen_warm_seconds": result.warm_seconds}
+    return {
+        "screen_cold_seconds": result.cold_seconds,
+        "screen_cold_cpu_seconds": result.cold_cpu_seconds,
+        "screen_warm_seconds": result.warm_seconds,
+        "screen_may_be_cheaper": result.num_may_be_cheaper,
+        "screen_same_plans": result.num_same / max(1, result.num_compared),
+        "screen_silent_differences": result.num_silent,
+        "screen_difference_mib": result.difference_mib,
+    }
 
 
 def measure(case: Space, seconds: float) -> Result:
     """The result of one case, on all cores; nothing stops it, so ``seconds`` is ignored."""
-    source = random.Random(0)
-    candidates = [draw(source) for _ in range(case.num_candidates)]
-    cluster, kind = target(Settings(), case.device, case.count, None)
+    cluster, drawn = devices(case.count, case.mib), list(_drawn(case))
     with tempfile.TemporaryDirectory() as folder:
 
-        def screened() -> tuple[Screening, float]:
-            began = time.monotonic()
-            found = screen("stdlib_gpt", None, candidates, cluster, Path(folder), kind)
-            return found, time.monotonic() - began
+        def screened() -> tuple[list[Screening], float, float]:
+            began, used = time.monotonic(), _processor_seconds()
+            with TracePool() as pool:
+                found = [screen(*one, cluster, Path(folder), pool=pool) for one in drawn]
+            return found, time.monotonic() - began, _processor_seconds() - used
 
-        found, cold = screened()
+        found, cold, cold_cpu = screened()
+        print(f"cold: {cold:.1f} s, {cold_cpu:.1f} s of processors", flush=True)
         warm = median(screened()[1] for _ in range(NUM_WARM))
-    return Result(cold, warm, found.num_examples, found.num_checked, len(found.alone), dict(_by_ranks(found)))
+        pairs = list(_compared(drawn, found, cluster, Path(folder), case))
+    others = [(one, alone) for one, alone in pairs if _plan(one.choice) != _plan(alone)]
+    every = [one for screening in found for one in screening.candidates]
+    return Result(
+        cold,
+        cold_cpu,
+        warm,
+        sum(one.num_examples for one in found),
+        sum(one.num_checked for one in found),
+        sum(bool(one.traced) for one in every),
+        sum(one.may_be_cheaper for one in every),
+        dict(sum(map(_by_ranks, found), Counter[str]())),
+        len(pairs),
+        len(pairs) - len(others),
+        sum(not one.may_be_cheaper for one, _ in others),
+        max((_difference_mib(one.choice, alone) for one, alone in pairs), default=0),
+        [f"{json.dumps(dict(one.params))}: {one.reason} / {alone.reason}" for one, alone in others],
+    )
+
+
+_Drawn = tuple[str, bytes | None, list[dict[str, Any]]]
+
+
+def _drawn(case: Space) -> Iterator[_Drawn]:
+    """Yield each workload with the zip of its files and its candidates."""
+    source = random.Random(case.seed)
+    yield "stdlib_gpt", None, [draw(source) for _ in range(case.num_gpts)]
+    workload = f"{MLP.name}:WideMlp"
+    code = bundle_code(MLP.parent / "study", workload, None)
+    yield workload, code, [_mlp(source) for _ in range(case.num_mlps)]
+    yield "unet3d_blobs", None, [_unet(source) for _ in range(case.num_unets)]
 
 
 def draw(source: random.Random) -> dict[str, Any]:
@@ -98,6 +179,55 @@ def draw(source: random.Random) -> dict[str, Any]:
         "batch": source.choice([64, 128, 256, 512]),
         "lr": 10 ** source.uniform(-4, -2),
     }
+
+
+def _mlp(source: random.Random) -> dict[str, Any]:
+    return {
+        "depth": source.randint(2, 24),
+        "width": 256 * source.randint(1, 32),
+        "inputs": 64 * source.randint(1, 16),
+        "batch": source.choice([64, 256, 1024]),
+        "lr": 10 ** source.uniform(-4, -2),
+    }
+
+
+def _unet(source: random.Random) -> dict[str, Any]:
+    return {
+        "levels": source.choice([1, 2]),
+        "width": source.choice([4, 8, 16]),
+        "side": source.choice([8, 16, 32]),
+        "batch": 8,
+        "lr": 10 ** source.uniform(-3, -2),
+    }
+
+
+def _compared(
+    drawn: Sequence[_Drawn], found: Sequence[Screening], cluster: Cluster, folder: Path, case: Space
+) -> Iterator[tuple[Screened, ChosenPlan | NoPlan]]:
+    """Yield random candidates, each with the plan that is chosen by its own traces."""
+    every = [(place, number) for place, (_, _, some) in enumerate(drawn) for number in range(len(some))]
+    for place, number in random.Random(f"compared {case.seed}").sample(every, case.num_compared):
+        workload, code, candidates = drawn[place]
+        with Estimator(workload, code, folder) as estimator:
+            yield found[place].candidates[number], estimator.plan(candidates[number], cluster)
+
+
+def _plan(choice: ChosenPlan | NoPlan | None) -> object:
+    return choice.plan if isinstance(choice, ChosenPlan) else None
+
+
+def _difference_mib(one: ChosenPlan | NoPlan | None, other: ChosenPlan | NoPlan) -> int:
+    """Difference of what a rank reserves under the same plan; 0 for other plans."""
+    if not (isinstance(one, ChosenPlan) and isinstance(other, ChosenPlan) and one.plan == other.plan):
+        return 0
+    peaks = [choice.prediction.peak_bytes for choice in (one, other)]
+    return -(-abs(peaks[0] - peaks[1]) // MIB)
+
+
+def _processor_seconds() -> float:
+    """Seconds of processors that this process has used, and its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _by_ranks(screening: Screening) -> Counter[str]:

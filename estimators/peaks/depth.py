@@ -15,16 +15,16 @@ from itertools import pairwise
 import numpy as np
 
 from estimators.peaks.envelope import EventLog, Line, highest, live_bytes
-from estimators.work import Work
+from estimators.work import Operation, Work
 
 TRACED_BLOCKS = 4
 """Number of blocks traced: the first and the last have neighbours that are not blocks, and the two between are
 compared."""
 
-# Where a buffer first appears: (visit, block, number of buffers before it there). The visit counts earlier visits of
-# the block; it is -1 for buffers alive before the passes. For parts that belong to no block (None) it counts these
+# Where a buffer first appears: (visit, block, which of its buffers, see ``homes_of``). The visit counts earlier visits
+# of the block; it is -1 for buffers alive before the passes. For parts that belong to no block (None) it counts these
 # parts.
-_Home = tuple[int, int | None, int]
+_Home = tuple[int, int | None, tuple[int, str, int]]
 # (home of the buffer relative to a block, bytes that it holds from now on, its category, its stream)
 _RelativeEvent = tuple[_Home, int, str, int]
 
@@ -38,7 +38,7 @@ class Passes:
     the block begins before this event (None: a part that belongs to no block), and this work is done by then.
     ``forward`` is the part of ``work`` that is done before the first backward pass begins.
     ``streams`` maps a buffer to the stream on which a GPU would allocate it, unless that is the compute stream, which
-    is 0.
+    is 0. ``operations`` are those of the work, if they were asked for.
     """
 
     events: EventLog
@@ -49,6 +49,7 @@ class Passes:
     marks: Sequence[tuple[int, int | None, Work]] = ()
     streams: Mapping[int, int] = field(default_factory=dict)
     forward: Work = field(default_factory=Work)
+    operations: Sequence[Operation] = ()
 
     @property
     def held_before(self) -> int:
@@ -227,21 +228,31 @@ def _sweeps(segments: Sequence[Segment]) -> list[list[Segment]]:
 
 
 def homes_of(passes: Passes, segments: Sequence[Segment]) -> dict[int, _Home]:
-    """The home of each buffer, by its number."""
+    """The home of each buffer, by its number. Equal buffers of a block are counted from the last one back.
+
+    The first block may make buffers that others do not make, for example its part of each sequence. What a block leaves
+    to its neighbour is made at the end, or has a size of its own.
+    """
     homes: dict[int, _Home] = {}
-    counts: Counter[tuple[int, int | None]] = Counter()
+    counts: Counter[tuple[int, int | None, int, str]] = Counter()
 
-    def settle(visit: int, block: int | None, buffer: int) -> None:
+    def settle(visit: int, block: int | None, buffer: int, size: int) -> None:
         if buffer not in homes:
-            homes[buffer] = visit, block, counts[visit, block]
-            counts[visit, block] += 1
+            same = (size, passes.categories[buffer]) if block is not None else (0, "")
+            counts[visit, block, *same] += 1
+            homes[buffer] = visit, block, (*same, counts[visit, block, *same])
 
-    for buffer, _ in passes.events[: passes.num_before]:
-        settle(-1, passes.owners.get(buffer), buffer)
+    for buffer, size in passes.events[: passes.num_before]:
+        settle(-1, passes.owners.get(buffer), buffer, size)
     for segment in segments:
-        for buffer, _ in segment.events:
-            settle(segment.visit, segment.block, buffer)
-    return homes
+        for buffer, size in segment.events:
+            settle(segment.visit, segment.block, buffer, size)
+    return {
+        buffer: home
+        if home[1] is None
+        else (*home[:2], (*home[2][:2], home[2][2] - counts[home[0], home[1], *home[2][:2]]))
+        for buffer, home in homes.items()
+    }
 
 
 def _shifted(home: _Home, blocks: int) -> _Home:

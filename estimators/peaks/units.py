@@ -7,7 +7,7 @@ It is computed from the logs of two micro-batches, cut where a block begins its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from estimators.peaks.depth import Passes, Segment, homes_of, segments_of
@@ -89,39 +89,57 @@ def units_of(outlines: Sequence[Outline], low: Seen, high: Seen, *, equal_blocks
         outlines, costs = [whole], [[_cost_of_all(seen)] for seen in (low, high)]
     few, many = costs
     assert few is not None and many is not None
+    both = zip(outlines, few, many, strict=True)
+    return merged(unit_of(outline, less, more, low.samples, high.samples) for outline, less, more in both)
+
+
+def merged(units: Iterable[Unit]) -> tuple[Unit, ...]:
+    """The units, with equal neighbours as one ``Unit``, whose name is that of the first."""
     found: list[Unit] = []
-    for outline, less, more in zip(outlines, few, many, strict=True):
-        unit = _unit(outline, less, more, low.samples, high.samples)
+    for unit in units:
         if found and replace(unit, name=found[-1].name, count=found[-1].count) == found[-1]:
-            found[-1] = replace(found[-1], count=found[-1].count + 1)
+            found[-1] = replace(found[-1], count=found[-1].count + unit.count)
         else:
             found.append(unit)
     return tuple(found)
 
 
-# For one micro-batch: work of the forward pass and of the backward pass, bytes of activations, bytes of output.
-_Cost = tuple[Work, Work, int, int]
+Cost = tuple[Work, Work, int, int]
+"""For one micro-batch: work of the forward pass and of the backward pass, bytes of activations, bytes of output."""
 
 
-def _costs(seen: Seen, num_blocks: int, equal_blocks: bool) -> list[_Cost] | None:
+def _costs(seen: Seen, num_blocks: int, equal_blocks: bool) -> list[Cost] | None:
     """Costs of the part before the blocks, of each block, and of the part after; None if blocks do not run in order."""
     parts = list(segments_of(seen.passes))
-    up = list(range(num_blocks))
-    if [part.block for part in parts] != [None, *up, None, *up[::-1]] or len(seen.outputs) != num_blocks + 1:
+    if not run_in_order(parts, num_blocks) or len(seen.outputs) != num_blocks + 1:
         return None
-    kept = _activations(seen.passes, parts)
-    ahead, after = [part.work for part in parts[: num_blocks + 1]], parts[num_blocks + 1]
-    back = [part.work for part in reversed(parts[num_blocks + 2 :])]
-    rest = Work()
+    kept = activations(seen.passes, parts)
+    bytes_kept = [kept[part.visit, part.block] for part in parts[: num_blocks + 2]]
+    passes = work_of_passes([(part.forward, part.work - part.forward) for part in parts], num_blocks, equal_blocks)
+    every = zip(passes, bytes_kept, [*seen.outputs, 0], strict=True)
+    return [(forward, backward, num_bytes, output) for (forward, backward), num_bytes, output in every]
+
+
+def run_in_order(parts: Sequence[Segment], num_blocks: int) -> bool:
+    """Whether the blocks run one after another, forward and then back."""
+    up = list(range(num_blocks))
+    return [part.block for part in parts] == [None, *up, None, *up[::-1]]
+
+
+def work_of_passes(parts: Sequence[tuple[Work, Work]], num_blocks: int, equal_blocks: bool) -> list[tuple[Work, Work]]:
+    """Work of the forward and of the backward pass of each unit.
+
+    ``parts`` are the segments of blocks that run in order, with their work before the first backward pass and after.
+    """
+    ahead = [forward for forward, _ in parts[: num_blocks + 2]]
+    back, rest = [backward for _, backward in parts[: num_blocks + 1 : -1]], Work()
     if equal_blocks and num_blocks > 1:
         # No mark begins the backward pass of the part before the blocks: it is logged with the first block's.
         rest, back[0] = back[0] - back[1], back[1]
-    forward, backward = [*ahead, after.forward], [rest, *back, after.work - after.forward]
-    bytes_kept = [kept[part.visit, part.block] for part in parts[: num_blocks + 2]]
-    return list(zip(forward, backward, bytes_kept, [*seen.outputs, 0], strict=True))
+    return list(zip(ahead, [rest, *back, parts[num_blocks + 1][1]], strict=True))
 
 
-def _activations(passes: Passes, parts: Sequence[Segment]) -> Counter[tuple[int, int | None]]:
+def activations(passes: Passes, parts: Sequence[Segment]) -> Counter[tuple[int, int | None]]:
     """Bytes of the activations made in each part, by the part's visit and block."""
     sizes = dict(reversed([event for event in passes.events if event[1]]))  # at their first event
     kept: Counter[tuple[int, int | None]] = Counter()
@@ -131,13 +149,14 @@ def _activations(passes: Passes, parts: Sequence[Segment]) -> Counter[tuple[int,
     return kept
 
 
-def _cost_of_all(seen: Seen) -> _Cost:
+def _cost_of_all(seen: Seen) -> Cost:
     passes = seen.passes
-    kept_bytes = _activations(passes, list(segments_of(passes))).total()
+    kept_bytes = activations(passes, list(segments_of(passes))).total()
     return passes.forward, passes.work - passes.forward, kept_bytes, 0
 
 
-def _unit(outline: Outline, less: _Cost, more: _Cost, low: int, high: int) -> Unit:
+def unit_of(outline: Outline, less: Cost, more: Cost, low: int, high: int) -> Unit:
+    """The unit, from its costs at micro-batches of ``low`` and ``high`` samples."""
     forward, backward = (_pass_work(few, many, low, high) for few, many in zip(less[:2], more[:2], strict=True))
     activations, output = (_line(few, many, low, high) for few, many in zip(less[2:], more[2:], strict=True))
     return Unit(outline.name, outline.num_params, outline.most_parts, forward, backward, activations, output)

@@ -8,7 +8,7 @@ few blocks are enough for any depth (``estimators.peaks.depth``). Nothing is tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -18,11 +18,26 @@ import numpy.typing as npt
 
 from estimators.peaks.depth import Passes
 from estimators.scaling.example import Example, NoBlueprint
-from estimators.scaling.formula import RANKS, Formula, Monomial, Points, Shards, Solver, Whole
-from estimators.scaling.moments import LEAST_DEPTH, Moments, highest, joined, moments_of, of_update, states_of
+from estimators.scaling.formula import RANKS, SAMPLES, Factor, Formula, Monomial, Points, Shards, Solver, Whole
+from estimators.scaling.model_formulas import ModelFormulas, fit_model
+from estimators.scaling.moments import (
+    LEAST_DEPTH,
+    Moments,
+    highest,
+    joined,
+    moments_of,
+    of_update,
+    of_whole,
+    states_of,
+)
 from estimators.work import Work
 
-SAMPLES = "micro_batch"
+_Class = tuple[str, tuple[int, ...]]
+"""Buffers of one category whose sizes agree in every example."""
+
+_STATES = ("parameters", "buffers", "gradients", "optimizer")
+"""Categories of the buffers that examples of updates begin with. What else passes leave behind, such as their loss, is
+alive during an update too, but those examples follow no passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +45,15 @@ class Costs:
     """Costs of many architectures, in bytes.
 
     ``fixed`` and ``per_sample`` are lines [architectures, moments] as in ``envelope.Line``. ``one_sample`` is the peak
-    of a single sample, and ``states`` what is alive when the optimizer begins [architectures].
+    of a single sample, and ``states`` what is alive when the optimizer begins [architectures]. ``breakdown`` gives the
+    bytes by category of the architecture at an index, for a micro-batch.
     """
 
     fixed: npt.NDArray[np.float64]
     per_sample: npt.NDArray[np.float64]
     one_sample: npt.NDArray[np.float64]
     states: npt.NDArray[np.float64]
+    breakdown: Callable[[int, int], dict[str, int]] = field(compare=False, repr=False)
     _largest: dict[int, Whole] = field(default_factory=dict, compare=False, repr=False)
 
     def curve(self, place: int) -> Lines:
@@ -73,8 +90,8 @@ class Lines:
         return int((costs.fixed[place] + micro_batch * costs.per_sample[place]).max())
 
     def parts(self, micro_batch: int) -> dict[str, int]:
-        """Always empty: the lines of a blueprint do not distinguish categories."""
-        return {}
+        """Bytes of the peak by category at this micro-batch."""
+        return self.costs.breakdown(self.place, micro_batch)
 
     def largest_batch(self, capacity_bytes: int) -> int:
         """Largest micro-batch whose peak is within ``capacity_bytes``; 0 when not even one sample fits."""
@@ -85,14 +102,16 @@ class Lines:
 class Blueprint:
     """Formulas for the memory of all architectures that run the same operations.
 
-    ``sizes`` are the formulas of the size classes, ``depth`` is that of the number of blocks. ``passes`` are the
-    moments of passes of two and more samples, ``single`` those of one sample (None if the model refuses it), and
-    ``updates`` those of the optimizer's updates. ``ends`` are what is alive when the optimizer begins, after two and
-    more samples and after one. ``lowest`` and ``highest`` bound the variables, except those that only set the depth.
-    ``even_rows`` are the rows of parameters that are divided evenly by the ranks of every example.
+    ``sizes`` are the formulas of each size class, to be added up; ``categories`` are those of the classes, and
+    ``depth`` is the formula of the number of blocks. ``passes`` are the moments of passes of two and more samples,
+    ``single`` those of one sample (None if the model refuses it), and ``updates`` those of the optimizer's updates.
+    ``ends`` are what is alive when the optimizer begins, after two and more samples and after one. ``lowest`` and
+    ``highest`` bound the variables, except those that only set the depth. ``even_rows`` are the rows of parameters that
+    are divided evenly by the ranks of every example. ``model`` predicts the units of the model; only the plain layout
+    has it.
     """
 
-    sizes: tuple[Formula, ...]
+    sizes: tuple[tuple[Formula, ...], ...]
     depth: Monomial
     passes: Moments
     single: Moments | None
@@ -101,14 +120,19 @@ class Blueprint:
     lowest: Mapping[str, int]
     highest: Mapping[str, int]
     even_rows: tuple[Monomial, ...] = ()
+    categories: tuple[str, ...] = ()
+    model: ModelFormulas | None = None
 
     def predicts(self, points: Points) -> npt.NDArray[np.bool_]:
         """For which of the covered architectures the formulas hold; the others must be traced.
 
-        They do not hold if there are too few blocks, or if the ranks do not evenly divide rows that they divide in all
-        examples: some shards would be rounded up, and the examples do not show which.
+        They do not hold if there are too few blocks, if a size would not be whole, or if the ranks do not evenly divide
+        rows that they divide in all examples: some shards would be rounded up, and the examples do not show which.
         """
         valid: npt.NDArray[np.bool_] = self.depth.at(points) >= LEAST_DEPTH
+        one_each = {**points, SAMPLES: np.ones(len(valid), dtype=np.int64)}
+        for formula in self._formulas:
+            valid &= formula.is_whole(one_each)
         for rows in self.even_rows if RANKS in points else ():
             valid &= rows.at(points) % points[RANKS] == 0
         return valid
@@ -120,26 +144,55 @@ class Blueprint:
             inside &= (points[name] >= self.lowest[name]) & (points[name] <= self.highest[name])
         return inside
 
+    @property
+    def _formulas(self) -> list[Formula]:
+        return list(dict.fromkeys(formula for size in self.sizes for formula in size))
+
     def costs(self, points: Points) -> Costs:
-        """Costs of architectures that are covered and for which the formulas hold (``tells``).
+        """Costs of architectures that are covered and for which the formulas hold (``predicts``).
 
         Raises ``formula.NotWhole`` if a size would not be a whole number.
         """
         one_each = {**points, SAMPLES: np.ones(len(next(iter(points.values()))), dtype=np.int64)}
-        one = np.array([size.at(one_each) for size in self.sizes], dtype=np.float64)
-        grows = np.array([_grows(size) for size in self.sizes])[:, None]
-        fixed, slopes = np.where(grows, 0, one), np.where(grows, one, 0)
+        known = {formula: formula.at(one_each) for formula in self._formulas}
+        nothing = np.zeros(len(one_each[SAMPLES]))
+        fixed, slopes = (
+            np.array([sum((known[one] for one in size if _grows(one) == grows), nothing) for size in self.sizes])
+            for grows in (False, True)
+        )
+        one = fixed + slopes
         depth = self.depth.at(points)
         updates = self.updates.bytes(fixed, depth)
         lines = np.concatenate([self.passes.bytes(fixed, depth), updates])
-        slope = np.concatenate([self.passes.bytes(slopes, depth), np.zeros_like(updates)])
+        slope = np.concatenate([self.passes.bytes(slopes, depth), self.updates.bytes(slopes, depth)])
         after, after_single = (end.bytes(one, depth)[0] for end in self.ends)
         if self.single is None:
             single = (lines + 2 * slope).max(axis=0)  # counts as two, so that it fits whenever two do
         else:
             kept = np.maximum(0, after_single - after)
-            single = np.maximum(self.single.bytes(one, depth).max(axis=0), updates.max(axis=0) + kept)
-        return Costs(np.ascontiguousarray(lines.T), np.ascontiguousarray(slope.T), single, after)
+            updated = self.updates.bytes(one, depth).max(axis=0) + kept
+            single = np.maximum(self.single.bytes(one, depth).max(axis=0), updated)
+
+        def breakdown(place: int, micro_batch: int) -> dict[str, int]:
+            sizes = fixed[:, place] + micro_batch * slopes[:, place]
+            return self._parts(sizes, int(depth[place]), micro_batch)
+
+        return Costs(np.ascontiguousarray(lines.T), np.ascontiguousarray(slope.T), single, after, breakdown)
+
+    def _parts(self, sizes: npt.NDArray[np.float64], depth: int, micro_batch: int) -> dict[str, int]:
+        """Bytes by category at the moment of the peak, for the ``sizes`` of the classes at this micro-batch."""
+        is_single = micro_batch == 1 and self.single is not None
+        passes = self.single if is_single and self.single is not None else self.passes
+        during, updates = (one.peak(sizes, depth) for one in (passes, self.updates))
+        after, after_single = (float(end.peak(sizes, depth)[0]) for end in self.ends)
+        kept = max(0.0, after_single - after) if is_single else 0.0
+        highest_bytes, counts = max(during, (updates[0] + kept, updates[1]), key=lambda one: one[0])
+        parts = dict.fromkeys(self.categories, 0)
+        for category, num_bytes in zip(self.categories, (counts * sizes).tolist(), strict=True):
+            parts[category] += int(num_bytes)
+        if highest_bytes > sum(parts.values()):
+            parts["gradients"] = parts.get("gradients", 0) + int(highest_bytes) - sum(parts.values())
+        return parts
 
 
 def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
@@ -151,7 +204,10 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
         solver = Solver(points)
     except ValueError as error:
         raise NoBlueprint(str(error)) from None
-    depth = solver.monomial(np.array([example.num_blocks for example in examples]))
+    is_whole = examples[0].is_whole
+    if len({example.is_whole for example in examples}) > 1:
+        raise NoBlueprint("some of the examples have equal blocks, and others do not")
+    depth = solver.monomial(np.array([LEAST_DEPTH if is_whole else example.num_blocks for example in examples]))
     if depth is None:
         raise NoBlueprint("the number of blocks does not follow from the parameters")
     has_single = {example.single is not None for example in examples}
@@ -161,11 +217,15 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
     if has_single == {True}:
         logs = [[*log, example.single] for log, example in zip(logs, examples, strict=True) if example.single]
     _check_operations(points, logs)
-    classes: dict[tuple[int, ...], int] = {}
+    classes: dict[_Class, int] = {}
     coded = [_coded(same, classes) for same in zip(*logs, strict=True)]
     factors = _factors(solver, points, examples)
-    sizes = tuple(_formula(solver, np.array(size), factors) for size in classes)
-    if not any(map(_grows, sizes)):
+    known: dict[tuple[int, ...], tuple[Formula, ...]] = {}
+    for category, size in classes:
+        if size not in known:
+            known[size] = _formulas(solver, np.array(size), factors, is_workspace=category == "workspace")
+    sizes = tuple(known[size] for _, size in classes)
+    if not any(_grows(formula) for size in sizes for formula in size):
         raise NoBlueprint("nothing grows with the micro-batch, so every batch would fit")
     bounded = [name for name in points if name != SAMPLES and not _of_depth_alone(name, depth, sizes)]
     passes, *others = coded
@@ -173,19 +233,24 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
     updates, updates_of_more = others[:num_updates], others[num_updates : 2 * num_updates]
     num = len(classes)
     states = states_of(updates[-1], updates_of_more[-1], num)
-    during, after = moments_of(passes, num)
-    single, after_single = moments_of(others[-1], num) if has_single == {True} else (None, after)
+    moments_in = of_whole if is_whole else moments_of
+    during, after = moments_in(passes, num)
+    single, after_single = moments_in(others[-1], num) if has_single == {True} else (None, after)
+    facts = [example.facts for example in examples if example.facts is not None]
     pairs = [of_update(few, more, num) for few, more in zip(updates, updates_of_more, strict=True)]
+    left = after.only([category not in _STATES for category, _ in classes])
     return Blueprint(
         sizes,
         depth,
         highest(during.plus(states)),
         highest(single.plus(states)) if single is not None else None,
-        highest(joined(pairs)),
+        highest(joined(pairs).plus(left)),
         (after.plus(states), after_single.plus(states)),
         {name: int(points[name].min()) for name in bounded},
         {name: int(points[name].max()) for name in bounded},
         tuple(_even_rows(factors, points)),
+        tuple(category for category, _ in classes),
+        fit_model(solver, examples, facts, factors) if facts else None,
     )
 
 
@@ -203,13 +268,14 @@ def _check_operations(points: Points, logs: Sequence[Sequence[Passes]]) -> None:
     raise NoBlueprint("architectures do not run the same operations", min(parting)[1] if parting else None)
 
 
-def _coded(passes: Sequence[Passes], classes: dict[tuple[int, ...], int]) -> Passes:
+def _coded(passes: Sequence[Passes], classes: dict[_Class, int]) -> Passes:
     """The log that all examples share; the number of a size class (from 1) stands for each size, and 0 for no bytes."""
     first = passes[0]
     events = []
     for position, (buffer, _) in enumerate(first.events):
         sizes = tuple(one.events[position][1] for one in passes)
-        code = 0 if not any(sizes) else classes.setdefault(sizes, len(classes)) + 1
+        same = first.categories[buffer], sizes
+        code = 0 if not any(sizes) else classes.setdefault(same, len(classes)) + 1
         events.append((buffer, code))
     marks = [(position, block, Work()) for position, block, _ in first.marks]
     return Passes(tuple(events), first.categories, Work(), first.num_before, first.owners, marks)
@@ -222,7 +288,7 @@ def _skeleton(passes: Passes) -> tuple[Any, ...]:
     return events, list(passes.categories), passes.num_before, dict(passes.owners), marks
 
 
-def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> list[Monomial | Shards]:
+def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> list[Factor]:
     """Factors that sizes may have besides the variables: dimensions with a constant, shards, and units of FSDP."""
 
     def dimension_of(values: Iterable[int]) -> Monomial:
@@ -236,7 +302,7 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> lis
     if len(num_dimensions) > 1 or len(layers) > 1:
         raise NoBlueprint("architectures do not have the same parameters")
     found = {dimension_of(values): None for values in zip(*(example.dimensions for example in examples), strict=True)}
-    factors: dict[Monomial | Shards, None] = {d: None for d in found if d.constant}
+    factors: dict[Factor, None] = {d: None for d in found if d.constant}
     if RANKS in points:
         units: dict[int | None, list[tuple[Monomial, Monomial]]] = {}
         for number, (shape, block) in enumerate(examples[0].shapes):
@@ -248,7 +314,7 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> lis
     return list(factors)
 
 
-def _even_rows(factors: Sequence[Monomial | Shards], points: Points) -> Iterator[Monomial]:
+def _even_rows(factors: Sequence[Factor], points: Points) -> Iterator[Monomial]:
     """Yield the rows of parameters that the ranks of every example divide evenly."""
     rows = {rows: None for factor in factors if isinstance(factor, Shards) for rows, _ in factor.tensors}
     for each in rows:
@@ -256,23 +322,24 @@ def _even_rows(factors: Sequence[Monomial | Shards], points: Points) -> Iterator
             yield each
 
 
-def _formula(solver: Solver, sizes: Whole, factors: Sequence[Monomial | Shards]) -> Formula:
+def _formulas(solver: Solver, sizes: Whole, factors: Sequence[Factor], *, is_workspace: bool) -> tuple[Formula, ...]:
+    """Formulas whose sum gives the sizes. Raises ``NoBlueprint``."""
     formula = solver.formula(sizes, factors)
-    if formula is None and (total := solver.sum_with_constant(sizes)):
-        formula = Formula(Monomial(Fraction(1)), (total,))
-    if formula is None:
+    found = (formula,) if formula is not None else solver.attention(sizes, factors) if is_workspace else None
+    if found is None:
         raise NoBlueprint(f"no formula gives the sizes {sizes.tolist()}")
-    samples = dict(formula.monomial.exponents).get(SAMPLES, 0)
-    if samples not in (0, 1) or any(SAMPLES in factor.variables for factor in formula.factors):
-        raise NoBlueprint(f"the sizes {sizes.tolist()} are not affine in the micro-batch")
-    return formula
+    for one in found:
+        samples = dict(one.monomial.exponents).get(SAMPLES, 0)
+        if samples not in (0, 1) or any(SAMPLES in factor.variables for factor in one.factors):
+            raise NoBlueprint(f"the sizes {sizes.tolist()} are not affine in the micro-batch")
+    return found
 
 
-def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Formula]) -> bool:
+def _of_depth_alone(name: str, depth: Monomial, sizes: Sequence[Sequence[Formula]]) -> bool:
     """Whether a variable only sets the number of blocks and changes no size; then it may have any value."""
-    return name in depth.variables and not any(name in size.variables for size in sizes)
+    return name in depth.variables and not any(name in one.variables for size in sizes for one in size)
 
 
-def _grows(size: Formula) -> bool:
-    """Whether a size grows with the micro-batch; if it does, it is proportional to it."""
-    return SAMPLES in size.variables
+def _grows(formula: Formula) -> bool:
+    """Whether a formula grows with the micro-batch; if it does, it is proportional to it."""
+    return SAMPLES in formula.variables

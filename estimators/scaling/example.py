@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from estimators.model import Divisions
 from estimators.peaks.depth import Passes
+from estimators.peaks.units import Outline
 
 
 class NoBlueprint(Exception):
@@ -19,13 +21,28 @@ class NoBlueprint(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Facts about the model of an example in the plain layout, with all its blocks.
+
+    ``outputs`` are the bytes that go into the first block and come out of each block that was traced.
+    """
+
+    outlines: tuple[Outline, ...]
+    divisions: Divisions
+    outputs: tuple[int, ...]
+    equal_blocks: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Example:
     """Logs of one architecture with a few blocks under one layout.
 
-    ``shapes`` are those of the parameters, each with its block (None outside of the blocks). ``dimensions`` are all
-    sizes that occur in parameters and samples. ``passes`` are those of the point's micro-batch, ``single`` those of one
-    sample (None if the model refuses it). ``updates`` are the optimizer's first two, ``updates_of_more`` the same with
-    one more block.
+    ``shapes`` are those of the parameters, each with its block (None outside of the blocks); layers that ranks divide
+    have the shape of a rank's part. ``dimensions`` are all sizes that occur in parameters and samples. ``passes`` are
+    those of the point's micro-batch, ``single`` those of one sample (None if the model refuses it). ``updates`` are the
+    optimizer's first two, ``updates_of_more`` the same with one more block. If ``is_whole``, the model has no equal
+    blocks to leave out, so the logs are those of all its blocks. ``facts`` come
+    with a single micro-batch in the plain layout.
     """
 
     num_blocks: int
@@ -35,3 +52,5 @@ class Example:
     single: Passes | None
     updates: tuple[Passes, ...]
     updates_of_more: tuple[Passes, ...]
+    is_whole: bool = False
+    facts: ModelFacts | None = None

@@ -21,10 +21,18 @@ Whole = npt.NDArray[np.int64]
 Points = Mapping[str, Whole]
 """The variables of several architectures: one array for each variable, by its name."""
 
+SAMPLES = "micro_batch"
+"""The variable that activations grow with."""
 RANKS = "dp_shard"
 """The variable that shards are divided by."""
+PARTS = "tp"
+"""The variable that layers are divided by."""
 SPARE = 3
 """Number of examples beyond those that determine the exponents. A formula is trusted because it predicts these, too."""
+QUERIES = ((768, 256), (192, 64), (0, 32))
+"""Blocks of attention on a CPU: from this many queries on, a block has that many."""
+MOST_KEYS = 512
+"""Most keys in such a block."""
 _CONSTANTS = (0, 1, -1, 2, -2)
 
 
@@ -45,8 +53,16 @@ class Monomial:
         """Names of the variables that it depends on."""
         return frozenset(name for name, _ in self.exponents)
 
+    def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
+        """At which of the points the value is a whole number."""
+        whole: npt.NDArray[np.bool_] = np.mod(*self._fraction(points)) == 0
+        return whole
+
     def at(self, points: Points) -> Whole:
         """The value at each point; raises ``NotWhole`` if one is not a whole number."""
+        return _divided(*self._fraction(points)) + self.constant
+
+    def _fraction(self, points: Points) -> tuple[Whole, Whole]:
         over = np.full(_length(points), self.coefficient.numerator, dtype=np.int64)
         under = np.full(_length(points), self.coefficient.denominator, dtype=np.int64)
         for name, exponent in self.exponents:
@@ -54,7 +70,7 @@ class Monomial:
                 over = over * points[name] ** exponent
             else:
                 under = under * points[name] ** -exponent
-        return _divided(over, under) + self.constant
+        return over, under
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +84,11 @@ class Shards:
         """Names of the variables that it depends on."""
         return frozenset({RANKS}).union(*(part.variables for tensor in self.tensors for part in tensor))
 
+    def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
+        """At which of the points the value is a whole number."""
+        parts = [part.is_whole(points) for tensor in self.tensors for part in tensor]
+        return np.asarray(np.logical_and.reduce(parts))
+
     def at(self, points: Points) -> Whole:
         """The value at each point; raises ``NotWhole`` if one is not a whole number."""
         elements = np.zeros(_length(points), dtype=np.int64)
@@ -77,25 +98,65 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Queries of one block of attention on a CPU, for sequences of this ``length``; ``with_keys``, times its keys."""
+
+    length: Monomial
+    with_keys: bool
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names of the variables that it depends on."""
+        return self.length.variables
+
+    def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
+        """At which of the points the value is a whole number."""
+        return self.length.is_whole(points)
+
+    def at(self, points: Points) -> Whole:
+        """The value at each point; raises ``NotWhole`` if one is not a whole number."""
+        length = self.length.at(points)
+        queries = np.minimum(
+            length, np.select([length >= fewest for fewest, _ in QUERIES], [size for _, size in QUERIES])
+        )
+        return np.asarray(queries * np.minimum(length, MOST_KEYS) if self.with_keys else queries)
+
+
+Factor = Monomial | Shards | Block
+
+
+@dataclass(frozen=True, slots=True)
 class Formula:
-    """A monomial without a constant, times factors: dimensions with a constant, and shards."""
+    """A monomial without a constant, times factors: dimensions with a constant, shards, and blocks of attention."""
 
     monomial: Monomial
-    factors: tuple[Monomial | Shards, ...] = ()
+    factors: tuple[Factor, ...] = ()
 
     @property
     def variables(self) -> frozenset[str]:
         """Names of the variables that it depends on."""
         return self.monomial.variables.union(*(factor.variables for factor in self.factors))
 
+    def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
+        """At which of the points the value is a whole number."""
+        found = np.full(_length(points), True)
+        for factor in self.factors:
+            found &= factor.is_whole(points)
+        if found.any():
+            valid = {name: values[found] for name, values in points.items()}
+            found[found] = np.mod(*self._fraction(valid)) == 0
+        return found
+
     def at(self, points: Points) -> Whole:
         """The value at each point; raises ``NotWhole`` if one is not a whole number."""
+        return _divided(*self._fraction(points))
+
+    def _fraction(self, points: Points) -> tuple[Whole, Whole]:
         monomial = self.monomial
         whole = Monomial(Fraction(monomial.coefficient.numerator), _of_sign(monomial, 1)).at(points)
         for factor in self.factors:
             whole = whole * factor.at(points)
-        under = Monomial(Fraction(monomial.coefficient.denominator), _of_sign(monomial, -1)).at(points)
-        return _divided(whole, under)
+        return whole, Monomial(Fraction(monomial.coefficient.denominator), _of_sign(monomial, -1)).at(points)
 
 
 class Solver:
@@ -152,7 +213,32 @@ class Solver:
                 return Monomial(slope, named, int(constant))
         return None
 
-    def formula(self, values: Whole, factors: Sequence[Monomial | Shards]) -> Formula | None:
+    def attention(self, values: Whole, factors: Sequence[Factor]) -> tuple[Formula, ...] | None:
+        """Formulas whose sum gives these values, the bytes that a CPU needs for a block of attention; None if there are
+        none. See ``estimators.tracing.workspace.attention``: forward 4 q (k + 2 + width of a head), backward 8 q k and
+        perhaps a copy of the gradient.
+        """
+        for name in self._points:
+            length = Monomial(Fraction(1), ((name, 1),))
+            queries, pairs = Block(length, with_keys=False), Block(length, with_keys=True)
+            of_queries, of_pairs = queries.at(self._points), pairs.at(self._points)
+            left = values - 4 * of_pairs - 8 * of_queries
+            if np.all(left > 0) and not np.any(left % (4 * of_queries)):
+                width = self.monomial(left // (4 * of_queries))
+                if width is not None:
+                    row = Monomial(4 * width.coefficient, width.exponents)
+                    terms = (_constant(4), (pairs,)), (_constant(8), (queries,)), (row, (queries,))
+                    return tuple(Formula(*term) for term in terms)
+            left = values - 8 * of_pairs
+            block = Formula(_constant(8), (pairs,))
+            if not np.any(left):
+                return (block,)
+            if np.all(left > 0) and (copy := self.formula(left, factors)):
+                return (block, copy)
+        total = self.sum_with_constant(values)  # where the length is always the same
+        return (Formula(_constant(1), (total,)),) if total is not None else None
+
+    def formula(self, values: Whole, factors: Sequence[Factor]) -> Formula | None:
         """A formula with at most two of the ``factors`` that gives these positive values; None if there is none."""
         known = [factor.at(self._points) for factor in factors]
         for num in range(3):
@@ -179,6 +265,10 @@ class Solver:
             Fraction(value * u, o) for value, o, u in zip(values.tolist(), over.tolist(), under.tolist(), strict=True)
         }
         return Monomial(ratios.pop(), named) if len(ratios) == 1 else None
+
+
+def _constant(value: int) -> Monomial:
+    return Monomial(Fraction(value))
 
 
 def _of_sign(monomial: Monomial, sign: int) -> tuple[tuple[str, int], ...]:

@@ -60,9 +60,24 @@ class Moments:
         alive[np.ix_(self.inner, further == 0)] = 0
         return alive
 
+    def peak(self, sizes: npt.NDArray[np.float64], depth: int) -> tuple[float, npt.NDArray[np.float64]]:
+        """(bytes, numbers of buffers by class) of the first moment with the most bytes, for one architecture."""
+        further = float(depth - LEAST_DEPTH)
+        base, per_block = (np.array(rows, dtype=np.float64) for rows in (self.base, self.per_block))
+        counts = base + per_block * further
+        alive = counts @ sizes
+        if not further:
+            alive[np.array(self.inner)] = 0
+        place = int(alive.argmax())
+        return float(alive[place]), counts[place]
+
     def plus(self, other: Moments) -> Moments:
         """The same moments, with the buffers of the only moment of ``other`` alive as well."""
         return Moments.of(np.add(self.base, other.base), np.add(self.per_block, other.per_block), self.inner)
+
+    def only(self, classes: npt.ArrayLike) -> Moments:
+        """The same moments with the buffers of these size classes alone."""
+        return Moments.of(np.multiply(self.base, classes), np.multiply(self.per_block, classes), self.inner)
 
 
 def moments_of(passes: Passes, num: int) -> tuple[Moments, Moments]:
@@ -83,6 +98,13 @@ def moments_of(passes: Passes, num: int) -> tuple[Moments, Moments]:
         raise NoBlueprint("the memory alive does not grow evenly with the number of blocks")
     per_block = second - first
     everything = Moments.of(first - (6 - LEAST_DEPTH) * per_block, per_block, inner)
+    return everything, Moments(everything.base[-1:], everything.per_block[-1:], (False,))
+
+
+def of_whole(passes: Passes, num: int) -> tuple[Moments, Moments]:
+    """The same as ``moments_of`` for passes of a whole model, whose number of blocks is always the same."""
+    alive = _alive(passes, num)[max(0, passes.num_before - 1) :]
+    everything = Moments.of(alive, np.zeros_like(alive), np.zeros(len(alive), dtype=np.bool_))
     return everything, Moments(everything.base[-1:], everything.per_block[-1:], (False,))
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-MAPPED_BYTES = 128 * 2**10
-"""Buffers of at least this size get fresh memory each time: ``workloads.training.process_memory`` sets malloc so."""
+from estimators.work import Operation
 
 _aten = torch.ops.aten
 _IDLE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "_reshape_alias",
@@ -82,15 +81,14 @@ def kind_of(operation: Any) -> str | None:
     return "other"
 
 
-def amounts_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> tuple[float, ...]:
-    """FLOPs, bytes, fresh bytes and half FLOPs of one operation (``estimators.work.AMOUNTS`` without the count)."""
+def operation_of(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, kind: str) -> Operation:
+    """The work of one operation of this kind, tensor by tensor."""
     given, made = _tensors((args, kwargs)), _tensors(out)
-    num_bytes = sum(tensor.numel() * tensor.itemsize for tensor in given + made)
-    large = [tensor for tensor in made if tensor.numel() * tensor.itemsize >= MAPPED_BYTES]
-    known = {tensor.untyped_storage()._cdata for tensor in given} if large else set()
-    fresh = sum(t.numel() * t.itemsize for t in large if t.untyped_storage()._cdata not in known)
+    known = {tensor.untyped_storage()._cdata for tensor in given} if made else set()
+    sizes = tuple(tensor.numel() * tensor.itemsize for tensor in given + made)
+    new = tuple(t.numel() * t.itemsize for t in made if t.untyped_storage()._cdata not in known)
     flops = flops_of(operation, args, kwargs, out)
-    return flops, num_bytes, fresh, flops if given and given[-1].itemsize <= 2 else 0.0
+    return kind, flops, bool(given) and given[-1].itemsize <= 2, sizes, new
 
 
 def collective_of(operation: Any, args: tuple[Any, ...], out: Any) -> tuple[str, str, int] | None:

@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from estimators.tracing.kernels import PRODUCTS
-from estimators.tracing.operations import amounts_of, kind_of
+from estimators.tracing.operations import kind_of, operation_of
 from estimators.tracing.workspace import Workspace, workspace_of
+from estimators.work import Operation, amounts
 
 Key = tuple[Any, ...]
 _ATEN = torch.ops.aten
@@ -66,6 +67,7 @@ class Outcome:
     workspace: Workspace
     kind: str | None
     amounts: tuple[float, ...]
+    work: Operation | None
 
 
 class Outcomes:
@@ -121,7 +123,8 @@ class Outcomes:
     ) -> Outcome:
         """The outcome of an operation that returned ``out``, cached if possible. Meta tensors stand for ``device``."""
         kind = kind_of(operation)
-        amounts = amounts_of(operation, args, kwargs, out) if kind is not None else ()
+        work = operation_of(operation, args, kwargs, out, kind) if kind is not None else None
+        done = amounts(work) if work is not None else ()
         workspace = workspace_of(operation, args, kwargs, out)
         sequence = type(out) if type(out) in (tuple, list) else None
         try:
@@ -134,8 +137,8 @@ class Outcomes:
             if len(set(memory)) < len(memory):
                 raise _Unknown  # outputs that share what they are made of
         except _Unknown:
-            return Outcome((), sequence, workspace, kind, amounts)
-        self._known[key] = outcome = Outcome(made, sequence, workspace, kind, amounts)
+            return Outcome((), sequence, workspace, kind, done, work)
+        self._known[key] = outcome = Outcome(made, sequence, workspace, kind, done, work)
         return outcome
 
     def again(self, outcome: Outcome, args: tuple[Any, ...]) -> Any:

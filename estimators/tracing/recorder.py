@@ -25,7 +25,7 @@ from estimators.tracing import kernels, sparse  # noqa: F401  (registers kernels
 from estimators.tracing.operations import collective_of
 from estimators.tracing.outcomes import Outcomes
 from estimators.tracing.values import Values, depends_on_values, takes_masks
-from estimators.work import Work, WorkCounter
+from estimators.work import Operation, Work, WorkCounter
 
 Batch = Any
 _DEVICE = torch.ops.prim.device.default
@@ -46,9 +46,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         *,
         workspaces: bool = True,
         even: bool = True,
+        itemised: bool = False,
         groups: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         """``workspaces``: also log the memory that a CPU's kernels use internally. ``even``: see ``Values``.
+        ``itemised``: keep the work of each operation as well.
 
         ``groups`` maps the names of process groups to the dimension of the mesh that they lie along, and its size.
         Collectives of other groups count as collectives of the whole gang.
@@ -65,6 +67,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._others: dict[torch.cpu.Stream, int] = {}  # numbered from 1, in order of first use
         self.marks: list[tuple[int, int | None, Work]] = []
         self._done = WorkCounter()
+        self._itemised = itemised
+        self._operations: list[Operation] = []
         self._fake = fake
         self._outcomes = Outcomes(fake)
         self.values = Values(is_even=even)
@@ -79,6 +83,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin(self) -> int:
         """Begin a new log with all buffers that are alive, numbered anew; returns their bytes."""
         self._done.clear()
+        self._operations.clear()
         self._forward = None
         self.log.clear()
         self.marks.clear()
@@ -107,7 +112,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The log up to now."""
         events, categories, streams = tuple(self.log), tuple(self.categories), dict(self.streams)
         forward = self.work if self._forward is None else self._forward
-        return Passes(events, categories, self.work, marks=tuple(self.marks), streams=streams, forward=forward)
+        marks, operations = tuple(self.marks), tuple(self._operations)
+        return Passes(
+            events, categories, self.work, marks=marks, streams=streams, forward=forward, operations=operations
+        )
 
     def forward(self, step: Callable[[], object]) -> Passes:
         """The log of ``step`` up to its first backward pass, where it is aborted. Raises ValueError without one."""
@@ -177,6 +185,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise _EndOfForward(self.passes)
         if any(issubclass(kind, DTensor) for kind in types):
             self._done.add("sharded")
+            if self._itemised:
+                self._operations.append(("sharded", 0.0, False, (), ()))
             return NotImplemented  # DTensor splits it up; its local operations come back here
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # fake mode would return a new storage, ranks return the same one
@@ -203,6 +213,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outcome = self._outcomes.learn(key, func, args, kwargs, out)
         if outcome.kind is not None:
             self._done.add(outcome.kind, *outcome.amounts)
+            if self._itemised and outcome.work is not None:
+                self._operations.append(outcome.work)
         elif (collective := collective_of(func, args, out)) is not None:
             self._communicate(*collective)
         self.values.follow(func, args, kwargs, out)

@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from estimators.axes import MESH
 from estimators.model import INDIVISIBLE, Divisions, Layout
 from estimators.peaks.depth import TRACED_BLOCKS, Passes
 from estimators.peaks.envelope import EventLog
@@ -100,12 +102,12 @@ class Session:
     to trace.
     """
 
-    def __init__(self, recipe: Recipe, layout: Layout, draw: int = 0) -> None:
-        """``draw`` seeds the generators of random numbers before each step.
+    def __init__(self, recipe: Recipe, layout: Layout, draw: int = 0, *, itemised: bool = False) -> None:
+        """``draw`` seeds the generators of random numbers before each step. ``itemised`` logs each operation as well.
 
         With ``UNEVEN`` the model's own choices, such as experts, are all the same (see ``estimators.tracing.values``).
         """
-        self._recipe, self._draw = recipe, draw
+        self._recipe, self._draw, self._itemised = recipe, draw, itemised
         self.has_drawn = False  # whether random numbers may have decided what a step does
         self._wanted, self._layout = layout, Layout()
         self._modes = contextlib.ExitStack()
@@ -128,6 +130,7 @@ class Session:
                 fake,
                 workspaces=not self._recipe.on_cuda,
                 even=self._draw != UNEVEN,
+                itemised=self._itemised,
                 groups=groups_of(self._mesh) if self._mesh is not None else None,
             )
             self._recorder = modes.enter_context(recorder)
@@ -174,9 +177,12 @@ class Session:
 
     @property
     def shapes(self) -> tuple[tuple[tuple[int, ...], int | None], ...]:
-        """The shape of each parameter, with the number of its block (None outside of the blocks)."""
+        """The shape of each parameter, with the number of its block (None outside of the blocks).
+
+        Layers that tensor-parallel ranks divide have the shape of a rank's part; shards of FSDP are not counted.
+        """
         blocks = {parameter: number for number, block in enumerate(self._blocks) for parameter in block.parameters()}
-        return tuple((tuple(parameter.shape), blocks.get(parameter)) for parameter in self._model.parameters())
+        return tuple((_shape_of(parameter), blocks.get(parameter)) for parameter in self._model.parameters())
 
     @property
     def sample_dimensions(self) -> list[int]:
@@ -202,9 +208,13 @@ class Session:
         if self._left_out or self._layout == Layout():
             self._watch_blocks()
 
+    def traced_outputs(self, micro_batch: int) -> list[int]:
+        """Bytes that went into the first block, and out of each block that was traced; empty if none was watched."""
+        return list(self._outputs.get(micro_batch, {}).values())
+
     def outputs(self, micro_batch: int) -> list[int]:
         """Bytes that went into the first block, and out of each block; empty if the blocks were not watched."""
-        seen = list(self._outputs.get(micro_batch, {}).values())
+        seen = self.traced_outputs(micro_batch)
         return seen[:3] + [seen[2]] * len(self._left_out) + seen[3:] if self._left_out and len(seen) > 3 else seen
 
     def grow(self, num: int | None = None) -> None:
@@ -236,7 +246,9 @@ class Session:
         two = self._step(micro_batch, 2, update=False).passes
         end, work = self._begun[1]
         marks = [mark for mark in two.marks if mark[0] < end]
-        return replace(two, events=two.events[:end], work=work, marks=marks), two
+        operations = two.operations[: work.num_operations]
+        one = replace(two, events=two.events[:end], work=work, marks=marks, operations=operations)
+        return one, two
 
     def step(self, micro_batch: int) -> Step:
         """A whole step, as ranks run it."""
@@ -344,6 +356,16 @@ class Session:
             held = [list(block.parameters()), list(block.buffers()), states]
             owners |= dict.fromkeys(self._recorder.numbers(held), number)
         return owners
+
+
+def _shape_of(parameter: Tensor) -> tuple[int, ...]:
+    sizes = list(parameter.shape)
+    if isinstance(parameter, DTensor):
+        mesh = parameter.device_mesh
+        for name, placement, num_ranks in zip(mesh.mesh_dim_names or (), parameter.placements, mesh.shape, strict=True):
+            if name == MESH["tp"].name and placement.is_shard():
+                sizes[cast(Shard, placement).dim] //= num_ranks
+    return tuple(sizes)
 
 
 def _outlines(model: nn.Module, blocks: Sequence[nn.Module], most_parts: Callable[[nn.Module], int]) -> list[Outline]:

@@ -20,7 +20,7 @@ from estimators.peaks.depth import Passes, stretch
 from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit
 from estimators.peaks.step_log import StepLog, log_of
 from estimators.peaks.units import Outline, Seen, Unit, units_of
-from estimators.scaling.example import Example
+from estimators.scaling.example import Example, ModelFacts
 from estimators.trace import Trace
 from estimators.tracing.session import UNEVEN, Recipe, Session, num_passes
 from estimators.tracing.values import EVEN
@@ -170,10 +170,14 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
     # The gradients differ if they do not have the sizes of their parameters.
     if any(getattr(passes[2], name) != getattr(second.passes, name) for name in ("held_before", "gradient_bytes")):
         return None
-    update_peak = max(first.update.peak, second.update.peak)
+    # These updates followed no passes, which leave their loss behind.
+    left = max(0, passes[2].held_after - passes[2].held_before - passes[2].gradient_bytes)
+    peaks = (step.update.peak for step in (first, second))
+    first_peak, second_peak = (peak.plus("activations", left) if left else peak for peak in peaks)
+    update_peak = max(first_peak, second_peak)
     units = _units(session.outlines, passes, outputs, equal_blocks=True) if layout == Layout() else ()
     return _Steps(
-        passes, single, first.update.peak, update_peak, second.update.work, second.made, num_params, units,
+        passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
         session.divisions, assumptions, has_drawn,
     )  # fmt: skip
 
@@ -249,25 +253,33 @@ def _structure(passes: Passes, curve: Envelope | PeakTable) -> str:
 def examples(recipe: Recipe, layout: Layout, micro_batch: int) -> tuple[Example, Example]:
     """Two examples for blueprints (see ``scaling.blueprint``): steps of one micro-batch, and steps that accumulate.
 
-    Raises ValueError if a few blocks cannot stand for all of them and, on the plain layout, for a model with hints:
-    formulas are for one rank and FSDP, which hints may exclude.
+    Raises ValueError for a model that formulas cannot follow: one that makes choices of its own and, on the plain
+    layout, one with hints, which constrain the plans of each candidate.
     """
-    with Session(recipe, layout) as session:
+    with Session(recipe, layout, itemised=layout == Layout()) as session:
         if session.divisions.constraints.limits:
             raise ValueError("the model has hints, which formulas do not know")
-        if not session.can_be_shortened:
-            raise ValueError("the model has too few blocks, or its blocks are not equal")
-        session.shorten()
-        shapes = session.shapes
-        dimensions = [size for shape, _ in shapes for size in shape] + session.sample_dimensions
+        is_whole = not session.can_be_shortened
+        equal_blocks = session.has_equal_blocks
+        if not is_whole:
+            session.shorten()
+        dimensions = [size for shape, _ in session.shapes for size in shape] + session.sample_dimensions
         session.spread()
+        shapes = session.shapes
+        dimensions += [size for shape, _ in shapes for size in shape] if layout.tp > 1 else []
         logs = session.one_and_two(micro_batch)
+        outputs = session.traced_outputs(micro_batch)
         singles = _allowed(session, lambda: session.one_and_two(1)) or (None, None)
         updates = session.update().update, session.update().update
-        session.grow(1)
-        more = session.update().update, session.update().update
+        if not is_whole:
+            session.grow(1)
+        more = (session.update().update, session.update().update) if not is_whole else updates
         num_blocks = session.num_blocks
+        if session.assumptions or session.has_drawn:
+            raise ValueError("the model makes choices of its own")
+    facts = ModelFacts(tuple(session.outlines), session.divisions, tuple(outputs), equal_blocks)
     whole, parts = (
-        Example(num_blocks, shapes, tuple(dimensions), *log, updates, more) for log in zip(logs, singles, strict=True)
+        Example(num_blocks, shapes, tuple(dimensions), *log, updates, more, is_whole)
+        for log in zip(logs, singles, strict=True)
     )
-    return whole, parts
+    return replace(whole, facts=facts) if layout == Layout() else whole, parts

@@ -33,7 +33,6 @@ from placement.planning.unit_costs import (
     gathered_bytes,
     merged,
     state_shards,
-    times,
 )
 from placement.planning.ways import Costs, Way
 
@@ -204,7 +203,7 @@ class _OnKind:
         exposed = self._exposed(shape, traffic)
         rows = [self._row(unit, one, shape, exposed) for unit, one in zip(units, traffic, strict=True)]
         columns = np.repeat(np.array(rows).T, self._counts, axis=1)
-        finals = sum(self._seconds(one, shape) for one in broadcasts(whole, self.model.units))
+        finals = sum(self._seconds(one, shape) for one in broadcasts(whole, self.model.counted))
         transient_bytes = gathered_bytes(whole, units) + self.model.transient_bytes(shape.micro_batch)
         return Costs(
             **dict(zip(_ARRAYS, columns, strict=True)),
@@ -264,9 +263,7 @@ class _OnKind:
         all_again = self._sum(again)
         if self._links is None or not any(hidden.values()):
             return _Exposed(0.0, 0.0, 0.0, hidden, again, 0.0, all_again)
-        everything = merged(
-            times(one, count * num) for some, count in zip(both, self._counts, strict=True) for one in some
-        )
+        everything = merged((one, count * num) for some, count in zip(both, self._counts, strict=True) for one in some)
         computing = self._sum({unit: unit.seconds(shape.whole, shape.micro_batch) for unit in units})
         update = self.model.update_seconds / state_shards(shape.whole)
         waits = [

@@ -24,10 +24,11 @@ All this holds among the plans that the model's hints allow (``Divisions.constra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from itertools import chain
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, lru_cache
+from heapq import heapify, heappop, heappush
+from itertools import chain, takewhile
 from types import MappingProxyType
 
 from estimators.axes import Spread
@@ -43,7 +44,7 @@ from estimators.memory import (
     predict,
     predict_states,
 )
-from estimators.model import Layout, Peaks, Plan, Prediction
+from estimators.model import Divisions, Layout, Peaks, Plan, Prediction
 from estimators.profile import ModelProfile
 from placement.model import Cluster
 from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees, divisors, margin_for
@@ -81,24 +82,128 @@ def choose(
     has learned about predicted seconds. Raises ValueError for an empty cluster: a candidate is not infeasible merely
     because the devices are not there yet.
     """
-    request = _Request(profile, batch, cluster, extra, profile.divisions.constraints)
-    if Layout() not in profile.curves:
-        return Untraced(Layout())
-    rows = _rows(request, profile, kind or ASSUMED_CPU, slow_downs)
-    wide = _fastest(rows, kind, share) if kind is not None and share > 1 else []
-    hints = f"; {words}" if (words := request.constraints.words) else ""
-    examined = _examined(request, rows, wide, profile)
-    if (first := next(examined, None)) is None:
-        return NoPlan(_nothing_allowed(request, rows, profile))
-    answer = pick(chain([first], examined), batch=batch, cluster=cluster)
-    if isinstance(answer, NoPlan):
-        return NoPlan(answer.reason + hints)
-    if isinstance(answer, Untraced):
-        return answer
-    is_wide = any(row.way == Spread(**answer.plan.values) for row in wide)
-    why = f"; the fastest on at most {share} devices, which there are for each candidate" if is_wide else ""
-    options = (*_too_large(rows, answer), *answer.options, *_faster(rows, answer))
-    return replace(answer, reason=answer.reason + why + hints, options=options)
+    search = PlanChoice(profile, batch, cluster, extra, kind, share, slow_downs)
+    answer = search.ask()
+    return replace(answer, options=search.compared(answer)) if isinstance(answer, ChosenPlan) else answer
+
+
+class PlanChoice:
+    """The choice of one candidate's plan; prices are computed when they are first needed, and kept.
+
+    Curves may be added to the profile's mapping between questions. See ``choose`` for the arguments and the errors.
+    """
+
+    def __init__(
+        self,
+        profile: ModelProfile,
+        batch: int,
+        cluster: Cluster,
+        extra: Extra = NO_EXTRA,
+        kind: DeviceKind | None = None,
+        share: int = 1,
+        slow_downs: SlowDowns = NO_SLOW_DOWNS,
+    ) -> None:
+        self._request = _Request(profile, batch, cluster, extra, profile.divisions.constraints)
+        self._profile, self._batch, self._cluster = profile, batch, cluster
+        self._kind, self._share, self._slow_downs = kind, share, slow_downs
+        self._found: list[_Row] = []
+
+    def ask(self, left_out: Container[Layout] = ()) -> ChosenPlan | Untraced | NoPlan:
+        """The answer by the curves that are known, with only those options that were examined for it.
+
+        Ways with a layout in ``left_out`` are not examined; see ``passed_over``.
+        """
+        if Layout() not in self._profile.curves:
+            return Untraced(Layout())
+        examined = self._examined(left_out)
+        if (first := next(examined, None)) is None:
+            return NoPlan(_nothing_allowed(self._request, self._rows, self._profile))
+        answer = pick(chain([first], examined), batch=self._batch, cluster=self._cluster)
+        hints = f"; {words}" if (words := self._request.constraints.words) else ""
+        if isinstance(answer, NoPlan):
+            return NoPlan(answer.reason + hints)
+        if isinstance(answer, Untraced):
+            return answer
+        is_wide = any(row.way == Spread(**answer.plan.values) for row in self._wide)
+        why = f"; the fastest on at most {self._share} devices, which there are for each candidate" if is_wide else ""
+        return replace(answer, reason=answer.reason + why + hints)
+
+    def compared(self, chosen: ChosenPlan) -> tuple[Option, ...]:
+        """The options of ``ChosenPlan.options``."""
+        return (*_too_large(self._rows, chosen), *chosen.options, *_faster(self._rows, chosen))
+
+    def passed_over(self, answer: ChosenPlan | NoPlan, left_out: Container[Layout]) -> tuple[Option, ...]:
+        """The ways with a layout in ``left_out`` that are worth a trace and come before the answer's plan, by units.
+
+        Had they been examined, one of them might be the answer.
+        """
+        chosen = Spread(**answer.plan.values) if isinstance(answer, ChosenPlan) else None
+        before = takewhile(lambda row: row.way != chosen, self._preferred)
+        return tuple(row.by_units() for row in before if row.is_among(left_out))
+
+    def _examined(self, left_out: Container[Layout]) -> Iterator[Option | Untraced]:
+        """The options in the order of preference: wide ones, one rank, then those that may fit, by device-seconds."""
+
+        def options(rows: Iterable[_Row]) -> Iterator[Option | Untraced]:
+            return (row.best() for row in rows if not row.is_among(self._profile.refusals, left_out))
+
+        yield from options(self._first)
+        for degree, offered_mib in degrees(self._cluster):
+            way = next(iter(self._ways(degree)), None)
+            if way is not None and (refused := self._request.states_alone(way, offered_mib)) is not None:
+                yield refused
+        yield from options(self._others)
+
+    @property
+    def _preferred(self) -> Iterator[_Row]:
+        """The rows that are worth a trace, in the order of preference; those on several ranks are priced last."""
+        yield from self._first
+        yield from self._others
+
+    @property
+    def _first(self) -> list[_Row]:
+        wide, plain = self._wide, self._plain
+        return [*wide, plain] if plain is not None and Spread() not in {row.way for row in wide} else wide
+
+    @property
+    def _others(self) -> Iterator[_Row]:
+        """All other rows that are worth a trace, each found when it is first needed."""
+        yield from self._found
+        for row in self._more:
+            self._found.append(row)
+            yield row
+
+    @cached_property
+    def _more(self) -> Iterator[_Row]:
+        first = {Spread(), *(row.way for row in self._wide)}
+        return _worth_a_trace([row for row in self._rows if row.way not in first])
+
+    @cached_property
+    def _wide(self) -> list[_Row]:
+        return _fastest(self._rows, self._kind, self._share) if self._kind is not None and self._share > 1 else []
+
+    @cached_property
+    def _pricer(self) -> Pricer:
+        return Pricer(self._profile, self._kind or ASSUMED_CPU)
+
+    @cached_property
+    def _plain(self) -> _Row | None:
+        """The way of a single rank; None if hints exclude it."""
+        if not self._request.constraints.allow(Spread()):
+            return None
+        return self._row(Spread(), dict(degrees(self._cluster))[1])
+
+    @cached_property
+    def _rows(self) -> list[_Row]:
+        """Every way that the batch and the model states allow, with its price."""
+        ways = [(way, mib) for degree, mib in degrees(self._cluster) for way in self._ways(degree)]
+        return [row for way, mib in ways if (row := self._row(way, mib)) is not None]
+
+    def _ways(self, degree: int) -> Sequence[Spread]:
+        return _ways(self._profile.divisions, degree)
+
+    def _row(self, way: Spread, offered_mib: int) -> _Row | None:
+        return _Row.of(self._request, self._pricer, way, offered_mib, factor_for(way, self._slow_downs))
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
@@ -143,16 +248,14 @@ class _Request:
     cluster: Cluster
     extra: Extra
     constraints: Constraints = UNCONSTRAINED
+    margin: Margin = field(init=False)
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise ValueError(f"batch must be at least 1, got {self.batch}")
         if not self.cluster.devices:
             raise ValueError("the cluster has no devices: ask again when it has some")
-
-    @property
-    def margin(self) -> Margin:
-        return margin_for(self.cluster)
+        object.__setattr__(self, "margin", margin_for(self.cluster))
 
     def states_alone(self, way: Spread, offered_mib: int) -> Option | None:
         """The refusal of a way whose model states alone are too large, divided evenly; None if they are not."""
@@ -218,14 +321,6 @@ def _plain_options(request: _Request) -> Iterator[Option | Untraced]:
             yield request.best(replace(way, recompute=recompute), offered_mib)
 
 
-def _rows(request: _Request, profile: ModelProfile, kind: DeviceKind, slow_downs: SlowDowns) -> list[_Row]:
-    """Every way that the batch and the model states allow, with its price."""
-    pricer = Pricer(profile, kind)
-    ways = ((way, mib) for degree, mib in degrees(request.cluster) for way in list_ways(profile.divisions, degree))
-    rows = (_Row.of(request, pricer, way, mib) for way, mib in ways)
-    return [replace(row, factor=factor_for(row.way, slow_downs)) for row in rows if row is not None]
-
-
 def _fastest(rows: Sequence[_Row], kind: DeviceKind, share: int) -> list[_Row]:
     """The ways on at most ``share`` devices that by their units fit, the fastest first.
 
@@ -238,24 +333,6 @@ def _fastest(rows: Sequence[_Row], kind: DeviceKind, share: int) -> list[_Row]:
         return row.price.seconds * kind.sharing(num_ranks) * math.pow(num_ranks, WORTH)
 
     return sorted((row for row in rows if row.way.world_size <= share and row.need <= 1), key=seconds)
-
-
-def _examined(
-    request: _Request, rows: Sequence[_Row], wide: Sequence[_Row], profile: ModelProfile
-) -> Iterator[Option | Untraced]:
-    """The options in the order of preference: ``wide`` ones, one rank, then those that may fit, by device-seconds."""
-    plain = next((row for row in rows if row.way == Spread()), None)
-    first = [*wide, plain] if plain is not None and plain not in wide else wide
-    for row in first:
-        if not any(layout in profile.refusals for layout in row.layouts):
-            yield row.best()
-    for degree, offered_mib in degrees(request.cluster):
-        way = next(iter(list_ways(profile.divisions, degree)), None)
-        if way is not None and (refused := request.states_alone(way, offered_mib)) is not None:
-            yield refused
-    for row in _worth_a_trace([row for row in rows if row is not plain and row not in wide]):
-        if not any(layout in profile.refusals for layout in row.layouts):
-            yield row.best()
 
 
 def _too_large(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
@@ -281,21 +358,21 @@ def _faster(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
             yield row.by_units()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class _Row:
-    """A way with its price at the best micro-batch by units. ``sizes`` are micro-batches to try, the best first. A step
-    takes ``factor`` times as long as priced, by what was learned."""
+    """A way to spread the candidate, with its price at the best micro-batch by units. Peaks and price are computed when
+    they are first needed. ``sizes`` are all micro-batches, the largest first. A step takes ``factor`` times as long as
+    priced, by what was learned."""
 
     request: _Request
+    pricer: Pricer
     way: Spread
     offered_mib: int
     sizes: Sequence[int]
-    price: Price
-    need: float
-    factor: float = 1.0
+    factor: float
 
     @classmethod
-    def of(cls, request: _Request, pricer: Pricer, way: Spread, offered_mib: int) -> _Row | None:
+    def of(cls, request: _Request, pricer: Pricer, way: Spread, offered_mib: int, factor: float) -> _Row | None:
         """None if the batch cannot be divided in this way, or the model states alone are too large."""
         if request.batch % _num_shares(way) or request.states_alone(way, offered_mib) is not None:
             return None
@@ -303,15 +380,53 @@ class _Row:
         sizes = [size for size in divisors(share) if share // size >= way.pp]
         if way.pp > 1:
             sizes = [size for size in sizes if request.constraints.allow_micro_batches(share // size)]
-        if not sizes:
-            return None
-        capacity_bytes = request.margin.largest_peak_bytes(offered_mib, way.world_size)
-        capacity_bytes -= request.extra.bytes_for(_layouts(way)[0])
-        prices = {size: pricer.price(way, size, share // size) for size in sizes}
-        fitting = [size for size in sizes if prices[size].peak_bytes <= capacity_bytes] or sizes[-1:]
-        best = min(fitting, key=lambda size: prices[size].seconds)
-        need = prices[best].peak_bytes / max(1, capacity_bytes)
-        return cls(request, way, offered_mib, sizes[sizes.index(best) :][:MOST_SIZES], prices[best], need)
+        return cls(request, pricer, way, offered_mib, sizes, factor) if sizes else None
+
+    @cached_property
+    def capacity_bytes(self) -> int:
+        """Bytes that its peak may have."""
+        capacity_bytes = self.request.margin.largest_peak_bytes(self.offered_mib, self.way.world_size)
+        return capacity_bytes - self.request.extra.bytes_for(_layouts(self.way)[0])
+
+    @cached_property
+    def peaks(self) -> Mapping[int, float]:
+        """Peaks by units of the micro-batches that fit by them, or else of the smallest one."""
+        peaks = {size: self.pricer.peak_bytes(self.way, size, self._num(size)) for size in self.sizes}
+        fitting = {size: peak for size, peak in peaks.items() if round(peak) <= self.capacity_bytes}
+        return fitting or {self.sizes[-1]: peaks[self.sizes[-1]]}
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether it may fit: a peak by units is a rough one."""
+        return self._need_of(min(self.peaks.values())) <= TOLERANCE
+
+    @property
+    def need(self) -> float:
+        """Its peak by units, as a share of what a device offers."""
+        return self._need_of(self.price.peak_bytes)
+
+    @property
+    def price(self) -> Price:
+        return self._best[1]
+
+    @cached_property
+    def tried(self) -> Sequence[int]:
+        """Micro-batches to try in a pipeline, the best first."""
+        return self.sizes[self.sizes.index(self._best[0]) :][:MOST_SIZES]
+
+    @cached_property
+    def _best(self) -> tuple[int, Price]:
+        """The fastest micro-batch and its price."""
+        prices = {size: self.pricer.price(self.way, size, self._num(size), peak) for size, peak in self.peaks.items()}
+        best = min(prices, key=lambda size: prices[size].seconds)
+        return best, prices[best]
+
+    def _need_of(self, peak_bytes: float) -> float:
+        return round(peak_bytes) / max(1, self.capacity_bytes)
+
+    def _num(self, size: int) -> int:
+        """Number of micro-batches of this size."""
+        return self.request.batch // _num_shares(self.way) // size
 
     @property
     def learned_price(self) -> Price:
@@ -324,37 +439,61 @@ class _Row:
         """The layouts that may have to be traced, with the first micro-batch."""
         if self.way.pp == 1:
             return _layouts(self.way)
-        share = self.request.batch // _num_shares(self.way)
-        return _plan(self.sizes[0], share // self.sizes[0], self.way).layouts
+        return _plan(self.tried[0], self._num(self.tried[0]), self.way).layouts
+
+    def is_among(self, *layouts: Container[Layout]) -> bool:
+        """Whether one of the containers has one of its layouts."""
+        return any(layout in some for some in layouts for layout in self.layouts)
 
     @property
     def order(self) -> tuple[float, int]:
         """The better, the smaller: predicted device-seconds, then ranks."""
-        device_seconds = float(f"{self.price.seconds * self.way.world_size:.4g}")  # predictions are not more exact
+        return self._order(self.price.seconds)
+
+    @cached_property
+    def least_order(self) -> tuple[float, int]:
+        """A bound: ``order`` without communication, at the best of all micro-batches."""
+        return self._order(min(self.pricer.least_seconds(self.way, size, self._num(size)) for size in self.sizes))
+
+    def _order(self, seconds: float) -> tuple[float, int]:
+        device_seconds = float(f"{seconds * self.way.world_size:.4g}")  # predictions are not more exact
         return self.factor * device_seconds, self.way.world_size
 
     def best(self) -> Option | Untraced:
         """The option with the largest micro-batch that fits, from traces."""
         if self.way.pp > 1:
-            found = self.request.best_pipeline(self.way, self.sizes, self.offered_mib)
+            found = self.request.best_pipeline(self.way, self.tried, self.offered_mib)
         else:
             found = self.request.best(self.way, self.offered_mib)
         return found if isinstance(found, Untraced) else replace(found, price=self.learned_price)
 
     def by_units(self) -> Option:
         """The option as its units price it."""
-        size, share = self.sizes[0], self.request.batch // _num_shares(self.way)
+        size = self.tried[0]
         peak_bytes = self.price.peak_bytes
         margin_bytes = self.request.margin.bytes_for(peak_bytes, self.way.world_size)
         prediction = Prediction(peak_bytes, margin_bytes=margin_bytes)
-        plan = _plan(size, share // size, self.way)
+        plan = _plan(size, self._num(size), self.way)
         return Option(plan, prediction, self.offered_mib, price=self.learned_price, by_units=True)
 
 
-def _worth_a_trace(rows: Sequence[_Row]) -> list[_Row]:
-    """The rows that may fit, the cheapest first; if there are none, the one that comes closest to fitting."""
-    likely = [row for row in rows if row.need <= TOLERANCE]
-    return sorted(likely, key=lambda row: row.order) or sorted(rows, key=lambda row: row.need)[:1]
+def _worth_a_trace(rows: Sequence[_Row]) -> Iterator[_Row]:
+    """Yield the rows that may fit, the cheapest first; if there are none, the one that comes closest to fitting.
+
+    Rows are priced only when no cheaper bound is left, because most are never reached.
+    """
+    waiting = [(row.least_order, place, False) for place, row in enumerate(rows)]
+    heapify(waiting)
+    is_any_likely = False
+    while waiting:
+        _, place, is_priced = heappop(waiting)
+        if is_priced:
+            yield rows[place]
+        elif rows[place].is_likely:
+            is_any_likely = True
+            heappush(waiting, (rows[place].order, place, True))
+    if not is_any_likely:
+        yield from sorted(rows, key=lambda row: row.need)[:1]
 
 
 def _num_shares(way: Spread) -> int:
@@ -371,6 +510,12 @@ def _num_shards(way: Spread) -> int:
 def _plan(micro_batch: int, num_micro_batches: int, way: Spread) -> Plan:
     """A cached plan: a screening builds the same few hundred tens of thousands of times."""
     return Plan(micro_batch, num_micro_batches, **way.values)
+
+
+@lru_cache(maxsize=1024)
+def _ways(divisions: Divisions, degree: int) -> tuple[Spread, ...]:
+    """All ways, cached: the candidates of a screening have few different divisions."""
+    return tuple(list_ways(divisions, degree))
 
 
 @cache

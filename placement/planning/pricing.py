@@ -11,7 +11,7 @@ Seconds are those of a rank that has its device for itself. A 1F1B pipeline of p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from estimators.axes import Spread
@@ -22,10 +22,10 @@ from estimators.profile import ModelProfile
 from estimators.work import Collectives
 from placement.planning.unit_costs import (
     ModelCosts,
+    UnitCosts,
     broadcasts,
     merged,
     state_shards,
-    times,
     waited,
 )
 
@@ -51,38 +51,63 @@ class Pricer:
         self._links = kind.links or ASSUMED_LINKS
         self._kind = replace(kind, cores=None)  # all devices are busy, so all ranks share cores in the same way
         self._model = ModelCosts(profile, kind)
+        self._cut: dict[int, list[Mapping[UnitCosts, int]]] = {}
 
-    def price(self, way: Spread, micro_batch: int, num_micro_batches: int) -> Price:
-        """Price of a step of so many micro-batches on each rank."""
-        computing = self._compute_seconds(way, micro_batch, num_micro_batches)
-        collectives = merged(self._collectives(way, micro_batch, num_micro_batches))
-        time = gang_time(self._kind, self._links, way, computing, collectives, num_micro_batches)
+    def peak_bytes(self, way: Spread, micro_batch: int, num_micro_batches: int) -> float:
+        """Rough peak of the rank that needs most, for so many micro-batches on each rank."""
         peak_bytes = self._peak_bytes(way, micro_batch, num_micro_batches)
         if num_micro_batches == 1:  # a sum of units: of several micro-batches, gradients are held as well
             peak_bytes *= self._model.correction(micro_batch)
+        return peak_bytes
+
+    def price(self, way: Spread, micro_batch: int, num_micro_batches: int, peak_bytes: float | None = None) -> Price:
+        """Price of a step of so many micro-batches on each rank; ``peak_bytes`` are given if they are known."""
+        if peak_bytes is None:
+            peak_bytes = self.peak_bytes(way, micro_batch, num_micro_batches)
+        computing = self._compute_seconds(way, micro_batch, num_micro_batches)
+        collectives = merged(self._collectives(way, micro_batch, num_micro_batches))
+        time = gang_time(self._kind, self._links, way, computing, collectives, num_micro_batches)
         return Price(time.seconds, time.exposed_seconds, round(peak_bytes))
 
+    def least_seconds(self, way: Spread, micro_batch: int, num_micro_batches: int) -> float:
+        """A bound of the price's seconds: those without communication."""
+        return self._kind.sharing(way.world_size) * self._compute_seconds(way, micro_batch, num_micro_batches)
+
+    def _stages(self, way: Spread) -> list[Mapping[UnitCosts, int]]:
+        """The units of each stage with their numbers, made once for each number of stages."""
+        if way.pp not in self._cut:
+            self._cut[way.pp] = [Counter(stage) for stage in self._model.stages(way)]
+        return self._cut[way.pp]
+
     def _compute_seconds(self, way: Spread, micro_batch: int, num: int) -> float:
-        slowest = max(sum(unit.seconds(way, micro_batch) for unit in stage) for stage in self._model.stages(way))
+        slowest = max(
+            sum(count * unit.seconds(way, micro_batch) for unit, count in stage.items()) for stage in self._stages(way)
+        )
         return slowest * (num + way.pp - 1) + self._model.update_seconds / state_shards(way)
 
-    def _collectives(self, way: Spread, micro_batch: int, num: int) -> Iterator[Collectives]:
-        """The collectives of a rank of the first stage."""
-        units, samples = self._model.stages(way)[0], micro_batch / way.spatial
-        for unit, count in Counter(units[1:]).items():
-            yield from (times(one, count) for one in unit.traffic(way, samples, 0).of_step(num, way.recompute))
-        yield from units[0].traffic(way, samples, 1).of_step(num, way.recompute)
-        yield from broadcasts(way, units)
+    def _collectives(self, way: Spread, micro_batch: int, num: int) -> Iterator[tuple[Collectives, float]]:
+        """The collectives of a rank of the first stage, each with how often they run."""
+        units, samples = self._stages(way)[0], micro_batch / way.spatial
+        first = self._model.units[0]
+        for unit, count in units.items():
+            if others := count - (unit is first):
+                traffic = unit.traffic(way, samples, 0).of_step(num, way.recompute)
+                yield from ((one, often * others) for one, often in traffic)
+        yield from first.traffic(way, samples, 1).of_step(num, way.recompute)
+        yield from ((one, 1) for one in broadcasts(way, units))
         if way.pp > 1:
             messages = 2 * (num + way.pp - 1)
-            yield waited("message", "pp", messages, max(unit.output(samples) for unit in units))
+            yield waited("message", "pp", messages, max(unit.output(samples) for unit in units)), 1
         if way.spatial > 1:
-            row = samples * HALO_SHARE * sum(unit.output(1) for unit in units) / len(units)
-            yield waited("message", "spatial", 2 * num * sum(unit.num_convolutions for unit in units), row)
-            yield waited("all_reduce", "spatial", 4 * num * sum(unit.num_norms for unit in units), 64.0)
+            total, counted = sum(units.values()), units.items()
+            row = samples * HALO_SHARE * sum(count * unit.output(1) for unit, count in counted) / total
+            num_convolutions = sum(count * unit.num_convolutions for unit, count in counted)
+            num_norms = sum(count * unit.num_norms for unit, count in counted)
+            yield waited("message", "spatial", 2 * num * num_convolutions, row), 1
+            yield waited("all_reduce", "spatial", 4 * num * num_norms, 64.0), 1
 
     def _peak_bytes(self, way: Spread, micro_batch: int, num: int) -> float:
         return max(
             self._model.stage_bytes(way, stage, micro_batch, min(num, way.pp - index))
-            for index, stage in enumerate(self._model.stages(way))
+            for index, stage in enumerate(self._stages(way))
         )

@@ -132,7 +132,7 @@ class _Request:
         """A rank, whose costs are those of one and of two shares, and in between on a line."""
         model, sizes = self.models[name], (share, 2 * share)
         times = [sum(unit.seconds(way, size) for unit in model.units) for size in sizes]
-        held = [model.stage_bytes(way, model.units, size, 1) for size in sizes]
+        held = [model.stage_bytes(way, model.counted, size, 1) for size in sizes]
         per_sample, bytes_per_sample = ((high - low) / share for low, high in (times, held))
         shard = (
             sum(unit.held_bytes(way, model.bytes_per_parameter) for unit in model.units) if way.dp_shard > 1 else 0.0

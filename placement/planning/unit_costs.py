@@ -7,8 +7,9 @@ it. The collectives of a way are those that its trace would have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from estimators.axes import MESH, Spread
 from estimators.devices.kind import DeviceKind
@@ -55,11 +56,11 @@ class Traffic:
     recompute: tuple[Collectives, ...] = ()
     update: tuple[Collectives, ...] = ()
 
-    def of_step(self, num_micro_batches: int, recomputed: bool) -> Iterator[Collectives]:
-        """Yield the collectives of a whole step."""
+    def of_step(self, num_micro_batches: int, recomputed: bool) -> Iterator[tuple[Collectives, float]]:
+        """Yield the collectives of a whole step, each with how often they run."""
         again = self.recompute if recomputed else ()
-        yield from (times(one, num_micro_batches) for one in (*self.forward, *self.backward, *again))
-        yield from self.update
+        yield from ((one, num_micro_batches) for one in (*self.forward, *self.backward, *again))
+        yield from ((one, 1) for one in self.update)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,6 +195,8 @@ class ModelCosts:
         """``profile`` must have units. Equal units share one ``UnitCosts``, but never with an end of the model."""
         self._profile = profile
         self._corrections: dict[int, float] = {}
+        self._transient: dict[int, int] = {}
+        self._fixed: dict[tuple[Spread, int], tuple[float, Mapping[UnitCosts, int]]] = {}  # stages are kept alive
         each = [unit for unit in profile.units for _ in range(unit.count)]
         last = len(each) - 1
         made: dict[tuple[int, bool], UnitCosts] = {}
@@ -202,6 +205,7 @@ class ModelCosts:
             if key not in made:
                 made[key] = costs_of(unit, kind, key[1])
         self.units = [made[id(unit), 0 < number < last or not last] for number, unit in enumerate(each)]
+        self.counted = Counter(self.units)
         self.bytes_per_parameter = profile.state_bytes / max(1, profile.num_params)
         self.update_seconds = kind.seconds(profile.work[Layout()].update)
 
@@ -214,29 +218,37 @@ class ModelCosts:
         stages = [[blocks[number] for number in numbers] for numbers in cut]
         return [[first, *stages[0]], *stages[1:-1], [*stages[-1], last]]
 
-    def stage_bytes(self, way: Spread, stage: Sequence[UnitCosts], micro_batch: int, in_flight: int) -> float:
-        """Bytes of a rank that has these units, added up; see ``correction``."""
+    def stage_bytes(self, way: Spread, stage: Mapping[UnitCosts, int], micro_batch: int, in_flight: int) -> float:
+        """Bytes of a rank that has so many of these units, added up; see ``correction``."""
         samples = micro_batch / way.spatial
-        states = sum(unit.held_bytes(way, self.bytes_per_parameter) for unit in stage)
-        kept = in_flight * sum(unit.kept(way, samples) for unit in stage)
+        kept = in_flight * sum(count * unit.kept(way, samples) for unit, count in stage.items())
         working = max(unit.working(way, samples) for unit in stage)
-        return states + kept + working + gathered_bytes(way, stage) + self.transient_bytes(micro_batch) / way.spatial
+        return self._fixed_bytes(way, stage) + kept + working + self.transient_bytes(micro_batch) / way.spatial
+
+    def _fixed_bytes(self, way: Spread, stage: Mapping[UnitCosts, int]) -> float:
+        """Bytes that do not depend on the micro-batch, computed once for each way and its stages."""
+        key = way, id(stage)
+        if key not in self._fixed:
+            states = sum(count * unit.held_bytes(way, self.bytes_per_parameter) for unit, count in stage.items())
+            self._fixed[key] = states + gathered_bytes(way, stage), stage
+        return self._fixed[key][0]
 
     def transient_bytes(self, micro_batch: int) -> int:
         """Bytes that passes need beside states and activations, as in the plain layout."""
-        curve = self._profile.curves[Layout()]
-        try:
-            parts = curve.parts(micro_batch)
-        except ValueError:  # beyond the largest micro-batch of a model whose sizes are not affine
-            return 0
-        return sum(parts.get(name, 0) for name in _TRANSIENT)
+        if micro_batch not in self._transient:
+            try:
+                parts = self._profile.curves[Layout()].parts(micro_batch)
+            except ValueError:  # beyond the largest micro-batch of a model whose sizes are not affine
+                parts = {}
+            self._transient[micro_batch] = sum(parts.get(name, 0) for name in _TRANSIENT)
+        return self._transient[micro_batch]
 
     def correction(self, micro_batch: int) -> float:
         """Traced peak of the plain layout over its sum of units, where not everything is held at once."""
         if micro_batch not in self._corrections:
             curve = self._profile.curves[Layout()]
             try:
-                known = curve.peak_bytes(micro_batch) / self.stage_bytes(Spread(), self.units, micro_batch, 1)
+                known = curve.peak_bytes(micro_batch) / self.stage_bytes(Spread(), self.counted, micro_batch, 1)
             except ValueError:  # as above
                 known = 1.0
             self._corrections[micro_batch] = known
@@ -259,25 +271,20 @@ def gathered_bytes(way: Spread, units: Iterable[UnitCosts]) -> float:
     return 3 * max(unit.parameter_bytes(way) for unit in units) if way.fsdp_mesh else 0.0
 
 
-def broadcasts(way: Spread, units: Iterable[UnitCosts]) -> Iterator[Collectives]:
+def broadcasts(way: Spread, units: Mapping[UnitCosts, int]) -> Iterator[Collectives]:
     """Yield how ZeRO-1 ends a step: replicas send each other the parameters that they have updated."""
     if way.zero1:
-        everything = sum(unit.parameter_bytes(way) for unit in units)
+        everything = sum(count * unit.parameter_bytes(way) for unit, count in units.items())
         yield waited("broadcast", "dp_replicate", way.dp_replicate, everything / way.dp_replicate)
 
 
-def merged(collectives: Iterable[Collectives]) -> list[Collectives]:
-    """One entry for each kind, dimension and whether they overlap, as in a trace."""
+def merged(collectives: Iterable[tuple[Collectives, float]]) -> list[Collectives]:
+    """One entry for each kind, dimension and whether they overlap, as in a trace; each comes with how often it runs."""
     sums: dict[tuple[str, str, bool], tuple[float, float]] = {}
-    for one in collectives:
+    for one, factor in collectives:
         num, num_bytes = sums.get(key := (one.kind, one.dimension, one.overlaps), (0.0, 0.0))
-        sums[key] = num + one.num, num_bytes + one.num_bytes
+        sums[key] = num + one.num * factor, num_bytes + one.num_bytes * factor
     return [Collectives(*key, *amounts) for key, amounts in sums.items()]
-
-
-def times(one: Collectives, factor: float) -> Collectives:
-    """The same collectives ``factor`` times."""
-    return replace(one, num=one.num * factor, num_bytes=one.num_bytes * factor)
 
 
 def waited(kind: str, axis: str, num: float, each_bytes: float) -> Collectives:

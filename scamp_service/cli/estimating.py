@@ -136,12 +136,12 @@ def screen(
     """Predict how much of a study's search space fits, and on how many ranks.
 
     A few candidates are traced. Formulas fitted to their traces give the
-    peaks of all others to the byte: a thousand candidates take a minute.
+    peaks of all others to the byte. Answers are kept for the next time.
 
     Each row counts the candidates for which a study would choose that number
     of ranks, and how many of them need recompute or gradient accumulation.
-    The last two columns are medians. --json has every candidate with its
-    plan at every degree.
+    The last two columns are medians. --json has every candidate with the
+    plans that were examined for it.
     """
     from scamp_service.cli.screen_table import as_table, footnotes
     from scamp_service.sizing.estimate import target

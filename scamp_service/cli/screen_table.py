@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -9,7 +10,7 @@ from rich.table import Table
 
 from estimators.devices.kind import DeviceKind
 from placement.planning.options import ChosenPlan
-from scamp_service.sizing.screening import Screened, Screening
+from scamp_service.sizing.screened import Screened, Screening
 
 
 def as_table(screening: Screening) -> Table:
@@ -39,16 +40,18 @@ def _cells(choices: Sequence[ChosenPlan]) -> list[str]:
 
 def footnotes(screening: Screening, kind: DeviceKind | None) -> Iterator[str]:
     """One line each on how peaks were predicted, which candidates were refused, and what is unverified."""
-    num_alone = len(screening.alone)
-    by_formula = sum(not one.refused for one in screening.candidates) - num_alone
+    by_formula = sum(one.known_by == "formulas" for one in screening.candidates)
     if by_formula:
         examples = f"{screening.num_examples} traced examples" if screening.num_examples else "examples traced earlier"
         checked = f"; {screening.num_checked} full traces agree to the byte" if screening.num_checked else ""
         yield f"{by_formula} candidates predicted by formulas fitted to {examples}{checked}"
-    for why in sorted(set(screening.alone.values())):
-        yield f"{sum(one == why for one in screening.alone.values())} traced one by one: {why}"
+    for why, num in sorted(Counter(one.traced for one in screening.candidates if one.traced).items()):
+        yield f"{num} traced one by one: {why}"
     if num_dearer := sum(one.may_be_cheaper for one in screening.candidates):
-        yield f"{num_dearer} with recompute or on several ranks: a study may find a cheaper plan (`scamp estimate`)"
+        yield (
+            f"{num_dearer} may have a cheaper plan, or one at all, with a pipeline, ZeRO-1 or what few others ask for: "
+            "its memory is known only roughly (`scamp estimate` traces it)"
+        )
     refused = [one for one in screening.candidates if one.refused]
     if refused:
         yield f"{len(refused)} refused by the workload, the first with: {_first_line(refused[0])}"

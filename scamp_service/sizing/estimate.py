@@ -32,7 +32,7 @@ from scamp_service.model import Json
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
 from scamp_service.sizing.candidates import candidates_of, is_study
-from scamp_service.sizing.plan_search import Missing, run_search, search_plan
+from scamp_service.sizing.plan_search import Answer, Missing, PlanSearch, run_search, search_plan
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import Tracer
@@ -285,8 +285,17 @@ class Estimator:
             refused = next((profile.refusals[layout] for layout in wanted), "")
             return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind, refused)
 
-        search = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
-        return run_search(search, lambda layouts: self._traces(candidate, layouts))
+        return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
+
+    def plan(self, params: Mapping[str, Any], cluster: Cluster) -> ChosenPlan | NoPlan:
+        """The plan of ``estimate``, without traces of the options that it lists beside the plan. Raises the same."""
+
+        def ask(profile: ModelProfile, batch: int) -> ChosenPlan | NoPlan | Missing:
+            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind)
+            return Missing([choice.layout]) if isinstance(choice, Untraced) else choice
+
+        search: PlanSearch[ChosenPlan | NoPlan] = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
+        return self._searched(self._candidate(params), search)
 
     def predict(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
         """Prediction for one rank of each pipeline stage under ``plan``, even if a study would not choose such a plan.
@@ -302,6 +311,9 @@ class Estimator:
 
     def _candidate(self, params: Mapping[str, Any]) -> Candidate:
         return Candidate(self._workload, self._code, dict(params))
+
+    def _searched(self, candidate: Candidate, search: PlanSearch[Answer]) -> Answer:
+        return run_search(search, lambda layouts: self._traces(candidate, layouts))
 
     def _traces(self, candidate: Candidate, layouts: Sequence[Layout]) -> dict[Layout, Trace | str]:
         """Traces by layout, or why there is none; missing ones are made in parallel.

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from estimators.model import Layout
-from estimators.scaling.blueprint import SAMPLES, Blueprint
+from estimators.scaling.blueprint import Blueprint
 from estimators.scaling.example import NoBlueprint
-from estimators.scaling.formula import RANKS, SPARE, Points, Solver
+from estimators.scaling.formula import PARTS, RANKS, SAMPLES, SPARE, Points, Solver
 from scamp_service.model import Json
 from scamp_service.sizing.traces import NUMBERS
 
@@ -77,67 +79,129 @@ def _sign(value: Any) -> Any:
     return (value > 0) - (value < 0) if isinstance(value, int | float) else value
 
 
+def family_of(layout: Layout) -> Layout | None:
+    """The layout that stands for all whose peaks the same formulas give; None for layouts that have no formulas.
+
+    Formulas hold for any number of shards and of tensor-parallel ranks (2 stands for it), with and without
+    accumulation. The stages of a pipeline and the replicas of ZeRO-1 treat blocks unequally, and have none.
+    """
+    if not layout.treats_blocks_equally:
+        return None
+    return replace(layout, dp_shard=min(2, layout.dp_shard), tp=min(2, layout.tp), accumulate=False)
+
+
+def variables(family: Layout) -> list[str]:
+    """Names of the degrees that vary within a family."""
+    return [name for name in (RANKS, PARTS) if getattr(family, name) > 1]
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A group's members and the numbers of ranks to predict. ``depth`` is the size that is the number of blocks."""
+    """Formulas to find for one family of layouts.
+
+    ``members`` are candidates of the ``group`` that it can be applied to, each with its ``most_parts``. ``depth`` is
+    the size that is the number of blocks. There are up to ``num_devices``. ``asked`` are the members whose peaks are
+    needed, with their degrees.
+    """
 
     group: Group
+    family: Layout
     members: Sequence[Json]
-    gangs: Sequence[int]
+    most_parts: Sequence[int]
     depth: str | None
+    num_devices: int
+    asked: Sequence[Json] = ()
 
-    def examples(self, kind: Layout) -> list[Json]:
-        """Examples to trace under a layout like ``kind``; see ``points_of``."""
+    def examples(self) -> list[Json]:
+        """Examples to trace; see ``points_of``."""
         sizes = [name for name in self.group.sizes if name != self.depth]
-        return points_of(self.members, sizes, self.gangs if kind.dp_shard > 1 else (), self.depth)
+        allowed = dict(zip(map(id, self.members), map(self._degrees, self.most_parts), strict=True))
+        return points_of(self.members, sizes, lambda one: allowed[id(one)], self.depth)
 
-    def columns(self, points: Sequence[Json], kind: Layout) -> Points:
-        """Values of all variables at these points, under a layout like ``kind``."""
-        return columns(points, [*self.group.sizes, SAMPLES, *([RANKS] if kind.dp_shard > 1 else [])])
+    def columns(self, points: Sequence[Json]) -> Points:
+        """Values of all variables at these points."""
+        return columns(points, [*self.group.sizes, SAMPLES, *variables(self.family)])
 
-    def to_check(self, kind: Layout, blueprint: Blueprint) -> Json:
+    def to_check(self, blueprint: Blueprint, *, accumulate: bool) -> Json:
         """A candidate to trace in full: a random one, with few blocks if possible, because full traces are slow."""
-        chance = random.Random(str(kind))
-        ranks = {RANKS: chance.choice(self.gangs)} if kind.dp_shard > 1 else {}
-        predicted = blueprint.predicts(columns([{**one, **ranks} for one in self.members], [*self.group.sizes, *ranks]))
-        usable = [one for one, is_predicted in zip(self.members, predicted, strict=True) if is_predicted]
-        point = {**chance.choice(usable or self.members), **ranks, SAMPLES: chance.choice((1, 2, 7))}
+        chance = random.Random(f"{self.family}{accumulate}")
+        degrees = [chance.choice(self._degrees(most)) for most in self.most_parts]
+        points = [{**one, **some, SAMPLES: 1} for one, some in zip(self.members, degrees, strict=True)]
+        predicted = blueprint.predicts(self.columns(points)) & blueprint.covers(self.columns(points))
+        usable = [one for one, is_predicted in zip(points, predicted, strict=True) if is_predicted]
+        point = {**chance.choice(usable or points), SAMPLES: chance.choice((1, 2, 7))}
         return point | ({self.depth: min(point[self.depth], CHECKED_DEPTH)} if self.depth else {})
+
+    def _degrees(self, most_parts: int) -> list[dict[str, int]]:
+        """Degrees that a candidate with so many parts can be spread by, the smallest and the largest ones first."""
+        powers = [1 << power for power in range(1, self.num_devices.bit_length())]
+        names = variables(self.family)
+        every = [dict(zip(names, some, strict=True)) for some in itertools.product(powers, repeat=len(names))]
+        every = [one for one in every if math.prod(one.values()) <= self.num_devices]
+        fitting = [one for one in every if most_parts % one.get(PARTS, 1) == 0]
+        ends = {name: {side(one[name] for one in fitting) for side in (min, max)} for name in names if fitting}
+        return sorted(fitting, key=lambda one: not any(value in ends[name] for name, value in one.items()))
 
 
 def points_of(
-    candidates: Sequence[Json], sizes: Sequence[str], degrees: Sequence[int], depth: str | None = None
+    candidates: Sequence[Json],
+    sizes: Sequence[str],
+    degrees: Callable[[Json], Sequence[Mapping[str, int]]] = lambda one: [{}],
+    depth: str | None = None,
 ) -> list[Json]:
-    """As many candidates as formulas need, each with a value of ``SAMPLES`` and, with ``degrees``, of ``RANKS``.
+    """As many candidates as formulas need, each with a value of ``SAMPLES`` and with some of its ``degrees``.
 
     ``sizes`` are the sizes that matter; ``depth``, which is not one of them, is set to a few blocks. The smallest and
     the largest value of every size are included, because formulas hold only between them. Raises ``NoBlueprint`` when
     the candidates do not separate the effects of their sizes.
     """
-    dealt: dict[str, Sequence[int]] = {SAMPLES: _MICRO_BATCHES}
-    # Both ends first, as there may be more degrees than examples.
-    dealt |= {RANKS: list(dict.fromkeys([degrees[0], degrees[-1], *degrees]))} if degrees else {}
-    dealt |= {depth: EXAMPLE_DEPTHS} if depth else {}
-    num = len(sizes) + len(dealt) + 1 + SPARE
-    for seed in range(20):
+    dealt: dict[str, Sequence[int]] = {SAMPLES: _MICRO_BATCHES} | ({depth: EXAMPLE_DEPTHS} if depth else {})
+    candidates = [one for one in candidates if degrees(one)]
+    if not candidates:
+        raise NoBlueprint("none of them can be spread in this way")
+    degree_names = sorted({name for one in candidates for some in degrees(one) for name in some})
+    num = len(sizes) + len(dealt) + len(degree_names) + 1 + SPARE
+    for seed in range(40):
         chance = random.Random(seed)
         different = _extremes(candidates, sizes, num, chance)
         chosen = [different[place % len(different)] for place in range(num)]
-        oddest = min(range(num), key=lambda place: math.prod(_power_of_two(chosen[place][name]) for name in sizes))
+        taken = _with_degrees(chosen, sizes, [degrees(one) for one in chosen], chance)
         for name, values in dealt.items():
             mixed = [values[place % len(values)] for place in range(num)]
             chance.shuffle(mixed)
-            if name == RANKS:  # shards that have to be rounded up
-                most = mixed.index(max(mixed))
-                mixed[most], mixed[oddest] = mixed[oddest], mixed[most]
-            chosen = [{**one, name: value} for one, value in zip(chosen, mixed, strict=True)]
+            taken = [{**one, name: value} for one, value in zip(taken, mixed, strict=True)]
         try:
-            Solver(columns(chosen, [*sizes, *dealt]))
+            Solver(columns(taken, [*sizes, *dealt, *degree_names]))
         except ValueError as error:
             reason = str(error)
             continue
-        return chosen
+        return taken
     raise NoBlueprint(reason)
+
+
+def _with_degrees(
+    chosen: Sequence[Json], sizes: Sequence[str], degrees: Sequence[Sequence[Mapping[str, int]]], chance: random.Random
+) -> list[Json]:
+    """The candidates, each with the degrees among its own that the others have least.
+
+    The one with the oddest sizes begins, and takes the most shards, which have to be rounded up. Then the one with the
+    most ways takes the most parts.
+    """
+    used: Counter[tuple[str, int]] = Counter()
+    found: dict[int, Json] = {}
+    order = sorted(range(len(chosen)), key=lambda place: chance.random())
+    oddest = min(order, key=lambda place: math.prod(_power_of_two(chosen[place][name]) for name in sizes))
+    widest = max((place for place in order if place != oddest), key=lambda place: len(degrees[place]), default=oddest)
+    for place in sorted(order, key=lambda place: (place != oddest, place != widest)):
+        some = degrees[place]
+        if place in (oddest, widest):
+            name = RANKS if place == oddest else PARTS
+            best = max(some, key=lambda one: one.get(name, 0))
+        else:
+            best = min(some, key=lambda one: sum(used[item] for item in one.items()))
+        used.update(best.items())
+        found[place] = {**chosen[place], **best}
+    return [found[place] for place in range(len(chosen))]
 
 
 def _extremes(candidates: Sequence[Json], sizes: Sequence[str], num: int, chance: random.Random) -> list[Json]:

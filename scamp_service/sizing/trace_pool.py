@@ -23,7 +23,7 @@ class TracePool:
 
     def __init__(self, num_processes: int | None = None) -> None:
         """``num_processes`` defaults to the number of cores, at most ``MOST``."""
-        num = num_processes or min(MOST, len(os.sched_getaffinity(0)))
+        self.num_processes = num = num_processes or min(MOST, len(os.sched_getaffinity(0)))
         self._processes = [TraceProcess() for _ in range(num)]
         # Last in, first out: no further process starts while another is idle.
         self._idle: queue.LifoQueue[TraceProcess] = queue.LifoQueue()

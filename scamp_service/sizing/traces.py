@@ -13,6 +13,7 @@ import lzma
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -41,7 +42,7 @@ class TraceCache:
     def __init__(self, folder: Path, on_cuda: bool = False) -> None:
         self._folder, self._on_cuda = folder, on_cuda
         self._known: dict[str, Trace] = {}
-        self._sources = _source_hash()
+        self._sources = source_hash("estimators", "workloads")
 
     def key(self, candidate: Candidate, layout: Layout) -> str:
         """Hash of everything that determines the trace of a candidate under a layout."""
@@ -128,14 +129,18 @@ class Tracer:
         return self.cache.put(self.cache.key(candidate, layout), answer)
 
     def ask(self, process: TraceProcess, what: str, workload: str, code: str | None, request: Json) -> Json:
-        """Answer of ``workloads.sandbox.server`` to a request, which is not cached. Raises ``TraceFailed``."""
+        """Answer of ``workloads.sandbox.server`` to a request, which is not cached. Raises ``TraceFailed``.
+
+        Each of its ``points``, if it has any, has the time of a trace.
+        """
         files: dict[str, str | None] = {"code_zip": None, "code_dir": None}
         if code is not None:
             files["code_zip"] = str(process.persist(lambda: self._code_zip(code)))
             files["code_dir"] = str((self._cache_dir / "code" / code).resolve())
         asked = {"ask": what, "workload": workload, "on_cuda": self._on_cuda, **files, **request}
-        with self._under_way.doing(str(Layout(**request["layout"])) if "layout" in request else what):
-            return process.ask(asked, self._seconds)
+        points: Sequence[Json] = request.get("points", [request])
+        with self._under_way.doing(str(Layout(**points[0]["layout"])) if "layout" in points[0] else what):
+            return process.ask(asked, len(points) * self._seconds)
 
     def _code_zip(self, sha256: str) -> Path:
         file = (self._cache_dir / "code" / f"{sha256}.zip").resolve()
@@ -157,10 +162,11 @@ def write_atomically(file: Path, data: bytes) -> None:
     os.replace(temporary.name, file)
 
 
-def _source_hash() -> str:
-    """Hash of everything that a trace depends on except the user's files: built-in workloads, tracer, torch, Python."""
+def source_hash(*packages: str) -> str:
+    """Hash of torch, Python and the sources of these packages: for traces, whatever they depend on except the user's
+    files."""
     digest = hashlib.sha256(f"{version('torch')} {sys.version}".encode())
-    for package in ("estimators", "workloads"):
+    for package in packages:
         for file in sorted((ROOT / package).rglob("*.py")):
             digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()

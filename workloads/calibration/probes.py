@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from estimators.tracing.operations import amounts_of, kind_of
-from estimators.work import Work, WorkCounter
+from estimators.tracing.operations import kind_of, operation_of
+from estimators.work import Work, WorkCounter, amounts
 from workloads.models.transformer import Block
 
 NUM_STEPS = 2  # whole steps that are timed in each round
@@ -166,7 +166,7 @@ class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind is None:
             return func(*args, **named)
         seconds, out = self._clock.sample(lambda: func(*args, **named))
-        self.samples.append((kind, (*amounts_of(func, args, named, out), seconds)))
+        self.samples.append((kind, (*amounts(operation_of(func, args, named, out, kind)), seconds)))
         return out
 
 
@@ -195,8 +195,8 @@ class Probe:
     def work(self) -> Work:
         """Work of one step: operations, FLOPs and bytes by kind."""
         counter = WorkCounter()
-        for kind, (*amounts, _) in self._runs[0]:
-            counter.add(kind, *amounts)
+        for kind, (*counted, _) in self._runs[0]:
+            counter.add(kind, *counted)
         return counter.work
 
     @property

@@ -33,9 +33,9 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     - load: load the workload as ranks do, and look for imports in it that would fail; the answer is empty;
     - trace: trace a candidate with ``params`` under ``layout``; ``equal_blocks`` comes from another layout's answer;
     - candidates: for each item of the list ``params``, its batch, or the reason why the workload refuses it;
-    - examples: two examples for blueprints (``estimators.scaling.blueprint``) at ``params``, ``layout`` and
-      ``micro_batch``;
-    - peak: peak bytes at the same, from a trace of the whole model.
+    - examples: for each item of the list ``points``, with ``params``, ``layout`` and ``micro_batch``, two examples for
+      blueprints (``estimators.scaling.blueprint``);
+    - peak: peak bytes at such a point, from a trace of the whole model.
 
     ``on_cuda`` asks for the step as it runs on CUDA. User files come as a zip, ``code_zip``, with the folder to unpack
     it into, ``code_dir``; both are null for a built-in workload. An error is of kind ``params`` where the workload
@@ -86,7 +86,8 @@ def _candidates(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, 
 
 
 def _examples(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
-    return {"examples": [asdict(example) for example in examples(*_micro_batch_of(request, code_dir))]}
+    points = [{**request, **point} for point in request["points"]]
+    return {"examples": [list(map(asdict, examples(*_micro_batch_of(point, code_dir)))) for point in points]}
 
 
 def _peak(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:

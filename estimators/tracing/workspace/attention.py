@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from estimators.scaling.formula import MOST_KEYS, QUERIES
 from estimators.tracing.workspace.amounts import Workspace
 from estimators.tracing.workspace.matrices import scratch_bytes
 
 _ATEN = torch.ops.aten
 FORWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default
-_MOST_KEYS = 512  # of a block
-_QUERIES = ((768, 256), (192, 64), (0, 32))  # from this many queries on, a block has that many
 
 
 def forward(args: Sequence[Any]) -> Workspace:
@@ -50,5 +49,5 @@ def backward(args: Sequence[Any]) -> Workspace:
 
 def _block(query: Tensor, key: Tensor) -> tuple[int, int, int]:
     """(queries, keys, width of a head) of one block."""
-    queries = next(size for fewest, size in _QUERIES if query.shape[2] >= fewest)
-    return min(queries, query.shape[2]), min(_MOST_KEYS, key.shape[2]), query.shape[3]
+    queries = next(size for fewest, size in QUERIES if query.shape[2] >= fewest)
+    return min(queries, query.shape[2]), min(MOST_KEYS, key.shape[2]), query.shape[3]

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from estimators.model import Layout
-from estimators.scaling.blueprint import SAMPLES, Blueprint, fit
+from estimators.scaling.blueprint import Blueprint, fit
 from estimators.scaling.example import Example, NoBlueprint
-from estimators.scaling.formula import RANKS, Points
+from estimators.scaling.formula import RANKS, SAMPLES, Points
 from estimators.tracing.session import Recipe
 from estimators.tracing.tracer import examples, trace_peak
 from workloads.parallel.apply import apply_plan

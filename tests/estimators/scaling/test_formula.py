@@ -111,3 +111,22 @@ def test_examples_that_cannot_tell_variables_apart_are_refused() -> None:
         Solver({**POINTS, "heads": POINTS["width"] // 16})
     with pytest.raises(ValueError, match="too few"):
         Solver({name: values[:6] for name, values in POINTS.items()})
+
+
+@pytest.mark.parametrize("is_forward", [True, False])
+def test_a_block_of_attention_has_formulas_on_both_sides_of_its_thresholds(is_forward: bool) -> None:
+    points = {
+        "context": np.array([64, 128, 256, 512, 1024, 100, 2048, 700]),
+        "width": np.array([64, 96, 192, 320, 256, 48, 480, 144]),
+        "heads": np.array([4, 2, 3, 5, 8, 1, 4, 2]),
+    }
+    queries = np.array([32, 32, 64, 64, 256, 32, 256, 64])
+    keys = np.minimum(points["context"], 512)
+    width = points["width"] // points["heads"]
+    values = (
+        4 * queries * (keys + 2 + width) if is_forward else 8 * queries * keys + 4 * points["context"] * points["width"]
+    )
+    found = Solver(points).attention(values, [])
+    assert found is not None and sum(one.at(points) for one in found).tolist() == values.tolist()
+    assert all(FORMULA.validate_json(FORMULA.dump_json(one)) == one for one in found)
+    assert Solver(points).attention(values + np.arange(8) // 7, []) is None

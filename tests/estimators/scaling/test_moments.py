@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from estimators.scaling.blueprint import SAMPLES, Blueprint
-from estimators.scaling.formula import Formula, Monomial
+from estimators.scaling.blueprint import Blueprint
+from estimators.scaling.formula import SAMPLES, Formula, Monomial
 from estimators.scaling.moments import LEAST_DEPTH, Moments
 
 WIDTH = Formula(Monomial(Fraction(1), (("width", 1),)))
@@ -27,7 +27,9 @@ def test_the_optimizer_begins_with_what_a_single_sample_keeps_alive() -> None:
     passes, update = moments(([1, 1], [0, 0], False)), moments(([3, 0], [0, 0], False))
     after, after_single = moments(([1, 0], [0, 0], False)), moments(([2, 0], [0, 0], False))
     depth = Monomial(Fraction(1), (("depth", 1),))
-    blueprint = Blueprint((WIDTH, SAMPLE), depth, passes, passes, update, (after, after_single), {}, {})
+    blueprint = Blueprint(
+        ((WIDTH,), (SAMPLE,)), depth, passes, passes, update, (after, after_single), {}, {}, (), ("parameters", "batch")
+    )
     costs = blueprint.costs({"width": np.array([100]), "depth": np.array([2])})
     assert costs.curve(0).peak_bytes(1) == 3 * 100 + (2 - 1) * 100
     assert costs.curve(0).peak_bytes(2) == 3 * 100

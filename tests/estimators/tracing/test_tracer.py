@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -355,3 +356,19 @@ def test_tracing_leaves_no_process_group_and_garbage_collection_on() -> None:
 
 def failing(message: str) -> nn.Module:
     raise RuntimeError(message)
+
+
+def test_an_update_after_passes_of_a_few_blocks_begins_with_the_loss_that_they_leave() -> None:
+    def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any], num: int) -> None:
+        for x, y in batches:
+            loss = functional.mse_loss(model(x), y) / num
+            loss.backward()
+            del x, y
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    keeps_loss = replace(recipe(Deep), train_step=train_step)
+    curves = [trace(keeps_loss, Layout(), 2, equal_blocks=known).curve for known in (None, False)]
+    few, whole = ([curve.peak_bytes(size) for size in (1, 2, 3)] for curve in curves)
+    assert few == whole
+    assert whole[1] == trace(recipe(Deep), Layout(), 2).curve.peak_bytes(2) + 4  # an update peaks

@@ -22,7 +22,7 @@ from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees, divisors, margin_for
-from placement.planning.planner import choose, list_options
+from placement.planning.planner import PlanChoice, choose, list_options
 from placement.planning.transformation import list_ways
 
 
@@ -247,6 +247,35 @@ def test_a_way_that_cannot_be_traced_is_passed_over() -> None:
     refused = {layout: "no" for one in (False, True) for layout in [replace(usual.layout, accumulate=one)]}
     other = Model(state=65, sample=1, refused=refused).chosen(batch=32).plan
     assert other.layout != usual.layout
+
+
+def answered(model: Model, left_out: set[Layout]) -> tuple[PlanChoice, ChosenPlan | NoPlan]:
+    """The choice without the layouts that are left out, with curves for all others."""
+    known = model.profile
+    known = replace(known, curves=dict(known.curves), refusals={})
+    choice = PlanChoice(known, 32, FOUR, kind=SPEED)
+    while isinstance(answer := choice.ask(left_out), Untraced):
+        assert answer.layout not in left_out
+        known.curves[answer.layout] = model.curve(answer.layout)  # type: ignore[index]
+    return choice, answer
+
+
+def test_a_layout_that_is_left_out_is_never_asked_for_and_the_answer_names_it() -> None:
+    model = Model(state=150, sample=0.1)
+    best = model.chosen(batch=32)
+    assert best.plan.world_size > 1
+    left_out = set(best.plan.layouts) | {Layout(**{**best.plan.layout.values, "accumulate": True})}
+    choice, answer = answered(model, left_out)
+    assert isinstance(answer, ChosenPlan) and answer.plan != best.plan
+    (passed_over, *_) = choice.passed_over(answer, left_out)
+    assert passed_over.by_units and passed_over.plan.values == best.plan.values
+
+
+def test_nothing_is_passed_over_if_one_rank_fits() -> None:
+    everything = {layout for way in list_ways(INDIVISIBLE, 4) for layout in Plan(1, 1, **way.values).layouts}
+    choice, answer = answered(Model(state=30, sample=1), everything)
+    assert isinstance(answer, ChosenPlan) and answer.plan == Plan(32)
+    assert choice.passed_over(answer, everything) == ()
 
 
 def test_states_too_large_for_a_degree_are_not_traced_there() -> None:

@@ -37,13 +37,13 @@ def test_fsdp_gathers_a_block_for_either_pass_and_the_rest_once_together() -> No
     assert [one.kind for one in block.forward] == ["all_gather"]
     assert [one.kind for one in block.backward] == ["all_gather", "reduce_scatter"]
     assert [one.kind for one in first.backward] == ["reduce_scatter"] and not block.update
-    total = merged(one for each in (first, last) for one in each.forward)
+    total = merged((one, 1) for each in (first, last) for one in each.forward)
     assert [(one.num, one.num_bytes) for one in total] == [(1, 2 * 8 * MIB * 4)]
 
 
 def test_tensor_parallel_ranks_communicate_in_every_pass_and_more_with_recompute() -> None:
     traffic = BLOCK.traffic(Spread(tp=2, sequence_parallel=True), 3, 0)
-    counts = [sum(one.num for one in traffic.of_step(5, recomputed)) for recomputed in (False, True)]
+    counts = [sum(one.num * often for one, often in traffic.of_step(5, recomputed)) for recomputed in (False, True)]
     assert counts == [5 * 2 * 4, 5 * 2 * 6]
     assert {one.num_bytes / one.num for one in traffic.forward} == {3 * MIB}
     assert not FIRST.traffic(Spread(tp=2), 3, 1).forward
@@ -52,7 +52,7 @@ def test_tensor_parallel_ranks_communicate_in_every_pass_and_more_with_recompute
 def test_merged_collectives_keep_their_number_and_bytes() -> None:
     one = Collectives("all_gather", "dp", True, 2, 10)
     other = replace(one, overlaps=False)
-    assert merged([one, other, one]) == [replace(one, num=4, num_bytes=20), other]
+    assert merged([(one, 1), (other, 1), (one, 1)]) == [replace(one, num=4, num_bytes=20), other]
 
 
 def test_replicas_share_optimizer_states_only_with_zero1() -> None:

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from estimators.scaling.blueprint import SAMPLES
+from estimators.model import Layout
 from estimators.scaling.example import NoBlueprint
-from estimators.scaling.formula import RANKS, Solver
-from scamp_service.sizing.groups import columns, grouped, points_of
+from estimators.scaling.formula import PARTS, RANKS, SAMPLES, Solver
+from scamp_service.sizing.groups import Task, columns, family_of, grouped, points_of
 
-DEGREES = (2, 4, 8)
+DEGREES = [{RANKS: ranks} for ranks in (2, 4, 8)]
 
 
 def candidates(**changes: Any) -> dict[int, dict[str, Any]]:
@@ -42,23 +42,42 @@ def test_a_size_that_all_share_is_a_setting() -> None:
 
 def test_the_examples_span_every_size_and_tell_all_apart() -> None:
     members = list(candidates().values())
-    points = points_of(members, ["width", "heads"], DEGREES, "depth")
+    points = points_of(members, ["width", "heads"], lambda one: DEGREES, "depth")
     for name in ("width", "heads"):
         values = [one[name] for one in members]
         assert {min(values), max(values)} <= {point[name] for point in points}
-    assert {point[RANKS] for point in points} == set(DEGREES)
+    assert {point[RANKS] for point in points} == {2, 4, 8}
     assert all(point["depth"] > 4 and point[SAMPLES] > 1 for point in points)
     Solver(columns(points, ["width", "heads", "depth", SAMPLES, RANKS]))  # else it raises
-    assert points == points_of(members, ["width", "heads"], DEGREES, "depth")
+    assert points == points_of(members, ["width", "heads"], lambda one: DEGREES, "depth")
 
 
 def test_the_smallest_and_the_largest_gang_are_among_the_examples_however_many_there_are() -> None:
-    degrees = [2**power for power in range(1, 14)]
-    points = points_of(list(candidates().values()), ["width", "heads"], degrees)
-    assert len(points) < len(degrees) and {2, 8192} <= {point[RANKS] for point in points}
+    (group,) = grouped(candidates())
+    members = list(candidates().values())
+    task = Task(group, Layout(dp_shard=2), members, [1] * len(members), "depth", 2**13)
+    points = task.examples()
+    assert len(points) < 13 and {2, 2**13} <= {point[RANKS] for point in points}
+
+
+def test_examples_are_divided_only_into_parts_that_they_have_and_over_the_devices_that_there_are() -> None:
+    (group,) = grouped(candidates())
+    members = [one for one in candidates().values() if one["heads"] > 1]
+    task = Task(group, Layout(dp_shard=2, tp=2), members, [one["heads"] for one in members], "depth", 16)
+    points = task.examples()
+    assert {point[PARTS] for point in points} == {2, 4}
+    assert all(point["heads"] % point[PARTS] == 0 and point[RANKS] * point[PARTS] <= 16 for point in points)
+
+
+def test_layouts_with_other_degrees_share_a_family_and_pipelines_have_none() -> None:
+    layout = Layout(dp_shard=16, tp=4, sequence_parallel=True, accumulate=True)
+    assert family_of(layout) == Layout(dp_shard=2, tp=2, sequence_parallel=True)
+    assert family_of(Layout(co_shard=4)) == Layout(co_shard=4)
+    assert family_of(Layout(pp=2, num_micro_batches=4)) is None
+    assert family_of(Layout(dp_replicate=2, zero1=True)) is None
 
 
 def test_sizes_that_always_change_together_cannot_be_told_apart() -> None:
     members = [{**one, "heads": one["width"] // 32} for one in candidates().values()]
     with pytest.raises(NoBlueprint, match=r"cannot tell .* apart"):
-        points_of(members, ["width", "heads"], (), "depth")
+        points_of(members, ["width", "heads"], depth="depth")

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from estimators.model import Layout
-from placement.planning.options import ChosenPlan, NoPlan
+from estimators.model import Layout, Plan
+from estimators.profile import ModelProfile
+from estimators.scaling.example import NoBlueprint
+from estimators.work import StepWork, Work
+from placement.planning.options import ChosenPlan, NoPlan, Option
+from placement.planning.planner import PlanChoice
 from scamp_service.cli.screen_table import as_table, footnotes
+from scamp_service.model import Json
 from scamp_service.sizing.blueprints import BlueprintFinder
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import Estimator, OneBlob, devices
-from scamp_service.sizing.groups import grouped
-from scamp_service.sizing.screening import NO_FORMULA, Screening, screen
+from scamp_service.sizing.groups import Group, Task, grouped
+from scamp_service.sizing.joint_search import NO_FORMULA, Formulas, Open, Search
+from scamp_service.sizing.screened import Screening
+from scamp_service.sizing.screening import screen
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.traces import Tracer
 from tests.conftest import Scamp
@@ -32,7 +42,8 @@ space:
 fixed: {heads: 4, batch: 16, context: 64}
 budget: {trials: 4, steps: 4, report_every: 2}
 """
-CLUSTER = devices(1, 60)
+CLUSTER = devices(1, 100)
+PROFILE = ModelProfile("s", 1, 4, {}, {Layout(): StepWork(Work(), Work(), Work())})
 
 pytestmark = pytest.mark.usefixtures("warm_traces")
 
@@ -57,25 +68,27 @@ def screening(folder: Path, told: list[str]) -> Screening:
 
 
 def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) -> None:
-    by_formula = [number for number in range(40) if number not in screening.alone]
-    assert len(by_formula) > 30 and screening.num_checked == 4
+    by_formula = [number for number in range(40) if screening.candidates[number].known_by == "formulas"]
+    assert len(by_formula) > 30
+    plans = {one.choice.plan: one for one in screening.candidates if isinstance(one.choice, ChosenPlan)}
+    again = [one for plan, one in plans.items() if plan.num_micro_batches > 1]
+    assert again, "the space has candidates that fit only with accumulation"
     with Estimator("stdlib_gpt", None, folder / "profiles") as estimator:
-        plain = [screening.candidates[number] for number in by_formula]
-        assert any(one.may_be_cheaper for one in plain)
-        for one in [one for one in plain if not one.may_be_cheaper][:1]:
+        for one in [screening.candidates[by_formula[0]], again[0]]:
             alone = estimator.estimate(one.params, CLUSTER)
-            assert [option.plan for option in one.options] == [option.plan for option in alone.options]
-            assert [o.prediction.peak_bytes for o in one.options] == [o.prediction.peak_bytes for o in alone.options]
-            assert one.choice is not None and one.choice.reason == alone.choice.reason
+            assert one.reason == alone.choice.reason + alone.profile.assumed
+            if isinstance(one.choice, ChosenPlan):
+                assert isinstance(alone.choice, ChosenPlan)
+                assert (one.choice.plan, one.choice.prediction) == (alone.choice.plan, alone.choice.prediction)
 
 
 def test_candidates_of_one_block_are_traced_and_what_the_workload_refuses_is_told(
     screening: Screening, told: list[str]
 ) -> None:
-    single = [number for number, why in screening.alone.items() if why == NO_FORMULA]
-    assert {screening.candidates[number].params["depth"] for number in single} == {1}
+    single = [one for one in screening.candidates if one.traced == NO_FORMULA]
+    assert {one.params["depth"] for one in single} == {1} and {one.known_by for one in single} == {"traces"}
     assert any(f"no formulas for {len(single)} candidates" in line for line in told)
-    assert all(isinstance(screening.candidates[number].choice, ChosenPlan | NoPlan) for number in screening.alone)
+    assert all(isinstance(one.choice, ChosenPlan | NoPlan) for one in single)
     assert "multiple of heads" in screening.candidates[40].refused and screening.candidates[40].choice is None
 
 
@@ -91,10 +104,10 @@ def test_the_table_counts_every_candidate(screening: Screening) -> None:
 
 
 def test_a_second_screening_traces_nothing(screening: Screening, folder: Path) -> None:
-    candidates = [one.params for number, one in enumerate(screening.candidates) if number not in screening.alone]
-    candidates = [params for params in candidates if params["width"] != 30]
+    candidates = [one.params for one in screening.candidates if one.known_by == "formulas"]
     again = screen("stdlib_gpt", None, candidates, CLUSTER, folder / "profiles")
-    assert (again.num_examples, again.num_checked, len(again.alone)) == (0, 0, 0)
+    assert (again.num_examples, again.num_checked) == (0, 0)
+    assert not any(one.traced for one in again.candidates)
     known = {json.dumps(dict(one.params)): one.to_json() for one in screening.candidates}
     assert all(one.to_json() == known[json.dumps(dict(one.params))] for one in again.candidates)
 
@@ -102,7 +115,7 @@ def test_a_second_screening_traces_nothing(screening: Screening, folder: Path) -
 def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "profiles", tmp_path / "profiles")
     files = [file for file in (tmp_path / "profiles").rglob("*.json") if b'"lowest"' in file.read_bytes()]
-    assert len(files) == 4
+    assert len(files) == 2  # without and with accumulation
     for file in files:
         file.write_bytes(file.read_bytes()[:1000])
     known = {place: one.params for place, one in enumerate(screening.candidates) if not one.refused}
@@ -113,13 +126,78 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
             assert (finder.known(group, Layout()) is not None) == there
 
 
+class NoExamples:
+    """A finder that finds no formulas, and remembers for which families it was asked."""
+
+    num_examples = num_checked = 0
+
+    def __init__(self) -> None:
+        self.asked: list[Layout] = []
+
+    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[Group, str]]:
+        return []
+
+    def find(self, tasks: Sequence[Task]) -> list[NoBlueprint]:
+        self.asked += [task.family for task in tasks]
+        return [NoBlueprint("none") for _ in tasks]
+
+
+@pytest.mark.parametrize("num_asking", [1, 2, 3])
+def test_formulas_are_looked_for_where_one_in_a_hundred_candidates_asks(num_asking: int, tmp_path: Path) -> None:
+    finder, sharded = NoExamples(), Layout(dp_shard=4)
+    everyone = [{"width": width} for width in range(1, 201)]
+    formulas = Formulas(Group({}, ("width",), tuple(range(200))), None, everyone, [PROFILE] * 200)
+    with TracePool() as pool:
+        search = Search("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool, finder, devices(4, 100), None)  # type: ignore[arg-type]
+        asking = [
+            Open(place, everyone[place], 8, PROFILE, PlanChoice(PROFILE, 8, devices(4, 100)), formulas)
+            for place in range(num_asking)
+        ]
+        search.find([(one, sharded) for one in asking])
+    is_found = num_asking >= 2
+    assert finder.asked == ([Layout(dp_shard=2)] if is_found else [])
+    assert (sharded in formulas.left_out) == (not is_found)
+    assert Layout(pp=2, num_micro_batches=2) in formulas.left_out
+
+
+class Deep(BlueprintFinder):
+    """Its trace processes would leave out blocks where there are more than four."""
+
+    def _submit_examples(self, family: Layout, points: Sequence[Json]) -> Future[Json]:
+        answer: Future[Json] = Future()
+        seen = [{"is_whole": point["layers"] <= 4, "num_blocks": point["layers"]} for point in points]
+        answer.set_result({"examples": [(one, {}) for one in seen]})
+        return answer
+
+
+def test_the_number_of_blocks_is_found_though_the_largest_candidate_has_few(tmp_path: Path) -> None:
+    members = [{"layers": 3, "width": 64, "heads": 8}, {"layers": 9, "width": 32, "heads": 2}]
+    group = Group({}, ("heads", "layers", "width"), (0, 1))
+    with TracePool() as pool:
+        finder = Deep("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool)
+        assert finder.depth(group, members) == "layers"
+        assert finder.depth(group, [{**one, "layers": 2} for one in members]) is None
+
+
+def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:
+    one = next(one for one in screening.candidates if isinstance(one.choice, ChosenPlan))
+    pipeline = Option(Plan(1, 2, pp=2), one.choice.prediction, 100, by_units=True)  # type: ignore[union-attr]
+    unsure = replace(one, untried=(pipeline,))
+    assert not one.may_be_cheaper and unsure.may_be_cheaper
+    assert unsure.to_json()["untried"] == [pipeline.plan.to_json()] and unsure.to_json()["known_by"] == "formulas"
+    (note,) = set(footnotes(replace(screening, candidates=[unsure]), None)) - set(
+        footnotes(replace(screening, candidates=[one]), None)
+    )
+    assert note.startswith("1 may have a cheaper plan")
+
+
 def test_the_command_screens_a_study(folder: Path, screening: Screening, scamp: Scamp) -> None:
-    args = ["screen", str(folder / "study.yaml"), "--candidates", "40", "--count", "1", "--mib", "60"]
+    args = ["screen", str(folder / "study.yaml"), "--candidates", "40", "--count", "1", "--mib", "100"]
     shown = scamp(folder, *args)
     assert shown.returncode == 0, shown.stderr
     for mistake, words in (("stdlib_gpt", "no space to screen"), ("gone.yaml", "cannot read")):
         refused = scamp(folder, "screen", mistake)
         assert refused.returncode == 2 and words in refused.stderr and len(refused.stderr.splitlines()) == 1
-    assert "40 candidates on 1 × virtual, 60 MiB" in shown.stdout
+    assert "40 candidates on 1 × virtual, 100 MiB" in shown.stdout
     answer = scamp(folder, *args, "--json")
     assert len(json.loads(answer.stdout)) == 40

@@ -7,7 +7,8 @@ from torch.distributed.tensor import DTensor
 
 from estimators.model import Layout
 from estimators.tracing.fake_gang import fake_mesh
-from estimators.tracing.tracer import trace
+from estimators.tracing.tracer import trace, trace_peak
+from workloads.models.stdlib_gpt import StdlibGpt
 from workloads.models.transformer import Block
 from workloads.models.vit_digits import VitDigits
 from workloads.parallel.apply import apply_plan
@@ -69,3 +70,13 @@ def test_one_layout_after_another_is_traced_in_the_same_process() -> None:
         Layout(tp=2, dp_shard=2, sequence_parallel=True),
     ):
         assert trace(recipe_of(workload), layout, 4).curve.peak_bytes(4) > 0
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_few_blocks_tell_of_all_where_ranks_divide_sequences(shards: int) -> None:
+    """The first block alone makes its part of each sequence."""
+    recipe = recipe_of(StdlibGpt({"depth": 6, "width": 32, "heads": 4, "context": 32}))
+    layout = Layout(dp_shard=shards, tp=2, sequence_parallel=True)
+    traced = trace(recipe, layout, 4)
+    assert traced.equal_blocks
+    assert traced.curve.peak_bytes(3) == trace_peak(recipe, layout, 3).fixed_bytes
