@@ -198,9 +198,11 @@ def login_router(settings: Settings) -> APIRouter:
 def _login_page(target: str, wrong: str, status: int = 401, headers: Mapping[str, str] | None = None) -> HTMLResponse:
     html = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Log in · ScaMP</title><link rel="stylesheet" href="/static/current/style.css"></head>
+<title>Log in · ScaMP</title><link rel="stylesheet" href="/static/current/style.css">
+<link rel="icon" href="/static/current/favicon.svg" type="image/svg+xml"></head>
 <body class="login"><main><h1>ScaMP</h1>
 <form method="post" action="/login">
+<input name="username" value="scamp" autocomplete="username" hidden>
 <p><label for="token">API token</label> <input id="token" name="token" type="password" required autofocus
 autocomplete="current-password"></p>
 <input type="hidden" name="next" value="{escape(target)}">

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+import re
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from scamp_service.store.store import Store
 
 HERE = Path(__file__).resolve().parent
 STATIC = HERE / "static"
+_IMPORT = re.compile(r'^import .* from "\./(.+)";$', re.MULTILINE)
 Id = Annotated[int, FromPath(ge=1, le=2**63 - 1)]
 Number = Annotated[int, FromPath(ge=0, le=2**31 - 1)]
 
@@ -30,9 +32,9 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 @router.get("/")
-def studies() -> HTMLResponse:
+def studies(request: Request) -> HTMLResponse:
     """Page with all studies."""
-    return _page("studies")
+    return _page(request, "studies")
 
 
 @router.get("/studies/{study_id}")
@@ -40,7 +42,7 @@ def study(request: Request, study_id: Id) -> HTMLResponse:
     """Page of one study. Raises ``NotFound``."""
     with suppress(Unavailable):  # the page itself says that the database cannot be reached
         _store(request).study(study_id)
-    return _page("study", study_id=study_id)
+    return _page(request, "study", study_id=study_id)
 
 
 @router.get("/studies/{study_id}/trials/{number}")
@@ -48,13 +50,13 @@ def trial(request: Request, study_id: Id, number: Number) -> HTMLResponse:
     """Page of one trial. Raises ``NotFound``."""
     with suppress(Unavailable):
         _store(request).trial_by_number(study_id, number)
-    return _page("trial", study_id=study_id, number=number)
+    return _page(request, "trial", study_id=study_id, number=number)
 
 
 @router.get("/cluster")
-def cluster() -> HTMLResponse:
+def cluster(request: Request) -> HTMLResponse:
     """Page of the cluster."""
-    return _page("cluster")
+    return _page(request, "cluster")
 
 
 @router.get("/static/{version}/{path:path}")
@@ -66,9 +68,9 @@ def static(version: str, path: str) -> Response:
     return FileResponse(STATIC / path, media_type=_media_type(path), headers={"Cache-Control": kept})
 
 
-def missing_page(detail: str) -> HTMLResponse:
+def missing_page(request: Request, detail: str) -> HTMLResponse:
     """Page for an address that does not exist."""
-    return _page("missing", 404, detail=detail)
+    return _page(request, "missing", 404, detail=detail)
 
 
 @cache
@@ -78,6 +80,20 @@ def static_version() -> str:
     for name in sorted(_files()):
         digest.update(name.encode() + b"\0" + (STATIC / name).read_bytes())
     return digest.hexdigest()[:12]
+
+
+@cache
+def _modules(page: str) -> list[str]:
+    """Every module that a page's own module imports, so that the browser asks for all of them at once."""
+    found: list[str] = []
+    waiting = [f"{page}.js"] if f"{page}.js" in _files() else []
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.append(module)
+            folder = Path(module).parent
+            waiting += [(folder / name).as_posix() for name in _IMPORT.findall((STATIC / module).read_text())]
+    return found
 
 
 @cache
@@ -97,9 +113,11 @@ def _templates() -> Environment:
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
-def _page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
+def _page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
     template = _templates().get_template(f"{name}.html")
-    html = template.render(page=name, static=f"/static/{static_version()}", **values)
+    values = {"page": name, "static": f"/static/{static_version()}", "modules": _modules(name), **values}
+    values["login"] = bool(request.app.state.settings.api_token)
+    html = template.render(**values)
     return HTMLResponse(html, status, headers={"Cache-Control": "no-store"})
 
 

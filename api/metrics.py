@@ -71,7 +71,11 @@ class _Database(Collector):
 
     def collect(self) -> Iterable[Metric]:
         totals = self._store.study_totals()
-        yield _by_state("scamp_studies", "Studies", {state.value: totals.studies.get(state, 0) for state in StudyState})
+        yield _by_state(
+            "scamp_studies",
+            "Studies",
+            {state.value: totals.studies.get(state, 0) for state in StudyState if state is not StudyState.DELETED},
+        )
         yield _by_state("scamp_trials", "Trials", {state.value: totals.trials.get(state, 0) for state in TrialState})
         yield GaugeMetricFamily("scamp_open_attempts", "Attempts that hold devices", value=totals.open_attempts)
         capacity = GaugeMetricFamily("scamp_device_capacity_mib", "Memory of a device", labels=["device", "kind"])

@@ -37,7 +37,7 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None, 
     return Response(json.dumps(body), status, dict(headers or {}), MEDIA_TYPE)
 
 
-def install(app: FastAPI, missing_page: Callable[[str], Response]) -> None:
+def install(app: FastAPI, missing_page: Callable[[Request, str], Response]) -> None:
     """Make the app answer every ``ScampError``, invalid parameter and ``HTTPException`` with a problem.
 
     A browser that asks for a page which does not exist gets ``missing_page`` with the detail of the problem.
@@ -68,7 +68,7 @@ def _http(request: Request, error: Exception) -> Response:
 def _missing(request: Request, detail: str) -> Response:
     is_page = not request.url.path.startswith(("/v1/", "/static/")) and "text/html" in request.headers.get("accept", "")
     if is_page:
-        page: Response = request.app.state.missing_page(detail)
+        page: Response = request.app.state.missing_page(request, detail)
         return page
     return problem(404, detail)
 

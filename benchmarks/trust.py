@@ -7,10 +7,18 @@ cases and to continue later.
 from __future__ import annotations
 
 from benchmarks.estimating.runner import run_parts
-from benchmarks.trusting import api_part, mutants_part, scale_part, seeds_part
+from benchmarks.trusting import api_part, hosts_part, kills_part, mutants_part, page_part, scale_part, seeds_part
 
 COMMAND = "python -m benchmarks.trust --results FILE --write PAGE"
-PARTS = {"seeds": seeds_part, "mutants": mutants_part, "scale": scale_part, "api": api_part}
+PARTS = {
+    "seeds": seeds_part,
+    "mutants": mutants_part,
+    "kills": kills_part,
+    "hosts": hosts_part,
+    "scale": scale_part,
+    "api": api_part,
+    "page": page_part,
+}
 
 
 def main() -> None:

@@ -153,6 +153,13 @@ class Client:
         """Ask the service to stop a study, and return it; no effect when it has ended."""
         return self._request("POST", f"/v1/studies/{study_id}:stop")
 
+    def delete(self, study_id: int) -> None:
+        """Delete a study that has ended, with all that belongs to it; no effect when it is deleted already.
+
+        Raises ``NotFound``, and ``Conflict`` while it has not ended.
+        """
+        self._request("DELETE", f"/v1/studies/{study_id}")
+
     def wait(self, study_id: int, *, timeout: float | None = None, poll_seconds: float = 0.5) -> Json:
         """Wait until the study has ended, and return it.
 
@@ -257,6 +264,8 @@ class Client:
         self._heard_at = time.monotonic()
         if not answer.is_success:
             raise _error_of(answer)
+        if answer.status_code == 204:
+            return {}
         try:
             return cast(Json, answer.json())
         except ValueError:

@@ -15,13 +15,14 @@ CONTROLLER_LEASE = "controller"
 
 
 class StudyState(StrEnum):
-    """States of a study. STOPPING: asked to stop, while trials are still ending."""
+    """States of a study. STOPPING: asked to stop, while trials are still ending. DELETED: nobody sees it any more."""
 
     RUNNING = "RUNNING"
     STOPPING = "STOPPING"
     COMPLETED = "COMPLETED"
     STOPPED = "STOPPED"
     FAILED = "FAILED"
+    DELETED = "DELETED"
 
 
 class TrialState(StrEnum):
@@ -94,13 +95,14 @@ _S = StudyState
 STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
     _S.RUNNING: frozenset({_S.STOPPING, _S.COMPLETED, _S.FAILED}),
     _S.STOPPING: frozenset({_S.STOPPED, _S.COMPLETED, _S.FAILED}),
-    _S.COMPLETED: frozenset(),
-    _S.STOPPED: frozenset(),
-    _S.FAILED: frozenset(),
+    _S.COMPLETED: frozenset({_S.DELETED}),
+    _S.STOPPED: frozenset({_S.DELETED}),
+    _S.FAILED: frozenset({_S.DELETED}),
+    _S.DELETED: frozenset(),
 }
 
 LIVE_TRIALS = frozenset(state for state, moves in TRIAL_MOVES.items() if moves) - {TrialState.INFEASIBLE}
-LIVE_STUDIES = frozenset(state for state, moves in STUDY_MOVES.items() if moves)
+LIVE_STUDIES = frozenset(state for state, moves in STUDY_MOVES.items() if moves - {StudyState.DELETED})
 OPEN_ATTEMPTS = frozenset(state for state, moves in ATTEMPT_MOVES.items() if moves)
 ENDED_WELL = frozenset({TrialState.COMPLETED, TrialState.PRUNED})
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from scamp_service.user_environment import hide_environment
+
 ROOT = Path(__file__).resolve().parent.parent
 """The folder that holds ScaMP's packages (the checkout). Child processes import them from here."""
 
@@ -34,6 +36,18 @@ class Settings(BaseSettings):
     device_mib: int = Field(default=96, description="memory of one virtual device", ge=1)
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
+    keep_checkpoints_days: float | None = Field(
+        default=None, description="days that checkpoints stay after the end of their study; default: always", ge=0
+    )
+    keep_logs_days: float | None = Field(
+        default=None, description="days that logs of trials stay after the end of their study; default: always", ge=0
+    )
+    keep_events_days: float | None = Field(
+        default=None, description="days that events stay after the end of their study; default: always", ge=0
+    )
+    keep_traces_days: float | None = Field(
+        default=None, description="days that a trace stays after it was last read; default: always", ge=0
+    )
     lease_seconds: float = Field(default=10.0, description="a controller silent for longer may be replaced", gt=0)
 
     trusted_proxies: str = Field(
@@ -41,6 +55,10 @@ class Settings(BaseSettings):
     )
     pass_environment: str = Field(
         default="", description="further environment variables that users' code may read, such as DATASETS,WANDB_*"
+    )
+    user_code_user: str = Field(
+        default="",
+        description="Unix user that runs users' code; ScaMP must then run as root; default: its own",
     )
 
     @property
@@ -71,6 +89,10 @@ def settings_of_process() -> Settings:
 
 
 def withhold_secrets() -> None:
-    """Remove the secrets from the environment: every process started from here on, Ray's too, would inherit them."""
+    """Remove the secrets from the environment: every process started from here on, Ray's too, would inherit them.
+
+    Whatever else users' code may not read stays, but its processes do not see it in ``/proc`` any more.
+    """
     for name in SECRETS:
         os.environ.pop(f"SCAMP_{name.upper()}", None)
+    hide_environment()

@@ -16,6 +16,7 @@ import hypothesis
 import pytest
 
 from tests.hosts import why_not
+from tests.postgres import find_postgres
 from tests.processes import PATIENCE_SECONDS, environment
 from tests.warm import Warm
 
@@ -25,15 +26,6 @@ hypothesis.settings.register_profile("no deadline", deadline=None)  # tests time
 hypothesis.settings.load_profile("no deadline")
 
 
-def find_postgres() -> Path | None:
-    """The directory of PostgreSQL's server binaries, if they are installed."""
-    candidates = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    on_path = shutil.which("initdb")
-    if on_path:
-        candidates.append(Path(on_path).resolve().parent)
-    return next((path for path in candidates if (path / "initdb").exists() and (path / "postgres").exists()), None)
-
-
 def find_chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -41,6 +33,7 @@ def find_chromium() -> str | None:
 LONG = [
     "scamp_service/test_hosts",
     "scamp_service/test_service",
+    "scamp_service/control/test_controller",
     "workloads/training/test_runtime",
     "scamp_service/cli/test_main",
     "workloads/sandbox/test_server",
@@ -57,7 +50,6 @@ LONG = [
     "api/test_dashboard",
     "benchmarks/test_truth",
     "estimators/tracing/test_outcomes",
-    "scamp_service/control/test_controller",
 ]
 """Files that begin first, so that at the end no process has a long one to itself while the others are idle."""
 
@@ -68,7 +60,8 @@ def _place(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_place)
+    if "PYTEST_XDIST_WORKER" in os.environ:  # otherwise the order of the command line
+        items.sort(key=_place)
     missing = {
         "postgres": None if find_postgres() else "PostgreSQL's server binaries (initdb, postgres) are not installed",
         "browser": None if find_chromium() else "Chromium is not installed",

@@ -11,6 +11,7 @@ leaves for good.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -110,6 +111,9 @@ def objective(trial_id: int, attempt: int, step: int) -> float:
     return step + attempt / 1_000 + (trial_id % 7) / 100_000
 
 
+TICK_SECONDS = 0.7
+LONGEST_SKIP_SECONDS = 10.0
+"""Limits that controllers set, such as how long a trial waits after a fault, are checked at least as often."""
 SILENT_SECONDS = 30.0
 START_SECONDS = 120.0
 
@@ -148,11 +152,11 @@ class World:
     def has_database(self) -> bool:
         return self.clock.now >= self.outage_until
 
-    def disturb(self) -> None:
-        """What may happen to all in any cycle."""
-        if self.rng.random() < self.faults.lose_database:
+    def disturb(self, num_cycles: float) -> None:
+        """What may happen to all in any cycle, once for as many as have passed."""
+        if self.rng.random() < 1.0 - (1.0 - self.faults.lose_database) ** num_cycles:
             self.outage_until = self.clock.now + self.rng.uniform(1.0, 60.0)
-        if self.rng.random() < self.faults.jump_clock:
+        if self.rng.random() < 1.0 - (1.0 - self.faults.jump_clock) ** num_cycles:
             self.jumped += self.rng.choice([-3600.0, -30.0, 30.0, 3600.0])
             self.has_jumped = True
 
@@ -401,6 +405,8 @@ class SimulatedExecutor:
         now, rng = world.clock.now, world.rng
         is_silent = {key: rng.random() < world.faults.silent_rank for key in world.gangs_by_key}
         self.heard = {key: now + (rng.uniform(0.0, 60.0) if is_silent[key] else 0.0) for key in world.gangs_by_key}
+        for when in self.heard.values():
+            world.after(when - now, lambda: None)  # the controllers are not to sleep through it
 
     def cluster(self) -> Cluster:
         world = self.world
@@ -487,6 +493,7 @@ class UnreliableProxy:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if name in self._methods:
+                self._process.simulation.num_acts += name != "renew_lease"
                 self._process.disturb(f"before {name}")
             if isinstance(self._target, Store) and not self._process.simulation.world.has_database:
                 raise Unavailable("the database is away")
@@ -511,8 +518,7 @@ class ControllerProcess:
     def __init__(self, simulation: Simulation, number: int) -> None:
         self.simulation, self.number, self.life = simulation, number, 0
         self.stands_still = False
-        self.sizer = SimulatedSizer(simulation.clock, simulation.rng)
-        self.starts_at = 0.0
+        self.continues_at = self.starts_at = 0.0
         self.start()
 
     def start(self) -> None:
@@ -530,6 +536,11 @@ class ControllerProcess:
         )
         self.elected = Elected(leadership, self.begin)
 
+    @property
+    def due(self) -> list[float]:
+        """When this process has something to do: it begins, continues, or a candidate of its has been sized."""
+        return [self.starts_at, self.continues_at, *(ready for ready, _ in self.sizer.pending.values())]
+
     def begin(self, lease: Lease) -> Reign:
         """Run the real controller on the fenced store; a lost race for the lease must not show anywhere."""
         simulation = self.simulation
@@ -544,8 +555,12 @@ class ControllerProcess:
         """One cycle, unless the process is dead or stands still."""
         if self.stands_still or self.simulation.clock.now < self.starts_at:
             return
+        simulation = self.simulation
+        acts, now = simulation.num_acts, simulation.clock.now
         try:
             self.elected.tick()
+            if self.elected.leads:
+                simulation.is_quiet = (simulation.num_acts, simulation.clock.now) == (acts, now)
         except Unavailable:
             return
         except Crash:
@@ -570,7 +585,7 @@ class ControllerProcess:
         """The world goes on, and the others with it; then this process continues where it stood."""
         simulation, self.stands_still = self.simulation, True
         simulation.num_pauses += 1
-        until = simulation.clock.now + seconds
+        self.continues_at = until = simulation.clock.now + seconds
         while simulation.clock.now < until:
             simulation.cycle()
         self.stands_still = False
@@ -600,9 +615,14 @@ class Simulation:
     num_controllers: int = 2
     num_crashes: int = 0
     num_pauses: int = 0
+    num_acts: int = 0  # calls of controllers that change something
+    is_quiet: bool = False  # the leader had nothing to do in this cycle
+    step_seconds: float = TICK_SECONDS  # how far the last cycle has moved the world
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
+        self.is_large = self.seed % 4 == 0
+        self.skips = self.seed % 16 != 0  # time in which nothing can happen
         self.clock = Clock()
         nodes = self.rng.choice([1, 2])
         devices = [Device(f"n{n}/{i}", f"n{n}", i, "virtual", 96) for n in range(nodes) for i in range(4)]
@@ -633,7 +653,7 @@ class Simulation:
             "search": {"sampler": "random", "seed": self.seed},
             "stopping": {"rule": self.rng.choice(["asha", "none"]), "min_steps": 2, "reduction_factor": 2},
             "budget": {
-                "trials": self.rng.randint(3, 10),
+                "trials": self.rng.randint(3, 10) if self.is_large else self.rng.randint(2, 4),
                 "steps": 8,
                 "report_every": 2,
                 "max_lost": 1000,
@@ -651,13 +671,29 @@ class Simulation:
         self.check_end()
 
     def cycle(self) -> None:
-        """Every controller has its turn, and the world moves on a little."""
-        self.world.disturb()
-        for process in self.rng.sample(self.controllers, len(self.controllers)):
+        """Every controller has its turn, and the world moves on: a little, or to what happens next.
+
+        While time was skipped, the leader has renewed its lease.
+        """
+        self.world.disturb(self.step_seconds / TICK_SECONDS)
+        self.is_quiet = False
+        processes = self.rng.sample(self.controllers, len(self.controllers))
+        if self.step_seconds > TICK_SECONDS:
+            processes.sort(key=lambda process: not process.elected.leads)
+        for process in processes:
             process.tick()
         self.check_ledger()
-        is_idle = not self.store.live_trials() and not self.store.open_attempts()
-        self.world.advance(self.clock.now + (10.0 if is_idle else 0.7))
+        self.step_seconds = self.quiet_seconds() if self.is_quiet and self.skips else TICK_SECONDS
+        self.world.advance(self.clock.now + self.step_seconds)
+
+    def quiet_seconds(self) -> float:
+        """Seconds until a controller that had nothing to do may have something to do, and a part of a cycle more."""
+        now, agenda = self.clock.now, self.world.agenda
+        due = [agenda[0][0]] if agenda else []
+        due += [when for process in self.controllers for when in process.due]
+        soonest = min((when for when in due if when > now), default=math.inf)
+        after = soonest - now + self.rng.uniform(0.0, TICK_SECONDS)
+        return max(TICK_SECONDS, min(after, LONGEST_SKIP_SECONDS))
 
     def check_ledger(self) -> None:
         reserved: dict[str, int] = {}

@@ -16,7 +16,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     words = {
         404: "No such study or trial",
         408: "The body did not arrive in time",
-        409: "The idempotency key was used for another study",
+        409: "The idempotency key was used for another study, or the study has not ended",
         413: "The body is too large",
         415: "The body is not application/json",
         422: "The study or a parameter is not valid; nothing was stored",

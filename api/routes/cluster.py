@@ -10,7 +10,7 @@ from fastapi import APIRouter
 
 from api.routes.answers import problems
 from api.routes.parameters import TheSettings, TheStore
-from api.views.cluster import ClusterView, GangView, device_view, gang_view, waiting_view
+from api.views.cluster import ClusterView, GangView, controller_view, device_view, gang_view, waiting_view
 from scamp_service.lifecycle import CONTROLLER_LEASE, TrialState
 from scamp_service.model import Study, Trial
 from scamp_service.store.store import Store
@@ -39,6 +39,7 @@ def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
         detail=state.get("detail", "") if alive else _why_silent(silent),
         controller_alive=alive,
         controller_silent_seconds=silent,
+        controller=controller_view(state.get("controller", {})),
         devices=[device_view(device, gangs) for device in state.get("devices", [])],
         gangs=gangs,
         waiting=[waiting_view(trial, _name(store, names, trial.study_id)) for trial in shown],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Path, Query, Request
+from pydantic import Field
 
 from api.admission import Admission
 from api.sse import EventHub
@@ -17,6 +18,11 @@ LARGEST_ID = 2**63 - 1
 StudyId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="the study's id")]
 Number = Annotated[int, Path(ge=0, le=2**31 - 1, description="the trial's number in its study, from 0")]
 After = Annotated[int, Query(ge=0, le=LARGEST_ID, description="`next` of the previous page; 0: the first page")]
+Numbers = Annotated[
+    list[Annotated[int, Field(ge=0, le=2**31 - 1)]] | None,
+    Query(description="only trials with this number; repeatable, at most 100 times", max_length=100),
+]
+NumPoints = Annotated[int, Query(ge=10, le=10_000, description="most points that are sent; more are thinned")]
 
 
 async def only_known_parameters(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Studies: submit, list, read and stop them."""
+"""Studies: submit, list, read, stop and delete them."""
 
 from __future__ import annotations
 
@@ -81,6 +81,13 @@ def stop_study(study_id: StudyId, store: TheStore) -> StudyDetail:
     store.study(study_id)
     store.move_study(study_id, [StudyState.RUNNING], StudyState.STOPPING, reason="stopped by the user", now=time.time())
     return _detail(store, store.study(study_id))
+
+
+@router.delete("/studies/{study_id}", status_code=204, responses=problems(404, 409))
+def delete_study(study_id: StudyId, store: TheStore) -> None:
+    """Delete a study that has ended, with its trials, metrics, logs, events and checkpoints. A repeated request gets
+    the same answer. The study is gone at once; the controller then frees the space."""
+    store.delete_study(study_id, now=time.time())
 
 
 @router.get("/studies/{study_id}/learned", responses=problems(404))

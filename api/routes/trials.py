@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
 from api.routes.answers import page_of, problems
-from api.routes.parameters import LARGEST_ID, After, Number, StudyId, TheStore
+from api.routes.parameters import LARGEST_ID, After, Number, Numbers, StudyId, TheStore
+from api.views.charts import outline
 from api.views.timeline import TimelineView, timeline_view
 from api.views.trials import (
     LogLineView,
@@ -25,6 +27,7 @@ from api.views.trials import (
 from api.views.view import Page
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Attempt
+from scamp_service.store.store import Store
 
 router = APIRouter(prefix="/v1", tags=["trials"])
 
@@ -38,9 +41,12 @@ def list_trials(
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     state: Annotated[list[TrialState] | None, Query(description="only trials in this state; repeatable")] = None,
+    number: Numbers = None,
 ) -> Page[TrialView]:
-    """List the trials of a study, by number."""
+    """List the trials of a study, by number. With `number`, these trials are one page, and nothing else counts."""
     store.study(study_id)
+    if number:
+        return Page(items=[trial_view(trial) for trial in store.trials_numbered(study_id, number)])
     found = store.trials(study_id, after=after, limit=limit + 1, states=state)
     return page_of(request, response, found, limit, lambda trial: trial.id, trial_view)
 
@@ -53,16 +59,40 @@ def list_peaks(
     store: TheStore,
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    number: Numbers = None,
+    points: Annotated[int | None, Query(ge=10, le=10_000, description="thin to so many trials, as one page")] = None,
 ) -> Page[PeaksView]:
-    """List predicted and measured peak memory and step seconds of every attempt, by trial; only measured trials."""
+    """List predicted and measured peak memory and step seconds of every attempt, by trial; only measured trials.
+
+    With `number`, these trials are one page. With `points`, so are the trials that a chart of all needs: those on the
+    outline of the points, and those that ran out of memory.
+    """
     store.study(study_id)
+    if number or points:
+        ids = [trial.id for trial in store.trials_numbered(study_id, number or [])] if number else None
+        if ids is None:
+            ids = outline(store.measured_points(study_id), points or 0)
+        view = _peaks_view(store, ids)
+        return Page(items=[view(group) for group in _by_trial(store.measured_attempts_of(ids))])
     rows = store.measured_attempts(study_id, after=after, num_trials=limit + 1)
-    found = [list(group) for _, group in groupby(rows, key=lambda row: row[1].trial_id)]
-    return page_of(request, response, found, limit, lambda group: group[0][1].trial_id, _peaks)
+    found = _by_trial(rows)
+    view = _peaks_view(store, [group[0][1].trial_id for group in found])
+    return page_of(request, response, found, limit, lambda group: group[0][1].trial_id, view)
 
 
-def _peaks(group: list[tuple[int, Attempt]]) -> PeaksView:
-    return peaks_view(group[0][0], [attempt for _, attempt in group])
+def _by_trial(rows: list[tuple[int, Attempt]]) -> list[list[tuple[int, Attempt]]]:
+    return [list(group) for _, group in groupby(rows, key=lambda row: row[1].trial_id)]
+
+
+def _peaks_view(store: Store, trial_ids: Sequence[int]) -> Callable[[list[tuple[int, Attempt]]], PeaksView]:
+    """The function that makes the view of the attempts of one of these trials."""
+    states = store.trial_states(trial_ids)
+
+    def view(group: list[tuple[int, Attempt]]) -> PeaksView:
+        (number, first), *_ = group
+        return peaks_view(number, states[first.trial_id], [attempt for _, attempt in group])
+
+    return view
 
 
 @router.get("/studies/{study_id}/trials/{number}", responses=problems(404))

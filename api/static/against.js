@@ -1,6 +1,6 @@
 // Predicted against measured, a point for each attempt, around the line of perfect prediction.
 
-import { Points, colour } from "./charts.js";
+import { Points, colour, extent } from "./charts.js";
 
 /** A point is a trial with one measured attempt in `peak`, and has an id of its own. Both axes have the same range. */
 export class Against extends Points {
@@ -17,19 +17,18 @@ export class Against extends Points {
     return [null, null];
   }
 
-  /** `peaks`: trial id → its attempts. */
-  update(trials, peaks) {
+  /** `peaks`: trial id → {trial_id, number, state, attempts}. */
+  update(peaks) {
     const points = [];
-    for (const [id, attempts] of peaks) {
-      if (!trials.has(id)) continue;
-      for (const peak of attempts) if (this.both(peak).every((value) => value)) points.push({ ...trials.get(id), id: `${id}/${peak.attempt}`, peak });
+    for (const { trial_id, number, state, attempts } of peaks.values()) {
+      for (const peak of attempts) if (this.both(peak).every((value) => value)) points.push({ id: `${trial_id}/${peak.attempt}`, number, state, attempt: attempts.length, peak });
     }
     this.refresh(points);
   }
 
   range() {
-    const values = this.trials.flatMap(({ peak }) => this.both(peak));
-    return this.isLog ? [Math.min(...values) / 1.4, Math.max(...values) * 1.4] : [0, Math.max(...values) * 1.12];
+    const [low, high] = extent(this.trials.flatMap(({ peak }) => this.both(peak)));
+    return this.isLog ? [low / 1.4, high * 1.4] : [0, high * 1.12];
   }
 
   plan() {

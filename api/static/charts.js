@@ -6,11 +6,19 @@ import { count, metric, num } from "./format.js";
 import { label, shape } from "./states.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
+const MANY = 400; // points that are drawn smaller
 const REACH = 18; // CSS pixels within which the pointer selects a point or line
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+const colours = new Map(); // of this theme: to ask for one makes the browser compute styles anew
+dark.addEventListener("change", () => {
+  colours.clear();
+  stamps.clear();
+});
+
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return colours.get(name);
 }
 
 export function stateColour(state) {
@@ -24,15 +32,43 @@ function path(state) {
   return paths.get(state);
 }
 
-/** Fill a shape, given in a box from -1 to 1, around a place on the canvas. */
-export function stamp(context, path, fill, x, y, radius, alpha = 1) {
-  context.save();
-  context.translate(x, y);
-  context.scale(radius, radius);
+const REACH_OF_SHAPE = 2.6; // a shape fits into a box from -2.6 to 2.6
+const stamps = new Map(); // shape → key → a small canvas with it: to copy one is many times as fast as to fill a path
+
+/** A canvas with a shape, and half of its side. */
+function stamped(path, fill, radius) {
+  const key = `${fill} ${radius}`;
+  if (!stamps.has(path)) stamps.set(path, new Map());
+  const known = stamps.get(path);
+  if (!known.has(key)) {
+    const half = Math.ceil(REACH_OF_SHAPE * radius);
+    const canvas = h("canvas", { width: 2 * half, height: 2 * half });
+    const context = canvas.getContext("2d");
+    context.translate(half, half);
+    context.scale(radius, radius);
+    context.fillStyle = fill;
+    context.fill(path);
+    known.set(key, { canvas, half });
+  }
+  return known.get(key);
+}
+
+/** Draw a shape, given in a box from -1 to 1, around a place on the canvas. */
+function stamp(context, path, fill, x, y, radius, alpha = 1) {
+  const { canvas, half } = stamped(path, fill, radius);
   context.globalAlpha = alpha;
-  context.fillStyle = fill;
-  context.fill(path);
-  context.restore();
+  context.drawImage(canvas, Math.round(x - half), Math.round(y - half));
+  context.globalAlpha = 1;
+}
+
+/** [least, largest] of some numbers; of thousands, too. */
+export function extent(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
 }
 
 /** One uPlot, sized by its box and coloured by the theme. `plan()` returns {opts, data}, or null without data. */
@@ -134,10 +170,11 @@ export class Points extends Chart {
 
   draw(plot) {
     const scale = devicePixelRatio;
+    const radius = this.trials.length > MANY ? 2.6 : 4.2;
     for (const trial of this.trials) {
       if (trial === this.lit) continue;
       const at = this.place(plot, trial);
-      if (at) stamp(plot.ctx, ...this.mark(trial), at[0], at[1], 4.2 * scale, this.lit ? 0.55 : 0.92);
+      if (at) stamp(plot.ctx, ...this.mark(trial), at[0], at[1], radius * scale, this.lit ? 0.55 : 0.92);
     }
     const at = this.lit && this.place(plot, this.lit);
     if (at) stamp(plot.ctx, ...this.mark(this.lit), at[0], at[1], 6.5 * scale);
@@ -180,11 +217,15 @@ export class Points extends Chart {
 
 /** Objective by trial number. Trials that ended without a value are drawn along the bottom. */
 export class History extends Points {
-  constructor(box, open) {
+  /** `reasonOf(trial)` says why a trial has no value, or returns an empty string. */
+  constructor(box, open, reasonOf) {
     super(box, "Values appear here as soon as a trial reports.", open);
+    this.reasonOf = reasonOf;
   }
 
-  update(trials, objective) {
+  /** `num` is the number of all trials, of which `trials` may be a part. */
+  update(trials, num, objective) {
+    this.num = num;
     const renamed = this.objective?.metric !== objective.metric;
     this.objective = objective;
     if (renamed) this.rebuild();
@@ -203,9 +244,9 @@ export class History extends Points {
     const opts = {
       legend: { show: false },
       cursor: { show: false },
-      padding: [8, 12, 0, 0],
+      padding: [8, 20, 0, 0],
       scales: {
-        x: { time: false, range: (_, low, high) => [low - 0.5, Math.max(high, low + 4) + 0.5] },
+        x: { time: false, range: () => [-0.5, Math.max(this.num - 1, 4) + 0.5] },
         y: { range: () => this.yRange() },
       },
       axes: [
@@ -222,8 +263,7 @@ export class History extends Points {
   }
 
   yRange() {
-    const values = this.trials.flatMap((trial) => (trial.value === null ? [] : [trial.value]));
-    const [low, high] = range(Math.min(...values), Math.max(...values));
+    const [low, high] = range(...extent(this.trials.flatMap((trial) => (trial.value === null ? [] : [trial.value]))));
     return [low - (high - low) * 0.1, high];
   }
 
@@ -237,7 +277,7 @@ export class History extends Points {
   describe(trial) {
     const lines = [head(trial)];
     if (trial.value !== null) lines.push(h("div", {}, `${this.objective.metric} ${metric(trial.value)} at step ${count(trial.step)}`));
-    else if (trial.reason) lines.push(h("div", {}, trial.reason.slice(0, 160)));
+    else if (this.reasonOf(trial)) lines.push(h("div", {}, this.reasonOf(trial).slice(0, 160)));
     return lines;
   }
 }
@@ -319,7 +359,7 @@ export class Curves extends Chart {
       const stroke = trial.id === this.bestId ? colour("best") : stateColour(trial.state);
       return {
         stroke: best ? stroke : `${stroke}99`,
-        width: best ? 2.5 : 1.25,
+        width: best ? 2.5 : 1, // without a GPU, a hairline is drawn twenty times as fast as any wider line
         spanGaps: true,
         points: { show: points.length === 1 || (alone && points.length < 40), size: 5, fill: stroke },
       };

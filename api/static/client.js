@@ -2,7 +2,8 @@
 
 import { toMib } from "./format.js";
 
-const PAGE = 500;
+const AT_ONCE = 100; // trials that are fetched by their numbers in one request
+const CURVES = 25; // and curves, so that the first are drawn soon
 const STUDIES = 50;
 
 export class ApiError extends Error {
@@ -19,7 +20,7 @@ export async function request(path, options = {}) {
   } catch {
     throw new ApiError(0, "ScaMP cannot be reached. Start it with “scamp serve”, then reload this page.");
   }
-  if (response.ok) return response.json();
+  if (response.ok) return response.status === 204 ? null : response.json();
   if (response.status === 401) {
     location.assign(`/login?next=${encodeURIComponent(location.pathname)}`);
   }
@@ -35,15 +36,6 @@ async function problem(response) {
     // The body is no problem document.
   }
   return `ScaMP answered ${response.status} ${response.statusText}. Check the log of “scamp serve”, then reload this page.`;
-}
-
-/** Fetch all pages of a list from `after` on. `take(items)` is called for each, so the first is drawn at once. */
-async function everyPage(path, take, after = 0) {
-  for (let next = after; next !== null; ) {
-    const page = await request(`${path}?after=${next}&limit=${PAGE}`);
-    take(page.items);
-    next = page.next;
-  }
 }
 
 // --- resources, as the pages draw them --------------------------------------------------------------------------------
@@ -70,23 +62,62 @@ export function stop(studyId) {
   return request(`/v1/studies/${studyId}:stop`, { method: "POST" });
 }
 
-export function trials(studyId, take, after = 0) {
-  return everyPage(`/v1/studies/${studyId}/trials`, (items) => take(items.map(asTrial)), after);
+/** Forget a study that has ended, with all that belongs to it. */
+export function remove(studyId) {
+  return request(`/v1/studies/${studyId}`, { method: "DELETE" });
 }
 
-/** Measured attempts by trial: {trial_id, number, attempts}. */
-export function peaks(studyId, take) {
-  return everyPage(`/v1/studies/${studyId}/peaks`, take);
+/** The trials with these numbers. */
+export async function trials(studyId, numbers) {
+  const pages = await Promise.all(chunks(numbers, AT_ONCE).map((some) => request(`/v1/studies/${studyId}/trials?${numbered(some)}`)));
+  return pages.flatMap((page) => page.items.map(asTrial));
 }
 
-/** Measured attempts of one trial, in an array; of the next trial that has any, if this one has none. */
-export async function peaksOf(studyId, trialId) {
-  return (await request(`/v1/studies/${studyId}/peaks?limit=1&after=${trialId - 1}`)).items;
+/** Running trials; there are no more than devices have room for. */
+export async function running(studyId) {
+  return (await request(`/v1/studies/${studyId}/trials?state=RUNNING&limit=1000`)).items.map(asTrial);
 }
 
-/** Memory corrections learned for the study's families. */
-export function learned(studyId) {
-  return request(`/v1/studies/${studyId}/learned`);
+/** Objective by trial number, thinned: see HistoryView of the API. */
+export function history(studyId) {
+  return request(`/v1/studies/${studyId}/history`);
+}
+
+/** Numbers of the trials in the order of a column, only of trials in `states` if there are any. */
+export async function order(studyId, { by, descending, states }) {
+  const query = new URLSearchParams([["by", by], ["descending", descending], ...states.map((state) => ["state", state])]);
+  return (await request(`/v1/studies/${studyId}/order?${query}`)).number;
+}
+
+/** Measured attempts by trial, {trial_id, number, state, attempts}: those on the outline of all, `points` at most. */
+export async function peaks(studyId, points) {
+  return (await request(`/v1/studies/${studyId}/peaks?points=${points}`)).items;
+}
+
+/** Measured attempts of the trials with these numbers. */
+export async function peaksOf(studyId, numbers) {
+  const pages = await Promise.all(chunks(numbers, AT_ONCE).map((some) => request(`/v1/studies/${studyId}/peaks?${numbered(some)}`)));
+  return pages.flatMap((page) => page.items);
+}
+
+/** Thinned curves of the trials with these numbers, a few at a time: `take(curves)`. `metric`: only this one. */
+export async function curves(studyId, numbers, { metric = "", points }, take) {
+  for (const some of chunks(numbers, CURVES)) {
+    const query = `${numbered(some)}&points=${points}&metric=${encodeURIComponent(metric)}`;
+    for (let after = -1; after !== null; ) {
+      const page = await request(`/v1/studies/${studyId}/curves?${query}&after=${after}`);
+      take(page.items, some);
+      after = page.next;
+    }
+  }
+}
+
+function numbered(numbers) {
+  return numbers.map((number) => `number=${number}`).join("&");
+}
+
+function chunks(items, size) {
+  return Array.from({ length: Math.ceil(items.length / size) }, (_, at) => items.slice(at * size, (at + 1) * size));
 }
 
 /** One trial with its attempts. */
@@ -97,11 +128,6 @@ export async function trial(studyId, number) {
 /** One simulated step of the trial's pipeline; null for other plans. */
 export function timeline(studyId, number) {
   return request(`/v1/studies/${studyId}/trials/${number}/timeline`);
-}
-
-/** Evaluations at steps > `after`. */
-export function metrics(studyId, number, after, take) {
-  return everyPage(`/v1/studies/${studyId}/trials/${number}/metrics`, take, after);
 }
 
 /** Log lines with id > `after`; with -1, the last 1000. */
@@ -122,16 +148,6 @@ export function asTrial(trial) {
 /** The value, or null when it is not finite: JSON has no NaN, so a diverged value arrives as null or text. */
 function finite(value) {
   return typeof value === "number" && Number.isFinite(value) ? value : null;
-}
-
-/** The best completed trial; while there is none, the best running trial; or null. */
-export function bestOf(trials, direction) {
-  const sign = direction === "minimize" ? -1 : 1;
-  const best = (state) =>
-    trials
-      .filter((trial) => trial.state === state && trial.value !== null)
-      .reduce((top, trial) => (top === null || sign * trial.value > sign * top.value ? trial : top), null);
-  return best("COMPLETED") ?? best("RUNNING");
 }
 
 export function devicesInUse(cluster, studyId) {

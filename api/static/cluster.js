@@ -3,7 +3,7 @@
 
 import * as api from "./client.js";
 import { byId, coalesced, h, keyed, setText } from "./dom.js";
-import { count, mibWords, plural } from "./format.js";
+import { count, dateTime, mibWords, plural } from "./format.js";
 import { follow, guarded, refresher, watchCluster } from "./live.js";
 import { setState } from "./states.js";
 
@@ -18,6 +18,7 @@ function drawNow() {
   keyed(byId("nodes"), nodes, (node) => node.name, createNode, updateNode);
   drawGangs();
   drawWaiting();
+  drawController();
 }
 
 function byNode(devices) {
@@ -142,6 +143,25 @@ function updateWaiting(row, item) {
   setText(row.children[3], item.num_ranks ? count(item.num_ranks) : "–");
   setText(row.children[4], item.reserved_mib ? count(item.reserved_mib) : "–");
   setText(row.children[5], item.reason || (item.state === "WAITING" ? "no plan yet: its memory has not been estimated" : "queued for devices"));
+}
+
+function drawController() {
+  const { controller } = cluster;
+  setText(byId("controller-aside"), controller ? `process ${controller.pid} on ${controller.host} ${cluster.controller_alive ? "leads" : "led"} since ${dateTime(controller.since)}` : "none has reported yet");
+  const errors = controller?.errors ?? [];
+  keyed(byId("errors"), errors.length ? errors : [null], (error) => (error ? `${error.first_at} ${error.study_id} ${error.doing} ${error.error}` : "none"), createError, updateError);
+}
+
+function createError(error) {
+  if (!error) return h("tr", {}, h("td", { colspan: 4, class: "muted" }, "No error of ScaMP's own code is known."));
+  const study = error.study_id === null ? "–" : h("a", { href: `/studies/${error.study_id}` }, `Study ${error.study_id}`);
+  return h("tr", {}, h("td"), h("td", { class: "num" }), h("td", {}, study), h("td", { class: "wrap" }, `Could not ${error.doing}: ${error.error}. The next cycle tries again; see the controller's log.`));
+}
+
+function updateError(row, error) {
+  if (!error) return;
+  setText(row.children[0], dateTime(error.last_at));
+  setText(row.children[1], count(error.times));
 }
 
 function show(snapshot) {

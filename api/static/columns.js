@@ -1,8 +1,8 @@
-// The columns of the trial table: what each one shows, and the value that it is sorted by.
+// The columns of the trial table: what each one shows, and the name of its order in the API.
 
-import { h, setText } from "./dom.js";
+import { h, setText, setTitle } from "./dom.js";
 import { count, duration, metric, mib, microBatch, paramsLine } from "./format.js";
-import { TRIAL_STATES, setState } from "./states.js";
+import { setState } from "./states.js";
 
 /** Seconds from a trial's first launch to its end, or until now; null before its launch. */
 export function seconds(trial, now = Date.now() / 1000) {
@@ -16,7 +16,7 @@ function text(value) {
 function titled(value, title = value) {
   return (cell, trial) => {
     setText(cell, value(trial));
-    cell.title = title(trial);
+    setTitle(cell, title(trial));
   };
 }
 
@@ -24,7 +24,7 @@ function attempts(cell, trial) {
   const short = [trial.num_oom && `${trial.num_oom} OOM`, trial.num_lost && `${trial.num_lost} lost`].filter(Boolean).join(", ");
   setText(cell, `${count(trial.attempt)}${short ? ` · ${short}` : ""}`);
   const healed = trial.healed ? ", healed by a new plan" : "";
-  cell.title = [trial.num_oom && `${trial.num_oom} × out of memory${healed}`, trial.num_lost && `${trial.num_lost} × lost and run again`].filter(Boolean).join("; ");
+  setTitle(cell, [trial.num_oom && `${trial.num_oom} × out of memory${healed}`, trial.num_lost && `${trial.num_lost} × lost and run again`].filter(Boolean).join("; "));
 }
 
 /** `fixed()` returns the parameters that are the same in all trials of the study. */
@@ -34,19 +34,19 @@ export function trialColumns(studyId, fixed) {
     setText(cell.firstChild, trial.number);
   };
   return [
-    { key: "number", name: "#", width: 48, numeric: true, sort: (t) => t.number, cell: link },
-    { key: "state", name: "State", width: 112, sort: (t) => TRIAL_STATES.indexOf(t.state), cell: (cell, t) => setState(cell, t.state) },
-    { key: "value", name: "Value", width: 74, numeric: true, sort: (t) => t.value, cell: text((t) => metric(t.value)) },
-    { key: "params", name: "Parameters", least: 160, sort: (t) => paramsLine(t.params, fixed()), cell: titled((t) => paramsLine(t.params, fixed()), (t) => paramsLine(t.params)) },
-    { key: "degree", name: "Plan", width: 114, sort: (t) => t.num_ranks || null, cell: titled((t) => t.plan_short || "–", (t) => t.plan_text) },
-    { key: "batch", name: "Batch", width: 60, numeric: true, title: "Effective batch: samples per optimizer step over all ranks", sort: (t) => t.batch || null, cell: text((t) => (t.batch ? count(t.batch) : "–")) },
-    { key: "micro", name: "Micro", width: 64, numeric: true, title: "Micro-batches per step × samples per micro-batch, on one rank", sort: (t) => t.plan?.micro_batch, cell: text((t) => microBatch(t.plan)) },
-    { key: "recompute", name: "Recomp.", width: 76, title: "Activations are recomputed in the backward pass", sort: (t) => (t.plan ? Number(t.plan.recompute) : null), cell: text((t) => (t.plan ? (t.plan.recompute ? "yes" : "no") : "–")) },
-    { key: "predicted", name: "Pred. MiB", width: 80, numeric: true, title: "Predicted peak memory of one rank", sort: (t) => t.predicted_mib, cell: text((t) => mib(t.predicted_mib)) },
-    { key: "measured", name: "Meas. MiB", width: 82, numeric: true, title: "Measured peak memory of one rank; a lower bound if it ran out of memory", sort: (t) => t.measured_mib, cell: text((t) => mib(t.measured_mib)) },
-    { key: "reserved", name: "Resv. MiB", width: 80, numeric: true, title: "Memory reserved on a device for one rank", sort: (t) => t.reserved_mib || null, cell: text((t) => (t.reserved_mib ? count(t.reserved_mib) : "–")) },
-    { key: "attempts", name: "Attempts", width: 90, sort: (t) => t.attempt, cell: attempts },
-    { key: "duration", name: "Time", width: 78, numeric: true, title: "From the first launch to the end", sort: seconds, cell: text((t) => duration(seconds(t))) },
-    { key: "reason", name: "Reason", least: 112, sort: (t) => t.reason || null, cell: titled((t) => t.reason || "") },
+    { key: "number", name: "#", width: 48, numeric: true, cell: link },
+    { key: "state", name: "State", width: 112, cell: (cell, t) => setState(cell, t.state) },
+    { key: "value", name: "Value", width: 74, numeric: true, cell: text((t) => metric(t.value)) },
+    { key: "params", name: "Parameters", least: 160, cell: titled((t) => paramsLine(t.params, fixed()), (t) => paramsLine(t.params)) },
+    { key: "ranks", name: "Plan", width: 114, cell: titled((t) => t.plan_short || "–", (t) => t.plan_text) },
+    { key: "batch", name: "Batch", width: 60, numeric: true, title: "Effective batch: samples per optimizer step over all ranks", cell: text((t) => (t.batch ? count(t.batch) : "–")) },
+    { key: "micro_batch", name: "Micro", width: 64, numeric: true, title: "Micro-batches per step × samples per micro-batch, on one rank", cell: text((t) => microBatch(t.plan)) },
+    { key: "recompute", name: "Recomp.", width: 76, title: "Activations are recomputed in the backward pass", cell: text((t) => (t.plan ? (t.plan.recompute ? "yes" : "no") : "–")) },
+    { key: "predicted", name: "Pred. MiB", width: 80, numeric: true, title: "Predicted peak memory of one rank", cell: text((t) => mib(t.predicted_mib)) },
+    { key: "measured", name: "Meas. MiB", width: 82, numeric: true, title: "Measured peak memory of one rank; a lower bound if it ran out of memory", cell: text((t) => mib(t.measured_mib)) },
+    { key: "reserved", name: "Resv. MiB", width: 80, numeric: true, title: "Memory reserved on a device for one rank", cell: text((t) => (t.reserved_mib ? count(t.reserved_mib) : "–")) },
+    { key: "attempts", name: "Attempts", width: 90, cell: attempts },
+    { key: "seconds", name: "Time", width: 78, numeric: true, title: "From the first launch to the end", cell: text((t) => duration(seconds(t))) },
+    { key: "reason", name: "Reason", least: 112, cell: titled((t) => t.reason || "") },
   ];
 }

@@ -34,6 +34,11 @@ export function setText(node, text) {
   return node;
 }
 
+/** Set the tooltip only when it differs. */
+export function setTitle(node, text) {
+  if (node.title !== text) node.title = text;
+}
+
 export function byId(id) {
   return document.getElementById(id);
 }
@@ -61,7 +66,32 @@ export function keyed(parent, items, keyOf, create, update) {
   known.set(parent, after);
 }
 
-/** Returns a function that runs `draw` in the next frame: once per frame, and at most once in `restMs`. */
+const FRAME_MS = 8; // of each frame's 16, so that scrolling and typing stay smooth
+const due = []; // what is to be drawn, oldest first
+let pumping = false;
+
+function pump() {
+  const until = performance.now() + FRAME_MS;
+  try {
+    do due.shift()();
+    while (due.length && performance.now() < until);
+  } finally {
+    pumping = due.length > 0;
+    if (pumping) requestAnimationFrame(pump);
+  }
+}
+
+function enqueue(draw) {
+  due.push(draw);
+  if (pumping) return;
+  pumping = true;
+  requestAnimationFrame(pump);
+}
+
+/**
+ * Returns a function that runs `draw` in the next frame: once per frame, and at most once in `restMs`. What takes longer
+ * than a part of a frame leaves the rest to the next one, so that several charts never block the page together.
+ */
 export function coalesced(draw, restMs = 0) {
   let asked = false;
   let last = -Infinity;
@@ -74,7 +104,7 @@ export function coalesced(draw, restMs = 0) {
     if (asked) return;
     asked = true;
     const rest = last + restMs - performance.now();
-    if (rest > 0) setTimeout(() => requestAnimationFrame(run), rest);
-    else requestAnimationFrame(run);
+    if (rest > 0) setTimeout(enqueue, rest, run);
+    else enqueue(run);
   };
 }

@@ -9,16 +9,30 @@ const KINDS = ["study", "trial", "attempt", "metrics", "cluster"];
 const CLUSTER_EVERY_MS = 5000;
 const RETRY_MS = 3000;
 const HIDDEN_MS = 30_000;
+const HIDDEN_FRAME_MS = 500;
 const REFRESH_MS = 1000;
+const SHARE = 10; // a refresh that took a while is followed by a rest of so many times its length
 
 /**
- * Follow the events after `after`. `handlers` has a function for each kind, which gets {study_id, trial_id, data}. A
- * page that is hidden for long closes its connection (a browser has six per host), and replays when it is shown again.
+ * Follow the events after `after`. `handlers` has a function for each kind, which gets {study_id, trial_id, data}. The
+ * events of a frame are handled at once. A page that is hidden for long closes its connection (a browser has six per
+ * host), and replays when it is shown again.
  */
 export function follow({ studyId = null, after, handlers }) {
   let last = after;
   let source = null;
   let timer = null;
+  let arrived = [];
+  const handle = () => {
+    const events = arrived;
+    arrived = [];
+    for (const [kind, data] of events) handlers[kind](JSON.parse(data));
+  };
+  const arrive = (kind, data) => {
+    if (arrived.push([kind, data]) > 1) return;
+    if (document.hidden) setTimeout(handle, HIDDEN_FRAME_MS); // a hidden page has no frames
+    else requestAnimationFrame(handle);
+  };
 
   const open = () => {
     clearTimeout(timer);
@@ -35,7 +49,7 @@ export function follow({ studyId = null, after, handlers }) {
     for (const kind of KINDS) {
       source.addEventListener(kind, (message) => {
         last = Number(message.lastEventId) || last;
-        handlers[kind]?.(JSON.parse(message.data));
+        if (handlers[kind]) arrive(kind, message.data);
       });
     }
   };
@@ -55,25 +69,30 @@ export function follow({ studyId = null, after, handlers }) {
   open();
 }
 
-/** Returns a function that collects keys, which `fetch(keys)` fetches at most once a second. It retries failures. */
-export function refresher(fetch) {
+/**
+ * Returns a function that collects keys, which `fetch(keys)` fetches at most once in `restMs`. It retries failures, and
+ * rests longer when answers take long, so that a page never keeps the server busy.
+ */
+export function refresher(fetch, restMs = REFRESH_MS) {
   const dirty = new Set();
   let running = false;
   const run = async () => {
     const keys = [...dirty];
     dirty.clear();
+    const began = performance.now();
     try {
       await fetch(keys);
     } catch {
       for (const key of keys) dirty.add(key); // the connection indicator shows it; a toast each second would not help
     }
-    setTimeout(() => (dirty.size ? run() : (running = false)), REFRESH_MS);
+    const rest = Math.max(restMs, SHARE * (performance.now() - began));
+    setTimeout(() => (dirty.size ? run() : (running = false)), rest);
   };
   return (key) => {
     dirty.add(key);
     if (running) return;
     running = true;
-    setTimeout(run, REFRESH_MS / 5);
+    setTimeout(run, restMs / 5);
   };
 }
 

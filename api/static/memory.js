@@ -8,9 +8,9 @@ import { mibWords, num, plural, toMib } from "./format.js";
 // An arrow up from a bar: the attempt needs more than this.
 const MORE = new Path2D("M-1 .3H1V-.15H.3V-1.3H.85L0 -2.4L-.85 -1.3H-.3V-.15H-1Z");
 
-/** The attempts of a trial from the API, with peaks in MiB. */
-export function asPeaks({ attempts }) {
-  return attempts.map((peak) => ({ ...peak, predicted_mib: toMib(peak.predicted_bytes), measured_mib: toMib(peak.measured_bytes) }));
+/** The measured attempts of a trial from the API, with peaks in MiB. */
+export function asPeaks(item) {
+  return { ...item, attempts: item.attempts.map((peak) => ({ ...peak, predicted_mib: toMib(peak.predicted_bytes), measured_mib: toMib(peak.measured_bytes) })) };
 }
 
 export class Memory extends Against {
@@ -43,27 +43,14 @@ function percent(peak) {
 }
 
 /** Median and worst error of the last exactly measured attempt of each trial, or an empty string. */
-export function errorWords(peaks) {
-  const errors = [...peaks.values()]
-    .map((attempts) => attempts.filter((peak) => !peak.lower_bound).at(-1))
-    .filter((peak) => peak)
-    .map((peak) => (100 * Math.abs(peak.measured_mib - peak.predicted_mib)) / peak.measured_mib)
-    .sort((a, b) => a - b);
-  if (!errors.length) return "";
-  return `Median error ${middle(errors).toFixed(1)} %, worst ${errors.at(-1).toFixed(1)} %.`;
-}
-
-/** The median of sorted numbers. */
-export function middle(sorted) {
-  const half = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+export function errorWords({ prediction_error_pct: error }) {
+  return error.median === null ? "" : `Median error ${error.median.toFixed(1)} %, worst ${error.max.toFixed(1)} %.`;
 }
 
 /** Attempts that ran out of memory, whose need is only known to be more than predicted, or an empty string. */
-export function failureWords(peaks) {
-  const failed = [...peaks.values()].flat().filter((peak) => peak.lower_bound);
-  if (!failed.length) return "";
-  return `${plural(failed.length, "attempt")} out of memory: the worst needed at least ${Math.max(...failed.map(percent)).toFixed(0)} % more than predicted.`;
+export function failureWords({ out_of_memory: failed }) {
+  if (!failed.attempts) return "";
+  return `${plural(failed.attempts, "attempt")} out of memory: the worst needed at least ${failed.least_excess_pct.toFixed(0)} % more than predicted.`;
 }
 
 /** Memory that is added to the next predictions of each family and layout, beyond trace and margin, or an empty string. */

@@ -4,7 +4,6 @@ import { Against } from "./against.js";
 import { head } from "./charts.js";
 import { h } from "./dom.js";
 import { plural, stepWords } from "./format.js";
-import { middle } from "./memory.js";
 
 const AXES = ["predicted step", "measured step"];
 
@@ -25,11 +24,9 @@ export class Steps extends Against {
   }
 }
 
-/** Median and worst error of the last timed attempt of each trial, or why there is none. */
-export function stepErrorWords(peaks) {
-  const timed = [...peaks.values()].map((attempts) => attempts.filter((peak) => peak.measured_step_seconds).at(-1)).filter((peak) => peak);
-  const known = timed.filter((peak) => peak.predicted_step_seconds);
-  if (!known.length) return timed.length ? `${plural(timed.length, "trial")} timed, but no time was predicted: the speed of these devices is not known. “scamp calibrate” measures it.` : "";
-  const errors = known.map((peak) => (100 * Math.abs(peak.measured_step_seconds - peak.predicted_step_seconds)) / peak.measured_step_seconds).sort((a, b) => a - b);
-  return `Median error ${middle(errors).toFixed(0)} %, worst ${errors.at(-1).toFixed(0)} %. Predictions are for a gang alone on its host.`;
+/** Median and worst error of the last timed attempt of each trial, or why there is none. `peaks`: see `Against`. */
+export function stepErrorWords({ step_error_pct: error }, peaks) {
+  if (error.median !== null) return `Median error ${error.median.toFixed(0)} %, worst ${error.max.toFixed(0)} %. Predictions are for a gang alone on its host.`;
+  const timed = [...peaks.values()].filter(({ attempts }) => attempts.some((peak) => peak.measured_step_seconds)).length;
+  return timed ? `${plural(timed, "trial")} timed, but no time was predicted: the speed of these devices is not known. “scamp calibrate” measures it.` : "";
 }

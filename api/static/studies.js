@@ -87,6 +87,11 @@ async function loadPage(before) {
 
 const refresh = refresher((ids) => Promise.all(ids.map(async (id) => keep(await api.listedStudy(id)))));
 const changed = ({ study_id: id }) => id !== null && refresh(id);
+const studyChanged = (event) => {
+  if (event.data.state !== "DELETED") return changed(event);
+  studies.delete(event.study_id);
+  draw();
+};
 
 howToSubmit();
 byId("older").addEventListener("click", () => guarded(() => loadPage(older)));
@@ -100,5 +105,5 @@ watchCluster((snapshot) => {
   cluster = snapshot;
   draw();
 });
-if (after !== undefined) follow({ after, handlers: { study: changed, trial: changed, attempt: changed } });
+if (after !== undefined) follow({ after, handlers: { study: studyChanged, trial: changed, attempt: changed } });
 else setText(byId("summary"), "The studies could not be loaded.");

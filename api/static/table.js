@@ -1,4 +1,4 @@
-// A table for thousands of rows that creates only the visible ones. A click on a column head sorts it.
+// A table for any number of rows, of which only the visible ones are created and fetched. A click on a column head sorts.
 
 import { coalesced, h, keyed } from "./dom.js";
 
@@ -6,12 +6,15 @@ const ROW = 32; // CSS pixels; the same as --row in style.css
 const SPARE = 12; // rows kept above and below the visible ones
 
 /**
- * `columns`: [{key, name, width or least, numeric, sort(row) → value, cell(td, row)}]. Rows are identified by `id`.
- * `onOpen(row)` handles a click anywhere in a row; `onHover(row | null)` is called as the pointer moves.
+ * `columns`: [{key, name, width or least, numeric, cell(td, row)}]. A row is identified by its `number`; `rowAt(number)`
+ * returns it, or undefined while it is not known: then only the first column is filled, and `onMissing(numbers)` is called.
+ * `onSort(key, descending)` is to call `setOrder`. `onOpen(number)` handles a click anywhere in a row; `onHover(row | null)`
+ * is called as the pointer moves.
  */
-export class VirtualTable {
-  constructor(box, { columns, caption, sortBy, empty, rowClass, onOpen, onHover }) {
-    Object.assign(this, { box, columns, empty, rowClass, onOpen, onHover, sortBy, descending: false, rows: [] });
+export class PagedTable {
+  constructor(box, { columns, caption, sortBy, empty, rowAt, rowClass, onMissing, onSort, onOpen, onHover }) {
+    Object.assign(this, { box, columns, empty, rowAt, rowClass, onMissing, onSort, onOpen, onHover, sortBy, descending: false });
+    this.order = { length: 0, at: () => null };
     this.body = h("tbody");
     this.above = h("tr", { class: "space", "aria-hidden": "true" }, h("td", { colspan: columns.length }));
     this.below = h("tr", { class: "space", "aria-hidden": "true" }, h("td", { colspan: columns.length }));
@@ -19,17 +22,25 @@ export class VirtualTable {
     this.table = h("table", {}, h("caption", { class: "visually-hidden" }, caption), this.widths(), h("thead", {}, this.heads()), this.body);
     this.table.style.minWidth = `${columns.reduce((sum, column) => sum + (column.width ?? column.least), 0)}px`;
     box.replaceChildren(this.table);
+    this.height = this.top = 0;
     this.draw = coalesced(() => this.drawNow());
-    box.addEventListener("scroll", this.draw, { passive: true });
-    new ResizeObserver(this.draw).observe(box);
+    const scrolled = () => {
+      this.top = box.scrollTop; // kept, as to ask for it while drawing would compute the layout once more
+      this.draw();
+    };
+    box.addEventListener("scroll", scrolled, { passive: true });
+    new ResizeObserver(([entry]) => {
+      this.height = entry.contentRect.height;
+      this.draw();
+    }).observe(box);
     this.body.addEventListener("click", (event) => this.click(event));
     this.body.addEventListener("mouseover", (event) => this.onHover?.(this.rowOf(event.target)));
     this.body.addEventListener("mouseleave", () => this.onHover?.(null));
   }
 
-  setRows(rows) {
-    this.rows = rows;
-    this.sort();
+  /** `order`: {length, at(index) → number of a row}; an array has both. */
+  setOrder(order) {
+    this.order = order;
     this.draw();
   }
 
@@ -56,54 +67,46 @@ export class VirtualTable {
       const order = this.descending ? "descending" : "ascending";
       this.heads_[index].setAttribute("aria-sort", each.key === this.sortBy ? order : "none");
     });
-    this.sort();
-    this.box.scrollTop = 0;
-    this.draw();
-  }
-
-  /** Sort the rows. Rows without a value come last in both directions; equal rows are ordered by id. */
-  sort() {
-    const value = this.columns.find((column) => column.key === this.sortBy).sort;
-    const sign = this.descending ? -1 : 1;
-    const keys = new Map(this.rows.map((row) => [row, value(row)]));
-    this.rows = [...this.rows].sort((a, b) => {
-      const [x, y] = [keys.get(a), keys.get(b)];
-      const missing = (x === null || x === undefined) - (y === null || y === undefined);
-      if (missing || x === null || x === undefined) return missing || a.id - b.id;
-      return (x < y ? -sign : x > y ? sign : 0) || a.id - b.id;
-    });
+    this.box.scrollTop = this.top = 0;
+    this.onSort(this.sortBy, this.descending);
   }
 
   drawNow() {
-    const height = this.box.clientHeight;
-    const first = Math.max(0, Math.floor(this.box.scrollTop / ROW) - SPARE);
-    const last = Math.min(this.rows.length, first + Math.ceil(height / ROW) + 2 * SPARE);
+    const { length } = this.order;
+    const first = Math.max(0, Math.floor(this.top / ROW) - SPARE);
+    const last = Math.min(length, first + Math.ceil(this.height / ROW) + 2 * SPARE);
     this.above.firstChild.style.height = `${first * ROW}px`;
-    this.below.firstChild.style.height = `${(this.rows.length - last) * ROW}px`;
-    this.nothing.firstChild.textContent = this.empty();
-    this.table.setAttribute("aria-rowcount", this.rows.length + 1);
-    const shown = this.rows.slice(first, last).map((row, offset) => ({ row, index: first + offset + 2 }));
-    const parts = this.rows.length ? [{ node: this.above }, ...shown, { node: this.below }] : [{ node: this.nothing }];
-    keyed(this.body, parts, (part) => part.node ?? part.row.id, (part) => part.node ?? this.create(part.row), (node, part) => part.row && this.fill(node, part));
+    this.below.firstChild.style.height = `${(length - last) * ROW}px`;
+    if (!length) this.nothing.firstChild.textContent = this.empty();
+    this.table.setAttribute("aria-rowcount", length + 1);
+    const shown = Array.from({ length: Math.max(0, last - first) }, (_, at) => ({ number: this.order.at(first + at), index: first + at + 2 }));
+    const parts = length ? [{ node: this.above }, ...shown, { node: this.below }] : [{ node: this.nothing }];
+    keyed(this.body, parts, (part) => part.node ?? part.number, (part) => part.node ?? this.create(), (node, part) => part.node || this.fill(node, part));
+    const missing = shown.map((part) => part.number).filter((number) => !this.rowAt(number));
+    if (missing.length) this.onMissing(missing);
   }
 
   create() {
     return h("tr", { class: "row" }, this.columns.map((column) => h("td", { class: column.numeric ? "num" : null })));
   }
 
-  fill(node, { row, index }) {
-    node.row = row;
-    node.setAttribute("aria-rowindex", index);
-    node.className = `row ${this.rowClass?.(row) ?? ""}`;
-    this.columns.forEach((column, at) => column.cell(node.children[at], row));
+  fill(node, { number, index }) {
+    const row = this.rowAt(number);
+    node.number = number;
+    if (node.getAttribute("aria-rowindex") !== String(index)) node.setAttribute("aria-rowindex", index);
+    const name = `row ${this.rowClass?.(number) ?? ""}`;
+    if (node.className !== name) node.className = name;
+    if (row) this.columns.forEach((column, at) => column.cell(node.children[at], row));
+    else this.columns[0].cell(node.children[0], { number });
   }
 
   rowOf(target) {
-    return target.closest("tr.row")?.row ?? null;
+    const number = target.closest("tr.row")?.number;
+    return number === undefined ? null : (this.rowAt(number) ?? null);
   }
 
   click(event) {
-    const row = this.rowOf(event.target);
-    if (row && !event.target.closest("a") && !getSelection().toString()) this.onOpen(row);
+    const number = event.target.closest("tr.row")?.number;
+    if (number !== undefined && !event.target.closest("a") && !getSelection().toString()) this.onOpen(number);
   }
 }

@@ -18,7 +18,8 @@ let study = null;
 let trial = null;
 let attempts = [];
 let options = [];
-const rows = new Map(); // step → {attempt, values}
+const CURVE_POINTS = 1000;
+let curves = []; // one for each metric
 const charts = new Map(); // metric name → {figure, lines}
 const attemptsHead = byId("attempts-head");
 const timeline = new Timeline(byId("timeline"), byId("timeline-legend"));
@@ -161,24 +162,14 @@ function detailNode({ detail, outcome }) {
 
 // --- curves --------------------------------------------------------------------------------------------------------
 
-function addMetrics(items) {
-  for (const row of items) {
-    const known = rows.get(row.step);
-    if (!known || row.attempt >= known.attempt) rows.set(row.step, row);
-  }
-}
-
 function drawCurvesNow() {
-  if (!trial || !rows.size) return;
-  const ordered = [...rows.values()].sort((a, b) => a.step - b.step);
+  if (!trial || !curves.length) return;
   const objective = study.spec.objective.metric;
-  const names = [...new Set(ordered.flatMap((row) => Object.keys(row.values)))].sort((a, b) => (b === objective) - (a === objective) || (a < b ? -1 : 1));
-  const marks = ordered.filter((row, at) => at && row.attempt !== ordered[at - 1].attempt).map((row) => row.step);
-  setText(byId("curves-aside"), marks.length ? "dashed: a later attempt resumed here" : "");
-  keyed(byId("curves"), names, (name) => name, figure);
-  for (const name of names) {
-    const points = ordered.filter((row) => Number.isFinite(row.values[name])).map((row) => [row.step, row.values[name]]);
-    charts.get(name).update([{ trial, points }], { name, marks });
+  const ordered = [...curves].sort((a, b) => (b.metric === objective) - (a.metric === objective) || (a.metric < b.metric ? -1 : 1));
+  setText(byId("curves-aside"), curves[0].resumed.length ? "dashed: a later attempt resumed here" : "");
+  keyed(byId("curves"), ordered.map((curve) => curve.metric), (name) => name, figure);
+  for (const { metric: name, step, value, resumed } of ordered) {
+    charts.get(name).update([{ trial, points: step.map((at, index) => [at, value[index]]) }], { name, marks: resumed });
   }
 }
 
@@ -192,7 +183,6 @@ function figure(name) {
 // --- loading and following -----------------------------------------------------------------------------------------
 
 let lastLine = -1; // -1: fetch the last lines
-let lastStep = -1;
 
 const fetchers = {
   async trial() {
@@ -203,10 +193,7 @@ const fetchers = {
     await fetchTimeline();
   },
   async metrics() {
-    await api.metrics(studyId, number, lastStep, (items) => {
-      addMetrics(items);
-      if (items.length) lastStep = items.at(-1).step;
-    });
+    await api.curves(studyId, [number], { points: CURVE_POINTS }, (found) => (curves = found));
     drawCurves();
   },
   async logs() {
@@ -244,7 +231,6 @@ const handlers = {
     draw();
   }),
   attempt: mine(() => {
-    lastStep = -1; // a resumed attempt repeats steps, and its rows replace the older ones
     for (const kind of Object.keys(fetchers)) refresh(kind);
   }),
   metrics: mine(() => {

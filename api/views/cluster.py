@@ -58,6 +58,28 @@ class WaitingView(View):
     reason: Annotated[str, Field(description="why it waits")]
 
 
+class ContainedView(View):
+    """An error of ScaMP's own code that the controller survived; the next cycle tries again."""
+
+    doing: Annotated[str, Field(description="what it could not do", examples=["propose 4 candidates"])]
+    error: str
+    study_id: Annotated[int | None, Field(description="the study that it concerns; null: none alone")]
+    first_at: Time
+    last_at: Time
+    times: Annotated[int, Field(description="how often it has happened")]
+
+
+class ControllerView(View):
+    """The process that leads, or led last."""
+
+    host: str
+    pid: Annotated[int, Field(description="process id on that host")]
+    since: Annotated[Time, Field(description="when it began to lead")]
+    errors: Annotated[
+        list[ContainedView], Field(description="the last ten different errors, also of earlier ones, the newest first")
+    ]
+
+
 class ClusterView(View):
     """The cluster as the controller last recorded it, with the current gangs and waiting trials."""
 
@@ -67,6 +89,7 @@ class ClusterView(View):
     controller_silent_seconds: Annotated[
         float | None, Field(description="seconds since the controller last reported; null: it never has")
     ]
+    controller: Annotated[ControllerView | None, Field(description="null: none has reported yet")]
     devices: list[DeviceView]
     gangs: list[GangView]
     waiting: Annotated[list[WaitingView], Field(description="the first 200 waiting trials")]
@@ -90,6 +113,16 @@ def gang_view(attempt: Attempt, trial: Trial, study_name: str) -> GangView:
         placement_reason=attempt.placement_reason,
         created_at=attempt.created_at,
     )
+
+
+def controller_view(recorded: Json) -> ControllerView | None:
+    """View of the controller that recorded the cluster; None if it did not say who it is."""
+    if not recorded:
+        return None
+    errors = [
+        ContainedView(**{**error, "study_id": error["study_id"] or None}) for error in reversed(recorded["errors"])
+    ]
+    return ControllerView(host=recorded["host"], pid=recorded["pid"], since=recorded["since"], errors=errors)
 
 
 def device_view(device: Json, gangs: Sequence[GangView]) -> DeviceView:

@@ -64,6 +64,13 @@ class TrialView(View):
     num_oom: Annotated[int, Field(description="attempts that ran out of memory")]
     healed: Annotated[bool, Field(description="whether it completed or was pruned after running out of memory")]
     num_lost: Annotated[int, Field(description="attempts that were lost, for example with their node")]
+    num_faults: Annotated[
+        int,
+        Field(
+            description="attempts in a row that a fault of the host, such as a full disk, ended without a checkpoint;"
+            " they do not count against the trial until they are too many"
+        ),
+    ]
     step: Annotated[int, Field(description="optimizer step of its last evaluation")]
     value: Annotated[float | None, Field(description="objective at `step`; null while unknown or not finite")]
     created_at: Time
@@ -168,6 +175,7 @@ class PeaksView(View):
 
     trial_id: int
     number: int
+    state: Annotated[TrialState, Field(description="state of the trial")]
     attempts: list[PeakView]
 
 
@@ -210,10 +218,10 @@ def attempt_view(attempt: Attempt) -> AttemptView:
     return AttemptView(**attempt_fields(attempt))
 
 
-def peaks_view(number: int, attempts: Sequence[Attempt]) -> PeaksView:
-    """View of the memory peaks of trial ``number``; ``attempts`` are at least one, all measured."""
+def peaks_view(number: int, state: TrialState, attempts: Sequence[Attempt]) -> PeaksView:
+    """View of the memory peaks of trial ``number`` in ``state``; ``attempts`` are at least one, all measured."""
     peaks = [_peak(attempt) for attempt in attempts]
-    return PeaksView(trial_id=attempts[0].trial_id, number=number, attempts=peaks)
+    return PeaksView(trial_id=attempts[0].trial_id, number=number, state=state, attempts=peaks)
 
 
 def _peak(attempt: Attempt) -> PeakView:

@@ -94,10 +94,10 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 def measure(case: Case, seconds: float) -> Result:
     """The result of one case; ``seconds`` is not used, as all cases are short."""
-    with _database(case.num_trials, 0) as (settings, store):
+    with database(case.num_trials, 0) as (settings, store):
         tick_ms, propose_ms = _ticks(store)
         study_ms = _request(settings)
-    with _database(0, case.num_trials) as (_, store):
+    with database(0, case.num_trials) as (_, store):
         live_tick_ms = _live_ticks(store)
     return Result(case.num_trials, tick_ms, propose_ms, study_ms, live_tick_ms)
 
@@ -106,7 +106,7 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 @contextmanager
-def _database(num_ended: int, num_live: int) -> Iterator[tuple[Settings, Store]]:
+def database(num_ended: int, num_live: int) -> Iterator[tuple[Settings, Store]]:
     """A database with one running study, as if its trials had run."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder))

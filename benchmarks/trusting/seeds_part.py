@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.estimating.results import Finding
-from scamp_service.store.store import Store
+from tests.quick_store import empty_store
 from tests.simulation import Simulation
 
 SEEDS_OF_CASE = 50
@@ -68,15 +68,12 @@ def measure(case: Case, seconds: float) -> Result:
     found: Counter[str] = Counter()
     why = ""
     for seed in range(case.first, case.first + case.num):
-        store = Store("sqlite://")
-        simulation = Simulation(store, seed)
+        simulation = Simulation(empty_store(), seed)
         try:
             simulation.run()
         except AssertionError as error:
             found[kind_of(str(error))] += 1
             why = why or str(error).splitlines()[0]
-        finally:
-            store.close()
         found.update(reigns=simulation.world.epoch, crashes=simulation.num_crashes, pauses=simulation.num_pauses)
     counts = {name: found[name] for name in (*KINDS, "reigns", "crashes", "pauses")}
     return Result(seeds=case.num, **counts, why=why)

@@ -46,8 +46,9 @@ class Option:
     """The best plan of one way to spread a candidate (the smallest if none fits), and its cost per rank.
 
     ``states_alone``: the model states alone are too large, so nothing was traced. ``at_least``: one micro-batch alone
-    already needs too much, so the cost of accumulating several was not examined. ``price`` is that by units, None if
-    nothing was priced. ``by_units``: the prediction is a rough one by units too, because no such plan was traced.
+    already needs too much, so the cost of accumulating several was not examined; see ``is_bound``. ``price`` is that by
+    units, None if nothing was priced. ``by_units``: the prediction is a rough one by units too, as no such plan was
+    traced.
     """
 
     plan: Plan
@@ -69,6 +70,16 @@ class Option:
         return self.prediction.reserved_mib <= self.offered_mib
 
     @property
+    def is_bound(self) -> bool:
+        """Whether the reservation is a lower bound: what was learned from other runs is only an expectation."""
+        return self.at_least and not self.prediction.extra_bytes
+
+    @property
+    def about(self) -> str:
+        """How exact the reservation is, as the word before its MiB in a refusal, with a space; empty if it is exact."""
+        return "about " if self.prediction.extra_bytes else "at least " if self.at_least else ""
+
+    @property
     def learned(self) -> str:
         """How much of the reservation was learned, as the end of a refusal; empty if nothing was."""
         extra_bytes = self.prediction.extra_bytes
@@ -85,8 +96,7 @@ class Option:
     def __str__(self) -> str:
         if self.fits:
             return f"{self.plan}: one rank needs {self.prediction.reserved_mib} MiB, devices offer {self.offered_mib}"
-        least = "at least " if self.at_least else ""
-        needs = f"one rank would need {least}{self.prediction.reserved_mib} MiB{self.learned}"
+        needs = f"one rank would need {self.about}{self.prediction.reserved_mib} MiB{self.learned}"
         return f"{self.words}: {needs}, devices offer {self.offered_mib}"
 
 

@@ -542,8 +542,7 @@ def _nothing_allowed(request: _Request, rows: Sequence[_Row], profile: ModelProf
 
 def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan:
     best = min(refused, key=lambda option: (option.states_alone, option.prediction.reserved_mib - option.offered_mib))
-    least = "at least " if best.at_least else ""
-    reason = f"needs {least}{best.prediction.reserved_mib} MiB per device on its best plan ({best.words})"
+    reason = f"needs {best.about}{best.prediction.reserved_mib} MiB per device on its best plan ({best.words})"
     reason += f"{best.learned}; the devices offer {best.offered_mib} MiB"
     wider = 2 * max(option.plan.world_size for option in refused)
     if wider <= len(cluster.devices) and batch % wider:

@@ -79,7 +79,7 @@ def _virtual_table(estimate: Estimate) -> Table:
     table = _empty([*_SHORT, "peak", "reserve", *limited, *timed], f"{unit} of one rank")
     for option in estimate.options:
         cost, time, largest = option.prediction, estimate.step_time(option), estimate.largest_micro_batch(option)
-        least = "≥" if option.at_least else ""
+        least = "≥" if option.is_bound else ""
         cells = [*_parts(option, size), f"{least}{size(cost.peak_bytes)}", f"{least}{size(cost.reserved_mib * MIB)}"]
         cells += [_rounded(largest)] if limited else []
         cells += ["" if time is None else short_seconds(time.seconds)] if timed else []
@@ -95,7 +95,7 @@ def _gpu_table(estimate: Estimate) -> Table:
     table = _empty(headings, f"{unit} of one rank; unverified: {unverified}")
     for option in estimate.options:
         outside, time = estimate.outside_bytes(option), estimate.step_time(option)
-        capacity, bound = estimate.smallest_capacity_bytes(option), "≥" if option.at_least else ""
+        capacity, bound = estimate.smallest_capacity_bytes(option), "≥" if option.is_bound else ""
         least = option.prediction.peak_bytes + outside if option.states_alone else capacity
         cells = [*_parts(option, size), size(outside), "" if least is None else f"{bound}{size(least)}"]
         cells += [_rounded(estimate.largest_micro_batch(option)), "" if time is None else short_seconds(time.seconds)]

@@ -16,6 +16,7 @@ from scamp_service.cli.terminal import (
     Kind,
     Mib,
     Param,
+    Rounds,
     Seconds,
     StudyFile,
     What,
@@ -197,7 +198,7 @@ def _show_plan(
 
 
 @app.command()
-def calibrate(data_dir: DataDir = None) -> None:
+def calibrate(rounds: Rounds = 3, data_dir: DataDir = None) -> None:
     """Measure this machine's CPU and GPUs, for the step times that `scamp estimate` predicts.
 
     It takes about a minute for the CPU, on which a few ranks also measure how
@@ -211,7 +212,7 @@ def calibrate(data_dir: DataDir = None) -> None:
 
     settings = settings_of(data_dir=data_dir)
     with err.status("measuring the CPU …"):
-        _print_kind(calibrate_cpu(settings.data_dir))
+        _print_kind(calibrate_cpu(settings.data_dir, rounds))
     for gpu in one_of_each(inventory()):
         if gpu.other_processes_mib:
             err.print(f"other processes hold {gpu.other_processes_mib} MiB of {gpu.name}, so measurements may be wrong")

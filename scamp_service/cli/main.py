@@ -139,9 +139,9 @@ def run(
 
     spec = parse_study(read_study(study))
     code = code_of(study, spec, working_dir)
-    check_import(spec, code)
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
-    withhold_secrets()
+    withhold_secrets()  # before any code of the study is imported
+    check_import(spec, code)
     with _live(quiet=as_json or not out.is_terminal) as update:
 
         def watch(store: Any, study_id: int) -> None:
@@ -269,6 +269,25 @@ def stop(study: StudyId, address: Address = "", token: Token = "") -> None:
     """Stop a study: trials that have not ended are cancelled, but what they reported is kept."""
     view = _client(address, token).stop(study)
     out.print(f"study {study} is {view['state'].lower()}")
+
+
+@app.command()
+def delete(
+    study: StudyId,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    address: Address = "",
+    token: Token = "",
+) -> None:
+    """Delete a study that has ended, with its metrics, logs, events and checkpoints."""
+    client = _client(address, token)
+    if not yes:
+        view = client.study(study)
+        num = sum(view["trials"].values())
+        typer.confirm(
+            f"Delete study {study} ({view['name']}) with its {num} trials? This cannot be undone.", abort=True
+        )
+    client.delete(study)
+    out.print(f"study {study} is deleted")
 
 
 # --- shared -------------------------------------------------------------------------------------------------------

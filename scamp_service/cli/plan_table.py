@@ -139,7 +139,7 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
 
 
 def _mib(one: Alternative) -> str:
-    mark = "≥" if one.option is not None and one.option.at_least else "" if one.is_traced else "~"
+    mark = "≥" if one.option is not None and one.option.is_bound else "" if one.is_traced else "~"
     return f"{mark}{one.prediction.reserved_mib}"
 
 

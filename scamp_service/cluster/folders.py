@@ -19,8 +19,12 @@ class Folders:
 
     @classmethod
     def of_controller(cls, settings: Settings, checkpoints: Path) -> Folders:
-        """Folders of this host, where the controller runs with these settings."""
-        return cls(kernel(), settings.data_dir.absolute() / "code", checkpoints.absolute())
+        """Folders of this host, where the controller runs with these settings.
+
+        A user of their own for ranks cannot look into the data directory.
+        """
+        holds_code = checkpoints if settings.user_code_user else settings.data_dir
+        return cls(kernel(), holds_code.absolute() / "code", checkpoints.absolute())
 
     def here(self) -> Folders:
         """The same folders on the host of this process.

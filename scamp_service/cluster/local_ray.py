@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from scamp_service.cluster.gpus import inventory, visible
-from scamp_service.errors import Unavailable
+from scamp_service.errors import Refused, Unavailable
 from scamp_service.settings import ROOT, Settings
+from scamp_service.user_account import USER, Lent, UserAccount, account_of, check_folder, started_as
+from scamp_service.user_environment import user_environment
 
 VIRTUAL_DEVICE = "virtual_device"  # Ray's resource; a node has one unit for each of its virtual devices
 START_SECONDS = 60.0
@@ -32,6 +34,7 @@ class LocalRay:
         self._settings, self._data_dir = settings, data_dir
         self._guardian: subprocess.Popen[bytes] | None = None
         self._address = ""
+        self._lent: Lent | None = None
 
     @property
     def address(self) -> str:
@@ -50,15 +53,19 @@ class LocalRay:
         logs = self._data_dir / "logs"
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_token(self.token_path)
+        account = account_of(self._settings.user_code_user)
+        self._lent = None if account is None else Lent.to(account)
+        token = self.token_path if self._lent is None else self._lent.copy(self.token_path)
         with (logs / "ray.log").open("ab") as output:
             self._guardian = subprocess.Popen(
                 [sys.executable, "-m", "scamp_service.cluster.guardian", json.dumps(_nodes(self._settings))],
                 cwd=ROOT,
-                env=_environment(self.token_path),
+                env=_environment(token, account),
                 stdin=subprocess.PIPE,  # closes when this process ends, which the guardian notices
                 stdout=subprocess.PIPE,
                 stderr=output,
                 start_new_session=True,
+                **started_as(account),
             )
         self._address = self._read_address()
         if not self._address:
@@ -75,6 +82,9 @@ class LocalRay:
     def stop(self) -> None:
         """End the processes of this cluster and no others. Does nothing if the cluster is not running."""
         guardian, self._guardian, self._address = self._guardian, None, ""
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.remove()
         if guardian is None:
             return
         assert guardian.stdin is not None and guardian.stdout is not None
@@ -93,6 +103,22 @@ class LocalRay:
             if not selector.select(START_SECONDS):
                 return ""
         return self._guardian.stdout.readline().decode().strip()
+
+
+def check_account(settings: Settings) -> None:
+    """Raise ``Refused`` unless users' code can run as ``settings.user_code_user``, if it names one.
+
+    A Ray that ScaMP starts runs as that user too, with the ranks and with the sink, which writes to the database.
+    """
+    account = account_of(settings.user_code_user)
+    if account is None or settings.ray_address:
+        return
+    if settings.url.startswith("sqlite"):
+        raise Refused(
+            f"{USER}: the ranks' reports are stored by a process of {account.name}, who could then write all of an "
+            "SQLite file; use PostgreSQL (SCAMP_DATABASE_URL)"
+        )
+    check_folder(account, settings.checkpoints)
 
 
 def write_token(path: Path) -> None:
@@ -118,10 +144,10 @@ def _nodes(settings: Settings) -> list[dict[str, Any]]:
     return [head] + [{**common, "num_cpus": 1, "num_gpus": 0} for _ in range(1, settings.virtual_nodes)]
 
 
-def _environment(token_path: Path) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+def _environment(token_path: Path, account: UserAccount | None) -> dict[str, str]:
+    """Variables of Ray's processes. Ranks, in which users' code runs, inherit them from the raylet."""
     return (
-        environment
+        (user_environment(os.environ) if account is None else account.environment())
         | loopback(token_path)
         | {
             "RAY_AUTH_MODE": "token",

@@ -21,6 +21,7 @@ from scamp_service.control.executor import Order
 from scamp_service.errors import Deposed
 from scamp_service.host import Process, source_hash
 from scamp_service.model import Lease
+from scamp_service.user_environment import close_environment
 
 LAST_WORDS_SECONDS = 10.0
 LOOK_SECONDS = 1.0
@@ -49,17 +50,21 @@ class Rank:
     Controllers name their epoch, which only grows. Orders of an earlier one than the newest known raise ``Deposed``.
     """
 
-    def __init__(self, folders: Folders, lease_seconds: float, max_attempts: int, namespace: str) -> None:
+    def __init__(
+        self, folders: Folders, lease_seconds: float, max_attempts: int, namespace: str, pass_environment: str = ""
+    ) -> None:
         """Load torch and wait for the sink, which is found in ``namespace``.
 
         ``folders`` are those of the controller's host. The process ends after ``max_attempts``, against leaks in
-        libraries.
+        libraries. ``pass_environment`` lists variables that users' code may read besides the usual ones; all others
+        are removed from the process.
         """
         from workloads.training.runtime import train
         from workloads.training.warm_up import prepare_process
 
         self._train = train
         self._folders = folders.here()
+        close_environment(pass_environment)
         self._lease_seconds, self._max_attempts = lease_seconds, max_attempts
         self._changed = threading.Condition()
         self._current: Reports | None = None

@@ -300,6 +300,7 @@ class RayExecutor:
             self._lease_seconds,
             MAX_ATTEMPTS,
             self._namespace,
+            self._settings.pass_environment,
         )
         rank = self._ranks[name] = RankHandle(name, device, actor)
         self._ask(rank)

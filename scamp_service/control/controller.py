@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from placement.model import Offer, offers_more
+from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as e
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
@@ -38,7 +39,8 @@ ERRORS_BEFORE_FAILED = 30
 class Controller:
     """Runs one cycle per ``tick``.
 
-    ``clock`` returns seconds since the epoch. ``new_token`` returns a fencing token for an attempt.
+    ``clock`` returns seconds since the epoch. ``new_token`` returns a fencing token for an attempt. ``errors`` collects
+    those that a cycle survives, for the dashboard.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Controller:
         max_gangs_per_device: int = 4,
         clock: Callable[[], float] = time.time,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
+        errors: ContainedErrors | None = None,
     ) -> None:
         self._store, self._executor, self._sizer = store, executor, sizer
         self._max_gangs_per_device = max_gangs_per_device
@@ -58,6 +61,7 @@ class Controller:
         self._specs: dict[int, StudySpec] = {}
         self._searches: dict[int, Search] = {}
         self._exhausted: set[int] = set()
+        self._contained = ContainedErrors() if errors is None else errors
         self._errors: dict[int, tuple[int, str]] = {}  # study → cycles in a row in which our own code failed, and how
 
     def tick(self) -> None:
@@ -74,14 +78,18 @@ class Controller:
                 raise
             except Exception as error:
                 log.exception("cannot apply %s", type(effect).__name__)
-                failed[e.study_of(effect)] = f"{type(error).__name__}: {error}"
+                study_id = e.study_of(effect)
+                self._contained.add(e.words_of(effect), error, study_id, self._clock())
+                failed[study_id] = f"{type(error).__name__}: {error}"
         self._errors = {study: (self._errors.get(study, (0, ""))[0] + 1, why) for study, why in failed.items()}
 
     # --- find ------------------------------------------------------------------------------------------------------
 
     def find(self) -> Snapshot:
         """Read the database, the executor and the sizer into one snapshot."""
+        silent = self._executor.silent()
         gangs = self._executor.gangs()  # gangs, attempts, trials: Snapshot explains this order
+        silent |= self._executor.silent()  # a rank that answers while this is read is in one of the three
         attempts = self._store.open_attempts()
         cluster = self._executor.cluster()
         studies = {study.id: self._rules(study) for study in self._live_studies()}
@@ -98,8 +106,8 @@ class Controller:
             trials=trials,
             attempts=attempts,
             gangs=gangs,
-            silent=self._executor.silent(),
-            closed=frozenset(self._executor.closed()),
+            silent=silent,
+            closed=silent.union(self._executor.closed()),
             cluster=cluster,
             sized=self._sizer.results(),
             rungs={i: self._projection.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -18,15 +19,17 @@ from pathlib import Path
 from types import FrameType
 
 from placement.planning.planner import choose
-from scamp_service.cluster.local_ray import LocalRay
+from scamp_service.cluster.local_ray import LocalRay, check_account
 from scamp_service.cluster.ray_executor import RayExecutor
+from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller
 from scamp_service.control.leadership import RENEWALS, Elected, Leadership
-from scamp_service.errors import Refused, Unavailable
+from scamp_service.errors import Deposed, Refused, Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
-from scamp_service.model import Lease
+from scamp_service.model import Json, Lease
 from scamp_service.processes.heartbeat import Heartbeat
-from scamp_service.processes.supervise import lock_data_dir, ray_address_file
+from scamp_service.processes.supervise import lock_data_dir, ray_address_file, try_to_start
+from scamp_service.processes.sweeper import Sweeper
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of
 from scamp_service.sizing.sizer import Planner, ProcessSizer
@@ -77,8 +80,10 @@ def run_study(
 
     It uses the Ray cluster at ``settings.ray_address``, or else starts a local one. ``watch(store, study_id)`` is
     called a few times a second. Ctrl-C stops the study. Returns the open store and the study's id. Raises ``Conflict``
-    when a service or another run uses the data directory.
+    when a service or another run uses the data directory, and ``Refused`` when users' code cannot run as the user that
+    is set for it.
     """
+    check_account(settings)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
         store = Store(settings.url)
@@ -88,7 +93,7 @@ def run_study(
             ray_address_file(settings.data_dir).unlink(missing_ok=True)
             ray = LocalRay(settings, settings.data_dir)
             stack.callback(ray.stop)
-            threading.Thread(target=ray.start, daemon=True).start()
+            threading.Thread(target=try_to_start, args=(ray, 3), daemon=True).start()
         tick = stack.enter_context(controlling(settings, store, planner))
         interrupted = threading.Event()
         _on_signal(interrupted.set)
@@ -156,6 +161,8 @@ class _Reign:
         self, settings: Settings, store: Store, sizer: ProcessSizer, leadership: Leadership, lease: Lease
     ) -> None:
         self._store = store.fenced(CONTROLLER_LEASE, lease)
+        self._leader: Json = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+        self._errors = ContainedErrors(_known_errors(store))
         self._executor = RayExecutor(
             settings,
             settings.url,
@@ -165,21 +172,46 @@ class _Reign:
             may_act=leadership.is_certain,
         )
         self._controller = Controller(
-            self._store, self._executor, sizer, max_gangs_per_device=settings.max_gangs_per_device
+            self._store,
+            self._executor,
+            sizer,
+            max_gangs_per_device=settings.max_gangs_per_device,
+            errors=self._errors,
         )
+        self._sweeper = Sweeper(self._store, settings)
         self._recorded = 0.0
 
     def tick(self) -> None:
-        self._controller.tick()
+        try:
+            self._controller.tick()
+            self._sweeper.tick()
+        except Deposed:
+            raise
+        except Exception as error:
+            self._errors.add("finish a cycle", error, 0, time.time())
+            raise
+        finally:
+            self._record()
+
+    def _record(self) -> None:
+        """Write the state of the cluster and of this controller, for the API to read."""
         if time.monotonic() - self._recorded > CLUSTER_SECONDS:
             self._recorded = time.monotonic()
-            self._store.record_cluster(self._executor.describe(), now=time.time())
+            controller = {**self._leader, "errors": self._errors.to_json()}
+            self._store.record_cluster({**self._executor.describe(), "controller": controller}, now=time.time())
 
     def close(self) -> None:
         self._executor.close()
 
     def end(self) -> None:
         self._executor.shutdown()
+
+
+def _known_errors(store: Store) -> list[Json]:
+    """The errors that the controller before this one has recorded."""
+    recorded = store.cluster()
+    known: list[Json] = recorded[0].get("controller", {}).get("errors", []) if recorded else []
+    return known
 
 
 class Keeper:

@@ -25,7 +25,7 @@ from typing import IO, Self
 
 import httpx
 
-from scamp_service.cluster.local_ray import LocalRay
+from scamp_service.cluster.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Refused, Unavailable
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
@@ -46,7 +46,8 @@ STOP_SECONDS = 10.0
 class Service:
     """The processes of ``scamp serve``, as a context manager. ``url`` is the address of the API.
 
-    Entering raises ``Refused`` for a public address without a token, ``Conflict`` when the data directory is in use,
+    Entering raises ``Refused`` for a public address without a token and for a user that cannot run users' code,
+    ``Conflict`` when the data directory is in use,
     and ``Unavailable`` when the API does not start or its port is in use. Only with ``next_port``, or when nobody chose
     the port, the next free one is taken: whoever chose a port would otherwise talk to another service there.
     """
@@ -69,6 +70,7 @@ class Service:
                 f"{settings.host} can be reached from other machines: set SCAMP_API_TOKEN to at least 16 characters, "
                 "or listen on 127.0.0.1"
             )
+        check_account(settings)
         self._lock = lock_data_dir(settings.data_dir)
         try:
             port = free_port(settings.host, settings.port, self._num_ports)
@@ -126,7 +128,7 @@ class Service:
         """Start Ray in the background, so that the API answers at once and the controller warms up meanwhile."""
         assert self._ray is not None
         ray_address_file(self.settings.data_dir).unlink(missing_ok=True)
-        self._starting = threading.Thread(target=self._ray.start, daemon=True)
+        self._starting = threading.Thread(target=try_to_start, args=(self._ray,), daemon=True)
         self._starting.start()
 
     def _spawn(self, name: str) -> None:
@@ -162,7 +164,7 @@ class Service:
             child.kill()
             child.wait()
 
-    def _wait_healthy(self, seconds: float = 20.0) -> None:
+    def _wait_healthy(self, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self._children["api"].poll() is None:
             try:
@@ -173,9 +175,22 @@ class Service:
         raise Unavailable(f"the API did not start; see its log {self.settings.data_dir / 'logs' / 'api.log'}")
 
 
+def try_to_start(ray: LocalRay, times: int = 1) -> None:
+    """Start Ray, at most so many times. Failures are logged, and ``ray`` is not alive after the last one."""
+    for _ in range(times):
+        try:
+            ray.start()
+            break
+        except Unavailable as error:
+            log.warning("%s", error)
+
+
 def as_environment(settings: Settings) -> dict[str, str]:
-    """The settings as environment variables for a child process. Secrets are empty: they go through a pipe."""
-    values = {**settings.model_dump(), **dict.fromkeys(SECRETS, "")}
+    """The settings as environment variables for a child process, but for those that are None.
+
+    Secrets are empty: they go through a pipe.
+    """
+    values = {**settings.model_dump(exclude_none=True), **dict.fromkeys(SECRETS, "")}
     return {f"SCAMP_{name.upper()}": str(value) for name, value in values.items()}
 
 

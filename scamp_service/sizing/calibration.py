@@ -24,9 +24,12 @@ CPU = "cpu"
 DEVICE_KIND = TypeAdapter(DeviceKind)
 
 
-def calibrate_cpu(data_dir: Path) -> DeviceKind:
-    """Measure the CPU and keep the result. Raises ``InvalidInput`` with the child's last line when that fails."""
-    return _measured(_file(data_dir, CPU), [], "")
+def calibrate_cpu(data_dir: Path, rounds: int) -> DeviceKind:
+    """Measure the CPU in so many rounds and keep the result.
+
+    Raises ``InvalidInput`` with the child's last line when that fails.
+    """
+    return _measured(_file(data_dir, CPU), ["--rounds", str(rounds)], "")
 
 
 def calibrate_gpu(data_dir: Path, gpu: Gpu) -> DeviceKind:

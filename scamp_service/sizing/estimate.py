@@ -214,7 +214,7 @@ class Estimate:
             "smallest_capacity_bytes": self.smallest_capacity_bytes(option),
             "reserved_mib": option.prediction.reserved_mib,
             "offered_mib": None if self.of_any_size else option.offered_mib,
-            "lower_bound": option.at_least,
+            "lower_bound": option.is_bound,
             "largest_micro_batch": self.largest_micro_batch(option),
             "step_seconds": time.seconds if time else None,
             "compute_seconds": time.compute_seconds if time else None,

@@ -70,7 +70,7 @@ class Screened:
                 {
                     "plan": option.plan.to_json(),
                     "fits": option.fits,
-                    "lower_bound": option.at_least,
+                    "lower_bound": option.is_bound,
                     "peak_bytes": option.prediction.peak_bytes,
                     "reserved_mib": option.prediction.reserved_mib,
                 }

@@ -276,7 +276,7 @@ def options_json(chosen: ChosenPlan, kind: DeviceKind | None) -> Iterator[Json]:
             "fits": option.fits,
             "reserved_mib": option.prediction.reserved_mib,
             "offered_mib": option.offered_mib,
-            "at_least": option.at_least,
+            "at_least": option.is_bound,
             "traced": not (option.by_units or option.states_alone),
             "seconds": price.seconds if price and kind else None,
             "communication_share": price.communication_seconds / price.seconds if price else None,

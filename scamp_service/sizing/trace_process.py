@@ -12,12 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from scamp_service.errors import Unavailable
 from scamp_service.model import Json
 from scamp_service.settings import ROOT
-from scamp_service.study.user_environment import user_environment
+from scamp_service.user_account import USER, Lent, account_of, started_as
+from scamp_service.user_environment import hide_environment, user_environment
 
 log = logging.getLogger("scamp.tracing")
 
@@ -49,7 +51,7 @@ class _Lost(_HostFailed):
 
 
 class TraceProcess:
-    """A child process, and its replacement when it is lost.
+    """A child process, and its replacement when it is lost. It runs as ``SCAMP_USER_CODE_USER`` if that is set.
 
     Use it from one thread only, whose children die with it. Only ``kill`` may be called from another thread.
     """
@@ -60,6 +62,7 @@ class TraceProcess:
         self._killed = threading.Event()
         self._num_asked = 0
         self._unread = b""
+        self._lent: Lent | None = None
 
     @property
     def pid(self) -> int | None:
@@ -67,19 +70,26 @@ class TraceProcess:
         return None if self._child is None else self._child.pid
 
     def start(self) -> None:
-        """Start the child unless it runs. Returns at once, while the child warms up."""
+        """Start the child unless it runs. Returns at once, while the child warms up.
+
+        Raises ``Refused`` when it cannot run as the user that is set for it.
+        """
         with self._lock:
             if self._killed.is_set() or self._child is not None:
                 return
+            hide_environment()  # the child can read what this process was started with
+            account = account_of(os.environ.get(USER, ""))
+            self._lent = None if account is None else Lent.to(account)
             # In a session of its own: Ctrl-C in a terminal is for the service, which then ends its children.
             self._child = subprocess.Popen(
                 COMMAND,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 cwd=ROOT,
-                env=user_environment(os.environ)
+                env=(user_environment(os.environ) if account is None else account.environment())
                 | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
                 start_new_session=True,
+                **started_as(account),
             )
             self._unread = b""
 
@@ -118,10 +128,13 @@ class TraceProcess:
         """End the child and close its pipes. The kernel kills the processes that it has forked with it."""
         with self._lock:
             child, self._child = self._child, None
+            lent, self._lent = self._lent, None
         if child is not None:
             child.kill()
             with child:  # closes the pipes and waits
                 pass
+        if lent is not None:
+            lent.remove()
 
     def _ask(self, request: Mapping[str, Any], seconds: int) -> Json:
         self.start()
@@ -129,13 +142,21 @@ class TraceProcess:
         if child is None or child.stdin is None:
             raise _Lost("the process that traces the model was closed")
         self._num_asked += 1
-        line = json.dumps({**request, "id": self._num_asked, "seconds": seconds}).encode() + b"\n"
+        line = json.dumps({**self._readable(request), "id": self._num_asked, "seconds": seconds}).encode() + b"\n"
         try:
             child.stdin.write(line)
             child.stdin.flush()
         except OSError as error:
             raise _Lost(_end_of(child)) from error
         return self._answer(child, time.monotonic() + START_SECONDS + WALL_FACTOR * seconds)
+
+    def _readable(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The request, with copies of the user's files where the child runs as a user who cannot read ours."""
+        lent = self._lent
+        if lent is None or not request.get("code_zip"):
+            return request
+        code_zip = lent.copy(Path(request["code_zip"]))
+        return {**request, "code_zip": str(code_zip), "code_dir": str(lent.unpacked / code_zip.stem)}
 
     def _answer(self, child: subprocess.Popen[bytes], deadline: float) -> Json:
         """Answer to the latest request, without its id."""

@@ -64,7 +64,9 @@ class TraceCache:
         """The cached trace, or None."""
         if key not in self._known:
             try:
-                self._known[key] = _TRACE.validate_json(lzma.decompress(self._file(key, "xz").read_bytes()))
+                file = self._file(key, "xz")
+                self._known[key] = _TRACE.validate_json(lzma.decompress(file.read_bytes()))
+                os.utime(file)  # SCAMP_KEEP_TRACES_DAYS counts from the last use
             except (OSError, lzma.LZMAError, ValueError):
                 return None
         return self._known[key]

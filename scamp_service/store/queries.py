@@ -30,12 +30,26 @@ def _of_study(statement: sa.Select[Any]) -> sa.Select[Any]:
     return joined.where(_trials.c.study_id == bindparam("study_id")).order_by(_attempts.c.trial_id, _attempts.c.attempt)
 
 
-ONE_STUDY = _select(schema.studies, Study).where(schema.studies.c.id == bindparam("id"))
-STUDY_TOTALS = select(schema.studies.c.state, func.count()).group_by(schema.studies.c.state)
+_exists = schema.studies.c.state != StudyState.DELETED
+ONE_STUDY = _select(schema.studies, Study).where(schema.studies.c.id == bindparam("id"), _exists)
+STUDY_TOTALS = select(schema.studies.c.state, func.count()).where(_exists).group_by(schema.studies.c.state)
 
 ONE_TRIAL = select_trials().where(_trials.c.id == bindparam("id"))
-NUMBERED_TRIAL = select_trials().where(
-    _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number")
+NUMBERED_TRIAL = (
+    select_trials()
+    .join(schema.studies, schema.studies.c.id == _trials.c.study_id)
+    .where(_exists, _trials.c.study_id == bindparam("study_id"), _trials.c.number == bindparam("number"))
+)
+NUMBERED_TRIALS = (
+    select_trials()
+    .where(_trials.c.study_id == bindparam("study_id"), _trials.c.number.in_(bindparam("numbers", expanding=True)))
+    .order_by(_trials.c.id)
+)
+_reached = sa.or_(_trials.c.value.is_not(None), _trials.c.attempt > 0, _trials.c.finished_at.is_not(None))
+HISTORY = (
+    select(*(_trials.c[name] for name in ("id", "number", "state", "step", "value", "attempt")))
+    .where(_trials.c.study_id == bindparam("study_id"), _reached)
+    .order_by(_trials.c.number)
 )
 OPTIONS = select(schema.comparisons.c.options).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 _is_refused = sa.and_(_trials.c.state == TrialState.INFEASIBLE, _trials.c.offer.is_not(None))
@@ -57,6 +71,7 @@ REFUSED_TRIALS = (
 )
 PIPELINE = select(schema.comparisons.c.pipeline).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 TRIALS_WITH_IDS = select_trials().where(_trials.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_trials.c.id)
+TRIAL_STATES = select(_trials.c.id, _trials.c.state).where(_trials.c.id.in_(bindparam("trial_ids", expanding=True)))
 ALL_LIVE_TRIALS = select_trials().where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
 _tallies, _measured = schema.tallies, schema.measured
 TALLIES = select(_tallies.c.name, _tallies.c.num).where(_tallies.c.study_id == bindparam("study_id"))
@@ -108,6 +123,20 @@ _runs = (
 )
 FAMILY_RUNS = _runs.where(_attempts.c.trial_id.in_(_newest_of_family))
 TRIAL_RUNS = _runs.where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
+MEASURED_POINTS = (
+    select(
+        _attempts.c.trial_id,
+        _attempts.c.outcome,
+        _attempts.c.predicted_bytes - _attempts.c.extra_bytes + _attempts.c.bias_bytes,
+        _attempts.c.measured_bytes,
+        _attempts.c.predicted_step_seconds,
+        _attempts.c.measured_step_seconds,
+    )
+    .join(_trials, _trials.c.id == _attempts.c.trial_id)
+    .where(_trials.c.study_id == bindparam("study_id"))
+    .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
+    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
+)
 _measured_trials = (
     select(_trials.c.id)
     .where(_trials.c.study_id == bindparam("study_id"), _trials.c.id > bindparam("after"))
@@ -123,27 +152,35 @@ MEASURED_ATTEMPTS = (
     .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
     .order_by(_attempts.c.trial_id, _attempts.c.attempt)
 )
+MEASURED_ATTEMPTS_OF = (
+    select_attempts()
+    .with_only_columns(_trials.c.number, *select_attempts().selected_columns)
+    .join(_trials, _trials.c.id == _attempts.c.trial_id)
+    .where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
+    .where(sa.or_(_attempts.c.measured_bytes > 0, _attempts.c.outcome == Outcome.OUT_OF_MEMORY))
+    .order_by(_attempts.c.trial_id, _attempts.c.attempt)
+)
 CHECKPOINTS = (
     select(_attempts.c.trial_id, func.max(_attempts.c.checkpoint_step))
     .where(_attempts.c.trial_id.in_(bindparam("trial_ids", expanding=True)), _attempts.c.checkpoint_step >= 0)
     .group_by(_attempts.c.trial_id)
 )
 
-_ranked = (
-    _select(_metrics, Metric)
-    .add_columns(
-        func.row_number()
-        .over(partition_by=_metrics.c.step, order_by=(_metrics.c.attempt.desc(), _metrics.c.seq.desc()))
-        .label("place")
-    )
-    .where(_metrics.c.trial_id == bindparam("trial_id"), _metrics.c.step > bindparam("after"))
-    .subquery()
-)
 CURVE = (
-    select(*(_ranked.c[field.name] for field in fields(Metric)))
-    .where(_ranked.c.place == 1)
-    .order_by(_ranked.c.step)
+    _select(_metrics, Metric)
+    .where(_metrics.c.trial_id == bindparam("trial_id"), _metrics.c.step > bindparam("after"))
+    .order_by(_metrics.c.step, _metrics.c.attempt, _metrics.c.seq)
     .limit(bindparam("limit"))
+)
+CURVE_LENGTHS = (
+    select(_metrics.c.trial_id, func.count())
+    .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
+    .group_by(_metrics.c.trial_id)
+)
+CURVES = (
+    select(_metrics.c.trial_id, _metrics.c.step, _metrics.c.attempt, sa.type_coerce(_metrics.c["values"], sa.Text))
+    .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
+    .order_by(_metrics.c.trial_id, _metrics.c.step, _metrics.c.attempt, _metrics.c.seq)
 )
 RUNGS = (
     select(_metrics.c.trial_id, _metrics.c.step, _metrics.c["values"])
@@ -183,7 +220,7 @@ IDENTITY = select(schema.identity.c.name)
 def studies(live: bool, newest_first: bool, bounded: bool) -> sa.Select[Any]:
     """A page of studies; ``bounded`` compares their ids with the parameter ``after``."""
     column = schema.studies.c.id
-    statement = _select(schema.studies, Study).limit(bindparam("limit"))
+    statement = _select(schema.studies, Study).where(_exists).limit(bindparam("limit"))
     if live:
         statement = statement.where(one_of(schema.studies.c.state, *sorted(LIVE_STUDIES)))
     if bounded:
@@ -196,6 +233,14 @@ def trials_page(by_state: bool) -> sa.Select[Any]:
     """A page of a study's trials; ``by_state`` adds the parameter ``states``."""
     statement = select_trials().where(_trials.c.study_id == bindparam("study_id"))
     statement = statement.where(_trials.c.id > bindparam("after")).order_by(_trials.c.id).limit(bindparam("limit"))
+    return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
+
+
+@cache
+def ordering(columns: tuple[str, ...], by_state: bool) -> sa.Select[Any]:
+    """Numbers of a study's trials with some of their columns, by number; ``by_state`` adds the parameter ``states``."""
+    statement = select(_trials.c.number, *(_trials.c[name] for name in columns))
+    statement = statement.where(_trials.c.study_id == bindparam("study_id")).order_by(_trials.c.number)
     return statement.where(_trials.c.state.in_(bindparam("states", expanding=True))) if by_state else statement
 
 

@@ -9,13 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from estimators.model import MIB, Prediction
+from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Sized, Trial
 from scamp_service.store import schema
+
+
+class Standing(NamedTuple):
+    """A trial in the columns that its study's history needs. ``value`` is NaN if it diverged."""
+
+    id: int
+    number: int
+    state: TrialState
+    step: int
+    value: float | None
+    attempt: int
+
+
+class MeasuredPoint(NamedTuple):
+    """Prediction and measurement of an attempt. ``predicted_bytes`` are the expected ones, 0 or None is unknown."""
+
+    trial_id: int
+    outcome: Outcome | None
+    predicted_bytes: int
+    measured_bytes: int
+    predicted_step_seconds: float | None
+    measured_step_seconds: float | None
+
+
+class Point(NamedTuple):
+    """One evaluation. A value that is not finite is its text, such as "nan" (see ``schema.Floats``)."""
+
+    step: int
+    attempt: int
+    values: Mapping[str, float | str]
 
 
 def _names(kind: type[Any], nested: str, columns: Sequence[str]) -> tuple[list[str], int, int]:

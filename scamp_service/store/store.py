@@ -2,7 +2,8 @@
 
 Moves are compare-and-set: a lost race returns ``False``, raises nothing and changes nothing. Each method is one
 transaction, which also writes the events about its changes. Many processes and threads may use it at once. Methods
-that only read are in ``reads``. A database that cannot be used now raises ``Unavailable``.
+that only read are in ``reads``, those that remove in ``removal``. A database that cannot be used now raises
+``Unavailable``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from scamp_service.model import Attempt, Json, Lease, LogLine, Metric, Sized, St
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
-from scamp_service.store.reads import Reads
+from scamp_service.store.removal import Removals
 from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, attempt_of, sized_columns
 from scamp_service.store.tallies import (
     COLOCATED,
@@ -51,7 +52,7 @@ from scamp_service.store.tallies import (
 MAX_BLOB_BYTES = 64 * 2**20
 
 
-class Store(Reads):
+class Store(Removals):
     """Reads and writes of the study database."""
 
     def __init__(self, url: str) -> None:

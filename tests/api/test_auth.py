@@ -231,6 +231,15 @@ def test_logout_removes_the_cookie(guarded: InProcess) -> None:
     assert guarded.get("/v1/studies").status_code == 401
 
 
+def test_every_page_has_a_button_to_log_out_only_where_a_login_is_needed(guarded: InProcess, tmp_path: Path) -> None:
+    button = '<form class="logout" method="post" action="/logout"><button type="submit" class="quiet">Log out</button>'
+    for path in ("/", "/cluster"):
+        assert button in guarded.get(path, headers=BEARER).text
+    unguarded = InProcess(settings_in(tmp_path / "open"))
+    assert "Log out" not in unguarded.get("/").text
+    unguarded.close()
+
+
 def test_whoever_guesses_has_to_wait_and_others_do_not(proxied: InProcess) -> None:
     def login(token: str, address: str) -> int:
         headers = {**PROXIED, "X-Forwarded-For": address}

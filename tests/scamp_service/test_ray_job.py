@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from scamp_service.store.store import Store
+from tests.curious import SECRETS, curious, found_in
 from tests.processes import ROOT, environment, until
 from tests.serving import free_port
 
@@ -45,7 +46,7 @@ class Head:
         self.port, self.dashboard = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.dashboard}"
         self.environment = environment(folder / "data", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
-        self.environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
+        self.environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore", **SECRETS}
         self.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self._http = httpx.Client(headers={"Authorization": f"Bearer {token.read_text()}"})
         options = {
@@ -138,6 +139,19 @@ def test_two_studies_run_as_jobs_one_after_the_other_and_leave_nothing_on_the_cl
     assert first[1] <= second[0], "both held the same devices at once"
     assert {actor["state"] for actor in head.listed("actors")} == {"DEAD"}
     assert {group["state"] for group in head.listed("placement_groups")} == {"REMOVED"}
+
+
+def test_ranks_of_this_cluster_find_no_secret_that_its_nodes_were_started_with(head: Head) -> None:
+    """Their parent, the raylet, shows what it was started with: it is not ours."""
+    study = curious(head.folder)
+    data = head.folder / "curious"
+    job = head.submit("python", "-m", "scamp_service", "run", str(study), "--json", "--data-dir", str(data))
+    assert job.returncode == 0, job.stdout + job.stderr
+    found = found_in(head.folder)
+    assert found.keys() == {"rank", "trace"}
+    own = [pair for pairs in found.values() for pair in pairs if pair[0] in ("os.environ", "/proc/self/environ")]
+    assert own == []
+    assert {name for _, name in found["rank"]} == SECRETS.keys(), "the secrets were there to be found"
 
 
 def test_nobody_submits_without_the_token(head: Head) -> None:

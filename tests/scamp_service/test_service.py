@@ -9,33 +9,22 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.kills import CLUSTER, LARGE_MODEL, LEARNING_RATE, STUDY, UnderFire
+from tests.postgres import postgres
 from tests.processes import Served, pids_of, trains, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
-# Two devices for one gang each, so that there are two ranks in all, and a gang of two fills the cluster. The lease of a
-# killed controller lapses in the time that the next one takes to start.
-CLUSTER = {
-    "SCAMP_VIRTUAL_DEVICES": "2",
-    "SCAMP_DEVICE_MIB": "29",
-    "SCAMP_MAX_GANGS_PER_DEVICE": "1",
-    "SCAMP_LEASE_SECONDS": "3",
-}
-STUDY: dict[str, Any] = {
-    "workload": "vit_digits",
-    "objective": {"metric": "accuracy"},
-    "space": {"lr": {"low": 1e-3, "high": 1e-2, "log": True}},
-    "search": {"sampler": "random"},
-    "stopping": {"rule": "none"},
-}
-SMALL = STUDY | {"name": "one rank each", "fixed": {"depth": 2, "width": 32, "patch": 4}}
-LARGE = STUDY | {"name": "two ranks each", "fixed": {"depth": 8, "width": 128, "patch": 4, "batch": 32}}
+SPACE = {"lr": LEARNING_RATE}
+SMALL = STUDY | {"name": "one rank each", "space": SPACE, "fixed": {"depth": 2, "width": 32, "patch": 4}}
+LARGE = STUDY | {"name": "two ranks each", "space": SPACE, "fixed": LARGE_MODEL}
 
 
 def study(of: dict[str, Any], trials: int, steps: int, report_every: int = 10) -> dict[str, Any]:
@@ -177,15 +166,14 @@ def test_two_studies_that_fill_the_cluster_live_through_kills_at_any_moment(serv
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(8))
-def test_studies_live_through_many_kills(seed: int, tmp_path: Path) -> None:
-    service = Served(tmp_path / "data", **CLUSTER)
-    rounds = [(2, ["controller", "api", "rank", "controller"]), (1, ["controller", "rank"])]
-    try:
-        live_through_kills(service, seed, rounds, large_steps=60, report_every=10)
-        assert service.stop() == 0 and service.pids() == []
-    finally:
-        service.abandon()
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def test_studies_live_through_many_kills(backend: str, seed: int, tmp_path: Path) -> None:
+    with postgres() if backend == "postgresql" else nullcontext() as server:
+        found = UnderFire(tmp_path, seed, server).run(30)
+    assert found.all() == []
+    assert len(found.seconds) == 30
 
 
 def test_a_killed_supervisor_takes_everything_with_it_and_the_next_one_goes_on(

@@ -91,3 +91,22 @@ def study_of(effect: Effect) -> int:
             return study_id
         case MoveAttempt() | StopGang():
             return 0
+
+
+def words_of(effect: Effect) -> str:
+    """What the effect does, in words that follow "could not"."""
+    match effect:
+        case MoveTrial(trial=trial, to=to):
+            return f"change trial {trial.number} from {trial.state} to {to}"
+        case MoveAttempt(attempt=attempt, to=to):
+            return f"change attempt {attempt.key} to {to}"
+        case Begin(order=order) | Launch(order=order):
+            return f"start attempt {order.key}"
+        case StopGang(key=key):
+            return f"stop attempt {key}"
+        case Size(trial=trial):
+            return f"ask for a plan of trial {trial.number}"
+        case Propose(count=count):
+            return f"propose {count} candidates"
+        case FinishStudy(to=to):
+            return f"change the study to {to}"

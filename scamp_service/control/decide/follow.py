@@ -81,10 +81,18 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield from _judge(s, study, trial)
         case None if s.may_hold_memory(attempt):
             return  # its gang is known once all ranks have answered, or are gone
+        case None if attempt.state is AttemptState.STARTING and (left := _left(s, attempt)):
+            yield _lose(attempt, f"{left} left the cluster before its ranks were started")
         case None if attempt.state is AttemptState.STARTING and s.now < attempt.created_at + LAUNCH_PATIENCE_SECONDS:
             yield Launch(order_for(s, trial, attempt))
         case None:
             yield _lose(attempt, "all its ranks disappeared")
+
+
+def _left(s: Snapshot, attempt: Attempt) -> str:
+    """Devices of the attempt that the cluster does not have any more; empty while it is not known what it has."""
+    has = {device.id for device in s.cluster.devices}
+    return ", ".join(device for device in attempt.devices if device not in has) if has else ""
 
 
 def _lose(attempt: Attempt, why: str) -> Effect:

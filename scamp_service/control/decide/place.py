@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from operator import itemgetter
 
 from estimators.learning import Learned
@@ -29,6 +29,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     queued: list[Trial] = []
     # Two attempts of one trial must not use its checkpoints at the same time.
     winding_down = {attempt.trial_id for attempt in s.attempts}
+    too_few = cache(partial(_too_few, s.cluster))  # thousands may wait with equal demands
     for trial in s.trials:
         if trial.state is not TrialState.QUEUED:
             continue
@@ -36,7 +37,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
         elif s.cluster.devices and (newer := _learned_since(s, trial, learned)):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
-        elif s.cluster.devices and (missing := _too_few(s.cluster, trial)):
+        elif s.cluster.devices and (missing := too_few(*_demand(trial))):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
         elif trial.id not in winding_down and not s.now < trial.retry_at <= s.now + LONGEST_WAIT_SECONDS:
             queued.append(trial)
@@ -88,16 +89,12 @@ def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned |
     return newer if newer and newer.extra_bytes >= planned_with + MIB else None
 
 
-def _too_few(cluster: Cluster, trial: Trial) -> str:
-    """Why the plan of the trial fits on the cluster in no state of its devices; empty if it does in some."""
-    sized = _sized(trial)
-    num_ranks, mib = sized.plan.world_size, sized.prediction.reserved_mib
+def _too_few(cluster: Cluster, num_ranks: int, mib: int) -> str:
+    """Why a plan of so many ranks fits on the cluster in no state of its devices; empty if it does in some."""
     able = sum(device.capacity_mib >= mib for device in cluster.devices)
-    return (
-        ""
-        if able >= num_ranks
-        else f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such devices"
-    )
+    if able >= num_ranks:
+        return ""
+    return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such devices"
 
 
 def _still_waiting(trial: Trial, reason: str, passes: int) -> Iterator[Effect]:
@@ -137,10 +134,14 @@ def _sized(trial: Trial) -> Sized:
     return trial.sized
 
 
-def _queued(trial: Trial) -> Queued:
+def _demand(trial: Trial) -> tuple[int, int]:
+    """Ranks of the trial's plan, and MiB of each."""
     sized = _sized(trial)
-    demand = sized.plan.world_size, sized.prediction.reserved_mib
-    return _known(trial.id, trial.attempt + 1, *demand, trial.passed_over)
+    return sized.plan.world_size, sized.prediction.reserved_mib
+
+
+def _queued(trial: Trial) -> Queued:
+    return _known(trial.id, trial.attempt + 1, *_demand(trial), trial.passed_over)
 
 
 @lru_cache(maxsize=2**15)

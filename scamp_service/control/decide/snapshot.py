@@ -64,7 +64,8 @@ class Snapshot:
     """Everything that ``decide`` knows, read in this order: ``gangs``, then ``attempts``, then ``trials``.
 
     A rank commits its metrics, then its outcome, then disappears. Because of the order, an absent gang without an
-    outcome is really lost, and a trial whose attempt is done has its last value.
+    outcome is really lost, and a trial whose attempt is done has its last value. ``silent`` is read before ``gangs``
+    and after it, so a rank that answers in between is in one of them.
     """
 
     now: float

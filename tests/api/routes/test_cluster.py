@@ -7,6 +7,8 @@ import time
 import pytest
 
 from estimators.model import Plan
+from scamp_service.control.contained import ContainedErrors
+from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import TrialState
 from tests.serving import DEVICE, InProcess, fill
 from tests.values import sized
@@ -49,3 +51,20 @@ def test_a_waiting_trial_shows_the_ranks_of_its_plan(api: InProcess) -> None:
     planned = sized(Plan(2, 2, tp=2, dp_replicate=2))
     assert api.store.move_trial(waiting.id, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=planned)
     assert api.get("/v1/cluster").json()["waiting"][0]["num_ranks"] == 4
+
+
+def test_the_cluster_says_who_leads_since_when_and_which_errors_were_survived(api: InProcess) -> None:
+    assert api.get("/v1/cluster").json()["controller"] is None
+    errors = ContainedErrors()
+    errors.add("propose 4 candidates", ValueError("no such sampler"), 3, now=20.0)
+    errors.add("finish a cycle", Unavailable("locked"), 0, now=30.0)
+    errors.add("propose 4 candidates", ValueError("no such sampler"), 3, now=40.0)
+    leader = {"host": "head", "pid": 17, "since": 10.0, "errors": errors.to_json()}
+    api.store.record_cluster({"status": "ready", "detail": "", "devices": [], "controller": leader}, now=time.time())
+    view = api.get("/v1/cluster").json()["controller"]
+    assert (view["host"], view["pid"], view["since"]) == ("head", 17, 10.0)
+    assert [(each["doing"], each["error"], each["study_id"], each["times"]) for each in view["errors"]] == [
+        ("propose 4 candidates", "ValueError: no such sampler", 3, 2),
+        ("finish a cycle", "Unavailable: locked", None, 1),
+    ]
+    assert [(each["first_at"], each["last_at"]) for each in view["errors"]] == [(20.0, 40.0), (30.0, 30.0)]

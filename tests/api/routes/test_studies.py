@@ -113,7 +113,7 @@ def test_a_completed_study_without_a_completed_trial_says_so_and_stays_completed
     [
         ("/v1/studies?limt=3", "no query parameter 'limt'; it knows after, limit, live, newest_first"),
         ("/v1/studies/1?verbose=1", "no query parameter 'verbose'; it has none"),
-        ("/v1/studies/1/trials?states=FAILED", "no query parameter 'states'; it knows after, limit, state"),
+        ("/v1/studies/1/trials?states=FAILED", "no query parameter 'states'; it knows after, limit, number, state"),
         ("/v1/events?study=1", "no query parameter 'study'; it knows after, study_id"),
         ("/v1/cluster?a=1&b=2", "no query parameter 'a'"),
     ],
@@ -125,3 +125,17 @@ def test_a_query_parameter_that_is_not_known_is_refused(api: InProcess, path: st
 
 def test_a_probe_may_add_what_it_likes_to_the_address_of_a_health_check(api: InProcess) -> None:
     assert api.get("/healthz?now=1").status_code == 200
+
+
+def test_an_ended_study_is_deleted_and_a_repeated_request_gets_the_same_answer(api: InProcess) -> None:
+    assert api.request("DELETE", "/v1/studies/1").status_code == 404
+    api.submit()
+    refused = api.request("DELETE", "/v1/studies/1")
+    assert refused.status_code == 409 and "/v1/studies/1:stop" in refused.json()["detail"]
+    assert api.store.move_study(1, [StudyState.RUNNING], StudyState.COMPLETED, now=2.0)
+    for _ in range(2):
+        answer = api.request("DELETE", "/v1/studies/1")
+        assert (answer.status_code, answer.content) == (204, b"")
+    for path in ("", "/trials", "/history", "/trials/0"):
+        assert api.get(f"/v1/studies/1{path}").status_code == 404
+    assert api.get("/v1/studies").json()["items"] == []

@@ -69,6 +69,16 @@ def test_a_trial_comes_with_the_plans_that_were_compared_for_it(api: InProcess) 
     assert "options" not in api.get(f"/v1/studies/{study.id}/trials").json()["items"][2]
 
 
+def test_a_trial_says_how_often_a_fault_of_its_host_has_ended_it(api: InProcess) -> None:
+    study = fill(api.store, num_trials=4)
+    running = api.store.trials(study.id)[1]
+    waits = {"num_faults": 2, "retry_at": 9.0, "reason": "waits 10 s after: No space left on device"}
+    assert api.store.move_trial(running.id, TrialState.RUNNING, 1, TrialState.QUEUED, now=1.0, **waits)
+    listed = api.get(f"/v1/studies/{study.id}/trials").json()["items"]
+    assert [trial["num_faults"] for trial in listed] == [0, 2, 0, 0]
+    assert api.get(f"/v1/studies/{study.id}/trials/1").json()["num_faults"] == 2
+
+
 def test_a_trial_with_a_pipeline_has_the_timeline_of_a_step(api: InProcess) -> None:
     study = fill(api.store, num_trials=4)
     waiting = api.store.trials(study.id)[2]

@@ -15,13 +15,13 @@ from estimators.devices.assumed import ASSUMED_LINKS
 from estimators.devices.kind import DeviceKind, Figure, Rate
 from estimators.learned_seconds import SlowDown, way_kind
 from estimators.memory import GPU_MARGIN, NO_EXTRA, VIRTUAL_MARGIN, Extra, predict
-from estimators.model import INDIVISIBLE, MIB, Divisions, Layout, PeakCurve, Plan
+from estimators.model import INDIVISIBLE, MIB, Divisions, Layout, PeakCurve, Plan, Prediction
 from estimators.peaks.envelope import Envelope, Line, PeakTable
 from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import VIRTUAL_KIND, Cluster, Device
-from placement.planning.options import ChosenPlan, NoPlan, Untraced, degrees, divisors, margin_for
+from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees, divisors, margin_for
 from placement.planning.planner import PlanChoice, choose, list_options
 from placement.planning.transformation import list_ways
 
@@ -344,6 +344,21 @@ def test_what_was_learned_from_an_out_of_memory_changes_the_plan() -> None:
     assert model.chosen(batch=32, extra=Extra(elsewhere=25 * MIB)).plan == Plan(16, 2)
     answer = model.choose(batch=32, extra=Extra(elsewhere=101 * MIB))
     assert isinstance(answer, NoPlan) and ", 101.0 MiB of it learned; the devices offer 100 MiB" in answer.reason
+
+
+@pytest.mark.parametrize(("state", "extra_mib"), [(60, 0), (60, 101), (500, 0), (500, 101), (30, 101)])
+def test_at_least_is_said_of_a_bound_by_the_trace_only_and_about_of_what_was_learned(
+    state: int, extra_mib: int
+) -> None:
+    answer = Model(state=state, sample=600).choose(batch=32, extra=Extra(elsewhere=extra_mib * MIB))
+    assert isinstance(answer, NoPlan)
+    assert answer.reason.startswith("needs about " if extra_mib else "needs at least ")
+    assert ("MiB of it learned" in answer.reason) is bool(extra_mib)
+    for states_alone in (False, True):
+        prediction = Prediction(200 * MIB, extra_bytes=extra_mib * MIB)
+        option = Option(Plan(1), prediction, 100, states_alone=states_alone, at_least=True)
+        assert option.is_bound is not bool(extra_mib)
+        assert ("need at least" in str(option), "need about" in str(option)) == (not extra_mib, bool(extra_mib))
 
 
 def test_what_one_layout_has_learned_changes_no_other() -> None:

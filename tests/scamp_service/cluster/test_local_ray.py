@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from scamp_service.cluster.connection import connect
-from scamp_service.cluster.local_ray import ROOT, LocalRay, write_token
+from scamp_service.cluster.local_ray import ROOT, LocalRay, _environment, check_account, write_token
 from scamp_service.errors import Refused, Unavailable
 from scamp_service.settings import Settings
+from scamp_service.user_account import UserAccount
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -210,3 +211,37 @@ def test_stop_leaves_no_process_and_no_folder(local_ray: LocalRay) -> None:
 
 def _arguments(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def known_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = UserAccount("coder", 12345, 12345, "/home/coder")
+    monkeypatch.setattr("scamp_service.cluster.local_ray.account_of", lambda name: account if name else None)
+
+
+def test_ranks_run_as_another_user_only_with_a_database_that_this_user_cannot_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_account(monkeypatch)
+    checked: list[Path] = []
+    monkeypatch.setattr("scamp_service.cluster.local_ray.check_folder", lambda account, folder: checked.append(folder))
+    with pytest.raises(Refused, match="use PostgreSQL"):
+        check_account(Settings(data_dir=tmp_path, user_code_user="coder"))
+    url = "postgresql+psycopg://scamp@host/scamp"
+    check_account(Settings(data_dir=tmp_path, user_code_user="coder", database_url=url))
+    assert checked == [tmp_path / "checkpoints"]
+
+
+def test_who_trains_on_another_ray_is_not_checked_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known_account(monkeypatch)
+    check_account(Settings(data_dir=tmp_path, user_code_user="coder", ray_address="head:6379"))
+    check_account(Settings(data_dir=tmp_path))
+
+
+def test_the_environment_of_this_ray_is_an_allow_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = {"PGPASSWORD": "p", "SCAMP_API_TOKEN": "t", "https_proxy": "u:p@h", "RAY_AUTH_TOKEN": "r"}
+    given = {"NCCL_DEBUG": "INFO", **secrets}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    environment = _environment(Path("/token"), None)
+    assert given.keys() & environment.keys() == {"NCCL_DEBUG"}
+    assert environment["RAY_AUTH_TOKEN_PATH"] == "/token" and environment["PATH"] == os.environ["PATH"]

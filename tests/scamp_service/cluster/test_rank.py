@@ -26,6 +26,7 @@ OTHER = replace(ORDER, trial_id=2)
 @pytest.fixture
 def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rank]:
     monkeypatch.setattr(module, "SinkClient", lambda namespace: FakeSink())
+    monkeypatch.setattr(module, "close_environment", lambda passed: None)  # it would close that of pytest
     monkeypatch.setattr("workloads.training.warm_up.prepare_process", lambda: None)
 
     def new(train: Callable[..., str], max_attempts: int = 10) -> Rank:

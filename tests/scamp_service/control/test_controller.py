@@ -2,44 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from scamp_service.control import controller
+from scamp_service.control.contained import ContainedErrors
+from scamp_service.control.executor import GangStatus
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Lease
+from scamp_service.store import schema
 from scamp_service.store.store import Store
 from tests import simulation as simulated
-from tests.simulation import Faults, Simulation, no_faults
+from tests.quick_store import empty_store
+from tests.simulation import Faults, SimulatedExecutor, SimulatedSizer, Simulation, no_faults
 from workloads.training.retention import outdated
 
-SEEDS_AT_ONCE = 10
+NUM_SEEDS, NUM_SOAK_SEEDS = 1_000, 100_000
+SEEDS_AT_ONCE, SOAK_SEEDS_AT_ONCE = 50, 1_000
 
 
 def check(seeds: range) -> None:
     crashes = pauses = takeovers = 0
     for seed in seeds:
-        store = Store("sqlite://")
-        simulation = Simulation(store, seed)
+        simulation = Simulation(empty_store(), seed)
         simulation.run()
         crashes += simulation.num_crashes
         pauses += simulation.num_pauses
         takeovers += simulation.world.epoch
-        store.close()
     assert min(crashes, pauses, takeovers) > len(seeds), "the faults must happen, or this proves nothing"
 
 
-@pytest.mark.parametrize("first", range(0, 60, SEEDS_AT_ONCE))
+@pytest.mark.parametrize("first", range(0, NUM_SEEDS, SEEDS_AT_ONCE))
 def test_no_trial_is_lost_or_counted_twice_under_faults(first: int) -> None:
     check(range(first, first + SEEDS_AT_ONCE))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("first", range(60, 2060, 100))
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", range(NUM_SEEDS, NUM_SEEDS + NUM_SOAK_SEEDS, SOAK_SEEDS_AT_ONCE))
 def test_no_trial_is_lost_or_counted_twice_with_many_seeds(first: int) -> None:
-    check(range(first, first + 100))
+    check(range(first, first + SOAK_SEEDS_AT_ONCE))
+
+
+def test_simulations_on_the_quick_store_are_those_on_the_usual_one() -> None:
+    for seed in (0, 1, 2, 4):
+        usual, quick = Store("sqlite://"), empty_store()
+        on_usual, on_quick = Simulation(usual, seed), Simulation(quick, seed)
+        on_usual.run()
+        on_quick.run()
+        assert contents(usual) == contents(quick)
+        assert on_usual.rng.getstate() == on_quick.rng.getstate()
+        usual.close()
+
+
+def contents(store: Store) -> dict[str, list[Any]]:
+    """All rows, by table."""
+    with store._database.read() as connection:
+        return {
+            table.name: [tuple(row) for row in connection.execute(sa.select(table).order_by(*table.primary_key)).all()]
+            for table in schema.metadata.sorted_tables
+        }
+
+
+def test_time_is_skipped_only_while_nothing_can_happen() -> None:
+    """Without faults, a world whose clock skips does what the same world with a steady clock does, in fewer cycles."""
+    ends = {}
+    for skips in (False, True):
+        store = empty_store()
+        simulation = Simulation(store, 3, no_faults())
+        simulation.skips = skips
+        simulation.run()
+        ends[skips] = [(one.state, one.params, one.step, one.num_oom) for one in store.trials(1)]
+    assert ends[True] == ends[False]
 
 
 class UnfencedReports:
@@ -79,13 +116,10 @@ def test_without_the_epoch_the_simulation_fails() -> None:
 
 def fails(make: Callable[[Any, int], Simulation], seed: int) -> bool:
     """Whether the simulation with this seed finds a fault."""
-    store = Store("sqlite://")
     try:
-        make(store, seed).run()
+        make(empty_store(), seed).run()
     except AssertionError:
         return True
-    finally:
-        store.close()
     return False
 
 
@@ -93,11 +127,9 @@ def test_a_full_disk_a_lost_sink_and_a_cluster_that_changes_lose_nothing() -> No
     faults = Faults(fill_disk=0.1, lose_sink=0.4, join_late=1.0, shrink=0.5, kill_rank=0.1)
     num_faults = 0
     for seed in range(100, 103):
-        store = Store("sqlite://")
-        run = Simulation(store, seed, faults)
+        run = Simulation(empty_store(), seed, faults)
         run.run()
         num_faults += run.world.num_faults
-        store.close()
     assert num_faults > 3, "the faults must happen, or this proves nothing"
 
 
@@ -113,8 +145,31 @@ def test_when_a_verdict_is_final_the_simulation_fails(monkeypatch: pytest.Monkey
     assert any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in range(40))
 
 
+class AnswersWhileItIsRead(SimulatedExecutor):
+    """Its ranks begin to answer between the first question about gangs and the next one about silent devices."""
+
+    def gangs(self) -> Mapping[str, GangStatus]:
+        found = super().gangs()
+        self.heard.clear()
+        return found
+
+
+def test_a_rank_that_answers_while_the_snapshot_is_read_is_not_taken_for_gone() -> None:
+    simulation = Simulation(empty_store(), 3, no_faults())
+    world, store = simulation.world, simulation.store
+    while not world.gangs_by_key:
+        simulation.cycle()
+    executor = AnswersWhileItIsRead(world, world.epoch)
+    executor.heard = dict.fromkeys(world.gangs_by_key, world.clock.now + 1.0)
+    sizer = SimulatedSizer(simulation.clock, simulation.rng)
+    snapshot = controller.Controller(store, executor, sizer, clock=world.wall_clock).find()
+    held = [attempt for attempt in snapshot.attempts if attempt.key in world.gangs_by_key]
+    assert held and all(snapshot.may_hold_memory(attempt) for attempt in held)
+    assert snapshot.closed >= {device for attempt in held for device in attempt.devices}
+
+
 def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> None:
-    store = Store("sqlite://")
+    store = empty_store()
     Simulation(store, 3, no_faults()).run()
     trials = [trial for study in store.studies() for trial in store.trials(study.id)]
     assert {trial.attempt for trial in trials if trial.state is TrialState.COMPLETED and not trial.num_oom} == {1}
@@ -123,7 +178,7 @@ def test_without_faults_every_feasible_trial_finishes_in_its_first_attempt() -> 
 
 
 def test_a_stored_study_that_cannot_be_read_fails_alone() -> None:
-    store = Store("sqlite://")
+    store = empty_store()
     simulation = Simulation(store, 3, no_faults())
     spec = {**store.studies()[0].spec, "space": {"mib": {"from": 1}}}
     unreadable = store.create_study(spec, now=0.0)
@@ -132,3 +187,24 @@ def test_a_stored_study_that_cannot_be_read_fails_alone() -> None:
     assert store.study(unreadable.id).state is StudyState.FAILED
     assert "submit it again" in store.study(unreadable.id).reason
     assert store.trials(1), "the other study goes on"
+
+
+def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_search(spec: Any) -> Any:
+        raise ValueError("no such sampler")
+
+    store = Store("sqlite://")
+    simulation = Simulation(store, 3, no_faults())
+    executor: Any = simulated.SimulatedExecutor(simulation.world, 1)
+    errors = ContainedErrors()
+    one = controller.Controller(store, executor, simulation.controllers[0].sizer, clock=lambda: 7.0, errors=errors)
+    monkeypatch.setattr(controller, "Search", no_search)
+    for _ in range(controller.ERRORS_BEFORE_FAILED + 1):
+        one.tick()
+    for study, each in zip(store.studies(), sorted(errors.to_json(), key=lambda each: each["study_id"]), strict=True):
+        assert each["study_id"] == study.id and each["times"] >= controller.ERRORS_BEFORE_FAILED
+        assert each["doing"].startswith("propose ") and each["error"] == "ValueError: no such sampler"
+        assert (each["first_at"], each["last_at"]) == (7.0, 7.0)
+        assert study.state is StudyState.STOPPING and "no such sampler" in study.reason

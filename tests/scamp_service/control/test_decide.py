@@ -250,6 +250,14 @@ def test_a_committed_attempt_whose_launch_was_lost_is_launched_again_with_its_to
     assert isinstance(launch, d.Launch) and launch.order.token == "t" and launch.order.key == "1/1"
 
 
+def test_an_attempt_whose_device_left_before_its_ranks_started_is_lost_at_once() -> None:
+    starting = attempt(state=AttemptState.STARTING, devices=("a", "b"))
+    [lost] = effects(trials=[trial()], attempts=[starting], cluster=Cluster((Device("a", "n", 0, "virtual", 96),)))
+    assert isinstance(lost, d.MoveAttempt) and "b left the cluster" in lost.changes["detail"]
+    [launch] = effects(trials=[trial()], attempts=[starting], cluster=Cluster(()))
+    assert isinstance(launch, d.Launch), "a cluster that is still unknown has lost nothing"
+
+
 def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
     late = LAUNCH_PATIENCE_SECONDS + 1.0
     found = effects(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)], now=late)

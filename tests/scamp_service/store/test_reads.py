@@ -13,6 +13,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialStat
 from scamp_service.model import Metric, Totals
 from scamp_service.store.queries import FAMILY_RUNS
 from scamp_service.store.store import Store
+from tests.serving import SECRET, fill
 from tests.values import new_attempt
 
 
@@ -191,3 +192,18 @@ def test_all_attempts_of_a_study_are_listed(store: Store) -> None:
     hold(store, first, "a", 3.0, attempt=2)
     hold(store, new_study(store, 1)[0], "a", 1.0)
     assert [a.key for a in store.study_attempts(1)] == [f"{first}/1", f"{first}/2", f"{second}/1"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
+def test_pages_of_a_curve_have_each_step_once_however_often_it_was_reported(store: Store, limit: int) -> None:
+    study = fill(store)
+    trial_id = store.trials(study.id)[1].id
+    steps = [1, 1, 1, 1, 1, 2, 3, 3, 4, 5, 5, 5]
+    rows = [Metric(trial_id, 1, seq, step, {"accuracy": float(seq)}, 1.0) for seq, step in enumerate(steps)]
+    assert store.report(trial_id, 1, SECRET, metrics=rows, objective="accuracy", now=1.0)
+    found: list[Metric] = []
+    while page := store.metrics(trial_id, after=found[-1].step if found else -1, limit=limit):
+        assert len(page) <= limit
+        found += page
+    assert [(row.step, row.seq) for row in found] == [(1, 4), (2, 5), (3, 7), (4, 8), (5, 11)], "the newest row counts"
+    assert [point.values["accuracy"] for point in store.curves([trial_id])[trial_id]] == [4.0, 5.0, 7.0, 8.0, 11.0]

@@ -1,0 +1,66 @@
+"""Series for charts, thinned so that a study of many trials or steps is drawn as soon as a small one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from api.routes.answers import problems
+from api.routes.parameters import LARGEST_ID, Numbers, NumPoints, StudyId, TheStore
+from api.views.charts import CurveView, HistoryView, OrderView, curve_views, history_view
+from api.views.view import Page
+from scamp_service.lifecycle import TrialState
+from scamp_service.store.order import By
+
+router = APIRouter(prefix="/v1", tags=["charts"])
+
+MOST_ROWS = 200_000
+"""Evaluations that one answer is made of: reading them takes about a second."""
+
+
+@router.get("/studies/{study_id}/history", responses=problems(404, 422))
+def get_history(study_id: StudyId, store: TheStore, points: NumPoints = 1500) -> HistoryView:
+    """Get the objective by trial number, thinned: no best value so far, no running trial and no spike is left out."""
+    last_event_id = store.last_event_id()
+    maximize = store.study(study_id).spec["objective"]["direction"] == "maximize"
+    return history_view(store.history(study_id), maximize, points, last_event_id)
+
+
+@router.get("/studies/{study_id}/curves", responses=problems(404, 422))
+def list_curves(
+    study_id: StudyId,
+    store: TheStore,
+    number: Numbers = None,
+    metric: Annotated[str, Query(max_length=200, description="only this metric; default: all")] = "",
+    points: NumPoints = 200,
+    after: Annotated[int, Query(ge=-1, le=LARGEST_ID, description="`next` of the previous page; -1: the first")] = -1,
+) -> Page[CurveView]:
+    """List learning curves of the trials with these numbers, thinned, by number. If a resumed attempt repeats a step,
+    the newest attempt counts. A page ends before a trial with which more than 200,000 evaluations would be read."""
+    store.study(study_id)
+    trials = [trial for trial in store.trials_numbered(study_id, number or []) if trial.number > after]
+    lengths = store.curve_lengths([trial.id for trial in trials])
+    num_rows, fitting = 0, 0
+    for trial in trials:
+        num_rows += lengths.get(trial.id, 0)
+        if fitting and num_rows > MOST_ROWS:
+            break
+        fitting += 1
+    chosen = trials[:fitting]
+    found = store.curves([trial.id for trial in chosen])
+    items = [view for one in chosen for view in curve_views(one.id, one.number, found[one.id], metric, points)]
+    return Page(items=items, next=chosen[-1].number if fitting < len(trials) else None)
+
+
+@router.get("/studies/{study_id}/order", responses=problems(404, 422))
+def get_order(
+    study_id: StudyId,
+    store: TheStore,
+    by: Annotated[By, Query(description="column to sort by")],
+    descending: Annotated[bool, Query(description="largest first")] = False,
+    state: Annotated[list[TrialState] | None, Query(description="only trials in this state; repeatable")] = None,
+) -> OrderView:
+    """Get the numbers of the study's trials in the order of a column. Fetch the trials themselves by number."""
+    store.study(study_id)
+    return OrderView(number=store.ordered_trials(study_id, by, descending=descending, states=state))

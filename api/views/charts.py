@@ -1,0 +1,140 @@
+"""Views for charts: a study's history, its learning curves, and which attempts outline predicted against measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
+
+from api.thinning import improvements, lttb, merged, spread_evenly
+from api.views.view import LastEvent, View
+from scamp_service.lifecycle import Outcome, TrialState
+from scamp_service.store.rows import MeasuredPoint, Point, Standing
+
+MOST_CURVES = 200
+"""Lines that can still be told apart and drawn in a frame."""
+NOT_BEGUN = (TrialState.WAITING, TrialState.QUEUED)
+
+
+class HistoryView(View):
+    """Objective by trial number, as columns: item i of each list belongs to the same trial."""
+
+    num_trials: Annotated[int, Field(description="trials that have begun or ended; more than `number` if thinned")]
+    number: list[int]
+    id: list[int]
+    state: list[TrialState]
+    step: list[int]
+    value: Annotated[list[float | None], Field(description="null: the trial has reported none, or it diverged")]
+    leading: Annotated[
+        list[int],
+        Field(description="numbers of the trials whose curves are worth drawing: running, best, newest; at most 200"),
+    ]
+    last_event_id: LastEvent
+
+
+class CurveView(View):
+    """One metric of a trial by step, thinned; only finite values."""
+
+    trial_id: int
+    number: Annotated[int, Field(description="number of the trial in the study")]
+    metric: str
+    step: list[int]
+    value: list[float]
+    resumed: Annotated[list[int], Field(description="first steps of later attempts, which went on from a checkpoint")]
+
+
+class OrderView(View):
+    """Trials in the order of a column; a trial without a value there comes last."""
+
+    number: Annotated[list[int], Field(description="their numbers in the study")]
+
+
+def history_view(trials: Sequence[Standing], maximize: bool, num_points: int, last_event_id: int) -> HistoryView:
+    """View of a study's history in at most ``num_points`` points, and those of improvements and running trials.
+
+    Half of the points are its outline and three tenths any values, so that both the extremes and the bulk are seen. A
+    trial that ended without a value is a mark at the edge; these get the rest.
+    """
+    values = [_finite(trial.value) for trial in trials]
+    valued = [index for index, value in enumerate(values) if value is not None]
+    rest = [i for i, trial in enumerate(trials) if values[i] is None and trial.state not in NOT_BEGUN]
+    completed = [i for i in valued if trials[i].state is TrialState.COMPLETED]
+    better = [completed[i] for i in improvements([values[i] for i in completed], maximize)]
+    line = lttb([trials[i].number for i in valued], [values[i] or 0.0 for i in valued], num_points // 2)
+    bulk = spread_evenly(len(valued), num_points * 3 // 10)
+    marks = spread_evenly(len(rest), num_points // 5)
+    running = [i for i, trial in enumerate(trials) if trial.state is TrialState.RUNNING]
+    chosen = merged((valued[i] for i in merged(line, bulk)), (rest[i] for i in marks), better, running)
+    return HistoryView(
+        num_trials=len(trials),
+        number=[trials[i].number for i in chosen],
+        id=[trials[i].id for i in chosen],
+        state=[trials[i].state for i in chosen],
+        step=[trials[i].step for i in chosen],
+        value=[values[i] for i in chosen],
+        leading=_leading(trials, maximize),
+        last_event_id=last_event_id,
+    )
+
+
+def curve_views(trial_id: int, number: int, points: Sequence[Point], metric: str, num_points: int) -> list[CurveView]:
+    """One view for each metric of the trial, or only for ``metric``; empty without a finite value."""
+    names = {name for point in points for name in point.values if metric in ("", name)}
+    resumed = [after.step for before, after in pairwise(points) if after.attempt != before.attempt]
+    views = []
+    for name in sorted(names):
+        known = [(point.step, value) for point in points if isinstance(value := point.values.get(name), int | float)]
+        steps, values = [step for step, _ in known], [float(value) for _, value in known]
+        kept = lttb(steps, values, num_points)
+        views.append(
+            CurveView(
+                trial_id=trial_id,
+                number=number,
+                metric=name,
+                step=[steps[i] for i in kept],
+                value=[values[i] for i in kept],
+                resumed=resumed,
+            )
+        )
+    return views
+
+
+def outline(points: Sequence[MeasuredPoint], most: int) -> list[int]:
+    """Ids of at most ``most`` trials that outline predicted against measured peaks and step times.
+
+    Up to a third are trials that ran out of memory. Attempts of a trial stay together.
+    """
+    failed = [point for point in points if point.outcome is Outcome.OUT_OF_MEMORY]
+    exact = [point for point in points if point.outcome is not Outcome.OUT_OF_MEMORY]
+    failed = [failed[i] for i in spread_evenly(len(failed), most // 3)]
+    timed = [point for point in exact if point.predicted_step_seconds and point.measured_step_seconds]
+    memory = _hull(exact, [(point.predicted_bytes, point.measured_bytes) for point in exact], most // 3)
+    seconds = [(point.predicted_step_seconds or 0.0, point.measured_step_seconds or 0.0) for point in timed]
+    return sorted({point.trial_id for point in (*failed, *memory, *_hull(timed, seconds, most // 3))})
+
+
+def _hull(points: Sequence[MeasuredPoint], places: Sequence[tuple[float, float]], most: int) -> list[MeasuredPoint]:
+    """Points that keep the look of a line through all of them, by what was predicted and then measured."""
+    order = sorted(range(len(points)), key=places.__getitem__)
+    kept = lttb([places[i][0] for i in order], [places[i][1] for i in order], max(2, most))
+    return [points[order[i]] for i in kept]
+
+
+def _leading(trials: Sequence[Standing], maximize: bool) -> list[int]:
+    def rank(trial: Standing) -> tuple[int, float, int]:
+        value = _finite(trial.value)
+        if trial.state is TrialState.RUNNING:
+            return 0, 0.0, -trial.number
+        if value is None:
+            return 2, 0.0, -trial.number
+        return 1, -value if maximize else value, -trial.number
+
+    begun = sorted((trial for trial in trials if trial.attempt), key=rank)
+    return [trial.number for trial in begun[:MOST_CURVES]]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,53 @@
+"""Trains gangs over two hosts while one of them loses power, freezes, is cut off or is drained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.hosts import why_not
+from tests.scamp_service import test_hosts
+
+HOSTS_OF_GANG = 2
+TITLE = "Several hosts"
+HEADER = ("hosts", "seconds", "case")
+ABOUT = """\
+Each host is a set of Linux namespaces with its own address, disk, process ids, host name and boot clock. Service and
+database are on one that does not train, and a gang of four ranks stretches over two others; the commands are those of
+docs/hosts.md. In each case the study completes, with each evaluation once, and a host that went wrong costs it one
+attempt (two if it comes back and leaves again)."""
+_CASES: Mapping[str, Callable[[], None]] = {
+    name.removeprefix("test_").replace("_", " "): test
+    for name, test in vars(test_hosts).items()
+    if name.startswith("test_")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Hosts on which the gang trained, and seconds until the study had ended and everything was shut down."""
+
+    hosts: int
+    seconds: float
+
+    def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
+        return [str(self.hosts), f"{self.seconds:.0f}"]
+
+
+def cases(quick: bool, seed: int) -> Sequence[str]:
+    """All, or none if they would take too long or hosts cannot be made here; ``seed`` is not used."""
+    return [] if quick or why_not() else list(_CASES)
+
+
+def measure(case: str, seconds: float) -> Result:
+    """Run one case. Raises ``AssertionError`` if anything is lost; ``seconds`` is not used."""
+    began = time.monotonic()
+    _CASES[case]()
+    return Result(HOSTS_OF_GANG, time.monotonic() - began)
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """The number of hosts over which gangs have trained."""
+    return {"hosts": max(result.hosts for result in results)}

@@ -1,0 +1,97 @@
+"""Orders the trials of a study by a column of their table. Pure: ``reads`` reads the columns that an order needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from scamp_service.lifecycle import TrialState
+
+Key = Callable[..., Any]
+
+STATES = tuple(TrialState)
+
+
+class By(StrEnum):
+    """Columns to sort trials by."""
+
+    NUMBER = "number"
+    STATE = "state"
+    VALUE = "value"
+    PARAMS = "params"
+    RANKS = "ranks"
+    BATCH = "batch"
+    MICRO_BATCH = "micro_batch"
+    RECOMPUTE = "recompute"
+    PREDICTED = "predicted"
+    MEASURED = "measured"
+    RESERVED = "reserved"
+    ATTEMPTS = "attempts"
+    SECONDS = "seconds"
+    REASON = "reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``columns`` of the table of trials, and the key by which they are sorted; a trial without a key comes last."""
+
+    columns: tuple[str, ...]
+    key: Key
+
+
+def sorted_numbers(order: Order, rows: Iterable[Sequence[Any]], descending: bool) -> list[int]:
+    """Numbers of trials in this order. ``rows`` are (number, *columns) by number, which also orders equal keys."""
+    keyed = [(order.key(*columns), number) for number, *columns in rows]
+    known = [(key, number) for key, number in keyed if key is not None]
+    known.sort(key=lambda each: each[0], reverse=descending)
+    return [number for _, number in known] + [number for key, number in keyed if key is None]
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
+
+
+def _of_plan(name: str) -> Order:
+    return Order(("plan",), lambda plan: getattr(plan, name) if plan else None)
+
+
+def _params(params: Mapping[str, Any]) -> list[tuple[str, bool, Any]]:
+    """Parameters by name, in the order of the space; numbers before everything else."""
+    return [(name, *_comparable(value)) for name, value in params.items()]
+
+
+def _comparable(value: Any) -> tuple[bool, Any]:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return not is_number, value if is_number else str(value)
+
+
+def _seconds(started_at: float | None, finished_at: float | None) -> float | None:
+    """Seconds from launch to end; a trial that runs is ordered by its start behind those that have ended."""
+    if started_at is None:
+        return None
+    return finished_at - started_at if finished_at is not None else 1e12 - started_at
+
+
+ORDERS: Mapping[By, Order] = {
+    By.NUMBER: Order(("id",), lambda trial_id: trial_id),
+    By.STATE: Order(("state",), STATES.index),
+    By.VALUE: Order(("value",), _number),
+    By.PARAMS: Order(("params",), _params),
+    By.RANKS: _of_plan("world_size"),
+    By.BATCH: _of_plan("batch"),
+    By.MICRO_BATCH: _of_plan("micro_batch"),
+    By.RECOMPUTE: _of_plan("recompute"),
+    By.PREDICTED: Order(
+        ("predicted_bytes", "extra_bytes", "bias_bytes"),
+        lambda predicted, extra, bias: predicted - extra + bias or None,
+    ),
+    By.MEASURED: Order(("measured_bytes",), lambda measured: measured or None),
+    By.RESERVED: Order(("reserved_mib",), lambda reserved: reserved or None),
+    By.ATTEMPTS: Order(("attempt",), lambda attempt: attempt),
+    By.SECONDS: Order(("started_at", "finished_at"), _seconds),
+    By.REASON: Order(("reason",), lambda reason: reason or None),
+}
+"""``PREDICTED`` is the peak to compare with the measured one: see ``Prediction.expected_bytes``."""

@@ -1,0 +1,159 @@
+"""Removes what belongs to deleted studies, and what has become too old, a few rows at a time.
+
+A study is deleted in one transaction: from then on nobody sees it. Its rows are removed afterwards. Every call is one
+transaction and safe to repeat, so whoever is interrupted begins again where it was. The row of a deleted study stays,
+as an empty one: its id is not given to another study, and a repeated request gets the same answer.
+
+The newest trial and the newest event stay until there is a newer one: SQLite gives the largest id again once its row is
+gone, but checkpoints are named by the id of their trial, and readers follow events by their ids.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam, func, select
+
+from scamp_service.errors import Conflict, NotFound
+from scamp_service.lifecycle import LIVE_STUDIES, STUDY_MOVES, StudyState
+from scamp_service.store import queries, schema
+from scamp_service.store.reads import Reads
+from scamp_service.store.schema import one_of
+
+_S, _T, _A, _E = schema.studies, schema.trials, schema.attempts, schema.events
+_ENDED = sorted(state for state, moves in STUDY_MOVES.items() if StudyState.DELETED in moves)
+
+_STATE = select(_S.c.state, _S.c.name).where(_S.c.id == bindparam("id"))
+_DELETE = (
+    sa.update(_S)
+    .where(_S.c.id == bindparam("_id"), one_of(_S.c.state, *_ENDED))
+    .values(state=StudyState.DELETED, name="", spec={}, reason="", idempotency_key=None, body_sha256="")
+    .returning(_S.c.id)
+)
+_DELETE_TALLIES = sa.delete(schema.tallies).where(schema.tallies.c.study_id == bindparam("_id"))
+_is_deleted = _S.c.state == StudyState.DELETED
+_newest_trial = select(func.max(_T.c.id)).scalar_subquery()
+_newest_event = select(func.max(_E.c.id)).scalar_subquery()
+_DELETED_TRIALS = (
+    select(_T.c.id)
+    .join(_S, _S.c.id == _T.c.study_id)
+    .where(_is_deleted, _T.c.id < _newest_trial)
+    .order_by(_T.c.id)
+    .limit(bindparam("limit"))
+)
+_WITH_EVENTS = select(_S.c.id).where(
+    _is_deleted, select(_E.c.id).where(_E.c.study_id == _S.c.id, _E.c.id < _newest_event).exists()
+)
+_UNUSED_CODE = select(_S.c.code).where(_is_deleted, _S.c.code.is_not(None))
+_FORGET_CODE = sa.update(_S).where(_is_deleted).values(code=None)
+_DELETE_BLOB = sa.delete(schema.blobs).where(
+    schema.blobs.c.sha256 == bindparam("_code"), ~select(_S.c.id).where(_S.c.code == bindparam("_code")).exists()
+)
+_OLD = (
+    select(_S.c.id)
+    .where(one_of(_S.c.state, *_ENDED), _S.c.finished_at < bindparam("before", type_=_S.c.finished_at.type))
+    .order_by(_S.c.id)
+)
+
+
+def _some(table: sa.Table, *where: sa.ColumnElement[bool]) -> Any:
+    """DELETE of the first ``limit`` rows of a table for which ``where`` is true."""
+    keys = list(table.primary_key.columns)
+    chosen = select(*keys).where(*where).order_by(*keys).limit(bindparam("_limit"))
+    return sa.delete(table).where(sa.tuple_(*keys).in_(chosen))
+
+
+_TRIAL_ROWS = tuple(
+    _some(table, table.c.trial_id == bindparam("_id"))
+    for table in (schema.logs, schema.metrics, schema.comparisons, schema.measured, schema.attempts)
+)
+"""Rows that refer to others come before those."""
+_DELETE_TRIAL = sa.delete(_T).where(_T.c.id == bindparam("_id"), _T.c.id < _newest_trial)
+_SOME_EVENTS = _some(_E, _E.c.study_id == bindparam("_id"), _E.c.id < _newest_event)
+_trials_of_study = select(_T.c.id).where(_T.c.study_id == bindparam("_id"))
+_SOME_LOGS = _some(schema.logs, schema.logs.c.trial_id.in_(_trials_of_study))
+
+
+class Removals(Reads):
+    """The methods of the store that remove rows."""
+
+    @abstractmethod
+    def _write(self) -> AbstractContextManager[sa.Connection]: ...
+
+    @abstractmethod
+    def _emit(
+        self, connection: sa.Connection, kind: str, data: Any, now: float, study_id: int | None = None
+    ) -> None: ...
+
+    def delete_study(self, study_id: int, *, now: float) -> None:
+        """Delete a study that has ended: from now on nobody sees it. No effect if it is deleted already.
+
+        Raises ``NotFound``, and ``Conflict`` while the study or any of its attempts has not ended.
+        """
+        with self._write() as connection:
+            found = connection.execute(_STATE, {"id": study_id}).first()
+            if found is None:
+                raise NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
+            if found.state is StudyState.DELETED:
+                return
+            if found.state in LIVE_STUDIES:
+                raise Conflict(
+                    f"study {study_id} is {found.state.value}: stop it with `scamp stop {study_id}` or POST "
+                    f"/v1/studies/{study_id}:stop, and delete it once it has ended"
+                )
+            if connection.execute(queries.HOLDS, {"study_id": study_id}).first():
+                raise Conflict(
+                    f"the last trials of study {study_id} are still being stopped; try again in a few seconds"
+                )
+            connection.execute(_DELETE_TALLIES, {"_id": study_id})
+            if connection.execute(_DELETE, {"_id": study_id}).first():
+                data = {"id": study_id, "name": found.name, "state": StudyState.DELETED}
+                self._emit(connection, "study", data, now, study_id)
+
+    def deleted_trials(self, *, limit: int = 100) -> list[int]:
+        """Ids of trials of deleted studies that are still to be removed."""
+        return [row[0] for row in self._rows(_DELETED_TRIALS, limit=limit)]
+
+    def remove_trial(self, trial_id: int, *, limit: int) -> bool:
+        """Remove at most ``limit`` rows of what belongs to a trial, and at last the trial; whether all are gone."""
+        left = limit
+        with self._write() as connection:
+            for statement in _TRIAL_ROWS:
+                left -= connection.execute(statement, {"_id": trial_id, "_limit": left}).rowcount
+                if left <= 0:
+                    return False
+            connection.execute(_DELETE_TRIAL, {"_id": trial_id})
+        return True
+
+    def deleted_studies_with_events(self) -> list[int]:
+        """Ids of deleted studies whose events are still to be removed."""
+        return [row[0] for row in self._rows(_WITH_EVENTS)]
+
+    def remove_events(self, study_id: int, *, limit: int) -> int:
+        """Remove at most ``limit`` of a study's events, the oldest first; returns how many."""
+        return self._remove(_SOME_EVENTS, study_id, limit)
+
+    def remove_logs(self, study_id: int, *, limit: int) -> int:
+        """Remove at most ``limit`` log lines of a study; returns how many."""
+        return self._remove(_SOME_LOGS, study_id, limit)
+
+    def remove_unused_code(self) -> list[str]:
+        """Remove the files of deleted studies that no other study uses; returns their sha256."""
+        codes: Sequence[str] = [row[0] for row in self._rows(_UNUSED_CODE)]
+        if not codes:
+            return []
+        with self._write() as connection:
+            connection.execute(_FORGET_CODE)
+            return [code for code in codes if connection.execute(_DELETE_BLOB, {"_code": code}).rowcount]
+
+    def studies_ended_before(self, time: float) -> list[int]:
+        """Ids of the studies that ended before ``time`` and are not deleted."""
+        return [row[0] for row in self._rows(_OLD, before=time)]
+
+    def _remove(self, statement: Any, study_id: int, limit: int) -> int:
+        with self._write() as connection:
+            return int(connection.execute(statement, {"_id": study_id, "_limit": limit}).rowcount)

@@ -1,0 +1,82 @@
+"""Series for charts and the order of the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.serving import InProcess, fill, report
+
+FIRST = "/v1/studies/1"
+
+
+def test_the_history_has_trials_that_have_begun_and_names_those_worth_a_curve(api: InProcess) -> None:
+    fill(api.store)
+    found = api.get(f"{FIRST}/history").json()
+    assert (found["number"], found["state"], found["step"]) == ([0, 1], ["COMPLETED", "RUNNING"], [30, 0])
+    assert found["value"] == [0.53, None]
+    assert found["leading"] == [1, 0], "a running trial comes first"
+    assert found["last_event_id"] == api.store.last_event_id()
+
+
+def test_a_curve_is_thinned_and_keeps_its_ends(api: InProcess) -> None:
+    fill(api.store)
+    running = api.store.trials(1)[1].id
+    report(api.store, running, steps=list(range(1, 101)))
+    (curve,) = api.get(f"{FIRST}/curves?number=1&points=10").json()["items"]
+    assert (curve["number"], curve["metric"], curve["resumed"]) == (1, "accuracy", [])
+    assert len(curve["step"]) == len(curve["value"]) == 10
+    assert (curve["step"][0], curve["step"][-1]) == (1, 100)
+
+
+def test_curves_are_of_the_trials_and_the_metric_that_were_asked_for(api: InProcess) -> None:
+    fill(api.store)
+    found = api.get(f"{FIRST}/curves?number=0&number=1&number=99").json()
+    assert [curve["number"] for curve in found["items"]] == [0] and found["next"] is None
+    assert api.get(f"{FIRST}/curves?number=0&metric=loss").json()["items"] == []
+    assert api.get(f"{FIRST}/curves?number=0&after=0").json()["items"] == []
+
+
+def test_a_page_of_curves_ends_before_too_many_evaluations(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(api.store)
+    report(api.store, api.store.trials(1)[1].id, steps=[10, 20])
+    monkeypatch.setattr("api.routes.charts.MOST_ROWS", 4)  # the trials have 3 and 2
+    first = api.get(f"{FIRST}/curves?number=0&number=1").json()
+    assert ([curve["number"] for curve in first["items"]], first["next"]) == ([0], 0)
+    second = api.get(f"{FIRST}/curves?number=0&number=1&after=0").json()
+    assert ([curve["number"] for curve in second["items"]], second["next"]) == ([1], None)
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("by=number", [0, 1, 2]),
+        ("by=number&descending=true", [2, 1, 0]),
+        ("by=value", [0, 1, 2]),
+        ("by=params&descending=true", [2, 1, 0]),
+        ("by=state", [2, 1, 0]),
+        ("by=measured&descending=true", [0, 1, 2]),
+        ("by=ranks&state=RUNNING&state=WAITING", [1, 2]),
+    ],
+)
+def test_trials_are_ordered_by_a_column_and_those_without_a_value_come_last(
+    api: InProcess, query: str, numbers: list[int]
+) -> None:
+    fill(api.store)
+    assert api.get(f"{FIRST}/order?{query}").json() == {"number": numbers}
+
+
+def test_trials_and_peaks_are_fetched_by_number(api: InProcess) -> None:
+    fill(api.store)
+    found = api.get(f"{FIRST}/trials?number=2&number=0&number=7").json()
+    assert [trial["number"] for trial in found["items"]] == [0, 2] and found["next"] is None
+    (peaks,) = api.get(f"{FIRST}/peaks?number=0&number=1").json()["items"]
+    assert (peaks["number"], peaks["state"]) == (0, "COMPLETED")
+    assert api.get(f"{FIRST}/peaks?points=10").json() == api.get(f"{FIRST}/peaks").json()
+
+
+def test_series_of_a_study_that_does_not_exist_are_not_found(api: InProcess) -> None:
+    for path in ("history", "curves?number=0", "order?by=value"):
+        assert api.get(f"/v1/studies/7/{path}").status_code == 404
+    fill(api.store)
+    assert api.get(f"{FIRST}/order?by=colour").status_code == 422
+    assert api.get(f"{FIRST}/history?points=1").status_code == 422

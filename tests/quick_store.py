@@ -1,0 +1,200 @@
+"""The real store on SQLite in memory, made cheap for many simulations in a row.
+
+SQLAlchemy compiles each statement, once for all simulations, and its types convert the values. The driver is called
+without SQLAlchemy's engine, which takes ten times as long as SQLite itself for rows as few as these; and what was read
+is read again only after a write to one of its tables.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
+from sqlalchemy.sql import visitors
+
+from scamp_service.store.database import Database
+from scamp_service.store.reads import Reads
+from scamp_service.store.store import Store
+
+Convert = Callable[[Any], Any]
+Given = Mapping[str, Any]
+
+
+def empty_store() -> Store:
+    """The one quick store of this process, without rows. Only one thread may use it."""
+    store = _quick_store()
+    store.empty()
+    return store
+
+
+class QuickStore(Store):
+    """A store on a ``QuickDatabase``."""
+
+    def __init__(self) -> None:
+        self._quick = QuickDatabase()
+        Reads.__init__(self, self._quick)
+        self._fence = {}
+        self._known: dict[Any, tuple[Sequence[int], Sequence[Any]]] = {}  # by query: when it was read, and its rows
+
+    def empty(self) -> None:
+        """Delete every row; ids begin again."""
+        self._known.clear()
+        self._quick.empty()
+
+    def _rows(self, statement: sa.Select[Any], **given: Any) -> Sequence[Any]:
+        key = statement, *[tuple(value) if type(value) is list else value for value in given.values()]
+        now = [self._quick.writes[table] for table in tables_of(statement)]
+        known = self._known.get(key)
+        if known is None or known[0] != now:
+            known = self._known[key] = now, super()._rows(statement, **given)
+        return known[1]
+
+
+@cache
+def _quick_store() -> QuickStore:
+    return QuickStore()
+
+
+@cache
+def tables_of(statement: Any) -> Sequence[str]:
+    """Tables that a statement reads or writes."""
+    return sorted({one.name for one in visitors.iterate(statement) if isinstance(one, sa.Table)})
+
+
+class QuickDatabase(Database):
+    """A database in memory, with one connection and without locks."""
+
+    _quick: QuickConnection | None = None  # while the schema is created
+
+    def __init__(self) -> None:
+        super().__init__("sqlite://")
+        usual: Any = self.engine.connect()
+        self._driver: sqlite3.Connection = usual.connection.driver_connection
+        self.writes = Counter[str]()  # by table
+        self._quick = QuickConnection(self.engine.dialect, self._driver, self.writes)
+        named = self._driver.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        self._filled = sorted({name for (name,) in named} - {"alembic_version"})
+
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        self._driver.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._quick
+        except BaseException:
+            self._driver.execute("ROLLBACK")
+            raise
+        self._driver.execute("COMMIT")
+
+    @contextmanager
+    def read(self) -> Iterator[Any]:
+        if self._quick is None:
+            with super().read() as usual:
+                yield usual
+        else:
+            yield self._quick
+
+    def empty(self) -> None:
+        """Delete every row; ids begin again."""
+        self._driver.execute("PRAGMA foreign_keys = OFF")
+        for name in self._filled:
+            self._driver.execute(f"DELETE FROM {name}")
+        self._driver.execute("PRAGMA foreign_keys = ON")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A statement for parameters with certain names and numbers of elements."""
+
+    sql: str
+    written: str  # table
+    constants: Sequence[Any]  # values of all placeholders; None for those of parameters
+    parameters: Sequence[tuple[int, str, int | None, Convert | None]]  # placeholder, name, and which element of a list
+    columns: SimpleResultMetaData
+    converts: Sequence[tuple[int, Convert]]
+
+    def values(self, given: Given) -> list[Any]:
+        """The values of the placeholders."""
+        values = list(self.constants)
+        for place, name, index, convert in self.parameters:
+            value = given[name] if index is None else given[name][index]
+            values[place] = convert(value) if convert else value
+        return values
+
+    def rows(self, found: Sequence[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+        """Rows as SQLAlchemy returns them."""
+        for row in found:
+            values = list(row)
+            for place, convert in self.converts:
+                values[place] = convert(values[place])
+            yield values
+
+
+class QuickConnection:
+    """``sqlalchemy.Connection.execute``. An error of SQLite fails an assert: no simulation is meant to have one."""
+
+    def __init__(self, dialect: sa.Dialect, driver: sqlite3.Connection, writes: Counter[str]) -> None:
+        self._dialect, self._driver, self._writes = dialect, driver, writes
+        self._compiled: dict[Any, Compiled] = {}
+
+    def execute(self, statement: Any, given: Given | Sequence[Given] = ()) -> sa.Result[Any]:
+        if type(given) is dict:
+            compiled = self._compile(statement, given)
+            found = self._run(compiled, given)
+        else:
+            compiled = self._compile(statement, given[0] if given else {})
+            found = [row for one in given or [{}] for row in self._run(compiled, one)]
+        return IteratorResult(compiled.columns, compiled.rows(found))
+
+    def _run(self, compiled: Compiled, given: Given) -> list[Any]:
+        self._writes[compiled.written] += 1
+        try:
+            return self._driver.execute(compiled.sql, compiled.values(given)).fetchall()
+        except sqlite3.Error as error:
+            raise AssertionError(f"{error}: {compiled.sql}") from error
+
+    def _compile(self, statement: Any, given: Given) -> Compiled:
+        key = statement, *given, *[len(value) for value in given.values() if type(value) is list]
+        known = self._compiled.get(key)
+        if known is None:
+            known = self._compiled[key] = compile_for(statement, given, self._dialect)
+        return known
+
+
+def compile_for(statement: Any, given: Given, dialect: sa.Dialect) -> Compiled:
+    """The statement for all parameters that have the names of these, and as many elements."""
+    compiled: Any = statement.compile(dialect=dialect, column_keys=list(given))
+    defaults = {column.key: column.default.arg for column in getattr(compiled, "insert_prefetch", ())}
+    values = {name: one.effective_value for name, one in compiled.binds.items()} | defaults | dict(given)
+    expanded = compiled._process_parameters_for_postcompile(dict(values))
+    elements = {
+        name: (whole, index)
+        for whole, names in expanded.parameter_expansion.items()
+        for index, name in enumerate(names)
+    }
+    converts = {**compiled._bind_processors, **expanded.processors}
+    constants, parameters = [], []
+    for place, name in enumerate(expanded.positiontup):
+        whole, index = elements.get(name, (name, None))
+        convert = converts.get(name)
+        if whole in given:
+            constants.append(None)
+            parameters.append((place, whole, index, convert))
+        else:
+            constants.append(convert(values[whole]) if convert else values[whole])
+    columns = compiled._result_columns
+    results = [one.type.dialect_impl(dialect).result_processor(dialect, None) for one in columns]
+    return Compiled(
+        expanded.statement,
+        "" if isinstance(statement, sa.Select) else statement.table.name,
+        constants,
+        parameters,
+        SimpleResultMetaData([one.keyname for one in columns]),
+        [(place, convert) for place, convert in enumerate(results) if convert],
+    )

@@ -1,0 +1,146 @@
+"""What deletion and ageing remove, and what they leave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from scamp_service.lifecycle import StudyState
+from scamp_service.model import LogLine
+from scamp_service.processes import sweeper
+from scamp_service.processes.sweeper import DAY_SECONDS, Sweeper
+from scamp_service.settings import Settings
+from scamp_service.store import schema
+from scamp_service.store.store import Store
+from tests.serving import SECRET, end, fill, settings_in
+
+OWN_TABLES = (schema.logs, schema.metrics, schema.comparisons, schema.measured, schema.attempts, schema.trials)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(settings_in(tmp_path).url)
+    yield store
+    store.close()
+
+
+def ended_study(store: Store, settings: Settings) -> int:
+    """A study that has ended at second 1000, with log lines and a checkpoint folder for each trial."""
+    study = fill(store)
+    first, second, _ = store.trials(study.id)
+    lines = [LogLine(second.id, 1, 0, number, 1.0, "a line") for number in range(5)]
+    assert store.report(second.id, 1, SECRET, logs=lines, now=1.0)
+    end(store, second.id)
+    for trial in (first, second):
+        (settings.checkpoints / str(trial.id) / "step-10").mkdir(parents=True)
+    assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=1000.0)
+    return study.id
+
+
+def sweep(store: Store, settings: Settings, now: float = 2000.0, most: int = 500) -> None:
+    """Steps until a round has ended."""
+    one = Sweeper(store, settings, clock=lambda: now, monotonic=lambda: 0.0)
+    for _ in range(most):
+        one.tick()
+        if one._rests_until:
+            one._rests_until = 0.0
+            if not list(one._steps):
+                return
+    raise AssertionError("the sweeper never rests")
+
+
+def left(store: Store, study_id: int) -> dict[str, int]:
+    """Number of rows in each table that belong to a study."""
+    trials = sa.select(schema.trials.c.id).where(schema.trials.c.study_id == study_id)
+    own = {table.name: sa.select(sa.func.count()).select_from(table) for table in OWN_TABLES}
+    own = {
+        name: query.where(
+            (schema.trials.c.id if name == "trials" else schema.metadata.tables[name].c.trial_id).in_(trials)
+        )
+        for name, query in own.items()
+    }
+    own["events"] = sa.select(sa.func.count()).where(schema.events.c.study_id == study_id)
+    with store._database.read() as connection:
+        return {name: connection.execute(query).scalar_one() for name, query in own.items()}
+
+
+def test_a_deleted_study_takes_everything_with_it_and_no_other(tmp_path: Path, store: Store) -> None:
+    settings = settings_in(tmp_path)
+    gone, kept = ended_study(store, settings), ended_study(store, settings)
+    before = left(store, kept)
+    store.delete_study(gone, now=1500.0)
+    sweep(store, settings)
+    assert set(left(store, gone).values()) <= {0, 1} and left(store, gone)["events"] == 1  # the newest of all events
+    assert left(store, gone) | {"events": 0} == dict.fromkeys(left(store, gone), 0)
+    assert left(store, kept) == before
+    names = {int(path.name) for path in settings.checkpoints.iterdir()}
+    assert names == {trial.id for trial in store.trials(kept)[:2]}
+
+
+def test_a_kill_at_any_step_loses_nothing_else_and_the_next_start_removes_the_rest(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeper, "ROWS_AT_ONCE", 1)
+    settings = settings_in(tmp_path)
+    gone, kept = ended_study(store, settings), ended_study(store, settings)
+    before = left(store, kept)
+    store.delete_study(gone, now=1500.0)
+    for _ in range(60):
+        killed = Sweeper(store, settings, clock=lambda: 2000.0, monotonic=lambda: 0.0)
+        for _ in range(3):  # the first call begins a round
+            killed._rests_until = 0.0
+            killed.tick()
+        assert left(store, kept) == before
+    assert left(store, gone) | {"events": 0} == dict.fromkeys(left(store, gone), 0)
+
+
+def test_ids_of_deleted_trials_and_studies_are_not_given_again(tmp_path: Path, store: Store) -> None:
+    settings = settings_in(tmp_path)
+    gone = ended_study(store, settings)
+    ids, last_event = [trial.id for trial in store.trials(gone)], store.last_event_id()
+    store.delete_study(gone, now=1500.0)
+    sweep(store, settings)
+    made = fill(store)
+    assert made.id > gone
+    assert min(trial.id for trial in store.trials(made.id)) > max(ids)
+    assert store.last_event_id() > last_event
+    sweep(store, settings)
+    assert left(store, gone)["trials"] == 0, "now that there are newer ones"
+
+
+def test_by_default_an_ended_study_keeps_everything(tmp_path: Path, store: Store) -> None:
+    settings = settings_in(tmp_path)
+    study = ended_study(store, settings)
+    before = left(store, study)
+    sweep(store, settings, now=1000 * 365 * DAY_SECONDS)
+    assert left(store, study) == before and len(list(settings.checkpoints.iterdir())) == 2
+
+
+def test_what_is_older_than_the_settings_say_is_removed_and_no_more(tmp_path: Path, store: Store) -> None:
+    settings = settings_in(tmp_path, keep_logs_days=2, keep_checkpoints_days=4, keep_events_days=8)
+    study = ended_study(store, settings)
+    fill(store)  # this one still runs
+    running = left(store, study + 1)
+    for days, logs, folders in [(1, 5, 2), (3, 0, 2), (5, 0, 0)]:
+        sweep(store, settings, now=1000.0 + days * DAY_SECONDS)
+        assert left(store, study)["logs"] == logs
+        assert len(list(settings.checkpoints.iterdir())) == folders
+        assert left(store, study)["events"] > 0
+    sweep(store, settings, now=1000.0 + 9 * DAY_SECONDS)
+    assert left(store, study)["events"] == 0
+    assert left(store, study)["metrics"] > 0 and left(store, study + 1) == running
+
+
+def test_traces_age_from_their_last_use(tmp_path: Path, store: Store) -> None:
+    settings = settings_in(tmp_path, keep_traces_days=2)
+    folder = tmp_path / "profiles" / "traces" / "ab"
+    folder.mkdir(parents=True)
+    for name, time in [("old", 0.0), ("new", 2 * DAY_SECONDS)]:
+        (folder / name).touch()
+        os.utime(folder / name, (time, time))
+    sweep(store, settings, now=3 * DAY_SECONDS)
+    assert [path.name for path in folder.iterdir()] == ["new"]
