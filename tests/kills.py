@@ -31,16 +31,17 @@ CLUSTER = {
 }
 """Two devices for one gang each: there are at most two ranks, and a gang of two fills the cluster."""
 
+SPACE = {"lr": {"low": 1e-3, "high": 1e-2, "log": True}}
 STUDY: dict[str, Any] = {
     "workload": "vit_digits",
     "objective": {"metric": "accuracy"},
+    "space": SPACE,
     "search": {"sampler": "random"},
     "stopping": {"rule": "none"},
 }
-LEARNING_RATE = {"low": 1e-3, "high": 1e-2, "log": True}
-SMALL = {"space": {"lr": LEARNING_RATE, "width": {"choice": [16, 24, 32, 40, 48]}}, "fixed": {"depth": 2, "patch": 4}}
+SMALL = {"space": {**SPACE, "width": {"choice": [16, 24, 32, 40, 48]}}, "fixed": {"depth": 2, "patch": 4}}
 LARGE_MODEL = {"depth": 8, "width": 128, "patch": 4, "batch": 32}
-LARGE = {"space": {"lr": LEARNING_RATE}, "fixed": LARGE_MODEL}
+LARGE = {"fixed": LARGE_MODEL}
 SMALL_STEPS, LARGE_STEPS, EVERY = 300, 40, 10
 
 VICTIMS: Mapping[str, str] = {

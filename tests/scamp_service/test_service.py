@@ -16,15 +16,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kills import CLUSTER, LARGE_MODEL, LEARNING_RATE, STUDY, UnderFire
+from tests.kills import CLUSTER, LARGE_MODEL, STUDY, UnderFire
 from tests.postgres import postgres
 from tests.processes import Served, pids_of, trains, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
-SPACE = {"lr": LEARNING_RATE}
-SMALL = STUDY | {"name": "one rank each", "space": SPACE, "fixed": {"depth": 2, "width": 32, "patch": 4}}
-LARGE = STUDY | {"name": "two ranks each", "space": SPACE, "fixed": LARGE_MODEL}
+SMALL = STUDY | {"name": "one rank each", "fixed": {"depth": 2, "width": 32, "patch": 4}}
+LARGE = STUDY | {"name": "two ranks each", "fixed": LARGE_MODEL}
 
 
 def study(of: dict[str, Any], trials: int, steps: int, report_every: int = 10) -> dict[str, Any]:
