@@ -64,7 +64,7 @@ class Report:
 
 
 class Sink:
-    """Writes reports into the study database: a detached Ray actor on the database's node, with one call at a time."""
+    """Writes reports into the study database, one call at a time. ``SinkActor`` is the process that ranks talk to."""
 
     def __init__(self, url: str, identity: str) -> None:
         """Open the study database at ``url``, whose name is ``identity``. Raises ``Unavailable`` when that fails."""
@@ -73,7 +73,6 @@ class Sink:
         self._store, self._identity = Store(url), identity
         place = url if url.startswith("sqlite") else "PostgreSQL"
         self._owner = f"the database {identity} ({place}) on {socket.gethostname()}"
-        threading.Thread(target=self._watch_lease, daemon=True).start()
 
     def started(self, trial_id: int, attempt: int, token: str) -> bool:
         """Record the start of an attempt; returns whether it may begin. Each rank asks before it trains."""
@@ -110,6 +109,15 @@ class Sink:
     def ping(self) -> SinkStatus:
         """What this sink is. It answers once the store is open."""
         return SinkStatus(Process.own(), source_hash(), self._owner)
+
+
+class SinkActor(Sink):
+    """A sink that is a detached Ray actor on the database's node. It ends its process once no controller leads."""
+
+    def __init__(self, url: str, identity: str) -> None:
+        """See ``Sink``."""
+        super().__init__(url, identity)
+        threading.Thread(target=self._watch_lease, daemon=True).start()
 
     def _watch_lease(self) -> None:
         watch = LeaseWatch(ABANDONED_SECONDS)
@@ -214,7 +222,7 @@ class SinkClient:
 def ensure_sink(url: str, identity: str, node_id: str, namespace: str) -> Any:
     """Actor handle of the sink, which is created if it does not run. It stays on ``node_id``, next to the database."""
     return (
-        ray.remote(Sink)
+        ray.remote(SinkActor)
         .options(
             name=NAME,
             namespace=namespace,

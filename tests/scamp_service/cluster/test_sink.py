@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from scamp_service.errors import NotFound, Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, AttemptState, Outcome, TrialState
 from scamp_service.model import Lease, Metric
 from scamp_service.store.store import Store
+from tests.processes import ROOT
 from tests.values import new_attempt, sized
 
 SPEC = {"name": "sink", "workload": "vit_digits", "objective": {"metric": "accuracy"}, "space": {"lr": {"choice": [1]}}}
@@ -108,6 +111,26 @@ class Clock:
 
 def unreadable() -> Lease:
     raise TimeoutError
+
+
+ABANDONED = """
+import sys, time
+from scamp_service.cluster import sink
+sink.ABANDONED_SECONDS, sink.remove_pools = 0.2, lambda identity: print("gave back the devices of", identity)
+kept = getattr(sink, sys.argv[1])(sys.argv[2], "mine")
+time.sleep(float(sys.argv[3]))
+print("still here")
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "said"), [("SinkActor", "60", "gave back the devices of mine"), ("Sink", "1", "still here")]
+)
+def test_the_actor_ends_its_process_when_nobody_leads_and_a_sink_within_another_process_does_not(
+    tmp_path: Path, kind: str, seconds: str, said: str
+) -> None:
+    command = [sys.executable, "-u", "-c", ABANDONED, kind, f"sqlite:///{tmp_path / 'scamp.db'}", seconds]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50).stdout.strip() == said
 
 
 def test_a_lease_lapses_once_nobody_has_renewed_it_for_long_enough() -> None:
