@@ -223,7 +223,7 @@ export class History extends Points {
     this.reasonOf = reasonOf;
   }
 
-  /** `num` is the number of all trials, of which `trials` may be a part. */
+  /** Draw `trials`: all `num` trials of the study, or some of them. */
   update(trials, num, objective) {
     this.num = num;
     const renamed = this.objective?.metric !== objective.metric;

@@ -252,10 +252,10 @@ function keep(items) {
   draw();
 }
 
-const wanted = new Set(); // rows that are to be fetched
-const coming = new Set(); // rows that are being fetched
+const wanted = new Set(); // numbers of trials to fetch
+const coming = new Set(); // numbers of trials in requests under way
 
-/** Fetch a row that is to be shown, with all others that are wanted in this moment. */
+/** Fetch the trial of a row. Calls made together become one request. */
 const fetchRow = (number) => {
   if (wanted.has(number) || coming.has(number)) return;
   if (!wanted.size) setTimeout(() => guarded(fetchRows), 0);
@@ -263,13 +263,13 @@ const fetchRow = (number) => {
 };
 
 async function fetchRows() {
-  const which = [...wanted];
+  const numbers = [...wanted];
   wanted.clear();
-  for (const number of which) coming.add(number);
+  for (const number of numbers) coming.add(number);
   try {
-    keep(await api.trials(studyId, which));
+    keep(await api.trials(studyId, numbers));
   } finally {
-    for (const number of which) coming.delete(number);
+    for (const number of numbers) coming.delete(number);
   }
 }
 

@@ -1,4 +1,4 @@
-// A table for any number of rows, of which only the visible ones are created and fetched. A click on a column head sorts.
+// A table of many rows. Only the visible ones are created and fetched. Click a column head to sort by that column.
 
 import { coalesced, h, keyed } from "./dom.js";
 

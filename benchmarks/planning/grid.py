@@ -37,9 +37,11 @@ FLOWS: dict[Inner, Flow] = {
 
 
 class Kept(NamedTuple):
-    """What a unit keeps for its backward pass: everything; or all but the ``scores`` of attention, which are computed
-    again; or only its input, and computes the rest again in so many ``parts``, one after another (co-shard; with one
-    part: recompute)."""
+    """The activations that a unit keeps for its backward pass. By default it keeps all of them.
+
+    Without ``scores`` it recomputes the scores of attention (selective recompute). With ``parts`` > 0 it keeps only its
+    input and recomputes all else: at once with one part, or else part by part (co-shard).
+    """
 
     parts: int = 0
     scores: bool = True
