@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.hosts import why_not
-from tests.scamp_service import test_hosts
+from tests.scamp_service.test_hosts import SCENARIOS
 
-HOSTS_OF_GANG = 2
 TITLE = "Several hosts"
 HEADER = ("hosts", "seconds", "case")
 ABOUT = """\
@@ -17,16 +16,12 @@ Each host is a set of Linux namespaces with its own address, disk, process ids, 
 database are on one that does not train, and a gang of four ranks stretches over two others; the commands are those of
 docs/hosts.md. In each case the study completes, with each evaluation once, and a host that went wrong costs it one
 attempt (two if it comes back and leaves again)."""
-_CASES: Mapping[str, Callable[[], None]] = {
-    name.removeprefix("test_").replace("_", " "): test
-    for name, test in vars(test_hosts).items()
-    if name.startswith("test_")
-}
+_CASES: Mapping[str, Callable[[], int]] = {one.__name__.replace("_", " "): one for one in SCENARIOS}
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Hosts on which the gang trained, and seconds until the study had ended and everything was shut down."""
+    """Hosts over which the gang stretched, and seconds until the study had ended and everything was shut down."""
 
     hosts: int
     seconds: float
@@ -44,8 +39,7 @@ def cases(quick: bool, seed: int) -> Sequence[str]:
 def measure(case: str, seconds: float) -> Result:
     """Run one case. Raises ``AssertionError`` if anything is lost; ``seconds`` is not used."""
     began = time.monotonic()
-    _CASES[case]()
-    return Result(HOSTS_OF_GANG, time.monotonic() - began)
+    return Result(_CASES[case](), time.monotonic() - began)
 
 
 def figures(results: Sequence[Result]) -> dict[str, float]:

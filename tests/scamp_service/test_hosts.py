@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -176,9 +176,9 @@ def trains(net: Network) -> bool:
         store.close()
 
 
-def complete(net: Network, submitted: subprocess.Popen[bytes], steps: int, num_lost: int) -> None:
+def complete(net: Network, submitted: subprocess.Popen[bytes], steps: int, num_lost: int) -> int:
     """Wait for the end of the study, which may lose this many attempts; check that each metric is there once, and no
-    memory reserved."""
+    memory reserved. Returns the number of hosts over which every attempt stretched."""
     try:
         code = submitted.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -191,12 +191,12 @@ def complete(net: Network, submitted: subprocess.Popen[bytes], steps: int, num_l
     attempts = store.attempts(trial.id)
     assert [attempt.outcome for attempt in attempts].count(Outcome.DONE) == 1
     assert len(attempts) <= 1 + num_lost, [(attempt.outcome, attempt.detail) for attempt in attempts]
-    for attempt in attempts:
-        assert len({device.split("/")[0] for device in attempt.devices}) == 2, "the gang stretched over two hosts"
+    [num_hosts] = {len({device.split("/")[0] for device in attempt.devices}) for attempt in attempts}
     assert store.open_attempts() == [], "no MiB stays reserved"
     store.close()
     assert not list(net.head.outside.glob(".scamp/checkpoints")), "checkpoints are where all hosts see them"
     assert not any(list(node.outside.glob(".scamp")) for node in net.nodes), "no path of the head is used on a node"
+    return num_hosts
 
 
 def shut_down(net: Network) -> None:
@@ -219,36 +219,38 @@ def end(host: Host, words: str) -> None:
     until(lambda: not host.pids(words), f"the end of {words}", 60)
 
 
-def test_a_gang_over_two_hosts_trains_with_the_commands_of_the_page() -> None:
+def a_gang_over_two_hosts_trains_with_the_commands_of_the_page() -> int:
     with running("b", "c") as net:
-        complete(net, net.submit(10), 10, num_lost=0)
+        return complete(net, net.submit(10), 10, num_lost=0)
 
 
-def test_a_host_that_loses_power_is_replaced_by_one_that_joins() -> None:
+def a_host_that_loses_power_is_replaced_by_one_that_joins() -> int:
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
         submitted = net.submit(STEPS)
         assert_trains(net)
         net.lose(c)
         net.join(d)
-        complete(net, submitted, STEPS, num_lost=1)
+        num_hosts = complete(net, submitted, STEPS, num_lost=1)
         shut_down(net)
+        return num_hosts
 
 
-def test_a_host_that_freezes_is_replaced_and_disturbs_nothing_when_it_continues() -> None:
+def a_host_that_freezes_is_replaced_and_disturbs_nothing_when_it_continues() -> int:
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
         submitted = net.submit(STEPS)
         assert_trains(net)
         c.freeze()
         net.join(d)
-        complete(net, submitted, STEPS, num_lost=1)
+        num_hosts = complete(net, submitted, STEPS, num_lost=1)
         c.thaw()
         until(lambda: not c.pids("ray::"), "the ranks of the frozen host end by themselves", 120)
         shut_down(net)
+        return num_hosts
 
 
-def test_the_ranks_of_a_host_that_stays_cut_off_end_before_the_trial_runs_again() -> None:
+def the_ranks_of_a_host_that_stays_cut_off_end_before_the_trial_runs_again() -> int:
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
         submitted = net.submit(STEPS)
@@ -257,12 +259,13 @@ def test_the_ranks_of_a_host_that_stays_cut_off_end_before_the_trial_runs_again(
         net.join(d)
         until(lambda: not c.pids("ray::Rank"), "the ranks of the host end by themselves", 120)
         assert net.num_attempts() == 1
-        complete(net, submitted, STEPS, num_lost=1)
+        num_hosts = complete(net, submitted, STEPS, num_lost=1)
         c.reconnect()
         shut_down(net)
+        return num_hosts
 
 
-def test_a_host_that_was_cut_off_for_a_while_may_come_back() -> None:
+def a_host_that_was_cut_off_for_a_while_may_come_back() -> int:
     with running("b", "c") as net:
         _, c = net.hosts[1:]
         submitted = net.submit(STEPS)
@@ -275,17 +278,35 @@ def test_a_host_that_was_cut_off_for_a_while_may_come_back() -> None:
         assert not ranks & set(c.pids()), "no attempt begins while they live"
         net.leave(c)  # Ray on it has ended, or is about to
         net.join(c)
-        complete(net, submitted, STEPS, num_lost=2)
+        num_hosts = complete(net, submitted, STEPS, num_lost=2)
         shut_down(net)
+        return num_hosts
 
 
-def test_a_drained_host_gives_its_trials_to_others() -> None:
+def a_drained_host_gives_its_trials_to_others() -> int:
     with running("b", "c", "d") as net:
         _, c, d = net.hosts[1:]
         submitted = net.submit(STEPS)
         assert_trains(net)
         net.join(d)
         net.leave(c)
-        complete(net, submitted, STEPS, num_lost=1)
+        num_hosts = complete(net, submitted, STEPS, num_lost=1)
         assert not c.pids()
         shut_down(net)
+        return num_hosts
+
+
+SCENARIOS = (
+    a_gang_over_two_hosts_trains_with_the_commands_of_the_page,
+    a_host_that_loses_power_is_replaced_by_one_that_joins,
+    a_host_that_freezes_is_replaced_and_disturbs_nothing_when_it_continues,
+    the_ranks_of_a_host_that_stays_cut_off_end_before_the_trial_runs_again,
+    a_host_that_was_cut_off_for_a_while_may_come_back,
+    a_drained_host_gives_its_trials_to_others,
+)
+"""Each ends with a completed study, and returns the number of hosts over which its gang stretched."""
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_a_study_over_several_hosts_completes(scenario: Callable[[], int]) -> None:
+    assert scenario() == 2
