@@ -2,10 +2,12 @@
 
 Pure and deterministic: it only reads the ledger, and the caller reserves what was placed. Gangs are tried in queue
 order. A gang that does not fit may be passed over by later ones, a bounded number of times. Run times are not known
-here. ``shelf`` carries out the first two rules below, and ``reasons`` words the reasons.
+here. ``shelf`` carries out the first three rules below, and ``reasons`` words the reasons.
 
 - A gang gets all its devices or none, on one node if possible.
-- Best fit: the fullest devices that still fit, so that whole devices stay free for large gangs.
+- Best fit: the fullest devices that still fit, so that as many gangs as possible start.
+- Spread: if every gang of the queue can start, each gets the devices with the fewest gangs instead. Gangs on one device
+  slow each other, and a device that nobody waits for is idle.
 - Reservation: a gang that has been passed over ``PASSES_BEFORE_RESERVATION`` times moves to the front of the queue. The
   first such gang that does not fit now, but would fit on the empty cluster, reserves the devices on which the fewest
   gangs must end before it can start. No gang behind it may take these devices. This bounds the wait: a reserved device
@@ -33,14 +35,22 @@ def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list
 
     Every gang that fits is placed, unless it fits only on reserved devices. ``ledger`` is not changed.
     """
-    shelf = Shelf(ledger)
+    placements, waits = _pack(queue, Shelf(ledger))
+    if not waits:
+        spread, crowded_out = _pack(queue, Shelf(ledger, spread=True))
+        return (placements, waits) if crowded_out else (spread, [])
+    return placements, waits
+
+
+def _pack(queue: Sequence[Queued], shelf: Shelf) -> tuple[list[Placement], list[Wait]]:
     placements: list[Placement] = []
     waiting: list[Queued] = []
     reserved: dict[str, Queued] = {}
     for queued in _starved_first(queue):
         chosen = shelf.take(queued.gang)
         if chosen is not None:
-            placements.append(Placement(queued.gang, tuple(spot.device.id for spot in chosen), why_here(chosen)))
+            devices = tuple(spot.device.id for spot in chosen)
+            placements.append(Placement(queued.gang, devices, why_here(chosen, spread=shelf.spread)))
             continue
         waiting.append(queued)
         if not reserved and queued.passed_over >= PASSES_BEFORE_RESERVATION:

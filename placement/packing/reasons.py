@@ -9,7 +9,7 @@ from placement.model import Gang, Queued, Wait
 from placement.packing.shelf import Shelf, Spot
 
 
-def why_here(chosen: Sequence[Spot]) -> str:
+def why_here(chosen: Sequence[Spot], *, spread: bool) -> str:
     """The reason for a gang's devices. The gang must already be on ``chosen``."""
     nodes = {spot.device.node for spot in chosen}
     shared = sum(len(spot.gangs) > 1 for spot in chosen)
@@ -18,7 +18,8 @@ def why_here(chosen: Sequence[Spot]) -> str:
         f"on node {nodes.pop()}" if len(nodes) == 1 else f"across {len(nodes)} nodes, because no single node has room"
     )
     how = f", {shared} of {len(chosen)} shared with other gangs" if shared else ""
-    return f"the fullest devices with enough room, {where}: {left}{how}"
+    rule = "the devices with the fewest gangs, because none waits" if spread else "the fullest devices with enough room"
+    return f"{rule}, {where}: {left}{how}"
 
 
 def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, Queued]) -> Iterator[Wait]:

@@ -1,6 +1,6 @@
 """The devices during one round of packing: which of them a gang takes or reserves, and what is then left on each.
 
-It starts from the ledger and does not change it. ``packer`` decides which gang comes first.
+It starts from the ledger and does not change it. ``packer`` decides which gang comes first, and whether gangs spread.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ class Spot:
 
 
 class Shelf:
-    """The devices that may take a gang, ordered by free MiB.
+    """The devices that may take a gang. Gangs get the fullest that have room, or first those with the fewest gangs if
+    they ``spread``.
 
     During a round memory is only taken, never freed, so a demand that failed once fails for the rest of the round.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, spread: bool = False) -> None:
+        self.spread = spread
         self.max_gangs = ledger.max_gangs_per_device
         self.spots = [Spot(device, n, ledger.gangs_on(device.id)) for n, device in enumerate(ledger.devices)]
         self.placed = {gang.id for gang in ledger.gangs}
@@ -58,7 +60,7 @@ class Shelf:
         if len(candidates) < gang.num_ranks:
             self._failed.append((gang.num_ranks, gang.mib_per_rank))
             return None
-        chosen = candidates[:1] if gang.num_ranks == 1 else _near_each_other(candidates, gang.num_ranks)
+        chosen = candidates[:1] if gang.num_ranks == 1 else self._near_each_other(candidates, gang.num_ranks)
         self.placed.add(gang.id)
         for spot in chosen:
             self._close(spot)
@@ -83,23 +85,28 @@ class Shelf:
         return large[: gang.num_ranks]
 
     def _candidates(self, mib: int) -> list[Spot]:
-        """Devices with ``mib`` free that may take another gang, fullest first."""
-        return [self.spots[position] for _, position in self._order[bisect_left(self._order, (mib, -1)) :]]
+        """Devices with ``mib`` free that may take another gang, the best first."""
+        able = [self.spots[position] for _, position in self._order[bisect_left(self._order, (mib, -1)) :]]
+        return sorted(able, key=lambda spot: len(spot.gangs)) if self.spread else able  # stable: then the fullest
 
     def _close(self, spot: Spot) -> None:
         at = bisect_left(self._order, spot.key)
         if at < len(self._order) and self._order[at] == spot.key:
             del self._order[at]
 
+    def _near_each_other(self, candidates: Sequence[Spot], num_ranks: int) -> list[Spot]:
+        """``num_ranks`` devices on the one node where they are best, or else on as few nodes as possible."""
+        nodes: dict[str, list[Spot]] = {}
+        for spot in candidates:
+            nodes.setdefault(spot.device.node, []).append(spot)
+        whole = [spots[:num_ranks] for spots in nodes.values() if len(spots) >= num_ranks]
+        if whole:
+            return min(whole, key=self._cost)
+        # Nodes with the most candidates first: no other choice spans fewer.
+        by_size = sorted(nodes.values(), key=lambda spots: (-len(spots), spots[0].key))
+        return [spot for spots in by_size for spot in spots][:num_ranks]
 
-def _near_each_other(candidates: Sequence[Spot], num_ranks: int) -> list[Spot]:
-    """``num_ranks`` devices on the one node where they are fullest, or else on as few nodes as possible."""
-    nodes: dict[str, list[Spot]] = {}
-    for spot in candidates:
-        nodes.setdefault(spot.device.node, []).append(spot)
-    whole = [spots[:num_ranks] for spots in nodes.values() if len(spots) >= num_ranks]
-    if whole:
-        return min(whole, key=lambda spots: (sum(spot.free_mib for spot in spots), spots[0].position))
-    # Nodes with the most candidates first: no other choice spans fewer.
-    by_size = sorted(nodes.values(), key=lambda spots: (-len(spots), spots[0].key))
-    return [spot for spots in by_size for spot in spots][:num_ranks]
+    def _cost(self, spots: Sequence[Spot]) -> tuple[int, int, int]:
+        """The better, the smaller."""
+        num_gangs = sum(len(spot.gangs) for spot in spots) if self.spread else 0
+        return num_gangs, sum(spot.free_mib for spot in spots), spots[0].position

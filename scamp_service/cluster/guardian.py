@@ -15,16 +15,21 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 TERM_SECONDS = 1.0
 CHECK_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
 FAILURES = 4
 """Checks in a row without an answer after which the cluster is given up."""
+START_CHECK_SECONDS = 0.2
+SERVERS = ("gcs_server", "raylet")
 
 
 def guard(nodes: list[dict[str, Any]]) -> None:
@@ -39,9 +44,10 @@ def guard(nodes: list[dict[str, Any]]) -> None:
     try:
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster(initialize_head=True, head_node_args=nodes[0])
-        for node in nodes[1:]:
-            cluster.add_node(**node)
+        with _watched_start(folder):
+            cluster = Cluster(initialize_head=True, head_node_args=nodes[0])
+            for node in nodes[1:]:
+                cluster.add_node(**node)
         sys.stdout.write(f"{cluster.address}\n")
         sys.stdout.flush()
         _watch(cluster)
@@ -49,10 +55,48 @@ def guard(nodes: list[dict[str, Any]]) -> None:
         traceback.print_exc()
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _end_descendants()
-        shutil.rmtree(folder, ignore_errors=True)
-        sys.stderr.flush()
-        os._exit(0)  # Ray's exit hooks would wait for processes that are gone
+        _end(folder)
+
+
+def _end(folder: str) -> NoReturn:
+    _end_descendants()
+    shutil.rmtree(folder, ignore_errors=True)
+    sys.stderr.flush()
+    os._exit(0)  # Ray's exit hooks would wait for processes that are gone
+
+
+@contextmanager
+def _watched_start(folder: str) -> Iterator[None]:
+    """End at once if the GCS or a raylet dies, or standard input closes, while Ray starts.
+
+    Ray would wait for half a minute, in native code, where no signal reaches this process.
+    """
+    started = threading.Event()
+
+    def watch() -> None:
+        while not started.wait(START_CHECK_SECONDS):
+            closed = select.select([sys.stdin], [], [], 0.0)[0]  # nothing is ever written there
+            dead = [name for pid in _descendants(os.getpid()) if (name := _name_of_dead(pid)) in SERVERS]
+            if closed or dead:
+                print(f"ending this Ray while it starts: dead: {dead}", file=sys.stderr, flush=True)
+                _end(folder)
+
+    thread = threading.Thread(target=watch, name="watch-start", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        started.set()
+        thread.join()
+
+
+def _name_of_dead(pid: int) -> str:
+    """Name of a process that has ended and was not waited for; empty for any other."""
+    try:
+        head, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    except OSError:
+        return ""
+    return head.partition("(")[2] if rest.split()[0] == "Z" else ""
 
 
 def _watch(cluster: Any) -> None:
@@ -69,7 +113,7 @@ def _watch(cluster: Any) -> None:
     while failed < FAILURES:
         if select.select([sys.stdin], [], [], CHECK_SECONDS)[0] and not os.read(sys.stdin.fileno(), 4096):
             return
-        dead = [name for name, _ in head.dead_processes() if name in ("gcs_server", "raylet")]
+        dead = [name for name, _ in head.dead_processes() if name in SERVERS]
         silent = [name for name, address in addresses.items() if not _answers(address)]
         failed = FAILURES if dead else failed + 1 if silent else 0
         if dead or silent:

@@ -41,6 +41,8 @@ FIRST_BEAT_SECONDS = 180.0
 SILENT_SECONDS = {"api": 15.0, "controller": 12.0}
 """A child whose loop does not turn for so long is restarted. Before that, a lease must be able to lapse."""
 STOP_SECONDS = 10.0
+HANDOVER_SECONDS = 2.0
+"""A controller whose Ray has died needs no longer to give back its lease; one that is frozen never does."""
 
 
 class Service:
@@ -97,7 +99,7 @@ class Service:
         """Restart the processes that have died or hang. Call it about twice a second."""
         if self._ray is not None and not self._starting.is_alive() and not self._ray.alive():
             log.warning("the local Ray has died; starting a new one")
-            self._end("controller")
+            self._end("controller", HANDOVER_SECONDS)
             self._start_ray()
             self._spawn("controller")
         for name, child in list(self._children.items()):
@@ -153,13 +155,13 @@ class Service:
         pulse.started()
         self._started[name] = time.monotonic()
 
-    def _end(self, name: str) -> None:
+    def _end(self, name: str, seconds: float = STOP_SECONDS) -> None:
         child = self._children.pop(name)
         if child.poll() is not None:
             return
         child.terminate()
         try:
-            child.wait(STOP_SECONDS)
+            child.wait(seconds)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

@@ -55,20 +55,51 @@ def without(ledger: Ledger, device_id: str) -> Ledger:
     return rest
 
 
-def test_small_gangs_share_the_fullest_device_that_fits() -> None:
-    placements, waits = pack(queue((1, 30), (1, 30)), ledger_with(3, ("d1", 20), ("d2", 80)))
+def test_small_gangs_share_the_fullest_device_that_fits_while_a_gang_waits() -> None:
+    placements, (wait,) = pack(queue((1, 30), (1, 30), (4, 90)), ledger_with(3, ("d1", 20), ("d2", 80)))
     assert [p.devices for p in placements] == [("d1",), ("d1",)]
-    assert not waits
+    assert wait.gang.num_ranks == 4
     assert placements[0].reason == (
         "the fullest devices with enough room, on node n0: d1 (46 of 96 MiB left), 1 of 1 shared with other gangs"
     )
+
+
+def test_gangs_spread_over_idle_devices_when_none_waits() -> None:
+    placements, waits = pack(queue((1, 30), (1, 30), (1, 30)), ledger_with(3, ("d1", 20)))
+    assert [p.devices for p in placements] == [("d0",), ("d2",), ("d0",)]
+    assert not waits
+    assert placements[0].reason == (
+        "the devices with the fewest gangs, because none waits, on node n0: d0 (66 of 96 MiB left)"
+    )
+
+
+def test_gangs_do_not_spread_where_one_would_then_wait() -> None:
+    demands = queue((1, 40), (1, 40), (1, 90))
+    placements, waits = pack(demands, ledger_with(2))
+    assert [p.devices for p in placements] == [("d0",), ("d0",), ("d1",)]
+    assert not waits
+
+
+def test_a_gang_spreads_onto_the_node_with_the_fewest_gangs() -> None:
+    (placement,), _ = pack(queue((2, 10)), ledger_with(4, ("d0", 5), per_node=2))
+    assert placement.devices == ("d2", "d3")
+
+
+@given(st.lists(st.integers(1, 96), max_size=6), st.integers(1, 6), st.integers(1, 4))
+def test_no_gang_shares_a_device_while_one_is_idle_and_none_waits(mibs: list[int], num: int, max_gangs: int) -> None:
+    ledger = Ledger(cluster(num), max_gangs)
+    placements, waits = pack(queue(*((1, mib) for mib in mibs)), ledger)
+    used = [placement.devices[0] for placement in placements]
+    spread = not placements or placements[0].reason.startswith("the devices with the fewest gangs")
+    if not waits and spread:
+        assert len(set(used)) == min(num, len(used))
 
 
 def test_a_gang_goes_to_one_node_even_where_fuller_devices_lie_on_two() -> None:
     ledger = ledger_with(4, ("d0", 50), ("d2", 40), per_node=2)
     ledger.place(Gang("big", 1, 90), ["d1"])
     (placement,), _ = pack(queue((2, 40)), ledger)
-    assert placement.devices == ("d2", "d3")
+    assert set(placement.devices) == {"d2", "d3"}
     assert "on node n1" in placement.reason
 
 

@@ -163,6 +163,32 @@ def test_it_ends_itself_when_its_gcs_dies_and_starts_again(tmp_path: Path) -> No
     check_that_it_ends_itself(tmp_path, "gcs_server", signal.SIGKILL)
 
 
+@pytest.mark.ray
+def test_it_gives_up_at_once_when_its_gcs_dies_while_it_starts(tmp_path: Path) -> None:
+    ray = LocalRay(Settings(data_dir=tmp_path), tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(ray.start)
+        deadline = time.monotonic() + 60
+        while not (found := [pid for pid in members_or_none(ray) if is_gcs(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(found[0], signal.SIGKILL)
+        with pytest.raises(Unavailable, match="did not start"):
+            starting.result()
+    assert "ending this Ray while it starts: dead: ['gcs_server']" in (tmp_path / "logs" / "ray.log").read_text()
+    assert not ray.alive()
+
+
+def members_or_none(ray: LocalRay) -> list[int]:
+    return members(ray) if ray._guardian is not None else []
+
+
+def is_gcs(pid: int) -> bool:
+    try:
+        return "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+    except OSError:
+        return False
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("victim", "with_signal"), [("gcs_server", signal.SIGSTOP), ("raylet", signal.SIGKILL), ("raylet", signal.SIGSTOP)]
