@@ -50,7 +50,7 @@ class Sized:
     add under the layout of the plan. It is larger than the ``extra_bytes`` of the prediction when no plan fits with
     that much added. ``options`` are the plans that were compared, and ``pipeline`` is the step of a plan with a
     pipeline (None: another plan), both as JSON (see ``sizing.sizer``). The store keeps them apart, so they are missing
-    in a trial that was read.
+    in a trial that was read; so is ``share``, the number of devices for each candidate when this was decided.
 
     ``step_seconds`` are those predicted for an optimizer step of the gang alone on its host, times ``step_factor``,
     which was learned from earlier trials of the family (1: nothing was). None where the speed of the devices is not
@@ -66,6 +66,7 @@ class Sized:
     step_seconds: float | None = None
     step_factor: float = 1.0
     pipeline: Json | None = None
+    share: int = 1
 
 
 @dataclass(frozen=True, slots=True)

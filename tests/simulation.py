@@ -101,9 +101,9 @@ def tensors_mib(params: Json) -> int:
     return int(params["mib"]) + int(params.get("missed", 0))
 
 
-def step_seconds(params: Json) -> float:
-    """What a step really takes; the sizer predicts a second."""
-    return float(params.get("slow", 1.0))
+def step_seconds(order: Order) -> float:
+    """What a step is said to take; the sizer predicts a second for one rank. Steps of the world take half a second."""
+    return float(order.candidate.params.get("slow", 1.0)) / order.plan.world_size
 
 
 def objective(trial_id: int, attempt: int, step: int) -> float:
@@ -111,6 +111,9 @@ def objective(trial_id: int, attempt: int, step: int) -> float:
     return step + attempt / 1_000 + (trial_id % 7) / 100_000
 
 
+SLOW = 1000
+"""Makes trials so long that it is worth while to interrupt them for a wider plan."""
+LONGEST_STALL_SECONDS = 400.0
 TICK_SECONDS = 0.7
 LONGEST_SKIP_SECONDS = 10.0
 """Limits that controllers set, such as how long a trial waits after a fault, are checked at least as often."""
@@ -134,6 +137,7 @@ class World:
         self.disk: dict[int, set[int]] = {}  # trial → steps of its checkpoints
         self.disk_full_until = 0.0
         self.num_faults = 0
+        self.violations: list[str] = []  # of what must always hold
         self.absent: set[str] = set()  # devices that have not joined yet, or have left
         self.num_lost_nodes = 0
         if self._happens(faults.join_late):
@@ -178,9 +182,13 @@ class World:
             for device in gang.order.devices if gang.started else ():
                 used[device] = used.get(device, 0) + gang.order.mib_per_rank
         for device in self.devices:
-            assert used.get(device.id, 0) <= device.capacity_mib, (
-                f"{device.id} is over-subscribed: {used[device.id]} MiB"
-            )
+            held_mib = used.get(device.id, 0)
+            self.insist(held_mib <= device.capacity_mib, f"{device.id} is over-subscribed: {held_mib} MiB")
+
+    def insist(self, holds: bool, otherwise: str) -> None:
+        """Fail in the end: while a controller makes a call, it would contain an error as one of its own."""
+        if not holds:
+            self.violations.append(otherwise)
 
     def _happens(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability
@@ -216,7 +224,8 @@ class World:
         if any(a.key == order.key and a.outcome for a in self.store.attempts(order.trial_id)):
             return
         kept = self.disk.setdefault(order.trial_id, set())
-        assert order.resume_step <= 0 or order.resume_step in kept, f"{order.key}: no {order.resume_step} in {kept}"
+        can_resume = order.resume_step <= 0 or order.resume_step in kept
+        self.insist(can_resume, f"{order.key}: no {order.resume_step} in {kept}")
         gang = SimulatedGang(
             order, step=max(order.resume_step, 0), recorded=order.resume_step, progressed=self.clock.now
         )
@@ -311,7 +320,7 @@ class World:
                 objective=order.metric,
                 measured_bytes=tensors_mib(order.candidate.params) * MIB,
                 checkpoint_step=metric.step,
-                step_seconds=step_seconds(order.candidate.params),
+                step_seconds=step_seconds(order),
                 timed_steps=metric.step,
                 now=self.clock.now,
             )
@@ -454,12 +463,17 @@ class SimulatedSizer:
 
     def _size(self, demand: Demand, cluster: Cluster) -> Sized | Unsized:
         params, num_devices = demand.candidate.params, len(cluster.devices)
+        params = params | {
+            "ranks": max(params["ranks"], min(params.get("most_ranks", 1), 1 << demand.share.bit_length() - 1))
+        }
         answer = choose_learned(lambda extra: self._plan(params, num_devices, extra), demand.own, demand.learned)
         if isinstance(answer, ChosenPlan):
             learned_bytes = demand.learned_bytes(answer.plan.layout)
             known = learn_slow_downs(demand.past, "virtual").get(way_kind(answer.plan))
             factor = known.factor if known else 1.0
-            return Sized("s", answer.plan, answer.prediction, answer.reason, learned_bytes, (), factor, factor)
+            seconds = factor / answer.plan.world_size
+            plan, prediction = answer.plan, answer.prediction
+            return Sized("s", plan, prediction, answer.reason, learned_bytes, (), seconds, factor, share=demand.share)
         return Unsized(answer.reason, infeasible=True, offer=cluster.offer)
 
     def _plan(self, params: Json, num_devices: int, extra: Extra) -> ChosenPlan | NoPlan:
@@ -628,9 +642,15 @@ class Simulation:
         devices = [Device(f"n{n}/{i}", f"n{n}", i, "virtual", 96) for n in range(nodes) for i in range(4)]
         self.world = World(self.store, self.clock, self.rng, self.faults, devices)
         self.tokens = 0
-        for number in range(self.rng.choice([1, 2])):
-            self.store.create_study(self.spec(number), now=self.clock.now)
+        self.store.create_study(self.spec(0), now=self.clock.now)
+        self.num_to_come = self.rng.choice([0, 1])
+        if self.num_to_come:
+            self.world.after(self.rng.uniform(0.0, 10.0), self._submit)
         self.controllers = [ControllerProcess(self, number) for number in range(self.num_controllers)]
+
+    def _submit(self) -> None:
+        self.store.create_study(self.spec(1), now=self.clock.now)
+        self.num_to_come -= 1
 
     def new_token(self) -> str:
         self.tokens += 1
@@ -649,6 +669,8 @@ class Simulation:
                 "mib": {"choice": [10, 30, 60, 90, 120]},
                 "ranks": {"choice": [1, 2, 4]},
                 "spike": {"choice": [0, 15]},
+                "most_ranks": {"choice": [1, 4]},
+                "slow": {"choice": [1, SLOW]},
             },
             "search": {"sampler": "random", "seed": self.seed},
             "stopping": {"rule": self.rng.choice(["asha", "none"]), "min_steps": 2, "reduction_factor": 2},
@@ -658,17 +680,26 @@ class Simulation:
                 "report_every": 2,
                 "max_lost": 1000,
                 "max_oom": 10,
+                "stall_seconds": LONGEST_STALL_SECONDS,
             },
         }
 
     def run(self, limit_seconds: float = 20_000.0) -> None:
         end = self.clock.now + limit_seconds
-        while any(study.state in LIVE_STUDIES for study in self.store.studies()) or self.store.open_attempts():
+        while not self.has_ended:
             assert self.clock.now < end, f"seed {self.seed}: not finished after {limit_seconds} virtual seconds"
             self.cycle()
+            assert not self.world.violations, f"seed {self.seed}: {self.world.violations[0]}"
         self.world.outage_until = 0.0
         self.world.advance(self.clock.now + 120.0)  # let the latest of the late reports arrive
         self.check_end()
+        assert not self.world.violations, f"seed {self.seed}: {self.world.violations[0]}"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every study has, and no attempt is left."""
+        is_live = any(study.state in LIVE_STUDIES for study in self.store.studies())
+        return not (self.num_to_come or is_live or self.store.open_attempts())
 
     def cycle(self) -> None:
         """Every controller has its turn, and the world moves on: a little, or to what happens next.
@@ -698,10 +729,10 @@ class Simulation:
     def check_ledger(self) -> None:
         reserved: dict[str, int] = {}
         for attempt in self.store.open_attempts():
-            assert len(set(attempt.devices)) == attempt.plan.world_size, "a gang is whole"
+            self.world.insist(len(set(attempt.devices)) == attempt.plan.world_size, f"{attempt.key} is not whole")
             for device in attempt.devices:
                 reserved[device] = reserved.get(device, 0) + attempt.mib_per_rank
-        assert all(mib <= 96 for mib in reserved.values()), f"seed {self.seed}: over-subscribed {reserved}"
+        self.world.insist(all(mib <= 96 for mib in reserved.values()), f"over-subscribed {reserved}")
 
     def check_end(self) -> None:
         for study in self.store.studies():

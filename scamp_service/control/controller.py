@@ -96,7 +96,8 @@ class Controller:
         trials = [trial for trial in self._projection.follow(attempts) if trial.study_id in studies]
         self._projection.forget_ended(studies)
         judged = {trial.study_id for trial in trials if trial.state is TrialState.RUNNING and self._at_rung(trial)}
-        to_plan = {studies[t.study_id].family(t) for t in trials if t.state in (TrialState.WAITING, TrialState.QUEUED)}
+        waiting = [trial for trial in trials if trial.state in (TrialState.WAITING, TrialState.QUEUED)]
+        to_plan = {studies[trial.study_id].family(trial) for trial in waiting or trials}
         failed = [t.id for t in trials if t.state is TrialState.WAITING and t.num_oom]
         refusals = self._store.refusals()
         resumable = {trial.id for trial in trials if trial.attempt and trial.state is not TrialState.WAITING}
@@ -201,7 +202,7 @@ class Controller:
                 moved = self._store.move_trial(
                     trial.id, trial.state, trial.attempt, to, now=now, sized=sized, **changes
                 )
-                if moved and trial.state is TrialState.WAITING:
+                if moved and (sized or to is not trial.state):
                     self._sizer.forget([trial.id])
             case e.MoveAttempt(attempt, to, changes):
                 self._store.move_attempt(attempt.trial_id, attempt.attempt, [attempt.state], to, now=now, **changes)
@@ -213,7 +214,9 @@ class Controller:
                 self._executor.launch(order)
             case e.StopGang(key):
                 self._executor.stop(key)
-            case e.Size(trial, demand):
+            case e.Size(trial, demand, renews):
+                if renews:
+                    self._sizer.forget([trial.id])
                 self._sizer.request(trial.id, demand, self._executor.cluster())
             case e.Propose(study_id, first_number, count):
                 self._propose(study_id, first_number, count, now)

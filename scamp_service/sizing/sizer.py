@@ -223,7 +223,7 @@ class ProcessSizer:
                 options = tuple(options_json(chosen, kind))
                 sized = Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes, options)
                 sized = timed(sized, profile, kind, slow_downs)
-                return replace(sized, pipeline=pipeline_json(sized, profile, kind))
+                return replace(sized, pipeline=pipeline_json(sized, profile, kind), share=demand.share)
 
 
 def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:

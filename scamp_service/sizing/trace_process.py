@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -131,7 +132,7 @@ class TraceProcess:
             lent, self._lent = self._lent, None
         if child is not None:
             child.kill()
-            with child:  # closes the pipes and waits
+            with suppress(BrokenPipeError), child:  # closes the pipes and waits; it had not read all of a request
                 pass
         if lent is not None:
             lent.remove()

@@ -1,7 +1,7 @@
 """Decides what must be done next from a snapshot of the present state: find → **decide** → apply.
 
 Pure. Every rule looks only at the present state, never at how it came about. So a decision may be lost, repeated, or
-made by another controller after a crash: the next tick decides again from the database. Each of the six steps has its
+made by another controller after a crash: the next tick decides again from the database. Each of the seven steps has its
 own file. Not here: proposing values (``search``), sizing (``sizing``) and applying effects (``control.controller``).
 """
 
@@ -14,6 +14,7 @@ from scamp_service.control.decide.finish import finish_studies
 from scamp_service.control.decide.follow import follow_attempts
 from scamp_service.control.decide.place import place_queued
 from scamp_service.control.decide.propose import propose
+from scamp_service.control.decide.replan import plan_again
 from scamp_service.control.decide.size import size_waiting
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 
@@ -22,11 +23,13 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     """The effects of one cycle, to be applied in this order."""
     kinds = {device.kind for device in snapshot.cluster.devices}
     learned: Corrections = {family: learn(runs, kinds) for family, runs in snapshot.past.items()}
+    share = snapshot.share()
     effects: list[Effect] = []
     effects += fence_unknown_gangs(snapshot)  # 1. gangs that the database does not know
     effects += follow_attempts(snapshot)  # 2. outcomes, losses, rungs, teardown
-    effects += size_waiting(snapshot, learned)  # 3. a plan for every candidate, or the reason that it has none
+    effects += size_waiting(snapshot, learned, share)  # 3. a plan for every candidate, or the reason that it has none
     effects += place_queued(snapshot, learned)  # 4. gangs onto devices
-    effects += propose(snapshot)  # 5. new candidates
-    effects += finish_studies(snapshot)  # 6. studies that have ended
+    effects += plan_again(snapshot, learned, share)  # 5. other plans where a trial's share of the devices has changed
+    effects += propose(snapshot)  # 6. new candidates
+    effects += finish_studies(snapshot)  # 7. studies that have ended
     return effects

@@ -53,10 +53,11 @@ class StopGang:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Start sizing a waiting trial."""
+    """Start sizing a trial. If this ``renews``, a result that is there is dropped first."""
 
     trial: Trial
     demand: Demand
+    renews: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
 from scamp_service.control.decide.faults import run_later
 from scamp_service.control.decide.orders import order_for
+from scamp_service.control.decide.replan import wider
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.decide.watch import why_stalled
 from scamp_service.control.executor import GangState
@@ -65,8 +66,9 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case Outcome.ERROR:
             yield MoveTrial(trial, TrialState.FAILED, {"reason": attempt.detail})
         case Outcome.STOPPED:
-            reason = "will run again from its last checkpoint: its ranks were stopped in order, with the service"
-            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason})
+            why = attempt.detail or "its ranks were stopped in order, with the service"
+            reason = f"will run again from its last checkpoint: {why}"
+            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason}, wider(s, trial, attempt))
         case Outcome.LOST:
             yield _retry(study, trial, attempt.detail or "its ranks disappeared")
         case Outcome.STALLED:

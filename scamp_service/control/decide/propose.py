@@ -1,4 +1,4 @@
-"""Step 5: asks for new candidates."""
+"""Step 6: asks for new candidates."""
 
 from __future__ import annotations
 

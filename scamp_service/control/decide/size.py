@@ -9,11 +9,11 @@ from scamp_service.control.decide.effects import Effect, MoveTrial, Size
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import Json, Sized
+from scamp_service.model import Json, Sized, Trial
 
 
-def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
-    """Act on finished sizings, and start one for every other waiting trial.
+def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effect]:
+    """Act on finished sizings, and start one for every other waiting trial, which gets a ``share`` of the devices.
 
     A trial with a plan becomes QUEUED, one that fits nowhere INFEASIBLE, and one whose workload fails FAILED. Trials of
     stopped studies are cancelled. INFEASIBLE is a verdict on the devices of one cluster: when it offers more, the trial
@@ -21,7 +21,6 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     """
     for trial in s.refused:
         yield MoveTrial(trial, TrialState.WAITING, {"reason": "will be planned again: the cluster has grown"})
-    share = max(1, len(s.cluster.devices) // max(1, s.num_competing))
     for trial in s.trials:
         if trial.state is not TrialState.WAITING:
             continue
@@ -39,6 +38,11 @@ def size_waiting(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             case Unsized() as unsized:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
             case None if s.cluster.devices:
-                own, family = own_need(s.failures.get(trial.id, ())), study.family(trial)
-                corrections, past = learned.get(family, {}), s.past.get(family, ())
-                yield Size(trial, Demand(study.candidate(trial), own, corrections, share, past))
+                yield Size(trial, demand_of(s, learned, share, trial))
+
+
+def demand_of(s: Snapshot, learned: Corrections, share: int, trial: Trial) -> Demand:
+    """What the sizer needs to know of a trial: what its own runs and its family have learned, and its share."""
+    study = s.studies[trial.study_id]
+    own, family = own_need(s.failures.get(trial.id, ())), study.family(trial)
+    return Demand(study.candidate(trial), own, learned.get(family, {}), share, s.past.get(family, ()))

@@ -89,13 +89,15 @@ class Snapshot:
         """Whether a process of this attempt may still exist."""
         return attempt.key in self.gangs or not self.silent.isdisjoint(attempt.devices)
 
-    @property
-    def num_competing(self) -> int:
-        """Candidates that may run at the same time: those of each running study that have not ended or been proposed
-        yet, as far as it allows so many at once."""
+    def share(self) -> int:
+        """Number of devices for each candidate that may run at the same time, at least one.
+
+        These are the candidates of each running study that have not ended or been proposed yet, as far as it allows so
+        many at once.
+        """
         total, of_study = 0, Counter(trial.study_id for trial in self.trials)
         for study in self.studies.values():
             live = of_study[study.id]
             yet = study.max_trials - study.num_trials if study.wants_trials else 0
             total += min(live + yet, study.max_concurrent or live + yet)
-        return total
+        return max(1, len(self.cluster.devices) // max(1, total))

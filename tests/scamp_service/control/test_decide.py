@@ -216,8 +216,9 @@ def test_a_gang_that_makes_no_progress_is_given_up_after_what_its_own_steps_sugg
         ({"measured_step_seconds": 20.0}, STEPS * 20.0),
     ):
         begun = attempt(**limits)
-        assert effects(trials=[trial()], attempts=[begun], gangs=quiet(limit)) == []
-        (given_up,) = effects(trials=[trial()], attempts=[begun], gangs=quiet(limit + 1))
+        patient = effects(trials=[trial()], attempts=[begun], gangs=quiet(limit))
+        assert not [one for one in patient if isinstance(one, d.MoveAttempt)]
+        given_up = effects(trials=[trial()], attempts=[begun], gangs=quiet(limit + 1))[0]
         assert isinstance(given_up, d.MoveAttempt) and given_up.changes["outcome"] is Outcome.STALLED
         assert f"no progress for {limit:.0f} s" in given_up.changes["detail"]
         assert "rank 0 reads its data in step 7" in given_up.changes["detail"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -102,4 +104,16 @@ def test_closing_does_not_wait_for_a_pause(failing: Failing) -> None:
     process.kill()
     asked.join(10)
     assert not asked.is_alive()
+    process.end()
+
+
+def test_a_child_that_was_killed_between_two_requests_is_replaced(failing: Failing) -> None:
+    """Its pipe is broken then, when the request is written and again when the pipe is closed."""
+    process = failing(0, "")
+    assert process.ask({}, 5) == {"answer": 42}
+    pid = process.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert process.ask({}, 5) == {"answer": 42}
     process.end()

@@ -1,0 +1,132 @@
+"""Step 5: gives trials other plans when their share of the devices has changed since they were planned.
+
+A share is the number of devices for each candidate that may run at the same time. A queued trial whose plan takes more
+than its share waits for devices that may never be free together, so it gets a narrower plan if that can start now. When
+nothing waits and devices are idle, a running trial gets a wider plan, and continues from its last checkpoint, if this
+saves more than it costs. A trial that has run out of memory keeps its plan: what it needs is known for that plan only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from itertools import islice
+
+from placement.model import Cluster, Gang, Queued
+from placement.packing.ledger import Ledger
+from placement.packing.packer import pack
+from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Size
+from scamp_service.control.decide.size import demand_of
+from scamp_service.control.decide.snapshot import Corrections, Snapshot
+from scamp_service.control.executor import GangState, Unsized
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.model import Attempt, Sized, Trial
+
+RESTART_SECONDS = 60.0
+"""What it costs to continue in another attempt: ranks end, others start, and the checkpoint is loaded."""
+WORTH_SECONDS = 300.0
+"""A running trial is interrupted only for a gain of at least so many seconds: predicted seconds are not exact."""
+
+
+def plan_again(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effect]:
+    """Ask for plans for the share that trials have now, and take them where they make use of idle devices."""
+    taken = {device for attempt in s.attempts for device in attempt.devices}
+    idle = [device.id for device in s.cluster.devices if device.id not in taken | s.closed]
+    if not idle:
+        return
+    waiting = [trial for trial in s.trials if trial.state in (TrialState.WAITING, TrialState.QUEUED)]
+    if waiting:
+        yield from _narrow(s, learned, share, [trial for trial in waiting if trial.state is TrialState.QUEUED], idle)
+    elif not any(study.wants_trials for study in s.studies.values()):
+        yield from _widen(s, learned, share, idle)
+
+
+def _narrow(s: Snapshot, learned: Corrections, share: int, queued: list[Trial], idle: list[str]) -> Iterator[Effect]:
+    winding_down = {attempt.trial_id for attempt in s.attempts}
+    too_wide = (trial for trial in queued if trial.sized and trial.sized.plan.world_size > max(share, len(idle)))
+    for trial in islice(too_wide, len(s.cluster.devices)):
+        if trial.num_oom or trial.id in winding_down or s.studies[trial.study_id].state is not StudyState.RUNNING:
+            continue
+        assert trial.sized
+        num_ranks = trial.sized.plan.world_size
+        sized = yield from _sized_for_share(s, learned, share, trial)
+        if sized and sized.plan.world_size < num_ranks and _can_start(s, sized, idle):
+            fewer = f"planned again for {_count(sized.plan.world_size)} instead of {num_ranks}, to begin now"
+            yield MoveTrial(trial, TrialState.QUEUED, {"reason": f"{sized.reason}; {fewer}"}, sized)
+            return  # the next one has to see what is left
+
+
+def _widen(s: Snapshot, learned: Corrections, share: int, idle: list[str]) -> Iterator[Effect]:
+    trials = {trial.id: trial for trial in s.trials}
+    for attempt in s.attempts:
+        trial = trials.get(attempt.trial_id)
+        if trial is None or not _trains(s, trial, attempt):
+            continue
+        if attempt.plan.world_size >= share or trial.num_oom or _seconds_left(s, trial, attempt) < WORTH_SECONDS:
+            continue
+        sized = yield from _sized_for_share(s, learned, share, trial)
+        if sized is None or not _can_start(s, sized, [*idle, *attempt.devices], attempt):
+            continue
+        if (saved := _saved_seconds(s, trial, attempt, sized)) >= WORTH_SECONDS:
+            more = f"{_count(sized.plan.world_size)} instead of {attempt.plan.world_size}"
+            why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
+            yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
+            return  # the next one has to see what is left
+
+
+def _trains(s: Snapshot, trial: Trial, attempt: Attempt) -> bool:
+    """Whether this is the trial's present attempt, and nothing is wrong with it."""
+    if trial.state is not TrialState.RUNNING or trial.attempt != attempt.attempt:
+        return False
+    gang = s.gangs.get(attempt.key)
+    is_alive = gang is not None and gang.state is GangState.ALIVE
+    return is_alive and attempt.state is AttemptState.RUNNING and attempt.outcome is None
+
+
+def wider(s: Snapshot, trial: Trial, attempt: Attempt) -> Sized | None:
+    """The plan for which ``attempt`` was stopped; None if it was stopped for another reason, or nobody knows it."""
+    sized = s.sized.get(trial.id)
+    return sized if isinstance(sized, Sized) and sized.plan.world_size > attempt.plan.world_size else None
+
+
+def _sized_for_share(
+    s: Snapshot, learned: Corrections, share: int, trial: Trial
+) -> Generator[Effect, None, Sized | None]:
+    """Return the plan for the present share; if it is not there yet, ask for it and return None."""
+    match s.sized.get(trial.id):
+        case Sized() as sized if sized.share == share:
+            return sized
+        case Unsized():
+            return None
+        case outdated:
+            yield Size(trial, demand_of(s, learned, share, trial), renews=outdated is not None)
+            return None
+
+
+def _can_start(s: Snapshot, sized: Sized, devices: list[str], instead_of: Attempt | None = None) -> bool:
+    """Whether a gang could start on these devices, beside other gangs that are there."""
+    usable = [device for device in s.cluster.devices if device.id in devices and device.id not in s.closed]
+    ledger = Ledger(Cluster(tuple(usable)), s.max_gangs_per_device)
+    for attempt in s.attempts:
+        here = [device for device in attempt.devices if device in devices]
+        if here and attempt is not instead_of:
+            ledger.restore(Gang(attempt.key, len(here), attempt.mib_per_rank), here)
+    placements, _ = pack([Queued(Gang("new", sized.plan.world_size, sized.prediction.reserved_mib))], ledger)
+    return bool(placements)
+
+
+def _seconds_left(s: Snapshot, trial: Trial, attempt: Attempt) -> float:
+    return (s.studies[trial.study_id].steps - trial.step) * (attempt.measured_step_seconds or 0.0)
+
+
+def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, sized: Sized) -> float:
+    """Seconds that the trial would end earlier: steps since its last checkpoint are made again."""
+    if not attempt.predicted_step_seconds or not sized.step_seconds:
+        return 0.0
+    left = _seconds_left(s, trial, attempt)
+    again = (trial.step - max(0, s.checkpoints.get(trial.id, 0))) * (attempt.measured_step_seconds or 0.0)
+    ratio = sized.step_seconds / attempt.predicted_step_seconds
+    return left - (left + again) * ratio - RESTART_SECONDS
+
+
+def _count(num_devices: int) -> str:
+    return "1 device" if num_devices == 1 else f"{num_devices} devices"
