@@ -109,7 +109,7 @@ def test_closing_does_not_wait_for_a_pause(failing: Failing) -> None:
 
 def test_a_child_that_was_killed_between_two_requests_is_replaced(failing: Failing) -> None:
     """Its pipe is broken then, when the request is written and again when the pipe is closed."""
-    process = failing(0, "")
+    process = failing(0, "pass")
     assert process.ask({}, 5) == {"answer": 42}
     pid = process.pid
     assert pid is not None
