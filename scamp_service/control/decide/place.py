@@ -18,6 +18,8 @@ from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
 from scamp_service.model import Attempt, Sized, Trial
 
+_Need = tuple[int, int]  # ranks of the plan, and MiB of each
+
 
 def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     """Begin each queued trial whose gang fits, and record why the others wait.
@@ -26,26 +28,31 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     learned that its layout needs more memory, or when the cluster has lost devices that its plan needs. After a fault
     of the host it keeps its reason until ``retry_at``.
     """
-    queued: list[Trial] = []
+    queued: list[tuple[Trial, _Need]] = []
     # Two attempts of one trial must not use its checkpoints at the same time.
     winding_down = {attempt.trial_id for attempt in s.attempts}
     too_few = cache(partial(_too_few, s.cluster))  # thousands may wait with equal demands
+    any_learned = any(learned.values())
     for trial in s.trials:
         if trial.state is not TrialState.QUEUED:
             continue
         if s.studies[trial.study_id].state is not StudyState.RUNNING:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
-        elif s.cluster.devices and (newer := _learned_since(s, trial, learned)):
+            continue
+        if not s.cluster.devices:
+            continue
+        need = _need(trial)
+        if any_learned and (newer := _learned_since(s, trial, learned)):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
-        elif s.cluster.devices and (missing := too_few(*_demand(trial))):
+        elif missing := too_few(*need):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
         elif trial.id not in winding_down and not s.now < trial.retry_at <= s.now + LONGEST_WAIT_SECONDS:
-            queued.append(trial)
-    if not queued or not s.cluster.devices:
+            queued.append((trial, need))
+    if not queued:
         return
     fair = _fair_order(s, queued)
-    queue = [_queued(trial) for trial in fair]
-    by_gang = {queued.gang.id: trial for queued, trial in zip(queue, fair, strict=True)}
+    queue = [_queued(trial.id, trial.attempt + 1, *need, trial.passed_over) for trial, need in fair]
+    by_gang = {queued.gang.id: trial for queued, (trial, _) in zip(queue, fair, strict=True)}
     offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(offered, s.attempts, s.max_gangs_per_device)
     placements, waits = pack(queue, ledger)
@@ -56,7 +63,9 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     most = PASSES_BEFORE_RESERVATION
     counts = passed_over(queue, {placement.gang.id for placement in placements})
     for wait in waits:
-        yield from _still_waiting(by_gang[wait.gang.id], wait.reason, min(most, counts[wait.gang.id]))
+        trial, reason, passes = by_gang[wait.gang.id], wait.reason, min(most, counts[wait.gang.id])
+        if trial.reason != reason or trial.passed_over != passes:
+            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "passed_over": passes})
 
 
 def _begin(s: Snapshot, trial: Trial, placement: Placement) -> Begin:
@@ -97,13 +106,8 @@ def _too_few(cluster: Cluster, num_ranks: int, mib: int) -> str:
     return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such devices"
 
 
-def _still_waiting(trial: Trial, reason: str, passes: int) -> Iterator[Effect]:
-    if (trial.reason, trial.passed_over) != (reason, passes):
-        yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "passed_over": passes})
-
-
-def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:
-    """Queued trials in the order to place them: studies take turns, each with its oldest trial.
+def _fair_order(s: Snapshot, queued: Iterable[tuple[Trial, _Need]]) -> list[tuple[Trial, _Need]]:
+    """Queued trials, which come by age, in the order to place them: studies take turns, each with its oldest trial.
 
     The study with the fewest running trials is first. No study gets more than its ``max_concurrent``.
     """
@@ -111,14 +115,21 @@ def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:
     for trial in s.trials:
         if trial.state is TrialState.RUNNING:
             running[trial.study_id] = running.get(trial.study_id, 0) + 1
-    turns: list[tuple[int, int, Trial]] = []
-    for trial in sorted(queued, key=lambda trial: trial.id):
-        turn = running.get(trial.study_id, 0)
-        limit = s.studies[trial.study_id].max_concurrent
-        if limit is None or turn < limit:
-            turns.append((turn, trial.study_id, trial))
-            running[trial.study_id] = turn + 1
-    return [trial for _, _, trial in sorted(turns, key=itemgetter(0, 1))]
+    of_study: dict[int, list[tuple[Trial, _Need]]] = {}
+    for one in queued:
+        of_study.setdefault(one[0].study_id, []).append(one)
+    for study_id, waiting in of_study.items():
+        limit = s.studies[study_id].max_concurrent
+        if limit is not None:
+            del waiting[max(0, limit - running.get(study_id, 0)) :]
+    if len(of_study) == 1:
+        return next(iter(of_study.values()))
+    turns = [
+        (turn, study_id, one)
+        for study_id, waiting in of_study.items()
+        for turn, one in enumerate(waiting, running.get(study_id, 0))
+    ]
+    return [one for _, _, one in sorted(turns, key=itemgetter(0, 1))]
 
 
 def ledger_of(cluster: Cluster, attempts: Iterable[Attempt], max_gangs_per_device: int) -> Ledger:
@@ -134,17 +145,13 @@ def _sized(trial: Trial) -> Sized:
     return trial.sized
 
 
-def _demand(trial: Trial) -> tuple[int, int]:
+def _need(trial: Trial) -> _Need:
     """Ranks of the trial's plan, and MiB of each."""
     sized = _sized(trial)
     return sized.plan.world_size, sized.prediction.reserved_mib
 
 
-def _queued(trial: Trial) -> Queued:
-    return _known(trial.id, trial.attempt + 1, *_demand(trial), trial.passed_over)
-
-
 @lru_cache(maxsize=2**15)
-def _known(trial_id: int, attempt: int, num_ranks: int, mib_per_rank: int, passes: int) -> Queued:
+def _queued(trial_id: int, attempt: int, num_ranks: int, mib_per_rank: int, passes: int) -> Queued:
     """Thousands may wait for hours, and making their values again takes most of a cycle."""
     return Queued(Gang(f"{trial_id}/{attempt}", num_ranks, mib_per_rank), passes, arrival=trial_id)
