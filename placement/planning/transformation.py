@@ -29,9 +29,12 @@ def _over_ranks(divisions: Divisions, num_ranks: int) -> Iterator[Spread]:
         yield Spread()
         return
     yield Spread(dp_shard=num_ranks)
+    yield Spread(dp_replicate=num_ranks)
     yield Spread(dp_replicate=num_ranks, zero1=True)
     for degree in _powers(num_ranks):
         others = num_ranks // degree
+        if others > 1:
+            yield Spread(dp_replicate=degree, dp_shard=others)
         if divisions.most_parts % degree == 0:
             yield Spread(tp=degree, dp_shard=others)
             yield Spread(tp=degree, dp_shard=others, sequence_parallel=True)

@@ -14,8 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,8 @@ from scamp_service.cluster.connection import connect, namespace_of
 from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.pools import Pool, Pools
 from scamp_service.cluster.rank import Rank, RankStatus
-from scamp_service.cluster.sink import NAME as SINK
+from scamp_service.cluster.rank_handle import GangRecord, Phase, RankHandle, has_ended, lives_here
+from scamp_service.cluster.rank_processes import end_process, is_of_ray, kill_rank, nodes, owner_of, process_of
 from scamp_service.cluster.sink import SinkStatus, ensure_sink
 from scamp_service.cluster.start_failures import StartFailures
 from scamp_service.control.executor import GangState, GangStatus, Order
@@ -43,63 +43,15 @@ SHARE = 0.01  # share of a bundle that one rank takes: at most 100 ranks on a de
 HOLD_SECONDS = 60.0
 EXPECTED_TERMINATION = 1  # Ray's reason for the death of a node: it was stopped by SIGTERM
 STOP_GRACE_SECONDS = 5.0
-KILL_SECONDS = 2.0  # that a task on another host waits for a process to end
 PROBE_SECONDS = 5.0  # between two questions to a rank how it is
 SILENT_SECONDS = 30.0  # after which a rank that does not answer is ended
 START_SECONDS = 120.0  # the same for one that has never answered
 SINK_SECONDS = 20.0  # the same for the sink
 PAUSE_SECONDS = 5.0  # between two looks: this process was frozen meanwhile, so no silence counts
-GONE_SECONDS = 15.0  # after Ray reports the death of a process on another host, where its word is enough
-ORPHANED_SECONDS = 15.0  # on a host that is cut off, in addition to the silence after which a rank ends itself
 REFRESH_SECONDS = 1.0
 SPARE_RANKS = 2
 SPARE_SECONDS = 20.0
 MAX_ATTEMPTS = 200
-
-
-class Phase(StrEnum):
-    """Life of a rank process, as the executor sees it."""
-
-    FOUND = "FOUND"  # left by an earlier controller; what it does is not known yet
-    STARTING = "STARTING"
-    READY = "READY"
-    ENDING = "ENDING"  # killed or dead; its process may still hold memory
-
-
-@dataclass(eq=False)
-class RankHandle:
-    """A rank process as the executor sees it. ``key`` is the attempt that it works for, empty when it is idle.
-
-    Times are monotonic seconds. ``asked`` is when the oldest question without an answer was asked, ``answered`` the
-    time of the last answer. ``is_known`` is False as long as nobody can say which attempt it runs.
-    """
-
-    name: str
-    device: str
-    actor: Any
-    phase: Phase = Phase.STARTING
-    status: RankStatus | None = None
-    key: str = ""
-    since: float = field(default_factory=time.monotonic)  # idle since; ENDING: since it was killed or found dead
-    dead: bool = False  # according to Ray
-    is_known: bool = True
-    asked: float | None = None
-    answered: float = 0.0
-    progressed: float = field(default_factory=time.monotonic)
-    heard: float = field(default_factory=time.monotonic)  # time of the last answer, or of the creation of this object
-    is_being_killed: bool = False  # by a task on its host, which has not answered yet
-    is_gone: bool = False  # according to that task
-
-
-@dataclass(eq=False)
-class GangRecord:
-    """State of a gang that its ranks do not hold. A gang exists as long as a rank has its key.
-
-    ``broken`` says why the gang must be stopped; empty while every rank lives.
-    """
-
-    broken: str = ""
-    stopping_since: float | None = None
 
 
 class RayExecutor:
@@ -259,7 +211,7 @@ class RayExecutor:
         with self._lock:
             for rank in self._ranks.values():
                 self._end(rank)
-            while any(map(_lives_here, self._ranks.values())) and time.monotonic() - started < seconds:
+            while any(map(lives_here, self._ranks.values())) and time.monotonic() - started < seconds:
                 time.sleep(0.02)
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.kill(self._sink)
@@ -331,7 +283,7 @@ class RayExecutor:
         elif node_id and not rank.is_being_killed:
             rank.is_being_killed = True
             strategy: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            task = ray.remote(_end_process).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
+            task = ray.remote(end_process).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
             self._expect("kill", rank, task.remote(process))
 
     def _kill(self, process: Process, node_id: str = "") -> None:
@@ -513,17 +465,17 @@ class RayExecutor:
     def _identify(self, rank: RankHandle) -> None:
         """Find the process of a rank that never answered, so that it can be killed and seen to be gone."""
         if rank.status is None:
-            node_id, pid = _process_of(rank.actor)
-            if pid and node_id in self._nodes_here() and _is_of_ray(pid):
+            node_id, pid = process_of(rank.actor)
+            if pid and node_id in self._nodes_here() and is_of_ray(pid):
                 rank.status = RankStatus(Process.of(pid), "", 0, 0, False)
             elif pid:
                 strategy: Any = NodeAffinitySchedulingStrategy(node_id, soft=False)
-                ray.remote(_kill_rank).options(num_cpus=0, scheduling_strategy=strategy).remote(pid)
+                ray.remote(kill_rank).options(num_cpus=0, scheduling_strategy=strategy).remote(pid)
 
     def _nodes_here(self) -> set[str]:
-        nodes = _nodes()
-        here = next(node["NodeManagerAddress"] for node in nodes if node["NodeID"] == self._node_id)
-        return {node["NodeID"] for node in nodes if node["NodeManagerAddress"] == here}
+        listed = nodes()
+        here = next(node["NodeManagerAddress"] for node in listed if node["NodeID"] == self._node_id)
+        return {node["NodeID"] for node in listed if node["NodeManagerAddress"] == here}
 
     def _break_incomplete(self) -> None:
         """Break gangs that were found with ranks missing, once it is known what every rank does."""
@@ -583,12 +535,12 @@ class RayExecutor:
             self._replace_sink(f"it has not answered for {SINK_SECONDS:.0f} s")
 
     def _refresh_pools(self) -> None:
-        listed = _nodes()
-        nodes = {node["NodeID"]: node for node in listed if node["Alive"]}
+        listed = nodes()
+        alive = {node["NodeID"]: node for node in listed if node["Alive"]}
         with self._lock:
-            self._alive = {node_id[:8]: node_id for node_id in nodes}
+            self._alive = {node_id[:8]: node_id for node_id in alive}
             self._drained = {node["NodeID"][:8] for node in listed if node.get("DeathReason") == EXPECTED_TERMINATION}
-            for node_id, pool in self._pools.follow(nodes).items():
+            for node_id, pool in self._pools.follow(alive).items():
                 devices = [device.id for device in pool.devices]
                 log.warning("node %s has left with devices %s", node_id[:8], ", ".join(devices))
                 for rank in [rank for rank in self._ranks.values() if rank.device in devices]:
@@ -596,77 +548,13 @@ class RayExecutor:
                     self._end(rank)
             unknown = self._pools.foreign - self._pools.owners.keys()
         for identity in unknown:
-            if owner := _owner_of(identity):
+            if owner := owner_of(identity):
                 with self._lock:
                     self._pools.owners[identity] = owner
 
 
-def has_ended(rank: RankHandle, may_trust_ray: bool, lease_seconds: float, now: float) -> bool:
-    """Whether the process of a killed or dead rank has certainly ended: it was seen here, or by a task on its host.
-
-    Nobody can ask a host that is cut off, which Ray notices late, and Ray calls an actor dead as soon as it is to be
-    killed. But the ranks of such a host end themselves when they have not reached the sink for ``lease_seconds``, and
-    while they reached it, they also answered us. So Ray's word is enough (``may_trust_ray``) only for a rank that has
-    not begun to train, or whose node has left in order.
-    """
-    if rank.status is not None and rank.status.process.is_here:
-        return rank.status.process.is_gone
-    if may_trust_ray and rank.dead and now - rank.since > GONE_SECONDS:
-        return True
-    return rank.is_gone or (rank.dead and now - rank.heard > lease_seconds + ORPHANED_SECONDS)
-
-
-def _owner_of(identity: str) -> str:
-    """Whose the database with this name is, as its own sink says; empty if none answers in time."""
-    try:
-        sink: Any = ray.get_actor(SINK, namespace_of(identity))
-        status: SinkStatus = ray.get(sink.ping.remote(), timeout=2.0)
-    except (ValueError, ray.exceptions.RayError):
-        return ""
-    return status.owner
-
-
-def _nodes() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    return found
-
-
-def _process_of(actor: Any) -> tuple[str, int]:
-    """(node id, process id) of an actor, from Ray's table; 0 if it has no process."""
-    import ray._private.state as state
-
-    known = state.actors(actor._actor_id.hex())
-    return known.get("Address", {}).get("NodeID", ""), int(known.get("Pid") or 0)
-
-
-def _kill_rank(pid: int) -> None:
-    """Kill a process on this node if it is one of Ray's: its id may have been given to another."""
-    if _is_of_ray(pid):
-        Process.of(pid).kill()
-
-
-def _is_of_ray(pid: int) -> bool:
-    try:
-        return b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _end_process(process: Process) -> bool:
-    """Kill a process of this host, and return whether it is gone."""
-    process.kill()
-    deadline = time.monotonic() + KILL_SECONDS
-    while not process.is_gone and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return process.is_gone
-
-
 def _node_of(device: str) -> str:
     return device.split("/", 1)[0]
-
-
-def _lives_here(rank: RankHandle) -> bool:
-    return rank.status is not None and rank.status.process.is_here and not rank.status.process.is_gone
 
 
 def _first_line(text: object) -> str:

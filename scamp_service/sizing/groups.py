@@ -82,12 +82,18 @@ def _sign(value: Any) -> Any:
 def family_of(layout: Layout) -> Layout | None:
     """The layout that stands for all whose peaks the same formulas give; None for layouts that have no formulas.
 
-    Formulas hold for any number of shards and of tensor-parallel ranks (2 stands for it), with and without
+    Formulas hold for any number of shards, of tensor-parallel ranks and of replicas (2 stands for it), with and without
     accumulation. The stages of a pipeline and the replicas of ZeRO-1 treat blocks unequally, and have none.
     """
     if not layout.treats_blocks_equally:
         return None
-    return replace(layout, dp_shard=min(2, layout.dp_shard), tp=min(2, layout.tp), accumulate=False)
+    return replace(
+        layout,
+        dp_shard=min(2, layout.dp_shard),
+        tp=min(2, layout.tp),
+        dp_replicate=min(2, layout.dp_replicate),
+        accumulate=False,
+    )
 
 
 def variables(family: Layout) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scamp_service.cluster.rank import RankStatus
-from scamp_service.cluster.ray_executor import GONE_SECONDS, ORPHANED_SECONDS, Phase, RankHandle, has_ended
+from scamp_service.cluster.rank_handle import GONE_SECONDS, ORPHANED_SECONDS, Phase, RankHandle, has_ended
 from scamp_service.host import Process
 
 LEASE_SECONDS = 60.0

@@ -21,7 +21,8 @@ from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.gpus import is_rank
 from scamp_service.cluster.local_ray import LocalRay
 from scamp_service.cluster.pools import Offers
-from scamp_service.cluster.ray_executor import Phase, RayExecutor
+from scamp_service.cluster.rank_handle import Phase
+from scamp_service.cluster.ray_executor import RayExecutor
 from scamp_service.cluster.sink import NAME as SINK
 from scamp_service.control.executor import GangState, Order
 from scamp_service.errors import Deposed

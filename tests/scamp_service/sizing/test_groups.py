@@ -73,6 +73,7 @@ def test_layouts_with_other_degrees_share_a_family_and_pipelines_have_none() -> 
     layout = Layout(dp_shard=16, tp=4, sequence_parallel=True, accumulate=True)
     assert family_of(layout) == Layout(dp_shard=2, tp=2, sequence_parallel=True)
     assert family_of(Layout(co_shard=4)) == Layout(co_shard=4)
+    assert family_of(Layout(dp_replicate=8, dp_shard=4)) == Layout(dp_replicate=2, dp_shard=2)
     assert family_of(Layout(pp=2, num_micro_batches=4)) is None
     assert family_of(Layout(dp_replicate=2, zero1=True)) is None
 
