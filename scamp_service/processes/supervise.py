@@ -99,8 +99,8 @@ class Service:
         """Restart the processes that have died or hang. Call it about twice a second."""
         if self._ray is not None and not self._starting.is_alive() and not self._ray.alive():
             log.warning("the local Ray has died; starting a new one")
-            self._end("controller", HANDOVER_SECONDS)
             self._start_ray()
+            self._end("controller", HANDOVER_SECONDS)
             self._spawn("controller")
         for name, child in list(self._children.items()):
             if child.poll() is not None and time.monotonic() - self._started[name] > RESTART_SECONDS:

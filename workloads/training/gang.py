@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from estimators.model import Plan
 
@@ -46,7 +45,10 @@ def process_group(plan: Plan, rank: int, rendezvous: Store | None, device: torch
             mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         yield mesh
     finally:
-        # Otherwise a later mesh that equals this one would get the process groups that are destroyed here.
+        # Otherwise a later mesh that equals this one would get the process groups that are destroyed here. It is
+        # imported late, because that takes half a second, for which every rank that starts would wait.
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         dist.destroy_process_group()
 
