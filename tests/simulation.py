@@ -643,10 +643,13 @@ class Simulation:
         self.world = World(self.store, self.clock, self.rng, self.faults, devices)
         self.tokens = 0
         self.store.create_study(self.spec(0), now=self.clock.now)
-        self.num_to_come = self.rng.choice([0, 1])
+        self.num_to_come = self.num_later_studies()
         if self.num_to_come:
             self.world.after(self.rng.uniform(0.0, 10.0), self._submit)
         self.controllers = [ControllerProcess(self, number) for number in range(self.num_controllers)]
+
+    def num_later_studies(self) -> int:
+        return self.rng.choice([0, 1])
 
     def _submit(self) -> None:
         self.store.create_study(self.spec(1), now=self.clock.now)
