@@ -1,4 +1,4 @@
-"""Four models of different shapes, for a study in which each needs a plan of its own (``shapes.yaml``).
+"""Five models of different shapes, for a study in which each gets a plan of its own (``shapes.yaml``).
 
 Every one of them is a built-in workload that says how it can be divided: the GPT is a ``Chain`` of blocks with a
 ``Split``, the 3D U-Net is ``Spatial``. A model of your own says it in the same way: see docs/workloads.md.

@@ -31,9 +31,9 @@ same plan, and "Aceso" those that it predicts for Aceso's plan: with 12,000 MB t
 ran it with 60 s for each number of stages, otherwise the published one, which for one GPU is not searched. "miniset"
 and "eurosys" are two profiles in the checkout; Aceso's scripts take the first one for 12,000 MB. "MB" is what its model
 predicts for the fullest GPU. All our stages have equal degrees, and only four runs of operators in a layer may be
-recomputed; Aceso may choose unlike stages and any operators. "search s" includes the scores of all plans that are
-compared: one or two on one node; on several nodes up to four for each number of stages, because the search does not
-know where nodes end. Aceso's published searches took 200 s."""
+recomputed; Aceso may choose other degrees for each stage, and any operators. "search s" includes the scores of all
+plans that are compared: one or two on one node; on several nodes up to four for each number of stages, because the
+search does not know where nodes end. Aceso's published searches took 200 s."""
 _REFERENCE = "results/ref/perf_model_time_large_gpt.csv"
 
 

@@ -66,10 +66,10 @@ HEADER = ("predicted ms", "measured ms", "error", "scaled", "wait", "others", "c
 ABOUT = f"""\
 Wall-clock seconds of an optimizer step of real ranks on gloo that share this machine's cores, predicted after
 `scamp calibrate` in the same run. "Wait" is the predicted share of the step in which ranks wait for communication (in
-pipelines also for other stages). "Others" is the share of the cores that other processes took meanwhile; a case is
-measured {NUM_TRIES} times if it is more than {QUIET:.0%}, and the quietest time counts. "Scaled" is the error if the
-ranks share only the cores that the others left, which a user cannot know. Cases whose name ends
-with "(unseen)" were drawn by the seed, and were not looked at while the prediction was made."""
+pipelines also for other stages). "Others" is the share of the cores that other processes took meanwhile. If others took
+more than {100 * QUIET:g} % of the cores, the case is measured again, and the quieter time counts. "Scaled" is the error
+if the ranks share only the cores that the others left, which a user cannot know. Cases whose name ends with "(unseen)"
+were drawn by the seed, and were not looked at while the prediction was made."""
 
 
 @dataclass(frozen=True)

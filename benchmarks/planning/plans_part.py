@@ -25,14 +25,15 @@ ABOUT = f"""\
 Simulated seconds of a step on 32 V100-32 (4 nodes of 8), with the rates and links of the catalogue, which are assumed.
 "Plain" is the best hand-made plan of FSDP, tensor × data parallelism and 1F1B × tensor × data parallelism, over all
 degrees and micro-batches, with and without recompute of all blocks. "Any" also combines these with sequence
-parallelism, ZeRO-1, FSDP and selective recompute, as the libraries of today do, but alike for all units. "New" is the
-planner's best plan: unlike ways of units on the same ranks, co-shard, recompute of some units, uneven cuts, shared ends
-(interlaced), 3F1B, and schedules with less idle time; or a plan of "any" if nothing is faster. "Ideal" is the time of
-what must be computed, without communication and recompute. All have one cost model and one simulator, and memory is
-checked for each. `new_plan_ratios` is plain / new, `new_plan_ratios_of_any` is any / new. Models have the sizes of
-SuperScaler's public code, a small and the largest one of each family, with more words or more tokens; attention
-keeps its scores, unless a case says otherwise. {NUM_DRAWN} more were drawn by the seed (unseen). SuperScaler reports
-up to 3.5 × over systems of 2022, on real GPUs; nothing here has run on a GPU."""
+parallelism, ZeRO-1, FSDP and selective recompute, as the libraries of today do, but the same for all units. "New" is
+the planner's best plan: a layout for each unit, on the same ranks; co-shard, recompute of some units, uneven cuts,
+shared ends (interlaced), 3F1B, and schedules with less idle time; or a plan of "any" if nothing is faster. "Ideal" is
+the time of what must be computed, without communication and recompute. "Scores again" in a plan means that attention is
+recomputed. All have one cost model and one simulator, and memory is checked for each. `new_plan_ratios` is plain / new,
+`new_plan_ratios_of_any` is any / new. Models have the sizes of SuperScaler's public code, a small and the largest one
+of each family, with more words or more tokens; attention keeps its scores, unless a case says otherwise. {NUM_DRAWN}
+more were drawn by the seed (unseen). SuperScaler reports up to 3.5 × over systems of 2022, on real GPUs; nothing here
+has run on a GPU."""
 
 
 @dataclass(frozen=True)

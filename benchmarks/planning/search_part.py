@@ -27,13 +27,13 @@ TITLE = "Search for the fastest plan"
 HEADER = ("seconds", "result", "case")
 ABOUT = f"""\
 {NUM_TRIED} small random questions are answered by trying all plans, with one or two kinds of devices, and
-{NUM_PROGRAMMED} by a mixed-integer program (HiGHS). A mismatch is another time, or a plan that does not fit or costs
-something else. Large questions are GPT models with costs by formulas; of "unlike" ones, each block is drawn with 70 to
-130 % of the time and of the memory. Seconds include the making of the costs of all ways: all products of pipeline, data
-and tensor parallelism in powers of two, with and without shards and sequence parallelism, and five micro-batches. Each
-time is the median of three. `mixed_ratio` is the time of even shares on 8 V100 and 8 P100 (PCIe) divided by that of the
-best shares, by FLOP/s in fp32 alone; `mixed_half_ratio` by all costs, in half precision, with the rates of the
-catalogue, which are assumed."""
+{NUM_PROGRAMMED} by a mixed-integer program (HiGHS). It is a mismatch if the search finds another time, or a plan that
+does not fit or does not cost what it says. Large questions are GPT models with costs by formulas. In questions with
+unequal blocks ("unlike" in the table), each block is drawn with 70 to 130 % of the time and of the memory. Seconds
+include computing the costs of all ways: all products of pipeline, data and tensor parallelism in powers of two, with
+and without shards and sequence parallelism, and five micro-batches. Each time is the median of three. `mixed_ratio` is
+the time of even shares on 8 V100 and 8 P100 (PCIe) divided by that of the best shares, by FLOP/s in fp32 alone;
+`mixed_half_ratio` by all costs, in half precision, with the rates of the catalogue, which are assumed."""
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ A real service, with a real Ray and ranks that train, on two virtual devices. SI
 processes drawn by a seed: the API, the controller, the sink, a rank, a trace process, Ray's head process (GCS), its
 node manager (raylet), its guardian, the supervisor, and PostgreSQL where it holds the studies. Up to three are hit in
 quick succession. A kill has been recovered from when a controller has worked since, and a rank has reported to the
-database; the time of a freeze counts from its begin. After the last one all studies run to their end. *Lost* are trials
-that do not complete, *twice* those that complete or report a step twice, *missing* those of which an evaluation is
-absent or has changed."""
+database; *median s* and *p95 s* are seconds from the kill until then. The time of a freeze counts from its start. After
+the last kill all studies run to their end. *Lost* are trials that do not complete, *twice* those that complete or
+report a step twice, *missing* those that lack an evaluation or have one that has changed. *MiB kept* is the memory of
+the devices that is still reserved after the end."""
 
 
 @dataclass(frozen=True, slots=True)

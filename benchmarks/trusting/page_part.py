@@ -35,7 +35,7 @@ QUICK_SECONDS = 4.0
 ABOUT = f"""\
 Headless Chromium opens the page of a study whose trials have {POINTS} points each; the API is a process of its own.
 First chart: the median of {LOADS} loads without a cache, from the start of the navigation until the first chart is
-drawn for the last time, as a chart that is drawn again with more of the trials was not complete. Blocked: the share of
+drawn for the last time, because a chart may first be drawn with only some of the trials. Blocked: the share of
 {LIVE_SECONDS:g} s that the main thread spends in tasks of more than 50 ms (PerformanceObserver "longtask", their whole
 length) while {EVENTS_PER_SECOND} metrics events a second are written for {NUM_RUNNING} running trials. Busy: the same
 share for all tasks (TaskDuration of the DevTools protocol)."""

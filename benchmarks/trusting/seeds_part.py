@@ -12,12 +12,12 @@ from tests.simulation import Simulation
 
 SEEDS_OF_CASE = 50
 TITLE = "Simulated faults"
-HEADER = ("seeds", "failed", "reigns", "crashes", "pauses", "case")
+HEADER = ("seeds", "failed", "terms", "crashes", "pauses", "case")
 ABOUT = """\
 Two controllers on one database (SQLite in memory) and one simulated cluster, in virtual time. Each seed draws one or
 two studies and when what goes wrong (`tests/simulation.py` lists the faults). A seed fails if a trial or an
-acknowledged metric is missing or counts twice, if a device ever holds more than it has, or if a study never ends. A
-reign is the time of one leader."""
+acknowledged metric is missing or counts twice, if a device ever holds more than it has, or if a study never ends.
+*Terms* counts how often a controller became the leader."""
 KINDS = ("lost", "duplicated", "oversubscribed", "stuck")
 
 

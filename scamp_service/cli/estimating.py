@@ -64,9 +64,9 @@ def estimate(
 
     No service, Ray or GPU is needed. Without --mib and --device, only a study
     has a size of devices; otherwise every peak is shown, and how large devices
-    must be. FUNC returns (model, inputs[, loss[,
-    optimizer]]) and needs no data; see docs/estimate.md. Memory columns
-    show one rank at its peak, by category. Abbreviations:
+    must be. A function returns (model, inputs[, loss[, optimizer]]) and needs
+    no data; see docs/estimate.md. Memory columns show one rank at its peak, by
+    category. Abbreviations:
 
     rc       activations are recomputed in the backward pass
     gath     sharded parameters while they are gathered to full size
@@ -126,7 +126,14 @@ def screen(
     ] = 1000,
     device: Kind = None,
     count: Count = None,
-    mib: Annotated[int | None, typer.Option(help="MiB to use on each device; default: all", min=1)] = None,
+    mib: Annotated[
+        int | None,
+        typer.Option(
+            help="MiB that may be used of each device; default: all that a GPU of --device offers, otherwise "
+            "SCAMP_DEVICE_MIB (96)",
+            min=1,
+        ),
+    ] = None,
     param: Param = None,
     seconds: Seconds = TRACE_SECONDS,
     working_dir: WorkingDir = None,
@@ -135,8 +142,11 @@ def screen(
 ) -> None:
     """Predict how much of a study's search space fits, and on how many ranks.
 
-    A few candidates are traced. Formulas fitted to their traces give the
-    peaks of all others to the byte. Answers are kept for the next time.
+    A few candidates are traced. Formulas fitted to their traces predict the
+    peaks of most others to the byte; the rest are traced one by one. Answers
+    are kept for the next time. Pipelines, ZeRO-1 and layouts that few
+    candidates need are left out: a footnote counts the candidates for which
+    one of these might be cheaper, or the only plan that fits.
 
     Each row counts the candidates for which a study would choose that number
     of ranks, and how many of them need recompute or gradient accumulation.
@@ -199,7 +209,10 @@ def _show_plan(
 
 @app.command()
 def calibrate(rounds: Rounds = 3, data_dir: DataDir = None) -> None:
-    """Measure this machine's CPU and GPUs, for the step times that `scamp estimate` predicts.
+    """Measure the speed of this machine's CPU and GPUs, so that step times can be predicted.
+
+    Afterwards `scamp estimate`, `scamp plan` and the dashboard show step
+    times, and studies choose plans by them.
 
     It takes about a minute for the CPU, on which a few ranks also measure how
     fast they communicate, and a minute for each model of GPU. Leave one GPU of

@@ -42,7 +42,8 @@ Token = Annotated[str, typer.Option(help="API token", envvar="SCAMP_API_TOKEN", 
 def main() -> None:
     """Run the command line and exit: 0 success, 1 a failed study, 2 a user's mistake, 130 interrupted."""
     try:
-        sys.exit(app(standalone_mode=False))  # the code of a command's typer.Exit; None means success
+        # It returns the code of a command's typer.Exit; None means success.
+        sys.exit(app(prog_name="scamp", standalone_mode=False))
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except ScampError as error:

@@ -49,8 +49,8 @@ def footnotes(screening: Screening, kind: DeviceKind | None) -> Iterator[str]:
         yield f"{num} traced one by one: {why}"
     if num_dearer := sum(one.may_be_cheaper for one in screening.candidates):
         yield (
-            f"{num_dearer} may have a cheaper plan, or one at all, with a pipeline, ZeRO-1 or what few others ask for: "
-            "its memory is known only roughly (`scamp estimate` traces it)"
+            f"{num_dearer} may have a cheaper plan, or the only one that fits, among pipelines, ZeRO-1 and layouts "
+            "that few candidates need: their memory is known only roughly (`scamp estimate` traces them)"
         )
     refused = [one for one in screening.candidates if one.refused]
     if refused:

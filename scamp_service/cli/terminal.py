@@ -16,6 +16,7 @@ from rich.console import Console
 
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
+from scamp_service.study.values import as_number
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -39,7 +40,12 @@ out = _PlainConsole(highlight=False)
 err = _PlainConsole(stderr=True, highlight=False)
 
 What = Annotated[
-    str, typer.Argument(help="a study, a built-in workload, FILE.py:Class, or MODULE:FUNC", metavar="WHAT")
+    str,
+    typer.Argument(
+        help="a study (FILE.yaml), a built-in workload, or a class or function that makes the model: FILE.py:Class, "
+        "FILE.py:function, package.module:function",
+        metavar="WHAT",
+    ),
 ]
 Param = Annotated[
     list[str] | None, typer.Option(help="set a parameter (NAME=VALUE), overriding the study's value; repeatable")
@@ -47,10 +53,17 @@ Param = Annotated[
 Kind = Annotated[
     str | None, typer.Option("--device", help="kind of GPU, such as H100; default: virtual devices", metavar="KIND")
 ]
-Count = Annotated[int | None, typer.Option(help="number of devices", min=1)]
+Count = Annotated[
+    int | None,
+    typer.Option(help="number of devices; default: 1 with --device, otherwise SCAMP_VIRTUAL_DEVICES (4)", min=1),
+]
 Mib = Annotated[
     int | None,
-    typer.Option(help="MiB to use on each device; default: all of KIND, a study's, otherwise any size", min=1),
+    typer.Option(
+        help="MiB that may be used of each device; default: all that a GPU of --device offers, SCAMP_DEVICE_MIB (96) "
+        "for a study, otherwise any size",
+        min=1,
+    ),
 ]
 StudyFile = Annotated[Path, typer.Argument(help="a study in YAML", metavar="STUDY.yaml")]
 AsJson = Annotated[bool, typer.Option("--json", help="machine-readable output")]
@@ -58,7 +71,8 @@ WorkingDir = Annotated[Path | None, typer.Option(help="folder to send with the s
 Seconds = Annotated[int, typer.Option(help="seconds of processor time that each trace may take", min=1, metavar="N")]
 Rounds = Annotated[int, typer.Option(help="times that the CPU is measured; one is quick and less certain", min=1)]
 DataDir = Annotated[
-    Path | None, typer.Option(help="folder of the database, checkpoints and logs", envvar="SCAMP_DATA_DIR")
+    Path | None,
+    typer.Option(help="folder of the database, checkpoints, logs, traces and calibrations", envvar="SCAMP_DATA_DIR"),
 ]
 
 
@@ -68,16 +82,17 @@ def settings_of(**given: Any) -> Settings:
 
 
 def params_of(given: list[str] | None) -> dict[str, Any]:
-    """Parameters of ``--param`` options. Raises ``InvalidInput``."""
+    """Parameters of ``--param`` options, with the values that a study would read. Raises ``InvalidInput``."""
     params: dict[str, Any] = {}
     for text in given or []:
         name, equals, value = text.partition("=")
         try:
-            params[name] = yaml.safe_load(value) if name and equals else None
+            read = yaml.safe_load(value) if name and equals else None
         except yaml.YAMLError:
-            params[name] = value
-        if not isinstance(params[name], str | int | float | bool):
+            read = value
+        if not isinstance(read, str | int | float | bool):
             raise InvalidInput(f"--param wants NAME=VALUE with a number, a word, true or false; got {text!r}")
+        params[name] = as_number(read)
     return params
 
 

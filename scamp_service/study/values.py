@@ -30,10 +30,14 @@ def at_most(number: int) -> BeforeValidator:
     return BeforeValidator(short)
 
 
+def as_number(value: Any) -> Any:
+    """``value``, or its number if it is text such as ``1e-4``: YAML 1.1, which PyYAML follows, reads that as text."""
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
 def _number(value: Any) -> Any:
-    """``value`` if it is a finite number. ``1e-4`` counts as one: in YAML 1.1, which PyYAML follows, it is text."""
-    if isinstance(value, str) and _EXPONENT.fullmatch(value):
-        value = float(value)
+    """``value`` if it is a finite number, or text that ``as_number`` turns into one."""
+    value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be a number")
     if isinstance(value, float) and not math.isfinite(value):

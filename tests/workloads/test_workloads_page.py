@@ -1,17 +1,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 
 from estimators.axes import Spread
 from estimators.model import Plan
+from scamp_service.study.spec import StudySpec
 from workloads.loading import load_workload
 from workloads.parallel.divisions import divisions_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "workloads.md"
+
+
+def options(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from options(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 def code(file: str) -> str:
@@ -42,3 +54,8 @@ def test_the_three_hints_on_the_page_ask_for_the_plan_that_it_describes(tmp_path
     assert asked.allow(Spread(dp_shard=2, pp=2, tp=2)) and asked.least_ranks == 8
     assert not any(asked.allow(way) for way in (Spread(), Spread(dp_shard=8), Spread(dp_shard=4, tp=2)))
     assert [number for number in (2, 4, 8) if asked.allow_micro_batches(number)] == [4]
+
+
+def test_the_page_has_one_row_for_each_option_of_a_study() -> None:
+    (section,) = re.findall(r"^## The study file\n(.*?)^## ", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^\| `([a-z_.]+)` \|", section, re.MULTILINE) == list(options(StudySpec))

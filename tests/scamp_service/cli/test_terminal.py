@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from scamp_service.cli import terminal
-from scamp_service.cli.terminal import err, out, plain, progress
+from scamp_service.cli.terminal import err, out, params_of, plain, progress
+from scamp_service.errors import InvalidInput
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,26 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds_only(monkeypatch: pyt
     with progress("single 2 s"):
         time.sleep(0.1)
     assert waited == [2, 10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ("1e-3", 0.001),
+        ("-2E+4", -20_000.0),
+        ("1.5e-3", 0.0015),
+        ("4", 4),
+        ("0.5", 0.5),
+        ("true", True),
+        ("wide", "wide"),
+    ],
+)
+def test_a_parameter_has_the_value_that_a_study_would_read(value: str, read: object) -> None:
+    (found,) = params_of([f"x={value}"]).values()
+    assert found == read and type(found) is type(read)
+
+
+@pytest.mark.parametrize("given", ["x", "x=", "=1", "x=[1]"])
+def test_a_parameter_without_a_name_or_a_plain_value_is_refused(given: str) -> None:
+    with pytest.raises(InvalidInput, match="--param wants NAME=VALUE"):
+        params_of([given])
