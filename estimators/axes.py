@@ -116,6 +116,7 @@ class Spread:
         True,
         " that keep what they gather",
         label="gathered",
+        short="ZeRO-2",
         needs="dp_shard",
         refusal="without shards there is nothing to keep gathered: reshard=false needs dp_shard > 1",
     )
@@ -145,6 +146,7 @@ class Spread:
         False,
         " and sequence",
         label="sequence",
+        short="TP+SP",
         needs="tp",
         refusal="sequence parallelism divides activations between tensor-parallel ranks: it needs tp > 1",
     )

@@ -204,7 +204,7 @@ class _OnKind:
         rows = [self._row(unit, one, shape, exposed) for unit, one in zip(units, traffic, strict=True)]
         columns = np.repeat(np.array(rows).T, self._counts, axis=1)
         finals = sum(self._seconds(one, shape) for one in broadcasts(whole, self.model.counted))
-        transient_bytes = gathered_bytes(whole, units) + self.model.transient_bytes(shape.micro_batch)
+        transient_bytes = gathered_bytes(whole, self.model.counted) + self.model.transient_bytes(shape.micro_batch)
         return Costs(
             **dict(zip(_ARRAYS, columns, strict=True)),
             transient_bytes=transient_bytes,

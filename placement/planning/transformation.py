@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from estimators.axes import Spread
 from estimators.model import Divisions
@@ -16,42 +17,30 @@ from estimators.model import Divisions
 def list_ways(divisions: Divisions, num_ranks: int) -> list[Spread]:
     """All ways to spread a model that can be divided by ``divisions`` over exactly ``num_ranks``.
 
-    Degrees are powers of two. Each way comes without recompute, with selective and with full recompute. Stages
-    that are also tensor parallel are listed only for a model whose hints ask for a pipeline.
+    Degrees are powers of two; shards take the factor of ``num_ranks`` that is left. Each way comes without recompute,
+    with selective and with full recompute. Two ways are left out, because another one is never worse: GPipe holds more
+    than 1F1B in the same time, and stages of a pipeline that keep their shards gathered hold them for a whole step.
     """
     spreads = (spread for spread in _over_ranks(divisions, num_ranks) if divisions.constraints.allow(spread))
     return [way for spread in spreads for way in _inside(spread, divisions)]
 
 
 def _over_ranks(divisions: Divisions, num_ranks: int) -> Iterator[Spread]:
-    """Ways that differ in how the ranks divide the work."""
-    if num_ranks == 1:
-        yield Spread()
-        return
-    yield Spread(dp_shard=num_ranks)
-    yield Spread(dp_replicate=num_ranks)
-    yield Spread(dp_replicate=num_ranks, zero1=True)
-    for degree in _powers(num_ranks):
-        others = num_ranks // degree
-        if others > 1:
-            yield Spread(dp_replicate=degree, dp_shard=others)
-        if divisions.most_parts % degree == 0:
-            yield Spread(tp=degree, dp_shard=others)
-            yield Spread(tp=degree, dp_shard=others, sequence_parallel=True)
-        if divisions.most_stages >= degree:
-            yield Spread(pp=degree, dp_shard=others)
-        if divisions.most_slabs % degree == 0:
-            yield Spread(spatial=degree, dp_shard=others)
-    if divisions.constraints.least("pp") > 1:
-        yield from _split_stages(divisions, num_ranks)
-
-
-def _split_stages(divisions: Divisions, num_ranks: int) -> Iterator[Spread]:
-    """Pipelines whose stages are tensor parallel."""
-    for num_stages in _powers(num_ranks):
-        for degree in _powers(num_ranks // num_stages):
-            if divisions.most_stages >= num_stages and divisions.most_parts % degree == 0:
-                yield Spread(pp=num_stages, tp=degree, dp_shard=num_ranks // num_stages // degree)
+    """Ways that differ in how the ranks divide the work. Plain FSDP comes first, those with many axes last."""
+    for pp, tp, spatial, dp_replicate in product(_powers(num_ranks), repeat=4):
+        dp_shard, rest = divmod(num_ranks, pp * tp * spatial * dp_replicate)
+        if rest or pp > divisions.most_stages or divisions.most_parts % tp or divisions.most_slabs % spatial:
+            continue
+        if spatial > 1 and spatial * dp_shard < num_ranks:  # space is divided beside shards alone
+            continue
+        spread = Spread(spatial=spatial, dp_replicate=dp_replicate, dp_shard=dp_shard, tp=tp, pp=pp)
+        yield spread
+        if dp_shard > 1 and pp == 1:
+            yield replace(spread, reshard=False)
+        if tp > 1:
+            yield replace(spread, sequence_parallel=True)
+        if 1 < num_ranks == dp_replicate:
+            yield replace(spread, zero1=True)
 
 
 def _inside(spread: Spread, divisions: Divisions) -> Iterator[Spread]:
@@ -60,12 +49,12 @@ def _inside(spread: Spread, divisions: Divisions) -> Iterator[Spread]:
     yield replace(spread, recompute=True, selective=True)
     yield replace(spread, recompute=True)
     if divisions.in_parts and spread.tp == 1 and spread.pp == 1:
-        yield from (replace(spread, co_shard=parts) for parts in _powers(divisions.most_parts))
+        yield from (replace(spread, co_shard=parts) for parts in _powers(divisions.most_parts) if parts > 1)
 
 
 def _powers(most: int) -> Iterator[int]:
-    """Powers of two that divide ``most``, from 2."""
-    degree = 2
+    """Powers of two that divide ``most``, from 1."""
+    degree = 1
     while most % degree == 0:
         yield degree
         degree *= 2

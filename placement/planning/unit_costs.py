@@ -144,12 +144,13 @@ class UnitCosts:
     def traffic(self, way: Spread, samples: float, num_rest: int) -> Traffic:
         """Collectives on one rank, without messages between stages and slabs.
 
-        FSDP gathers a block for either pass, and all the rest of a stage once, in one collective. ``num_rest`` is 1
-        for the unit at which that one is counted, whatever its bytes belong to. All gradients are reduced.
+        FSDP gathers a block for either pass, or once if it stays gathered, and all the rest of a stage once, in one
+        collective. ``num_rest`` is 1 for the unit at which that one is counted, whatever its bytes belong to. All
+        gradients are reduced.
         """
         tensor = (*self._of_tensor_parallel(way, samples),)
         gathers = (*self._gathers(way, self.is_block + num_rest),)
-        again = (*self._gathers(way, 1),) if self.is_block else ()
+        again = (*self._gathers(way, 1),) if self.is_block and way.reshard else ()
         reductions = (*self._reductions(way, self.is_block + num_rest),)
         return Traffic((*gathers, *tensor), (*again, *reductions, *tensor), tensor, (*self._of_zero1(way),))
 
@@ -266,9 +267,18 @@ def costs_of(unit: Unit, kind: DeviceKind, is_block: bool) -> UnitCosts:
     return UnitCosts(unit, is_block, passes, once, light, sharded_seconds, *counts)
 
 
-def gathered_bytes(way: Spread, units: Iterable[UnitCosts]) -> float:
-    """Bytes that FSDP holds of the largest unit while it is whole: parameters of two passes and gradients."""
-    return 3 * max(unit.parameter_bytes(way) for unit in units) if way.fsdp_mesh else 0.0
+def gathered_bytes(way: Spread, units: Mapping[UnitCosts, int]) -> float:
+    """Bytes that FSDP holds of units while they are whole.
+
+    These are parameters of two passes and gradients of the largest unit; without ``reshard`` all parameters, and
+    gradients of the largest unit.
+    """
+    if not way.fsdp_mesh:
+        return 0.0
+    largest = max(unit.parameter_bytes(way) for unit in units)
+    if way.reshard:
+        return 3 * largest
+    return sum(count * unit.parameter_bytes(way) for unit, count in units.items()) + largest
 
 
 def broadcasts(way: Spread, units: Mapping[UnitCosts, int]) -> Iterator[Collectives]:

@@ -72,15 +72,15 @@ def test_a_whole_model_on_one_stage_costs_what_the_planner_says_before_it_correc
     for way in ways(4):
         if way.num_stages == 1:
             num = 32 // way.samples
-            seen.add((way.spread.short, way.spread.sequence_parallel, way.spread.selective))
+            seen.add((way.spread.short, way.spread.selective))
             for again in (False, True):
                 spread = way.spread if again else replace(way.spread, recompute=False, selective=False)
                 price = pricer.price(spread, way.micro_batch, num)
                 expected = price.seconds, price.peak_bytes / (model.correction(way.micro_batch) if num == 1 else 1)
                 assert taken(way, num, again=again) == pytest.approx(expected, rel=1e-6), spread
     degrees = {"FSDP ×4", "DP ×4", "ZeRO-1 ×4", "TP ×4", "FSDP ×2 · TP ×2", "DP ×2 · TP ×2"}
-    assert {name for name, _, _ in seen} == degrees and {selective for _, _, selective in seen} == {False, True}
-    assert ("TP ×4", True, False) in seen
+    degrees |= {name.replace("TP", "TP+SP") for name in degrees}
+    assert {name for name, _ in seen} == degrees and {selective for _, selective in seen} == {False, True}
 
 
 def test_no_rank_holds_less_than_its_share_of_the_states() -> None:
@@ -110,7 +110,10 @@ def test_degrees_divide_what_the_model_says_and_the_batch() -> None:
     assert {way.num_stages for way in ways(8)} == {1, 2, 4, 8}
     undivided = ways(8, divisions=Divisions())
     assert {way.spread.short for way in undivided} == {"FSDP ×8", "DP ×8", "ZeRO-1 ×8"}
-    assert {way.spread.short for way in ways(8, batch=9)} == {"TP ×8", "TP ×4", "TP ×2", "1 rank"}, "9 is odd"
+    assert {way.spread.short for way in ways(8, batch=9)} == {
+        "1 rank",
+        *(f"{name} ×{degree}" for name in ("TP", "TP+SP") for degree in (2, 4, 8)),
+    }, "9 is odd"
 
 
 def test_only_ways_and_micro_batches_that_the_hints_allow_are_searched() -> None:
@@ -120,7 +123,7 @@ def test_only_ways_and_micro_batches_that_the_hints_allow_are_searched() -> None
     assert {32 // way.samples for way in found} == {8}
     split = (Limit("tp", 2, 2, "split", "blocks"), Limit("shares", 1, 1, "default", "the model"))
     found = ways(8, divisions=replace(gpt().divisions, constraints=Constraints(split)))
-    assert {(way.num_stages, way.spread.short) for way in found} == {(4, "TP ×2")}
+    assert {(way.num_stages, way.spread.short) for way in found} == {(4, "TP ×2"), (4, "TP+SP ×2")}
 
 
 def test_pipelines_have_a_micro_batch_for_each_stage_and_few_sizes_are_tried() -> None:

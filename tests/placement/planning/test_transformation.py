@@ -16,7 +16,7 @@ from placement.planning.transformation import list_ways
 EVERYTHING = Divisions(most_parts=8, in_parts=True, most_stages=8, most_slabs=8)
 
 
-COPIES = {"FSDP ×4", "DP ×2 · FSDP ×2", "DP ×4", "ZeRO-1 ×4"}
+COPIES = {"FSDP ×4", "ZeRO-2 ×4", "DP ×2 · FSDP ×2", "DP ×2 · ZeRO-2 ×2", "DP ×4", "ZeRO-1 ×4"}
 
 
 def limited(*limits: tuple[Name, int, int | None], divisions: Divisions = EVERYTHING) -> Divisions:
@@ -40,10 +40,29 @@ def test_every_way_comes_with_each_kind_of_recompute() -> None:
         assert {way, replace(way, recompute=True), replace(way, recompute=True, selective=True)} <= set(ways)
 
 
+def test_every_product_of_degrees_is_listed_once_plain_sharding_first() -> None:
+    ways = list_ways(EVERYTHING, 8)
+    assert ways[0] == Spread(dp_shard=8) and len(set(ways)) == len(ways)
+    plain = {
+        way for way in ways if way == Spread(dp_replicate=way.dp_replicate, dp_shard=way.dp_shard, tp=way.tp, pp=way.pp)
+    }
+    assert len(plain) == 20, "8 as a product of four degrees"
+    assert all(way.spatial * way.dp_shard == 8 for way in ways if way.spatial > 1)
+
+
+def test_ways_that_another_one_always_beats_are_left_out() -> None:
+    ways = list_ways(EVERYTHING, 8)
+    assert {way.schedule for way in ways} == {"1f1b"}
+    assert not any(way.pp > 1 and not way.reshard for way in ways)
+
+
 def test_a_split_of_four_leaves_out_one_rank_and_all_other_degrees() -> None:
     asked = limited(("tp", 4, 4))
     assert [list_ways(asked, num_ranks) for num_ranks in (1, 2)] == [[], []]
-    assert shorts(asked, 4) == {"TP ×4"} and shorts(asked, 8) == {"FSDP ×2 · TP ×4"}
+    assert shorts(asked, 4) == {"TP ×4", "TP+SP ×4"}
+    others = ("FSDP ×2 · TP ×4", "ZeRO-2 ×2 · TP ×4", "DP ×2 · TP ×4", "TP ×4 · PP ×2")
+    assert shorts(asked, 8) >= set(others)
+    assert {way.tp for way in list_ways(asked, 8)} == {4}
 
 
 def test_a_default_of_replicas_still_allows_one_rank() -> None:
@@ -51,12 +70,11 @@ def test_a_default_of_replicas_still_allows_one_rank() -> None:
     assert shorts(asked, 1) == {"1 rank"} and shorts(asked, 4) == COPIES
 
 
-def test_split_stages_inside_replicas_are_listed_where_hints_ask_for_a_pipeline() -> None:
+def test_split_stages_inside_replicas_can_be_asked_for() -> None:
     asked = limited(("shares", 2, 2), ("pp", 2, 2), ("tp", 2, None))
-    assert shorts(asked, 8) == {"FSDP ×2 · TP ×2 · PP ×2"}
-    assert shorts(asked, 16) == {"FSDP ×2 · TP ×4 · PP ×2"}
+    assert shorts(asked, 8) >= {"FSDP ×2 · TP ×2 · PP ×2", "DP ×2 · TP+SP ×2 · PP ×2"}
+    assert all(way.dp_shard * way.dp_replicate == 2 == way.pp and way.tp > 1 for way in list_ways(asked, 16))
     assert shorts(asked, 4) == set()
-    assert not any(way.tp > 1 and way.pp > 1 for way in list_ways(EVERYTHING, 8))
 
 
 NAMES: list[Name] = ["shares", "tp", "pp", "spatial"]
@@ -73,8 +91,7 @@ def test_hints_leave_out_exactly_the_ways_that_they_exclude(
     asked = limited(*limits, divisions=divisions)
     found = list_ways(asked, num_ranks)
     assert len(set(found)) == len(found) and all(way.world_size == num_ranks for way in found)
-    usual = [way for way in found if way.tp == 1 or way.pp == 1]
-    assert usual == [way for way in list_ways(divisions, num_ranks) if _obeys(way, limits)]
+    assert found == [way for way in list_ways(divisions, num_ranks) if _obeys(way, limits)]
     assert all(_obeys(way, limits) for way in found)
 
 

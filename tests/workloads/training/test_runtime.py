@@ -114,7 +114,12 @@ MORE_PLANS = [
     Plan(32, dp_shard=2, tp=2),
     Plan(16, num_micro_batches=4, pp=2),
     Plan(16, num_micro_batches=4, pp=2, tp=2),
-    Plan(8, num_micro_batches=4, pp=2, tp=2, dp_shard=2, recompute=True),  # as hints may ask for
+    Plan(8, num_micro_batches=4, pp=2, tp=2, dp_shard=2, recompute=True),
+    Plan(16, num_micro_batches=4, pp=2, tp=2, sequence_parallel=True),
+    Plan(4, num_micro_batches=4, pp=2, dp_replicate=2, dp_shard=2),
+    Plan(16, dp_replicate=2, dp_shard=2, tp=2, sequence_parallel=True, recompute=True),
+    Plan(32, dp_shard=2, tp=2, reshard=False),
+    Plan(8, num_micro_batches=2, dp_replicate=2, dp_shard=2, reshard=False, recompute=True, selective=True),
     Plan(16, num_micro_batches=2, dp_replicate=2, zero1=True),
     Plan(16, dp_replicate=4, zero1=True, recompute=True),
 ]
