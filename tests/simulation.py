@@ -86,6 +86,7 @@ class SimulatedGang:
     seq: int = 0
     sink_back_at: float = 0.0
     unsent: list[Callable[[], bool]] = field(default_factory=list)
+    has_answer: bool = False  # its outcome has been stored, or refused
     recorded: int = 0  # step of the newest checkpoint that the database has acknowledged, or that was resumed from
 
 
@@ -375,6 +376,7 @@ class World:
             )
             if accepted and outcome is Outcome.DONE:
                 self.completed[order.trial_id] = order.attempt
+            gang.has_answer = True
             return accepted
 
         if self.rng.random() < self.faults.kill_rank:  # one of the others dies, while rank 0 reports the outcome
@@ -383,7 +385,14 @@ class World:
             return
         self.send(gang, deliver)
         leaves = max(0.0, gang.sink_back_at - self.clock.now) + self.rng.uniform(0.0, 1.0)
-        self.after(leaves, lambda: self._remove(order.key))  # a rank stays until its outcome is stored
+        self.after(leaves, lambda: self._go(gang))
+
+    def _go(self, gang: SimulatedGang) -> None:
+        """Ranks stay until their outcome is stored, or refused: the database may be away."""
+        if gang.alive and gang.has_answer:
+            self._remove(gang.order.key)
+        elif gang.alive:
+            self.after(1.0, lambda: self._go(gang))
 
     def _save(self, gang: SimulatedGang) -> None:
         steps = self.disk[gang.order.trial_id]
