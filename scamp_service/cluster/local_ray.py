@@ -38,7 +38,7 @@ class LocalRay:
 
     @property
     def address(self) -> str:
-        """``127.0.0.1:port``; empty before ``start``."""
+        """``127.0.0.1:port``; empty before ``start``, and after one that failed. A cluster that has died keeps it."""
         return self._address
 
     @property
@@ -47,10 +47,23 @@ class LocalRay:
         return self._data_dir / "ray-token"
 
     def start(self) -> None:
-        """Start the cluster. Raises ``Unavailable`` when Ray does not start; see ``logs/ray.log`` in ``data_dir``."""
+        """Start the cluster, or leave nothing behind.
+
+        Raises ``Unavailable`` when Ray does not start; see ``logs/ray.log`` in ``data_dir``.
+        """
         assert not self.alive(), "already started"
         self.stop()
         logs = self._data_dir / "logs"
+        try:
+            self._start(logs)
+        except OSError as error:  # such as a full disk
+            self.stop()
+            raise Unavailable(f"the local Ray cluster did not start: {error}") from error
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, logs: Path) -> None:
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_token(self.token_path)
         account = account_of(self._settings.user_code_user)
@@ -69,7 +82,6 @@ class LocalRay:
             )
         self._address = self._read_address()
         if not self._address:
-            self.stop()
             raise Unavailable(f"the local Ray cluster did not start; see {logs / 'ray.log'}")
         written = self._data_dir / "ray-address.new"
         written.write_text(self._address)

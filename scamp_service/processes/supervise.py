@@ -36,6 +36,11 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MODULES = {"api": ["api"], "controller": ["scamp_service", "controller"]}
 PORTS_TRIED = 50
 RESTART_SECONDS = 1.0
+FIRST_RAY_PAUSE_SECONDS = 1.0
+LONGEST_RAY_PAUSE_SECONDS = 60.0
+"""Seconds from one start of Ray to the next. They double with each start, until a Ray stays up."""
+RAY_STAYS_SECONDS = 20.0
+"""A Ray that lives so long after its start stays up: should it die, the next one starts at once."""
 FIRST_BEAT_SECONDS = 180.0
 """A child that has not turned its loop once after so long is restarted: the controller may wait for Ray."""
 SILENT_SECONDS = {"api": 15.0, "controller": 12.0}
@@ -62,6 +67,7 @@ class Service:
         self._pulses: dict[str, Pulse] = {}
         self._ray: LocalRay | None = None
         self._starting = threading.Thread()
+        self._ray_pause = 0.0
         self._lock: IO[str] | None = None
         self.url = ""
 
@@ -97,26 +103,42 @@ class Service:
 
     def watch(self) -> None:
         """Restart the processes that have died or hang. Call it about twice a second."""
-        if self._ray is not None and not self._starting.is_alive() and not self._ray.alive():
-            log.warning("the local Ray has died; starting a new one")
+        if self._ray is not None and not self._starting.is_alive():
+            with _or_later("the local Ray"):
+                self._watch_ray(self._ray)
+        for name in self._children:
+            with _or_later(f"the {name} process"):
+                self._watch_child(name)
+
+    def _watch_ray(self, ray: LocalRay) -> None:
+        seconds = time.monotonic() - self._started["ray"]
+        if ray.alive():
+            if seconds > RAY_STAYS_SECONDS:
+                self._ray_pause = 0.0
+        elif seconds >= self._ray_pause:
+            self._ray_pause = min(LONGEST_RAY_PAUSE_SECONDS, max(FIRST_RAY_PAUSE_SECONDS, 2 * self._ray_pause))
+            was_up = bool(ray.address)
+            log.warning("the local Ray %s; starting a new one", "has died" if was_up else "did not start")
             self._start_ray()
-            self._end("controller", HANDOVER_SECONDS)
-            self._spawn("controller")
-        for name, child in list(self._children.items()):
-            if child.poll() is not None and time.monotonic() - self._started[name] > RESTART_SECONDS:
+            if was_up:  # otherwise the controller still waits for the first address
+                self._end("controller", HANDOVER_SECONDS)
+
+    def _watch_child(self, name: str) -> None:
+        child, pulse = self._children[name], self._pulses[name]
+        if child.poll() is not None:
+            if time.monotonic() - self._started[name] > RESTART_SECONDS:
                 log.warning("the %s process ended with code %s; restarting it", name, child.returncode)
                 self._spawn(name)
-                continue
-            pulse = self._pulses[name]
-            silent = pulse.silent_seconds()
-            if child.poll() is None and silent > (SILENT_SECONDS[name] if pulse.has_beaten else FIRST_BEAT_SECONDS):
-                log.warning("the %s process has not turned its loop for %.0f s; ending it", name, silent)
-                child.kill()  # SIGTERM would not reach a frozen process
+            return
+        silent = pulse.silent_seconds()
+        if silent > (SILENT_SECONDS[name] if pulse.has_beaten else FIRST_BEAT_SECONDS):
+            log.warning("the %s process has not turned its loop for %.0f s; ending it", name, silent)
+            child.kill()  # SIGTERM would not reach a frozen process
 
     def stop(self) -> None:
         """End every process that this service has started, and no other."""
         server_file(self.settings.data_dir).unlink(missing_ok=True)
-        for name in list(self._children):
+        for name in self._children:
             self._end(name)
         if self._ray is not None:
             if self._starting.is_alive():
@@ -130,33 +152,43 @@ class Service:
         """Start Ray in the background, so that the API answers at once and the controller warms up meanwhile."""
         assert self._ray is not None
         ray_address_file(self.settings.data_dir).unlink(missing_ok=True)
+        self._started["ray"] = time.monotonic()
         self._starting = threading.Thread(target=try_to_start, args=(self._ray,), daemon=True)
         self._starting.start()
 
     def _spawn(self, name: str) -> None:
+        pulse = Pulse()
+        try:
+            self._children[name] = self._popen(name, pulse.child_end)
+        except BaseException:
+            pulse.close()
+            raise
+        finally:
+            pulse.started()
+        if name in self._pulses:
+            self._pulses[name].close()
+        self._pulses[name] = pulse
+        self._started[name] = time.monotonic()
+
+    def _popen(self, name: str, heartbeat: int) -> subprocess.Popen[bytes]:
         logs = self.settings.data_dir / "logs"
         logs.mkdir(exist_ok=True)
-        if name in self._pulses:
-            self._pulses.pop(name).close()
-        pulse = self._pulses[name] = Pulse()
         with (logs / f"{name}.log").open("ab") as output, secrets_pipe(self.settings) as pipe:
-            pipes = {SECRETS_PIPE: str(pipe), VARIABLE: str(pulse.child_end)}
-            self._children[name] = subprocess.Popen(
+            pipes = {SECRETS_PIPE: str(pipe), VARIABLE: str(heartbeat)}
+            return subprocess.Popen(
                 [sys.executable, "-m", *MODULES[name]],
                 cwd=ROOT,
                 env={**os.environ, **as_environment(self.settings), **pipes},
-                pass_fds=[pipe, pulse.child_end],
+                pass_fds=[pipe, heartbeat],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
-        pulse.started()
-        self._started[name] = time.monotonic()
 
     def _end(self, name: str, seconds: float = STOP_SECONDS) -> None:
-        child = self._children.pop(name)
+        child = self._children[name]
         if child.poll() is not None:
             return
         child.terminate()
@@ -185,6 +217,20 @@ def try_to_start(ray: LocalRay, times: int = 1) -> None:
             break
         except Unavailable as error:
             log.warning("%s", error)
+        except Exception:  # our own bug; the service lives on, and tries again
+            log.exception("the local Ray did not start")
+
+
+@contextmanager
+def _or_later(what: str) -> Iterator[None]:
+    """Log that ``what`` cannot be started for want of processes, memory, files or disk; the next ``watch`` tries again.
+
+    A thread that cannot be started raises RuntimeError, and a child that fails before its exec SubprocessError.
+    """
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError, subprocess.SubprocessError) as error:
+        log.warning("%s cannot be started now (%s: %s); will try again", what, type(error).__name__, error)
 
 
 def as_environment(settings: Settings) -> dict[str, str]:

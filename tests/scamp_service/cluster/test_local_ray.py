@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -221,6 +222,27 @@ def test_a_ray_that_cannot_start_says_where_to_look(tmp_path: Path, monkeypatch:
         ray.start()
     assert not ray.alive()
     assert "Traceback" in (tmp_path / "logs" / "ray.log").read_text()
+
+
+@pytest.mark.parametrize("full", ["ray-address.new", "ray-token"])
+def test_a_full_disk_leaves_no_ray_behind(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A stand-in for the guardian: it says an address, and ends when its standard input closes.
+    stand_in = tmp_path / "guardian"
+    stand_in.write_text("#!/bin/sh\necho 127.0.0.1:1\nexec cat\n")
+    stand_in.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    ray = LocalRay(Settings(data_dir=tmp_path), tmp_path)
+    if full == "ray-token":
+        monkeypatch.setattr("scamp_service.cluster.local_ray.write_token", no_space)
+    else:
+        (tmp_path / full).symlink_to("/dev/full")
+    with pytest.raises(Unavailable, match="No space left on device"):
+        ray.start()
+    assert not ray.alive() and ray.address == "" and not (tmp_path / "ray-address").exists()
+
+
+def no_space(path: Path) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.ray

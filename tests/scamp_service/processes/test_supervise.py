@@ -1,19 +1,30 @@
-"""The port of a service: one that somebody chose is taken or refused, and only one that nobody chose may move on."""
+"""The supervisor: which port it takes, and what it does when its processes or the local Ray die or cannot start."""
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scamp_service.errors import Unavailable
 from scamp_service.processes import supervise
-from scamp_service.processes.supervise import PORTS_TRIED, Service, as_environment, free_port, secrets_pipe
+from scamp_service.processes.supervise import (
+    PORTS_TRIED,
+    Service,
+    as_environment,
+    free_port,
+    ray_address_file,
+    secrets_pipe,
+    try_to_start,
+)
 from scamp_service.settings import ROOT, SECRETS_PIPE, Settings
 
 LOOPBACK = "127.0.0.1"
@@ -86,3 +97,191 @@ def test_a_child_of_ours_reads_the_secrets_from_a_pipe_and_nothing_inherits_them
         said = subprocess.check_output(command, cwd=ROOT, env=environment, pass_fds=[pipe], text=True)
     assert said.startswith("0123456789abcdef sqlite:////tmp/x.db 8123 ")
     assert not any(name in said for name in ("API_TOKEN", "DATABASE_URL", "PIPE"))
+
+
+# --- restarts -----------------------------------------------------------------------------------------------------
+
+
+class Child:
+    """A process that runs until it is told to end."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.name = command[-1]
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        return self.returncode
+
+    def terminate(self) -> None:
+        self.returncode = -15
+
+    kill = terminate
+
+
+class Ray:
+    """A local Ray that starts at once, or fails at once while it is ``broken``."""
+
+    def __init__(self, settings: Settings, data_dir: Path) -> None:
+        self.address, self.broken, self._runs = "", False, False
+
+    def alive(self) -> bool:
+        return self._runs
+
+    def start(self) -> None:
+        self.stop()
+        if self.broken:
+            raise Unavailable("the local Ray cluster did not start")
+        self.address, self._runs = "127.0.0.1:1", True
+
+    def die(self) -> None:
+        self._runs = False
+
+    def stop(self) -> None:
+        self.address, self._runs = "", False
+
+
+class World:
+    """A service whose processes, Ray and clock are played, with the moments at which each was started."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.cannot_fork: BaseException | None = None
+        self.started: dict[str, list[float]] = {"api": [], "controller": [], "Ray": []}
+        self.children: dict[str, Child] = {}
+        self.service = Service(Settings(data_dir=folder))
+        start_ray = self.service._start_ray
+
+        def started() -> None:
+            self.started["Ray"].append(self.now)
+            start_ray()
+            self.service._starting.join()
+
+        monkeypatch.setattr(self.service, "_start_ray", started)
+        monkeypatch.setattr(self.service, "_wait_healthy", lambda: None)
+        monkeypatch.setattr(supervise, "LocalRay", Ray)
+        monkeypatch.setattr(supervise, "time", self)
+        monkeypatch.setattr(subprocess, "Popen", self.popen)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def popen(self, command: list[str], **given: Any) -> Child:
+        if self.cannot_fork:
+            raise self.cannot_fork
+        child = Child(command)
+        self.started[child.name].append(self.now)
+        self.children[child.name] = child
+        return child
+
+    @property
+    def ray(self) -> Ray:
+        assert isinstance(self.service._ray, Ray)
+        return self.service._ray
+
+    def live(self, seconds: float) -> None:
+        for _ in range(int(seconds * 2)):
+            self.now += 0.5
+            self.service.watch()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    world = World(tmp_path, monkeypatch)
+    with world.service:
+        yield world
+
+
+def test_a_ray_that_dies_is_replaced_at_once_with_the_controller(world: World) -> None:
+    for _ in range(3):
+        world.live(30)
+        ray_address_file(world.service.settings.data_dir).write_text("the address of the one that dies")
+        world.ray.die()
+        world.live(0.5)
+        assert world.started["Ray"][-1] == world.started["controller"][-1] == world.now
+        assert not ray_address_file(world.service.settings.data_dir).exists(), "the controller waits for the new one"
+    assert len(world.started["api"]) == 1
+
+
+def test_a_ray_that_dies_twice_in_a_row_is_still_replaced_at_once(world: World) -> None:
+    world.live(30)
+    for _ in range(2):
+        world.ray.die()
+        world.live(4)
+    assert [world.now - when for when in world.started["Ray"][1:]] == [7.5, 3.5]
+
+
+def test_pauses_grow_to_a_minute_while_ray_cannot_start_and_the_controller_stays(world: World) -> None:
+    world.live(30)
+    world.ray.broken = True
+    world.ray.die()
+    num_controllers = len(world.started["controller"])
+    died = world.now
+    world.live(500)
+    assert len(world.started["controller"]) == num_controllers + 1, "only the one that knew the dead Ray"
+    starts = [when - died for when in world.started["Ray"][1:]]
+    assert starts == pytest.approx([0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 63.5, *range(124, 500, 60)], abs=1)
+    world.ray.broken = False
+    world.live(60 + 30)
+    assert world.ray.alive()
+    world.ray.die()
+    world.live(0.5)
+    assert world.ray.alive(), "it has been up for a while, so the next one starts at once again"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EAGAIN, "no process"), OSError(errno.EMFILE, "no file"), subprocess.SubprocessError("preexec_fn")],
+)
+def test_a_process_that_cannot_be_started_now_is_started_later(world: World, error: Exception) -> None:
+    world.live(30)
+    open_files = len(os.listdir("/proc/self/fd"))
+    world.cannot_fork = error
+    for child in world.children.values():
+        child.kill()
+    world.live(10)
+    world.cannot_fork = None
+    world.live(0.5)
+    assert world.started["api"][1:] == world.started["controller"][1:] == [world.now]
+    assert len(os.listdir("/proc/self/fd")) == open_files
+
+
+def test_a_controller_is_not_forgotten_when_it_cannot_be_started_beside_a_new_ray(world: World) -> None:
+    world.live(30)
+    world.cannot_fork = OSError(errno.ENOMEM, "no memory")
+    world.ray.die()
+    world.live(5)
+    world.cannot_fork = None
+    world.live(0.5)
+    assert world.started["controller"][-1] == world.now
+
+
+def test_a_thread_that_cannot_be_started_for_ray_is_started_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.live(30)
+    world.ray.die()
+    with monkeypatch.context() as full:
+
+        def refuse(thread: Any) -> None:
+            raise RuntimeError("can't start new thread")
+
+        full.setattr(supervise.threading.Thread, "start", refuse)
+        full.setattr(supervise.threading.Thread, "join", lambda thread: None)
+        world.live(5)
+    assert not world.ray.alive()
+    world.live(10)
+    assert world.ray.alive() and len(world.started["controller"]) == 2
+
+
+@pytest.mark.parametrize("error", [Unavailable("no"), OSError(errno.ENOSPC, "full"), KeyError("a bug of ours")])
+def test_whatever_keeps_ray_from_starting_is_logged(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Ray):
+        def start(self) -> None:
+            raise error
+
+    with caplog.at_level(logging.WARNING):
+        try_to_start(Failing(Settings(), Path()), 2)  # type: ignore[arg-type]
+    assert len(caplog.records) == 2
