@@ -59,6 +59,7 @@ class Faults:
     jump_clock: float = 0.02  # per cycle
     stall: float = 0.01  # per gang and step: its ranks answer, and do nothing
     slow_call: float = 0.02  # a call of a controller takes up to a second
+    fail_sizing: float = 0.05  # the host fails a candidate's trace again and again
 
 
 def no_faults() -> Faults:
@@ -136,6 +137,7 @@ class World:
         self.acknowledged: dict[tuple[int, int, int], float] = {}
         self.completed: dict[int, int] = {}  # trial → times that a rank finished all steps and was acknowledged
         self.disk: dict[int, set[int]] = {}  # trial → steps of its checkpoints
+        self.least_ranks: dict[int, int] = {}  # trial → ranks that its first checkpoint is of
         self.disk_full_until = 0.0
         self.num_faults = 0
         self.violations: list[str] = []  # of what must always hold
@@ -148,7 +150,7 @@ class World:
             self.after(rng.uniform(60.0, 90.0), lambda: self._leave(self.devices[-1]))
         self.epoch = 0
         self.outage_until = 0.0
-        self.jumped, self.has_jumped = 0.0, False
+        self.jumped = 0.0
 
     def wall_clock(self) -> float:
         return self.clock.now + self.jumped
@@ -163,7 +165,6 @@ class World:
             self.outage_until = self.clock.now + self.rng.uniform(1.0, 60.0)
         if self.rng.random() < 1.0 - (1.0 - self.faults.jump_clock) ** num_cycles:
             self.jumped += self.rng.choice([-3600.0, -30.0, 30.0, 3600.0])
-            self.has_jumped = True
 
     # --- the world
     def after(self, seconds: float, act: Callable[[], None]) -> None:
@@ -288,6 +289,11 @@ class World:
             self.disk_full_until = self.clock.now + self.rng.uniform(5.0, 120.0)
         if self._happens(self.faults.lose_sink):
             gang.sink_back_at = self.clock.now + self.rng.uniform(1.0, 10.0)
+        params = order.candidate.params
+        breaks = params.get("breaks") and not params["spike"]  # a plan after an out-of-memory error may be a wider one
+        if breaks and order.plan.world_size > self.least_ranks.get(order.trial_id, 64):
+            self.finish(gang, Outcome.ERROR, "this model does not train on more ranks")
+            return
         gang.step = min(order.steps, gang.step + order.report_every)
         gang.seq += 1
         if self.clock.now < self.disk_full_until:
@@ -396,6 +402,7 @@ class World:
 
     def _save(self, gang: SimulatedGang) -> None:
         steps = self.disk[gang.order.trial_id]
+        self.least_ranks.setdefault(gang.order.trial_id, gang.order.plan.world_size)
         steps.add(gang.step)
         steps -= set(outdated(steps, gang.step, {gang.recorded}))
 
@@ -461,8 +468,8 @@ class SimulatedExecutor:
 class SimulatedSizer:
     """Implements ``Sizer``: plans are looked up in the candidate itself, results take a while."""
 
-    def __init__(self, clock: Clock, rng: random.Random) -> None:
-        self.clock, self.rng = clock, rng
+    def __init__(self, clock: Clock, rng: random.Random, fail: float = 0.0) -> None:
+        self.clock, self.rng, self.fail = clock, rng, fail
         self.pending: dict[int, tuple[float, Sized | Unsized]] = {}
 
     def request(self, trial_id: int, demand: Demand, cluster: Cluster) -> None:
@@ -471,6 +478,8 @@ class SimulatedSizer:
         self.pending[trial_id] = (self.clock.now + self.rng.uniform(0.0, 2.0), self._size(demand, cluster))
 
     def _size(self, demand: Demand, cluster: Cluster) -> Sized | Unsized:
+        if self.rng.random() < self.fail:
+            return Unsized("No space left on device three times", infeasible=False, may_pass=True)
         params, num_devices = demand.candidate.params, len(cluster.devices)
         params = params | {
             "ranks": max(params["ranks"], min(params.get("most_ranks", 1), 1 << demand.share.bit_length() - 1))
@@ -547,7 +556,7 @@ class ControllerProcess:
     def start(self) -> None:
         self.life += 1
         simulation = self.simulation
-        self.sizer = SimulatedSizer(simulation.clock, simulation.rng)
+        self.sizer = SimulatedSizer(simulation.clock, simulation.rng, simulation.faults.fail_sizing)
         store: Any = UnreliableProxy(simulation.store, WRITES, self)
         leadership = Leadership(
             store,
@@ -570,7 +579,12 @@ class ControllerProcess:
         fenced: Any = UnreliableProxy(simulation.fence(lease), WRITES, self)
         executor: Any = UnreliableProxy(SimulatedExecutor(simulation.world, lease.epoch), CALLS, self)
         controller = Controller(
-            fenced, executor, self.sizer, clock=simulation.world.wall_clock, new_token=simulation.new_token
+            fenced,
+            executor,
+            self.sizer,
+            clock=simulation.world.wall_clock,
+            monotonic=simulation.clock,
+            new_token=simulation.new_token,
         )
         return SimulatedReign(controller)
 
@@ -683,6 +697,7 @@ class Simulation:
                 "spike": {"choice": [0, 15]},
                 "most_ranks": {"choice": [1, 4]},
                 "slow": {"choice": [1, SLOW]},
+                "breaks": {"choice": [0, 1]},
             },
             "search": {"sampler": "random", "seed": self.seed},
             "stopping": {"rule": self.rng.choice(["asha", "none"]), "min_steps": 2, "reduction_factor": 2},
@@ -758,9 +773,7 @@ class Simulation:
     def check_trial(self, trial: Trial) -> None:
         where = f"seed {self.seed}, trial {trial.id}"
         assert trial.state in (TrialState.COMPLETED, TrialState.PRUNED, TrialState.INFEASIBLE), f"{where}: {trial}"
-        # How long a study waits for nodes that join is measured by the wall clock.
-        is_stable = not self.world.num_lost_nodes and not self.world.has_jumped
-        may_fit = is_stable and trial.params["mib"] + trial.params.get("spike", 0) <= 60
+        may_fit = not self.world.num_lost_nodes and trial.params["mib"] + trial.params.get("spike", 0) <= 60
         if trial.state is TrialState.INFEASIBLE and may_fit:
             num_devices = len([d for d in self.world.devices if d.id not in self.world.absent])
             assert trial.params["ranks"] > num_devices, f"{where}: it fits on {num_devices} devices"

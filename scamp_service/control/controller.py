@@ -18,12 +18,13 @@ from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as e
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
-from scamp_service.control.executor import Executor, Sizer
+from scamp_service.control.executor import Executor, Sizer, Unsized
+from scamp_service.control.first_seen import FirstSeen
 from scamp_service.control.projection import Projection
 from scamp_service.control.stopping import rungs
 from scamp_service.errors import Deposed, Unavailable
-from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import Refusals, Study, Trial
+from scamp_service.lifecycle import Outcome, StudyState, TrialState
+from scamp_service.model import Attempt, Refusals, Sized, Study, Trial
 from scamp_service.search.proposals import Search
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
@@ -32,6 +33,7 @@ log = logging.getLogger("scamp.controller")
 
 BROKEN_AFTER = 3
 """A study is stopped after this many FAILED trials when no other trial has got further than WAITING."""
+WENT_WRONG = (Outcome.ERROR, Outcome.LOST, Outcome.STALLED)
 ERRORS_BEFORE_FAILED = 30
 """A study is stopped after this many cycles in a row in which our own code failed on it."""
 
@@ -39,8 +41,8 @@ ERRORS_BEFORE_FAILED = 30
 class Controller:
     """Runs one cycle per ``tick``.
 
-    ``clock`` returns seconds since the epoch. ``new_token`` returns a fencing token for an attempt. ``errors`` collects
-    those that a cycle survives, for the dashboard.
+    ``clock`` returns seconds since the epoch, and ``monotonic`` those of a clock that never jumps. ``new_token``
+    returns a fencing token for an attempt. ``errors`` collects those that a cycle survives, for the dashboard.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Controller:
         *,
         max_gangs_per_device: int = 4,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         errors: ContainedErrors | None = None,
     ) -> None:
@@ -61,6 +64,9 @@ class Controller:
         self._specs: dict[int, StudySpec] = {}
         self._searches: dict[int, Search] = {}
         self._exhausted: set[int] = set()
+        self._asked: dict[int, tuple[bool, int]] = {}  # trial → what was so when a plan was asked for
+        self._refusals: FirstSeen[Refusals] = FirstSeen(monotonic)
+        self._absent: FirstSeen[str] = FirstSeen(monotonic)
         self._contained = ContainedErrors() if errors is None else errors
         self._errors: dict[int, tuple[int, str]] = {}  # study → cycles in a row in which our own code failed, and how
 
@@ -95,6 +101,7 @@ class Controller:
         studies = {study.id: self._rules(study) for study in self._live_studies()}
         trials = [trial for trial in self._projection.follow(attempts) if trial.study_id in studies]
         self._projection.forget_ended(studies)
+        self._searches = {study: search for study, search in self._searches.items() if study in studies}
         judged = {trial.study_id for trial in trials if trial.state is TrialState.RUNNING and self._at_rung(trial)}
         waiting = [trial for trial in trials if trial.state in (TrialState.WAITING, TrialState.QUEUED)]
         to_plan = {studies[trial.study_id].family(trial) for trial in waiting or trials}
@@ -110,15 +117,33 @@ class Controller:
             silent=silent,
             closed=silent.union(self._executor.closed()),
             cluster=cluster,
-            sized=self._sizer.results(),
+            sized=self._sizings(trials),
             rungs={i: self._projection.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
             past=self._projection.family_runs(to_plan),
-            refusals=refusals,
+            refusals=self._refusals.seconds(refusals),
+            absent=self._absent.seconds(attempt.key for attempt in attempts if attempt.key not in gangs),
+            former=self._former(attempts),
             refused=self._no_longer_refused(refusals, cluster.offer),
             failures=self._store.trial_runs(failed),
             max_gangs_per_device=self._max_gangs_per_device,
         )
+
+    def _sizings(self, trials: Sequence[Trial]) -> dict[int, Sized | Unsized]:
+        """Results that answer what would be asked now. One of before an out-of-memory error is outdated, for example,
+        and so are those that an earlier controller of this process has asked for."""
+        results = self._sizer.results()
+        if not results:
+            return {}
+        now = {trial.id: _question(trial) for trial in trials if trial.id in results}
+        outdated = [one for one in results if one not in now or self._asked.get(one) != now[one]]
+        self._forget_sizing(outdated)
+        return {one: result for one, result in results.items() if one not in outdated}
+
+    def _former(self, attempts: Sequence[Attempt]) -> dict[int, Attempt]:
+        """For each attempt that went wrong before its first checkpoint, the one before it."""
+        wrong = [one for one in attempts if one.attempt > 1 and one.checkpoint_step < 0 and one.outcome in WENT_WRONG]
+        return {one.trial_id: self._store.attempts(one.trial_id)[one.attempt - 2] for one in wrong}
 
     def _no_longer_refused(self, refusals: Sequence[Refusals], offer: Offer) -> list[Trial]:
         outdated = {(one.study_id, one.offer) for one in refusals if offers_more(offer, one.offer)}
@@ -138,8 +163,12 @@ class Controller:
             self._spec(study)
         except ValueError as error:
             reason = f"this version of ScaMP cannot read the study; submit it again: {error}"
-            expected = [StudyState.RUNNING, StudyState.STOPPING]
-            self._store.move_study(study.id, expected, StudyState.FAILED, reason=reason, now=self._clock())
+            now, expected = self._clock(), [StudyState.RUNNING, StudyState.STOPPING]
+            for trial in self._store.live_trials():
+                if trial.study_id == study.id:
+                    to = TrialState.CANCELLED
+                    self._store.move_trial(trial.id, trial.state, trial.attempt, to, now=now, reason=reason)
+            self._store.move_study(study.id, expected, StudyState.FAILED, reason=reason, now=now)
             return False
         return True
 
@@ -202,21 +231,24 @@ class Controller:
                 moved = self._store.move_trial(
                     trial.id, trial.state, trial.attempt, to, now=now, sized=sized, **changes
                 )
-                if moved and (sized or to is not trial.state):
-                    self._sizer.forget([trial.id])
+                if moved and (sized or to is not trial.state or to is TrialState.WAITING):
+                    self._forget_sizing([trial.id])
             case e.MoveAttempt(attempt, to, changes):
                 self._store.move_attempt(attempt.trial_id, attempt.attempt, [attempt.state], to, now=now, **changes)
             case e.Begin(attempt, order):
                 token = self._new_token()
                 if self._store.begin_attempt(replace(attempt, token=token)):
+                    self._forget_sizing([attempt.trial_id])
                     self._executor.launch(replace(order, token=token))
             case e.Launch(order):
                 self._executor.launch(order)
             case e.StopGang(key):
                 self._executor.stop(key)
             case e.Size(trial, demand, renews):
-                if renews:
-                    self._sizer.forget([trial.id])
+                question = _question(trial)
+                if renews or self._asked.get(trial.id) != question:
+                    self._forget_sizing([trial.id])
+                self._asked[trial.id] = question
                 self._sizer.request(trial.id, demand, self._executor.cluster())
             case e.Propose(study_id, first_number, count):
                 self._propose(study_id, first_number, count, now)
@@ -224,6 +256,11 @@ class Controller:
                 expected = [StudyState.RUNNING, StudyState.STOPPING]
                 if self._store.move_study(study_id, expected, to, reason=reason, now=now):
                     log.info("study %s: %s %s", study_id, to, reason)
+
+    def _forget_sizing(self, trial_ids: Sequence[int]) -> None:
+        self._sizer.forget(trial_ids)
+        for trial_id in trial_ids:
+            self._asked.pop(trial_id, None)
 
     def _propose(self, study_id: int, first_number: int, count: int, now: float) -> None:
         study = self._store.study(study_id)
@@ -233,7 +270,12 @@ class Controller:
             self._projection.forget_study(study_id)
         history = self._projection.changed_trials(study_id) if search.needs_history else ()
         candidates = search.propose(history, first_number, count)
-        if len(candidates) < count:
-            self._exhausted.add(study_id)
         self._store.create_trials(study_id, list(enumerate(candidates, first_number)), now=now)
+        if len(candidates) < count:  # only now: had they not been stored, the last ones would be proposed again
+            self._exhausted.add(study_id)
         self._searches[study_id] = search
+
+
+def _question(trial: Trial) -> tuple[bool, int]:
+    """What makes the plan of a trial another one than before: whether it waits for one, and its memory errors."""
+    return trial.state is TrialState.WAITING, trial.num_oom

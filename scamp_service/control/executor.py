@@ -116,7 +116,8 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Unsized:
-    """Why a candidate has no plan: ``infeasible`` if none fits, otherwise the workload itself failed.
+    """Why a candidate has no plan: ``infeasible`` if none fits, otherwise the workload itself failed, or the host did
+    so that another try ``may_pass``.
 
     ``offer`` are the devices on which none fits; None if the candidate fits on no devices at all.
     """
@@ -125,6 +126,7 @@ class Unsized:
     infeasible: bool
     structure: str = ""
     offer: Offer | None = None
+    may_pass: bool = False
 
 
 class Sizer(Protocol):

@@ -118,6 +118,12 @@ class ProcessSizer:
                 self._results.pop(trial_id, None)
                 self._open.pop(trial_id, None)
 
+    def forget_all(self) -> None:
+        """Drop all results, and stop sizing."""
+        with self._changed:
+            self._results.clear()
+            self._open.clear()
+
     def close(self) -> None:
         """End the trace processes and drop all requests."""
         with self._changed:
@@ -135,7 +141,7 @@ class ProcessSizer:
             try:
                 result = self._advance(job, process)
             except TraceFailed as failed:
-                result = Unsized(failed.reason, failed.infeasible, job.structure)
+                result = Unsized(failed.reason, failed.infeasible, job.structure, may_pass=failed.may_pass)
             except Exception as error:  # our own bug: this trial fails, and the thread continues with the others
                 log.exception("sizing of trial %s failed", job.trial_id)
                 result = Unsized(f"sizing failed: {type(error).__name__}: {error}", infeasible=False)
@@ -183,11 +189,14 @@ class ProcessSizer:
             return result
 
     def _traced(self, tracer: Tracer, process: TraceProcess, candidate: Candidate, layout: Layout) -> Trace | str:
-        """The trace, or why there is none. Raises ``TraceFailed`` for the plain layout: the candidate has no plan."""
+        """The trace, or why there is none.
+
+        Raises ``TraceFailed`` for the plain layout, as the candidate then has no plan, and where a later try may do.
+        """
         try:
             return tracer.trace(process, candidate, layout)
         except TraceFailed as failed:
-            if layout == Layout():
+            if layout == Layout() or failed.may_pass:
                 raise
             log.info("%s cannot be traced under %s: %s", candidate.workload, layout, failed.reason)
             return failed.reason

@@ -35,12 +35,13 @@ _Answer = TypeVar("_Answer")
 
 class TraceFailed(Exception):
     """A trace failed: because the workload refuses the parameters (``infeasible``), by a fault of the workload, or
-    because the host failed it again and again; the reason says which.
+    because the host failed it again and again; the reason says which. ``may_pass`` is true for a host whose disk or
+    database cannot be used. A child that was killed again and again may have been killed by the trace itself.
     """
 
-    def __init__(self, reason: str, *, infeasible: bool) -> None:
+    def __init__(self, reason: str, *, infeasible: bool, may_pass: bool = False) -> None:
         super().__init__(reason)
-        self.reason, self.infeasible = reason, infeasible
+        self.reason, self.infeasible, self.may_pass = reason, infeasible, may_pass
 
 
 class _HostFailed(Exception):
@@ -114,7 +115,8 @@ class TraceProcess:
                 if isinstance(fault, _Lost):
                     self.end()
                 if pause is None or self._killed.wait(pause):
-                    raise TraceFailed(_final(fault), infeasible=False) from fault
+                    may_pass = not isinstance(fault, _Lost)
+                    raise TraceFailed(_final(fault), infeasible=False, may_pass=may_pass) from fault
                 log.warning("%s: trying again", fault)
         raise AssertionError
 

@@ -18,9 +18,8 @@ def finish_studies(s: Snapshot) -> Iterator[Effect]:
     """End each study that has no live trials and wants no new ones; move a broken study to STOPPING first, so that its
     trials end. A study with INFEASIBLE trials stays open until these verdicts have some age."""
     busy = {trial.study_id for trial in (*s.trials, *s.refused)}
-    for refusals in s.refusals:
-        # A verdict of the future is an old one: a clock was set back.
-        if 0 <= s.now - refusals.newest_at < (RETURN_SECONDS if refusals.begun else JOIN_SECONDS):
+    for refusals, seconds in s.refusals.items():
+        if seconds < (RETURN_SECONDS if refusals.begun else JOIN_SECONDS):
             busy.add(refusals.study_id)
     for study in s.studies.values():
         if study.broken and study.state is StudyState.RUNNING:

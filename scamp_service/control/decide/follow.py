@@ -10,7 +10,7 @@ from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
 from scamp_service.control.decide.faults import run_later
 from scamp_service.control.decide.orders import order_for
-from scamp_service.control.decide.replan import wider
+from scamp_service.control.decide.replan import devices, narrower, wider
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.decide.watch import why_stalled
 from scamp_service.control.executor import GangState
@@ -49,6 +49,10 @@ def _tear_down(s: Snapshot, attempt: Attempt) -> Iterator[Effect]:
 def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> Iterator[Effect]:
     gang = s.gangs.get(attempt.key)
     match attempt.outcome:
+        case Outcome.ERROR | Outcome.LOST | Outcome.STALLED if before := narrower(s, trial, attempt):
+            why = attempt.detail or "its ranks disappeared"
+            reason = f"continues on {devices(before.plan)} as before: on {devices(attempt.plan)}: {why}"
+            yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": trial.num_lost + 1}, before)
         case Outcome.DONE if trial.value is None:
             reason = (
                 f"it ended without reporting the objective {study.metric!r}; choose a metric that evaluate() returns"
@@ -85,7 +89,9 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             return  # its gang is known once all ranks have answered, or are gone
         case None if attempt.state is AttemptState.STARTING and (left := _left(s, attempt)):
             yield _lose(attempt, f"{left} left the cluster before its ranks were started")
-        case None if attempt.state is AttemptState.STARTING and s.now < attempt.created_at + LAUNCH_PATIENCE_SECONDS:
+        case None if (
+            attempt.state is AttemptState.STARTING and s.absent.get(attempt.key, 0.0) < LAUNCH_PATIENCE_SECONDS
+        ):
             yield Launch(order_for(s, trial, attempt))
         case None:
             yield _lose(attempt, "all its ranks disappeared")

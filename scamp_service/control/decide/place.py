@@ -12,7 +12,7 @@ from placement.model import Cluster, Gang, Placement, Queued
 from placement.packing.ledger import Ledger
 from placement.packing.packer import PASSES_BEFORE_RESERVATION, pack, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
-from scamp_service.control.decide.faults import LONGEST_WAIT_SECONDS
+from scamp_service.control.decide.faults import must_wait
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
@@ -46,7 +46,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
         elif missing := too_few(*need):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
-        elif trial.id not in winding_down and not s.now < trial.retry_at <= s.now + LONGEST_WAIT_SECONDS:
+        elif trial.id not in winding_down and not must_wait(s.now, trial):
             queued.append((trial, need))
     if not queued:
         return

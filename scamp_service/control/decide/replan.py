@@ -3,14 +3,17 @@
 A share is the number of devices for each candidate that may run at the same time. A queued trial whose plan takes more
 than its share waits for devices that may never be free together, so it gets a narrower plan if that can start now. When
 nothing waits and devices are idle, a running trial gets a wider plan, and continues from its last checkpoint, if this
-saves more than it costs. A trial that has run out of memory keeps its plan: what it needs is known for that plan only.
+saves more than it costs. If nothing comes of the wider plan, it continues under the one before. A trial that has run
+out of memory keeps its plan, because what it needs is known for that plan only, and so does one that was ever lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from itertools import islice
 
+from estimators.model import Plan
 from placement.model import Cluster, Gang, Queued
 from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
@@ -50,7 +53,7 @@ def _narrow(s: Snapshot, learned: Corrections, share: int, queued: list[Trial], 
         num_ranks = trial.sized.plan.world_size
         sized = yield from _sized_for_share(s, learned, share, trial)
         if sized and sized.plan.world_size < num_ranks and _can_start(s, sized, idle):
-            fewer = f"planned again for {_count(sized.plan.world_size)} instead of {num_ranks}, to begin now"
+            fewer = f"planned again for {devices(sized.plan)} instead of {num_ranks}, to begin now"
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": f"{sized.reason}; {fewer}"}, sized)
             return  # the next one has to see what is left
 
@@ -61,13 +64,15 @@ def _widen(s: Snapshot, learned: Corrections, share: int, idle: list[str]) -> It
         trial = trials.get(attempt.trial_id)
         if trial is None or not _trains(s, trial, attempt):
             continue
-        if attempt.plan.world_size >= share or trial.num_oom or _seconds_left(s, trial, attempt) < WORTH_SECONDS:
+        if attempt.plan.world_size >= share or trial.num_oom or trial.num_lost:
+            continue
+        if _seconds_left(s, trial, attempt) < WORTH_SECONDS:
             continue
         sized = yield from _sized_for_share(s, learned, share, trial)
         if sized is None or not _can_start(s, sized, [*idle, *attempt.devices], attempt):
             continue
         if (saved := _saved_seconds(s, trial, attempt, sized)) >= WORTH_SECONDS:
-            more = f"{_count(sized.plan.world_size)} instead of {attempt.plan.world_size}"
+            more = f"{devices(sized.plan)} instead of {attempt.plan.world_size}"
             why = f"{len(idle)} of the devices were idle, and on {more} it ends about {saved / 60:.0f} min earlier"
             yield MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.STOPPED, "detail": why})
             return  # the next one has to see what is left
@@ -88,6 +93,23 @@ def wider(s: Snapshot, trial: Trial, attempt: Attempt) -> Sized | None:
     return sized if isinstance(sized, Sized) and sized.plan.world_size > attempt.plan.world_size else None
 
 
+def narrower(s: Snapshot, trial: Trial, attempt: Attempt) -> Sized | None:
+    """The plan of the attempt before, if that one trained on fewer devices, and this one has come to no checkpoint."""
+    before = s.former.get(trial.id)
+    if before is None or before.outcome is Outcome.OUT_OF_MEMORY or not before.timed_steps or trial.sized is None:
+        return None
+    if attempt.checkpoint_step >= 0 or before.plan.world_size >= attempt.plan.world_size:
+        return None
+    return replace(
+        trial.sized,
+        plan=before.plan,
+        prediction=before.prediction,
+        reason="the plan before the wider one",
+        step_seconds=before.predicted_step_seconds,
+        step_factor=before.step_factor,
+    )
+
+
 def _sized_for_share(
     s: Snapshot, learned: Corrections, share: int, trial: Trial
 ) -> Generator[Effect, None, Sized | None]:
@@ -102,12 +124,12 @@ def _sized_for_share(
             return None
 
 
-def _can_start(s: Snapshot, sized: Sized, devices: list[str], instead_of: Attempt | None = None) -> bool:
+def _can_start(s: Snapshot, sized: Sized, among: list[str], instead_of: Attempt | None = None) -> bool:
     """Whether a gang could start on these devices, beside other gangs that are there."""
-    usable = [device for device in s.cluster.devices if device.id in devices and device.id not in s.closed]
+    usable = [device for device in s.cluster.devices if device.id in among and device.id not in s.closed]
     ledger = Ledger(Cluster(tuple(usable)), s.max_gangs_per_device)
     for attempt in s.attempts:
-        here = [device for device in attempt.devices if device in devices]
+        here = [device for device in attempt.devices if device in among]
         if here and attempt is not instead_of:
             ledger.restore(Gang(attempt.key, len(here), attempt.mib_per_rank), here)
     placements, _ = pack([Queued(Gang("new", sized.plan.world_size, sized.prediction.reserved_mib))], ledger)
@@ -128,5 +150,6 @@ def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, sized: Sized) ->
     return left - (left + again) * ratio - RESTART_SECONDS
 
 
-def _count(num_devices: int) -> str:
-    return "1 device" if num_devices == 1 else f"{num_devices} devices"
+def devices(plan: Plan) -> str:
+    """How many devices the plan takes, in words."""
+    return "1 device" if plan.world_size == 1 else f"{plan.world_size} devices"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from estimators.learning import own_need
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
+from scamp_service.control.decide.faults import must_wait, size_later
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.lifecycle import StudyState, TrialState
@@ -15,9 +16,9 @@ from scamp_service.model import Json, Sized, Trial
 def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effect]:
     """Act on finished sizings, and start one for every other waiting trial, which gets a ``share`` of the devices.
 
-    A trial with a plan becomes QUEUED, one that fits nowhere INFEASIBLE, and one whose workload fails FAILED. Trials of
-    stopped studies are cancelled. INFEASIBLE is a verdict on the devices of one cluster: when it offers more, the trial
-    is WAITING again.
+    A trial with a plan becomes QUEUED, one that fits nowhere INFEASIBLE, and one whose workload fails FAILED; if the
+    host is to blame, it waits for another try. Trials of stopped studies are cancelled. INFEASIBLE is a verdict on the
+    devices of one cluster: when it offers more, the trial is WAITING again.
     """
     for trial in s.refused:
         yield MoveTrial(trial, TrialState.WAITING, {"reason": "will be planned again: the cluster has grown"})
@@ -35,9 +36,11 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
             case Unsized(infeasible=True) as unsized:
                 changes = {"reason": unsized.reason, "structure": unsized.structure, "offer": unsized.offer}
                 yield MoveTrial(trial, TrialState.INFEASIBLE, changes)
+            case Unsized(may_pass=True) as unsized:
+                yield size_later(s.now, trial, unsized.reason)
             case Unsized() as unsized:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
-            case None if s.cluster.devices:
+            case None if s.cluster.devices and not must_wait(s.now, trial):
                 yield Size(trial, demand_of(s, learned, share, trial))
 
 

@@ -81,8 +81,10 @@ class Snapshot:
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
     failures: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # waiting trial → its own runs
-    refusals: Sequence[Refusals] = ()  # INFEASIBLE trials of running studies
+    refusals: Mapping[Refusals, float] = field(default_factory=dict)  # INFEASIBLE trials; seconds since this was found
     refused: Sequence[Trial] = ()  # some of them, for which the cluster now offers more than when this was found
+    absent: Mapping[str, float] = field(default_factory=dict)  # attempt without gang → for how many seconds
+    former: Mapping[int, Attempt] = field(default_factory=dict)  # trial → the attempt before one that went wrong
     max_gangs_per_device: int = 4
 
     def may_hold_memory(self, attempt: Attempt) -> bool:
@@ -90,7 +92,7 @@ class Snapshot:
         return attempt.key in self.gangs or not self.silent.isdisjoint(attempt.devices)
 
     def share(self) -> int:
-        """Number of devices for each candidate that may run at the same time, at least one.
+        """Number of open devices for each candidate that may run at the same time, at least one.
 
         These are the candidates of each running study that have not ended or been proposed yet, as far as it allows so
         many at once.
@@ -100,4 +102,5 @@ class Snapshot:
             live = of_study[study.id]
             yet = study.max_trials - study.num_trials if study.wants_trials else 0
             total += min(live + yet, study.max_concurrent or live + yet)
-        return max(1, len(self.cluster.devices) // max(1, total))
+        num_open = sum(device.id not in self.closed for device in self.cluster.devices)
+        return max(1, num_open // max(1, total))

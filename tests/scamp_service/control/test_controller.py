@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from scamp_service.control import controller
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.executor import GangStatus
-from scamp_service.lifecycle import StudyState, TrialState
-from scamp_service.model import Lease
+from scamp_service.errors import Unavailable
+from scamp_service.lifecycle import Outcome, StudyState, TrialState
+from scamp_service.model import Json, Lease
 from scamp_service.store import schema
 from scamp_service.store.store import Store
 from tests import simulation as simulated
@@ -182,10 +183,12 @@ def test_a_stored_study_that_cannot_be_read_fails_alone() -> None:
     simulation = Simulation(store, 3, no_faults())
     spec = {**store.studies()[0].spec, "space": {"mib": {"from": 1}}}
     unreadable = store.create_study(spec, now=0.0)
+    store.create_trials(unreadable.id, [(0, {"mib": 10})], now=0.0)
     simulation.cycle()
     simulation.cycle()
     assert store.study(unreadable.id).state is StudyState.FAILED
     assert "submit it again" in store.study(unreadable.id).reason
+    assert [trial.state for trial in store.trials(unreadable.id)] == [TrialState.CANCELLED]
     assert store.trials(1), "the other study goes on"
 
 
@@ -208,3 +211,64 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
         assert each["doing"].startswith("propose ") and each["error"] == "ValueError: no such sampler"
         assert (each["first_at"], each["last_at"]) == (7.0, 7.0)
         assert study.state is StudyState.STOPPING and "no such sampler" in study.reason
+
+
+def one_controller(store: Store, simulation: Simulation) -> tuple[controller.Controller, SimulatedSizer]:
+    sizer = SimulatedSizer(simulation.clock, simulation.rng)
+    executor = simulated.SimulatedExecutor(simulation.world, 1)
+    return controller.Controller(store, executor, sizer, clock=simulation.clock, monotonic=simulation.clock), sizer
+
+
+def test_proposals_that_could_not_be_stored_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grid whose last two points are asked for with four others must not count as used up before they are stored."""
+    store = Store("sqlite://")
+    simulation = Simulation(store, 3, no_faults())
+    grid = {"space": {"mib": {"choice": [10, 30]}, "ranks": {"choice": [1]}}, "search": {"sampler": "grid"}}
+    study = store.create_study({**store.studies()[0].spec, **grid}, now=0.0)
+    one, _ = one_controller(store, simulation)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "create_trials", raise_unavailable)
+        with pytest.raises(Unavailable):
+            one.tick()
+    one.tick()
+    assert [trial.params["mib"] for trial in store.trials(study.id)] == [10, 30]
+
+
+def raise_unavailable(*args: Any, **others: Any) -> Any:
+    raise Unavailable("the database is away")
+
+
+def test_a_plan_that_was_made_for_another_question_is_not_taken() -> None:
+    store = empty_store()
+    simulation = Simulation(store, 3, no_faults())
+    one, sizer = one_controller(store, simulation)
+    one.tick()
+    one.tick()  # the first cycle proposes, this one asks for plans
+    simulation.clock.now += 5.0
+    assert sizer.results() and one.find().sized
+    another, _ = one_controller(store, simulation)
+    another._sizer = sizer  # a later controller of the same process has not asked
+    assert not another.find().sized and not sizer.results()
+
+
+class TrainsNarrowOnly(Simulation):
+    """Long trials of one rank that are moved to idle devices, where the model fails under every wider plan."""
+
+    def num_later_studies(self) -> int:
+        return 0
+
+    def spec(self, number: int) -> Json:
+        asha = {"rule": "asha", "min_steps": 2, "reduction_factor": 2}  # the others end early
+        only = {"mib": 10, "ranks": 1, "spike": 0, "most_ranks": 4, "slow": simulated.SLOW, "breaks": 1}
+        space = {"space": {"lr": {"low": 0.1, "high": 0.9}}, "fixed": only, "stopping": asha}
+        usual = super().spec(number)
+        return {**usual, **space, "budget": {**usual["budget"], "trials": 4}}
+
+
+def test_a_trial_that_fails_under_a_wider_plan_ends_under_the_one_before() -> None:
+    outcomes = []
+    for seed in range(3, 9):
+        store = empty_store()
+        TrainsNarrowOnly(store, seed, no_faults()).run()  # every trial completes, or this fails
+        outcomes += [attempt.outcome for attempt in store.study_attempts(1)]
+    assert outcomes.count(Outcome.ERROR) > 0, "a wider plan must have been tried, or this proves nothing"

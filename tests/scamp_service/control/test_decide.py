@@ -260,8 +260,8 @@ def test_an_attempt_whose_device_left_before_its_ranks_started_is_lost_at_once()
 
 
 def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
-    late = LAUNCH_PATIENCE_SECONDS + 1.0
-    found = effects(trials=[trial()], attempts=[attempt(state=AttemptState.STARTING)], now=late)
+    starting = attempt(state=AttemptState.STARTING)
+    found = effects(trials=[trial()], attempts=[starting], absent={starting.key: LAUNCH_PATIENCE_SECONDS})
     assert isinstance(found[0], d.MoveAttempt) and found[0].changes["outcome"] is Outcome.LOST
 
 
@@ -415,8 +415,8 @@ def test_a_verdict_names_the_devices_that_it_holds_for() -> None:
 
 def test_a_trial_that_fitted_nowhere_is_planned_again_when_the_cluster_has_grown() -> None:
     refused = trial(state=TrialState.INFEASIBLE, attempt=0, plan=None, offer=(("virtual", 96, 2),))
-    refusals = [Refusals(1, (("virtual", 96, 2),), False, newest_at=0.0)]
-    found = effects(trials=[], refused=[refused], refusals=refusals, now=1e6)
+    refusals = {Refusals(1, (("virtual", 96, 2),), False, newest_at=0.0): 1e6}
+    found = effects(trials=[], refused=[refused], refusals=refusals)
     assert only_move(found).to is TrialState.WAITING and len(found) == 1, "the study does not end meanwhile"
 
 
@@ -434,7 +434,21 @@ def test_a_queued_trial_is_planned_again_when_its_plan_needs_more_devices_than_t
 
 def test_a_study_stays_open_while_nodes_may_join_or_come_back() -> None:
     for begun, seconds in ((False, JOIN_SECONDS), (True, RETURN_SECONDS)):
-        refusals = [Refusals(1, (), begun, newest_at=100.0)]
-        assert effects(trials=[], refusals=refusals, now=99.0 + seconds) == []
-        ended = effects(trials=[], refusals=refusals, now=100.0 + seconds)
+        verdict = Refusals(1, (), begun, newest_at=100.0)
+        assert effects(trials=[], refusals={verdict: seconds - 1.0}) == []
+        ended = effects(trials=[], refusals={verdict: seconds})
         assert ended == [d.FinishStudy(1, StudyState.COMPLETED)]
+
+
+def test_a_candidate_that_cannot_be_traced_because_of_the_host_is_sized_later() -> None:
+    waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
+    full = Unsized("No space left on device three times", infeasible=False, may_pass=True)
+    move = only_move(effects(trials=[waiting], sized={1: full}, now=100.0))
+    assert move.to is TrialState.WAITING and move.changes["retry_at"] == 105.0 and move.changes["num_faults"] == 1
+    assert move.changes["reason"] == "waits 5 s after: No space left on device three times"
+    again = replace(waiting, num_faults=1, retry_at=105.0)
+    assert effects(trials=[again], now=104.0) == []
+    assert [type(one) for one in effects(trials=[again], now=105.0)] == [d.Size]
+    assert [type(one) for one in effects(trials=[again], now=-1e6)] == [d.Size], "a clock was set back"
+    last = only_move(effects(trials=[replace(waiting, num_faults=MAX_FAULTS)], sized={1: full}))
+    assert last.to is TrialState.FAILED and "mend the host" in last.changes["reason"]

@@ -80,6 +80,7 @@ def test_it_runs_again_as_before_where_a_new_controller_does_not_know_the_plan()
         ({"sized": {1: planned(WIDE, 0.3, 4)}, "checkpoints": {1: -1}, "trials": [trial(step=600)]}, "starts again"),
         ({"trials": [trial(step=900)]}, "it ends soon"),
         ({"trials": [trial(step=100, num_oom=1)]}, "what it needs is known for its plan only"),
+        ({"trials": [trial(step=100, num_lost=1)]}, "a wider plan may have failed before"),
         ({"attempts": [attempt()]}, "no step has been timed"),
         ({"attempts": [running(state=AttemptState.STARTING)]}, "it has not begun"),
         ({"closed": frozenset({"n/1", "n/2", "n/3"})}, "the others are closed"),
@@ -97,8 +98,9 @@ def test_a_wider_plan_has_to_fit_beside_other_gangs(mib: int, fits: bool) -> Non
     other = running(trial_id=2, devices=("n/0",), reserved_mib=16)
     closed = frozenset({"n/2", "n/3"})
     known = {1: planned(Plan(2, dp_shard=2), 0.4, share=2, mib=mib)}
-    found = effects([AT_100, trial(id=2, number=1, step=990)], [running(), other], sized=known, closed=closed)
-    assert [type(one) for one in found] == [d.MoveAttempt] * fits
+    found = effects([AT_100], [running(), other], sized=known, closed=closed)
+    assert [one for one in found if isinstance(one, d.MoveAttempt) and one.attempt == running()] == found[2:]
+    assert len(found) == 2 + fits, "the other one is stopped, as no trial runs it"
 
 
 def test_a_plan_for_another_share_is_made_again() -> None:
@@ -118,3 +120,45 @@ def test_a_queued_gang_wider_than_its_share_gets_a_plan_that_can_begin() -> None
     for known in (planned(Plan(8), 1.0, 1, mib=97), planned(WIDE, 1.0, 1), Unsized("no", infeasible=True)):
         found = effects([*trials, wide], busy, sized={9: known})
         assert not [one for one in found if isinstance(one, d.Size) or (isinstance(one, d.MoveTrial) and one.sized)]
+
+
+BEFORE = running(state=AttemptState.ENDED, outcome=Outcome.STOPPED, timed_steps=40)
+
+
+def went_wrong(before: Attempt = BEFORE, **changes: Any) -> list[d.Effect]:
+    """What follows when the attempt after ``before``, a wider one, ends like this."""
+    second = running(**{"attempt": 2, "plan": WIDE, "outcome": Outcome.ERROR, "detail": "no DTensor", **changes})
+    return effects([trial(step=100, attempt=2, plan=second.plan)], [second], former={1: before})
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.LOST, Outcome.STALLED])
+def test_a_wider_plan_that_fails_costs_a_loss_and_the_trial_continues_as_before(outcome: Outcome) -> None:
+    move = went_wrong(outcome=outcome)[0]
+    assert isinstance(move, d.MoveTrial) and move.to is TrialState.QUEUED and move.changes["num_lost"] == 1
+    assert move.changes["reason"] == "continues on 1 device as before: on 4 devices: no DTensor"
+    assert move.sized and (move.sized.plan, move.sized.prediction) == (BEFORE.plan, BEFORE.prediction)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"checkpoint_step": 110},
+        {"plan": Plan(8)},
+        {"before": replace(BEFORE, timed_steps=0)},
+        {"before": replace(BEFORE, outcome=Outcome.OUT_OF_MEMORY)},
+    ],
+)
+def test_an_error_of_any_other_attempt_is_that_of_the_workload(changes: dict[str, Any]) -> None:
+    move = went_wrong(**changes)[0]
+    assert isinstance(move, d.MoveTrial) and move.to is TrialState.FAILED
+
+
+def test_a_device_that_stays_closed_does_not_count_in_a_share() -> None:
+    """Alone, a trial would be planned for four devices, and wait for the fourth for ever."""
+    queued = trial(state=TrialState.QUEUED, attempt=0, plan=WIDE)
+    closed = frozenset({"n/3"})
+    size = next(one for one in effects([queued], [], closed=closed) if isinstance(one, d.Size))
+    assert size.demand.share == 3
+    known = {1: planned(Plan(4, dp_shard=2), 1.0, share=3)}
+    found = effects([queued], [], closed=closed, sized=known)
+    assert [one.sized for one in found if isinstance(one, d.MoveTrial) and one.sized] == [known[1]]

@@ -18,6 +18,7 @@ from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
 from scamp_service.sizing.sizer import ProcessSizer
+from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import TraceCache
 from tests.sizing import FOUR_DEVICES, USER, MemoryBlobs, Sizing
 
@@ -271,3 +272,20 @@ def test_closing_ends_the_child_at_once(tmp_path: Path, blobs: MemoryBlobs) -> N
     assert time.monotonic() - began < 5
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
+
+
+def test_a_layout_that_the_host_could_not_trace_is_not_passed_over(tmp_path: Path, blobs: MemoryBlobs) -> None:
+    """It may be the only one that fits: the candidate is sized again later, instead of being infeasible."""
+    sizer = ProcessSizer(blobs, tmp_path)
+    tracer = sizer._tracers[False]
+    trace = tracer.trace
+
+    def full_disk(process: Any, candidate: Any, layout: Layout) -> Any:
+        if layout != Layout():
+            raise TraceFailed("No space left on device three times", infeasible=False, may_pass=True)
+        return trace(process, candidate, layout)
+
+    tracer.trace = full_disk  # type: ignore[method-assign]
+    unsized = Sizing(sizer).size({"depth": 1, "width": 768, "heads": 8, "batch": 32})
+    sizer.close()
+    assert isinstance(unsized, Unsized) and unsized.may_pass and not unsized.infeasible
