@@ -24,12 +24,13 @@ from scamp_service.cluster.ray_executor import RayExecutor
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller
 from scamp_service.control.leadership import RENEWALS, Elected, Leadership
-from scamp_service.errors import Deposed, Refused, Unavailable
+from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
 from scamp_service.model import Json, Lease
+from scamp_service.processes.cycles import Cycles
 from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file, try_to_start
-from scamp_service.processes.sweeper import Sweeper
+from scamp_service.processes.sweeper import Remover, Sweeper
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of
 from scamp_service.sizing.sizer import Planner, ProcessSizer
@@ -130,26 +131,17 @@ def controlling(
         stack.callback(sizer.close)
         if not settings.ray_address:
             settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir)})
+        remover = Remover()
         leadership = Leadership(store, settings.lease_seconds)
         stack.callback(leadership.resign)
         keeper = stack.enter_context(Keeper(leadership, settings.lease_seconds))
-        elected = Elected(leadership, lambda lease: _Reign(settings, store, sizer, leadership, lease))
+        elected = Elected(leadership, lambda lease: _Reign(settings, store, sizer, remover, leadership, lease))
         stack.callback(elected.close if outlives else elected.end)  # first of all, while the keeper renews the lease
-        has_led = False
+        cycles = Cycles(elected)
 
         def tick() -> None:
-            nonlocal has_led
-            keeper.turns()
-            try:
-                elected.tick()
-                has_led = has_led or elected.leads
-            except Exception as error:
-                if isinstance(error, Refused) or not has_led:
-                    raise  # nothing depends on this process yet
-                if isinstance(error, Unavailable):
-                    log.warning("%s; will try again", error)
-                else:
-                    log.exception("the controller failed in a cycle; it goes on")
+            keeper.turns()  # also while cycles pause: to be restarted would not help
+            cycles.run()
 
         yield tick
 
@@ -158,8 +150,15 @@ class _Reign:
     """The controller and the executor of one epoch."""
 
     def __init__(
-        self, settings: Settings, store: Store, sizer: ProcessSizer, leadership: Leadership, lease: Lease
+        self,
+        settings: Settings,
+        store: Store,
+        sizer: ProcessSizer,
+        remover: Remover,
+        leadership: Leadership,
+        lease: Lease,
     ) -> None:
+        sizer.forget_all()  # what an earlier reign asked for: another controller may have led since
         self._store = store.fenced(CONTROLLER_LEASE, lease)
         self._leader: Json = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
         self._errors = ContainedErrors(_known_errors(store))
@@ -178,7 +177,7 @@ class _Reign:
             max_gangs_per_device=settings.max_gangs_per_device,
             errors=self._errors,
         )
-        self._sweeper = Sweeper(self._store, settings)
+        self._sweeper = Sweeper(self._store, settings, remover)
         self._recorded = 0.0
 
     def tick(self) -> None:

@@ -1,15 +1,18 @@
 """Removes what deleted studies have left, and what ended studies have kept for longer than the settings say.
 
-The leading controller calls it between its cycles; a call does one small step. It may be killed at any time: the rows
-of a trial are removed after its checkpoints, so what is left is found again by the next controller.
+The leading controller calls it between its cycles; a call does one small step of each kind of work. It may be killed at
+any time: the rows of a trial are removed after its checkpoints, so what is left is found again by the next controller.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from scamp_service.settings import Settings
@@ -19,93 +22,113 @@ log = logging.getLogger("scamp.sweeper")
 
 ROWS_AT_ONCE = 2000
 """Rows that one transaction removes: it takes about 20 ms, in which nobody else writes."""
-FOLDERS_AT_ONCE = 10
 REST_SECONDS = 5.0
-"""Pause once nothing is left to remove."""
-AGEING_SECONDS = 3600.0
+"""Pause before each round. So an error that stays fails a cycle of the controller only once in so many seconds."""
+LOOK_SECONDS = 3600.0
+"""Time from one look for what has become too old to the next."""
 DAY_SECONDS = 24 * 3600.0
 
 
+class Remover:
+    """Removes files and folders in a daemon thread: a network file system may not answer for hours."""
+
+    def __init__(self) -> None:
+        self._thread = threading.Thread()
+
+    def is_busy(self) -> bool:
+        """Whether what was begun last has not ended."""
+        return self._thread.is_alive()
+
+    def begin(self, paths: Sequence[Path]) -> None:
+        """Remove ``paths``, one after another, with all in them. Only one call at a time may be under way."""
+        assert not self.is_busy()
+        self._thread = threading.Thread(target=_remove_all, args=(paths,), name="remover", daemon=True)
+        self._thread.start()
+
+
+@dataclass(slots=True)
+class _Ageing:
+    """Something that goes ``days`` after the end of its study, if they are not None."""
+
+    days: float | None
+    remove: Callable[[int], Iterator[None]]
+    looks_at: float = -math.inf
+    overdue: set[int] = field(default_factory=set)  # studies that were overdue at the last look
+    removed: set[int] = field(default_factory=set)  # since this sweeper began
+
+
 class Sweeper:
-    """Does one step per ``tick``. ``clock`` returns seconds since the epoch, ``monotonic`` those since any moment."""
+    """Does one step of each kind of work per ``tick``, and never waits for the file system of the checkpoints.
+
+    ``clock`` returns seconds since the epoch, ``monotonic`` those since any moment. A wall clock may be wrong until the
+    network has set it. So a study counts as old only if it was already overdue when this sweeper looked an hour before.
+    Traces are made again, and need no such care.
+    """
 
     def __init__(
         self,
         store: Store,
         settings: Settings,
+        remover: Remover,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store, self._settings, self._clock, self._monotonic = store, settings, clock, monotonic
-        self._steps: Iterator[None] = iter(())
-        self._rests_until = self._ages_at = monotonic()
-        self._aged: set[tuple[str, int]] = set()  # what has been removed of which study since this process began
+        self._store, self._settings, self._remover = store, settings, remover
+        self._clock, self._monotonic = clock, monotonic
+        self._checkpoints = _Ageing(settings.keep_checkpoints_days, self._checkpoints_of)
+        self._logs = _Ageing(settings.keep_logs_days, lambda study_id: _until_none(store.remove_logs, study_id))
+        self._events = _Ageing(settings.keep_events_days, lambda study_id: _until_none(store.remove_events, study_id))
+        self._traces_at = -math.inf
+        self._rounds = (_Rounds(self._with_checkpoints, monotonic), _Rounds(self._without_checkpoints, monotonic))
 
     def tick(self) -> None:
-        """Do one step, unless everything was done a moment ago. Raises ``Unavailable`` and ``Deposed``."""
-        if self._monotonic() < self._rests_until:
-            return
-        try:
-            next(self._steps)
-        except StopIteration:
-            self._steps = self._round()
-            self._rests_until = self._monotonic() + REST_SECONDS
-        except BaseException:
-            self._steps = iter(())  # a generator that has raised has ended
-            raise
+        """Do one step of each kind, unless all of it was done a moment ago. Raises ``Unavailable`` and ``Deposed``."""
+        for rounds in self._rounds:
+            rounds.tick()
 
-    def _round(self) -> Iterator[None]:
-        yield from self._deleted()
-        if self._monotonic() >= self._ages_at:
-            yield from self._old()
-            self._ages_at = self._monotonic() + AGEING_SECONDS
-
-    def _deleted(self) -> Iterator[None]:
+    def _with_checkpoints(self) -> Iterator[None]:
+        """Checkpoints, and what waits for their removal."""
         while trials := self._store.deleted_trials():
+            yield from self._gone([self._settings.checkpoints / str(trial_id) for trial_id in trials])
             for trial_id in trials:
-                _remove_folder(self._settings.checkpoints / str(trial_id))
                 while not self._store.remove_trial(trial_id, limit=ROWS_AT_ONCE):
                     yield
                 yield
-        for study_id in self._store.deleted_studies_with_events():
-            while self._store.remove_events(study_id, limit=ROWS_AT_ONCE):
-                yield
-        for code in self._store.remove_unused_code():
-            for folder in (self._settings.data_dir / "code", self._settings.data_dir / "profiles" / "code"):
-                _remove_folder(folder / code)
-                (folder / f"{code}.zip").unlink(missing_ok=True)
-            yield
+        yield from self._aged(self._checkpoints)
 
-    def _old(self) -> Iterator[None]:
-        kept_days = {
-            "checkpoints": self._settings.keep_checkpoints_days,
-            "logs": self._settings.keep_logs_days,
-            "events": self._settings.keep_events_days,
-        }
-        steps: Mapping[str, Callable[[int], Iterator[None]]] = {
-            "checkpoints": self._checkpoints_of,
-            "logs": lambda study_id: _until_none(self._store.remove_logs, study_id),
-            "events": lambda study_id: _until_none(self._store.remove_events, study_id),
-        }
-        for kind, days in kept_days.items():
-            if days is None:
-                continue
-            for study_id in self._store.studies_ended_before(self._clock() - days * DAY_SECONDS):
-                if (kind, study_id) not in self._aged:
-                    yield from steps[kind](study_id)
-                    self._aged.add((kind, study_id))
-        if self._settings.keep_traces_days is not None:
+    def _without_checkpoints(self) -> Iterator[None]:
+        for study_id in self._store.deleted_studies_with_events():
+            yield from _until_none(self._store.remove_events, study_id)
+        for code in self._store.remove_unused_code():  # no larger than an upload, and never on a shared file system
+            folders = (self._settings.data_dir / "code", self._settings.data_dir / "profiles" / "code")
+            _remove_all([folder / name for folder in folders for name in (code, f"{code}.zip")])
+            yield
+        yield from self._aged(self._logs)
+        yield from self._aged(self._events)
+        if self._settings.keep_traces_days is not None and self._monotonic() >= self._traces_at:
+            self._traces_at = self._monotonic() + LOOK_SECONDS
             yield from self._traces(self._clock() - self._settings.keep_traces_days * DAY_SECONDS)
 
+    def _gone(self, paths: Sequence[Path]) -> Iterator[None]:
+        """Remove ``paths`` in the remover's thread; ends once they are gone."""
+        while self._remover.is_busy():  # with what an interrupted round, or an earlier reign, has begun
+            yield
+        self._remover.begin(paths)
+        while self._remover.is_busy():
+            yield
+
+    def _aged(self, ageing: _Ageing) -> Iterator[None]:
+        if ageing.days is None or self._monotonic() < ageing.looks_at:
+            return
+        overdue = set(self._store.studies_ended_before(self._clock() - ageing.days * DAY_SECONDS))
+        still_overdue, ageing.overdue = overdue & ageing.overdue, overdue
+        ageing.looks_at = self._monotonic() + LOOK_SECONDS
+        for study_id in sorted(still_overdue - ageing.removed):
+            yield from ageing.remove(study_id)
+            ageing.removed.add(study_id)
+
     def _checkpoints_of(self, study_id: int) -> Iterator[None]:
-        root = self._settings.checkpoints
-        present = {path.name for path in root.iterdir()} if root.is_dir() else set()
-        folders = [root / str(one.id) for one in self._store.history(study_id) if str(one.id) in present]
-        for number, folder in enumerate(folders, 1):
-            _remove_folder(folder)
-            if number % FOLDERS_AT_ONCE == 0:
-                yield
-        yield
+        return self._gone([self._settings.checkpoints / str(one.id) for one in self._store.history(study_id)])
 
     def _traces(self, before: float) -> Iterator[None]:
         """Remove traces that no study has read since ``before``. A trace belongs to all studies with equal models."""
@@ -116,16 +139,46 @@ class Sweeper:
             yield
 
 
+class _Rounds:
+    """Rounds of small steps, with a rest before each."""
+
+    def __init__(self, begin: Callable[[], Iterator[None]], monotonic: Callable[[], float]) -> None:
+        self._begin, self._monotonic = begin, monotonic
+        self._steps: Iterator[None] = iter(())
+        self._rests_until = monotonic()
+
+    def tick(self) -> None:
+        """Do one step, unless this rests."""
+        if self._monotonic() < self._rests_until:
+            return
+        try:
+            next(self._steps)
+        except StopIteration:
+            self._steps = self._begin()
+            self._rests_until = self._monotonic() + REST_SECONDS
+        except BaseException:
+            self._steps = iter(())  # a generator that has raised has ended; the next one begins after a rest
+            raise
+
+
 def _until_none(remove: Callable[..., int], study_id: int) -> Iterator[None]:
     while remove(study_id, limit=ROWS_AT_ONCE):
         yield
 
 
-def _remove_folder(folder: Path) -> None:
-    """Remove a folder with all in it, if it exists; what cannot be removed is logged, and left to the operator."""
+def _remove_all(paths: Sequence[Path]) -> None:
+    """Remove what exists of ``paths``; what cannot be removed is logged, and left to the operator."""
+    for path in paths:
+        try:
+            _remove(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning("%s cannot be removed (%s); remove it by hand", path, error)
+
+
+def _remove(path: Path) -> None:
     try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        log.warning("%s cannot be removed (%s); remove it by hand", folder, error)
+        shutil.rmtree(path)
+    except NotADirectoryError:
+        path.unlink()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import sqlalchemy as sa
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import LogLine
 from scamp_service.processes import sweeper
-from scamp_service.processes.sweeper import DAY_SECONDS, Sweeper
+from scamp_service.processes.sweeper import DAY_SECONDS, LOOK_SECONDS, REST_SECONDS, Remover, Sweeper
 from scamp_service.settings import Settings
 from scamp_service.store import schema
 from scamp_service.store.store import Store
@@ -41,16 +44,33 @@ def ended_study(store: Store, settings: Settings) -> int:
     return study.id
 
 
-def sweep(store: Store, settings: Settings, now: float = 2000.0, most: int = 500) -> None:
-    """Steps until a round has ended."""
-    one = Sweeper(store, settings, clock=lambda: now, monotonic=lambda: 0.0)
-    for _ in range(most):
-        one.tick()
-        if one._rests_until:
-            one._rests_until = 0.0
-            if not list(one._steps):
-                return
-    raise AssertionError("the sweeper never rests")
+class Sweep:
+    """A sweeper, whose clocks stand still unless they are turned."""
+
+    def __init__(self, store: Store, settings: Settings, now: float = 2000.0, remover: Remover | None = None) -> None:
+        self.now, self.seconds = now, 0.0
+        self._remover = remover or Remover()
+        self._sweeper = Sweeper(store, settings, self._remover, clock=lambda: self.now, monotonic=lambda: self.seconds)
+
+    def tick(self, times: int, *, hangs: bool = False) -> None:
+        """So many steps, in each of which a rest or a removal may end."""
+        for _ in range(times):
+            self.seconds += REST_SECONDS
+            self._sweeper.tick()
+            while self._remover.is_busy() and not hangs:
+                time.sleep(0.001)
+
+    def look(self) -> None:
+        """Everything that is to be done in this hour, then wait for the next."""
+        self.tick(50)
+        self.seconds += LOOK_SECONDS
+
+
+def sweep(store: Store, settings: Settings, now: float = 2000.0) -> None:
+    """Everything that there is to remove by a wall clock that stands still."""
+    one = Sweep(store, settings, now)
+    for _ in range(3):
+        one.look()
 
 
 def left(store: Store, study_id: int) -> dict[str, int]:
@@ -90,10 +110,7 @@ def test_a_kill_at_any_step_loses_nothing_else_and_the_next_start_removes_the_re
     before = left(store, kept)
     store.delete_study(gone, now=1500.0)
     for _ in range(60):
-        killed = Sweeper(store, settings, clock=lambda: 2000.0, monotonic=lambda: 0.0)
-        for _ in range(3):  # the first call begins a round
-            killed._rests_until = 0.0
-            killed.tick()
+        Sweep(store, settings).tick(3)  # begin a round, have folders removed, and do one step
         assert left(store, kept) == before
     assert left(store, gone) | {"events": 0} == dict.fromkeys(left(store, gone), 0)
 
@@ -139,8 +156,89 @@ def test_traces_age_from_their_last_use(tmp_path: Path, store: Store) -> None:
     settings = settings_in(tmp_path, keep_traces_days=2)
     folder = tmp_path / "profiles" / "traces" / "ab"
     folder.mkdir(parents=True)
-    for name, time in [("old", 0.0), ("new", 2 * DAY_SECONDS)]:
+    for name, used_at in [("old", 0.0), ("new", 2 * DAY_SECONDS)]:
         (folder / name).touch()
-        os.utime(folder / name, (time, time))
+        os.utime(folder / name, (used_at, used_at))
     sweep(store, settings, now=3 * DAY_SECONDS)
     assert [path.name for path in folder.iterdir()] == ["new"]
+
+
+def test_a_clock_that_is_wrong_for_less_than_an_hour_removes_nothing(tmp_path: Path, store: Store) -> None:
+    settings = settings_in(tmp_path, keep_logs_days=2, keep_checkpoints_days=2, keep_events_days=2)
+    study = ended_study(store, settings)
+    before = left(store, study)
+    one = Sweep(store, settings, now=50 * 365 * DAY_SECONDS)  # the host has just booted
+    one.look()
+    one.now = 1000.0  # the network has set its clock
+    one.look()
+    one.now = 50 * 365 * DAY_SECONDS
+    one.look()
+    assert left(store, study) == before and len(list(settings.checkpoints.iterdir())) == 2
+    one.look()
+    assert left(store, study)["logs"] == 0 and not list(settings.checkpoints.iterdir()), "it has really become old"
+
+
+def test_a_folder_that_cannot_be_reached_holds_up_nothing_but_folders(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_in(tmp_path, keep_logs_days=2)
+    gone, old = ended_study(store, settings), ended_study(store, settings)
+    answers, num_calls, rmtree = threading.Event(), 0, shutil.rmtree
+
+    def hang(path: Path) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        assert answers.wait(60)
+        rmtree(path)
+
+    monkeypatch.setattr(shutil, "rmtree", hang)
+    store.delete_study(gone, now=1500.0)
+    remover = Remover()
+    for _ in range(3):  # reigns of one process
+        one = Sweep(store, settings, 1000.0 + 3 * DAY_SECONDS, remover)
+        for _ in range(2):
+            one.tick(50, hangs=True)
+            one.seconds += LOOK_SECONDS
+        assert num_calls == 1
+    assert left(store, old)["logs"] == 0 and left(store, gone)["events"] == 1
+    assert left(store, gone)["trials"] == 3, "rows wait for their folders"
+    answers.set()
+    one.tick(50)
+    assert left(store, gone)["trials"] == 0
+    assert {int(path.name) for path in settings.checkpoints.iterdir()} == {one.id for one in store.trials(old)[:2]}
+
+
+def test_a_folder_that_cannot_be_removed_is_left_to_the_operator(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(f"no right to remove {path.name}")
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    settings = settings_in(tmp_path)
+    gone = ended_study(store, settings)
+    fill(store)
+    store.delete_study(gone, now=1500.0)
+    sweep(store, settings)
+    assert left(store, gone)["trials"] == 0 and "remove it by hand" in caplog.text
+
+
+def test_after_an_error_it_rests_so_that_few_cycles_fail(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Sweep(store, settings_in(tmp_path))
+    one.tick(1)
+    one.seconds += REST_SECONDS
+
+    def fail(*, limit: int = 100) -> list[int]:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(store, "deleted_trials", fail)
+    num_failed = 0
+    for _ in range(100):
+        one.seconds += 0.1
+        try:
+            one._sweeper.tick()
+        except RuntimeError:
+            num_failed += 1
+    assert 1 <= num_failed <= 3
