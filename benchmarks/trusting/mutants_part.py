@@ -114,6 +114,27 @@ MUTANTS = (
         ("tests/scamp_service/control/test_decide.py", *SIMULATED),
     ),
     Case(
+        "epoch: a rank that a deposed controller starts obeys it",
+        f"{CLUSTER}/rank.py",
+        "if lease is not None and lease.epoch > epoch:",
+        "if False and lease is not None:",
+        ("tests/scamp_service/cluster/test_rank.py",),
+    ),
+    Case(
+        "lease: nobody leads a database that can only be read",
+        f"{CLUSTER}/sink.py",
+        "elif now - since > UNCHANGED_SECONDS:",
+        "elif now - since > 1e9:",
+        ("tests/scamp_service/cluster/test_sink.py",),
+    ),
+    Case(
+        "ledger: a device that stays closed counts in every share",
+        f"{CONTROL}/decide/snapshot.py",
+        "device.id not in self.closed for device",
+        "True for device",
+        ("tests/scamp_service/control/test_replan.py",),
+    ),
+    Case(
         "ledger: memory that is reserved counts as free",
         "placement/packing/ledger.py",
         "and gang.mib_per_rank <= self.free_mib(device_id)",
@@ -186,6 +207,20 @@ MUTANTS = (
         "FIRST_WAIT_SECONDS * 2.0 ** (num_faults - 1)",
         "0.0",
         ("tests/scamp_service/control/test_decide.py",),
+    ),
+    Case(
+        "retry: a wider plan that fails ends its trial",
+        f"{CONTROL}/decide/follow.py",
+        "        case Outcome.ERROR | Outcome.LOST | Outcome.STALLED if",
+        "        case Outcome.LOST | Outcome.STALLED if",
+        SIMULATED,
+    ),
+    Case(
+        "retry: a candidate that the host could not trace fails",
+        f"{CONTROL}/decide/size.py",
+        "case Unsized(may_pass=True) as",
+        'case Unsized(reason="") as',
+        ("tests/scamp_service/control/test_decide.py", *SIMULATED),
     ),
     Case(
         "retention: a checkpoint that the database has recorded is deleted",
