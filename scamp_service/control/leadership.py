@@ -8,6 +8,8 @@ to a rank.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import secrets
 import socket
 import threading
@@ -15,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from scamp_service.errors import Deposed
+from scamp_service.errors import Deposed, Unavailable
 from scamp_service.host import Process
 from scamp_service.lifecycle import CONTROLLER_LEASE
 from scamp_service.model import Lease
@@ -23,6 +25,8 @@ from scamp_service.store.store import Store
 
 RENEWALS = 10
 """Times that a leader renews its lease while a standby waits for it to lapse."""
+FAILED_BEGINNINGS = 3
+"""Beginnings of a reign that may fail in a row before another controller gets its turn."""
 
 
 class Leadership:
@@ -49,6 +53,7 @@ class Leadership:
         self._lease: Lease | None = None
         self._renewed = 0.0  # when the last successful renewal began
         self._seen: tuple[Lease | None, float] | None = None
+        self._waits_until = -math.inf  # another controller takes the lease first
 
     def keep(self) -> Lease | None:
         """Renew the lease if it is time, or take it if it is free. Returns it if this controller leads now.
@@ -85,7 +90,14 @@ class Leadership:
                 self._store.release_lease(CONTROLLER_LEASE, self._lease)
             self._lease = None
 
+    def let_another(self) -> None:
+        """Release the lease, and leave it to any other controller for ``seconds``."""
+        self._waits_until = self._clock() + self._seconds
+        self.resign()
+
     def _stand_by(self, now: float) -> None:
+        if now < self._waits_until:
+            return
         seen = self._store.lease(CONTROLLER_LEASE)
         if self._seen is None or self._seen[0] != seen:
             self._seen = seen, now
@@ -120,6 +132,7 @@ class Elected:
     def __init__(self, leadership: Leadership, begin: Callable[[Lease], Reign]) -> None:
         self._leadership, self._begin = leadership, begin
         self._reign: tuple[int, Reign] | None = None
+        self._num_failed = 0  # beginnings in a row
 
     @property
     def leads(self) -> bool:
@@ -127,19 +140,35 @@ class Elected:
         return self._reign is not None
 
     def tick(self) -> None:
-        """Take part in the election; run one cycle if it is won. Raises ``Unavailable``."""
+        """Take part in the election; run one cycle if it is won. Raises ``Unavailable``, and any error of a beginning.
+
+        A controller that cannot begin ``FAILED_BEGINNINGS`` times in a row lets another one lead.
+        """
         lease = self._leadership.keep()
         if self._reign is not None and (lease is None or lease.epoch != self._reign[0]):
             self.close()
         if lease is None:
             return
         if self._reign is None:
-            self._reign = lease.epoch, self._begin(lease)
+            self._reign = lease.epoch, self._begun(lease)
         try:
             self._reign[1].tick()
         except Deposed:
             self._leadership.step_down()
             self.close()
+
+    def _begun(self, lease: Lease) -> Reign:
+        try:
+            reign = self._begin(lease)
+        except Exception:
+            self._num_failed += 1
+            if self._num_failed >= FAILED_BEGINNINGS:
+                with contextlib.suppress(Unavailable):  # the next failure tries again
+                    self._leadership.let_another()
+                    self._num_failed = 0
+            raise
+        self._num_failed = 0
+        return reign
 
     def close(self) -> None:
         """Let go of what this reign started, if there is one; it goes on without us."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from scamp_service.control.leadership import Elected, Leadership, own_name, process_is_gone
+from scamp_service.control.leadership import FAILED_BEGINNINGS, Elected, Leadership, own_name, process_is_gone
 from scamp_service.errors import Deposed
 from scamp_service.lifecycle import CONTROLLER_LEASE
 from scamp_service.model import Lease
@@ -153,3 +153,31 @@ def test_a_reign_that_is_told_of_another_leader_is_let_go_at_once(store: Store) 
     reign.deposed = True
     elected.tick()
     assert reign.told == ["tick", "close"] and not elected.leads
+
+
+def test_a_controller_that_cannot_begin_lets_another_one_lead(store: Store) -> None:
+    clock, works = Clock(), False
+
+    def begin(lease: Lease) -> Told:
+        if not works:
+            raise RuntimeError("Ray's GCS does not answer")
+        return Told(lease.epoch)
+
+    elected = Elected(candidate(store, "a", clock), begin)
+    for _ in range(FAILED_BEGINNINGS - 1):
+        with pytest.raises(RuntimeError):
+            elected.tick()
+        assert store.lease(CONTROLLER_LEASE) == Lease("a", 1, 0), "it tries again"
+    with pytest.raises(RuntimeError):
+        elected.tick()
+    elected.tick()
+    assert store.lease(CONTROLLER_LEASE) == Lease("", 1, 0) and not elected.leads, "it is another one's turn"
+    works, clock.now = True, clock.now + 10.0
+    elected.tick()
+    assert store.lease(CONTROLLER_LEASE) == Lease("a", 2, 0) and elected.leads, "there is no other"
+    clock.now += 2
+    elected.close()
+    works = False
+    with pytest.raises(RuntimeError):
+        elected.tick()
+    assert candidate(store, "b", clock).keep() is None, "beginnings that failed before one that did not do not count"
