@@ -12,10 +12,13 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import ray
+from ray._private.worker import global_worker
+
 from scamp_service.cluster.attempt import Ended, Training
 from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.reports import Reports
-from scamp_service.cluster.sink import LeaseWatch, Silence, SinkClient
+from scamp_service.cluster.sink import LeaseWatch, Silence, SinkClient, is_waiting
 from scamp_service.cluster.whereabouts import whereabouts
 from scamp_service.control.executor import Order
 from scamp_service.errors import Deposed
@@ -25,6 +28,12 @@ from scamp_service.user_environment import close_environment
 
 LAST_WORDS_SECONDS = 10.0
 LOOK_SECONDS = 1.0
+GCS_SECONDS = 5.0  # for which a rank waits for an answer of Ray's GCS
+CONTROL = "control"
+"""Ray's concurrency group for calls that never block, so that those that do cannot keep them waiting.
+
+Calls of controllers that have died stay in the other group until their attempt ends.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +60,20 @@ class Rank:
     """
 
     def __init__(
-        self, folders: Folders, lease_seconds: float, max_attempts: int, namespace: str, pass_environment: str = ""
+        self,
+        folders: Folders,
+        lease_seconds: float,
+        max_attempts: int,
+        namespace: str,
+        epoch: int,
+        pass_environment: str = "",
     ) -> None:
         """Load torch and wait for the sink, which is found in ``namespace``.
 
         ``folders`` are those of the controller's host. The process ends after ``max_attempts``, against leaks in
         libraries. ``pass_environment`` lists variables that users' code may read besides the usual ones; all others
-        are removed from the process.
+        are removed from the process. Raises ``Deposed``, which ends the process, if the controller that made it, of
+        ``epoch``, has been replaced: the one that leads now may not know of this rank.
         """
         from workloads.training.runtime import train
         from workloads.training.warm_up import prepare_process
@@ -73,16 +89,19 @@ class Rank:
         self._stopped: set[str] = set()
         self._server: tuple[str, Any, tuple[str, int]] | None = None
         self._reusable = True
-        self._epoch = 0
+        self._epoch = epoch
         self._namespace = namespace
         began = time.monotonic()
         self._sink = SinkClient(namespace)
-        self._sink.ask("ping", give_up=lambda: time.monotonic() - began > lease_seconds)
+        lease: Lease | None = self._sink.ask("lease", give_up=lambda: time.monotonic() - began > lease_seconds)
+        if lease is not None and lease.epoch > epoch:
+            raise Deposed(f"the controller of epoch {lease.epoch} leads now; that of epoch {epoch} started this rank")
         prepare_process()
         self._silence = Silence(lease_seconds)
         for watch in (self._watch_lease, self._watch_silence):
             threading.Thread(target=watch, daemon=True).start()
 
+    @ray.method(concurrency_group=CONTROL)
     def status(self, epoch: int) -> RankStatus:
         """What this process is doing now. It obeys no controller of an earlier ``epoch`` any more."""
         with self._changed:
@@ -100,6 +119,7 @@ class Rank:
         """Wait for ``seconds``. Ray reports the death of this process at once to a caller that waits for the answer."""
         time.sleep(seconds)
 
+    @ray.method(concurrency_group=CONTROL)
     def rendezvous(self, key: str, world: int, host: str, epoch: int) -> tuple[str, int]:
         """(host, port) of the gang's store, asked of rank 0. The store already listens, so the port cannot be taken."""
         from workloads.training.rendezvous import listen
@@ -129,6 +149,7 @@ class Rank:
             self._changed.wait_for(lambda: self._current is None or self._current.order.key != key)
             return self._ended.get(key, Ended(None, "the attempt never began on this rank", self._reusable))
 
+    @ray.method(concurrency_group=CONTROL)
     def stop(self, key: str, epoch: int) -> None:
         """Ask the attempt to stop after its current step."""
         with self._changed:
@@ -190,8 +211,28 @@ class Rank:
 
     def _read_lease(self) -> Lease | None:
         try:
-            lease: Lease | None = SinkClient(self._namespace).try_once("lease")
+            lease: Lease | None = SinkClient(self._namespace).try_once("last_lease")
         except Exception as error:
+            # A sink that waits for its database is not silent. But if this host and the sink are cut off together, this
+            # rank must end, because its trial runs again elsewhere; then Ray's GCS cannot be reached either.
+            if is_waiting(error) and gcs_answers():
+                self._silence.ends()
             raise TimeoutError from error
         self._silence.ends()
         return lease
+
+
+def rank_class() -> Any:
+    """Ray's actor class of ranks."""
+    remote: Any = ray.remote  # its types do not know concurrency groups
+    return remote(concurrency_groups={CONTROL: 2})(Rank)
+
+
+def gcs_answers() -> bool:
+    """Whether Ray's GCS answers this process in time."""
+    worker: Any = global_worker
+    try:
+        worker.gcs_client.check_alive([], timeout=GCS_SECONDS)
+    except Exception:
+        return False
+    return True

@@ -63,8 +63,9 @@ def has_ended(rank: RankHandle, may_trust_ray: bool, lease_seconds: float, now: 
 
     Nobody can ask a host that is cut off, which Ray notices late, and Ray calls an actor dead as soon as it is to be
     killed. But the ranks of such a host end themselves when they have not reached the sink for ``lease_seconds``, and
-    while they reached it, they also answered us. So Ray's word is enough (``may_trust_ray``) only for a rank that has
-    not begun to train, or whose node has left in order.
+    while they reached it, they also answered us. If the sink is cut off with them, it can only say that it waits for
+    its database, which does not count without an answer of Ray's GCS. So Ray's word is enough (``may_trust_ray``) only
+    for a rank that has not begun to train, or whose node has left in order.
     """
     if rank.status is not None and rank.status.process.is_here:
         return rank.status.process.is_gone

@@ -26,7 +26,7 @@ from scamp_service.cluster.attempt import Ended
 from scamp_service.cluster.connection import connect, namespace_of
 from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.pools import Pool, Pools
-from scamp_service.cluster.rank import Rank, RankStatus
+from scamp_service.cluster.rank import RankStatus, rank_class
 from scamp_service.cluster.rank_handle import GangRecord, Phase, RankHandle, has_ended, lives_here
 from scamp_service.cluster.rank_processes import end_process, is_of_ray, kill_rank, nodes, owner_of, process_of
 from scamp_service.cluster.sink import SinkStatus, ensure_sink
@@ -70,8 +70,8 @@ class RayExecutor:
     ) -> None:
         """Connect to ``settings.ray_address`` and take over the living ranks. Raises ``Unavailable`` or ``Refused``.
 
-        ``identity`` is the name of the study database, ``epoch`` that of the controller's lease. Ranks are ended only
-        while ``may_act()``, which says that no other controller can lead now.
+        ``identity`` is the name of the study database, ``epoch`` that of the controller's lease. Ranks are started and
+        ended only while ``may_act()``, which says that no other controller can lead now.
         """
         self._settings, self._store_url, self._lease_seconds = settings, store_url, lease_seconds
         self._folders = Folders.of_controller(settings, checkpoint_root)
@@ -89,16 +89,23 @@ class RayExecutor:
         self._looked = time.monotonic()
         self._refreshed = 0.0
         self._put_off = -REFRESH_SECONDS
-        connect(settings.ray_address, settings.data_dir, self._namespace)
-        self._node_id = ray.get_runtime_context().get_node_id()
-        self._rank_class: Any = ray.remote(Rank)
+        self._rank_class: Any = rank_class()
         self._sink_status: SinkStatus | None = None
         self._sink_asked = time.monotonic()
-        self._sink = ensure_sink(store_url, identity, self._node_id, self._namespace)
+        self._thread = threading.Thread(target=self._watch, name="ray-executor", daemon=True)
+        connect(settings.ray_address, settings.data_dir, self._namespace)
+        try:
+            self._take_stock()
+        except BaseException:
+            ray.shutdown()  # a process connects only once at a time: the next executor could not begin
+            raise
+
+    def _take_stock(self) -> None:
+        self._node_id = ray.get_runtime_context().get_node_id()
+        self._sink = ensure_sink(self._store_url, self._identity, self._node_id, self._namespace)
         self._expect("sink", None, self._sink.ping.remote())
         self._adopt()
         self._refresh_pools()
-        self._thread = threading.Thread(target=self._watch, name="ray-executor", daemon=True)
         self._thread.start()
 
     # --- what exists now --------------------------------------------------------------------------------------------
@@ -151,8 +158,13 @@ class RayExecutor:
     # --- what is asked for -------------------------------------------------------------------------------------------
 
     def launch(self, order: Order) -> None:
-        """Start an attempt. No effect when it exists or a device has left; put off while a node starts other ranks."""
+        """Start an attempt. No effect when it exists, a device has left, or another controller may lead.
+
+        It is put off while a node starts other ranks.
+        """
         with self._lock:
+            if not self._may_act():  # asked with the lock held, for which this thread may have waited for long
+                return
             if any(rank.key == order.key for rank in self._ranks.values()):
                 return
             places = {device.id: pool for pool in self._pools for device in pool.devices}
@@ -231,7 +243,7 @@ class RayExecutor:
 
     def _may_start(self, pool: Pool, device: str) -> bool:
         """Whether another rank may start there: a start takes a core, and half of the cores are for training."""
-        if not self._failures.may_try(device, time.monotonic()):
+        if not self._may_act() or not self._failures.may_try(device, time.monotonic()):
             return False
         devices = {device.id for device in pool.devices}
         starting = sum(r.phase is Phase.STARTING and r.device in devices for r in self._ranks.values())
@@ -252,6 +264,7 @@ class RayExecutor:
             self._lease_seconds,
             MAX_ATTEMPTS,
             self._namespace,
+            self._epoch,
             self._settings.pass_environment,
         )
         rank = self._ranks[name] = RankHandle(name, device, actor)
@@ -363,8 +376,9 @@ class RayExecutor:
 
     def _handle_answer(self, kind: str, rank: RankHandle | None, answer: Any) -> None:
         if rank is None:
-            self._sink_status = answer
-            if answer.version != source_hash():
+            is_first, self._sink_status = self._sink_status is None, answer
+            # Only the sink of an earlier controller is replaced. Once the checkout is updated, each new sink differs.
+            if is_first and answer.version != source_hash():
                 self._replace_sink("it is of another version")
         elif kind == "run":
             if rank.phase is not Phase.ENDING:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -25,14 +25,25 @@ from scamp_service.host import Process, source_hash
 from scamp_service.lifecycle import CONTROLLER_LEASE, Outcome
 from scamp_service.model import Lease, LogLine, Metric
 
+if TYPE_CHECKING:
+    from scamp_service.store.store import Store
+
 log = logging.getLogger("scamp.sink")
 
 NAME = "sink"
 ANSWER_SECONDS = 20.0
 RETRY_SECONDS = 0.5
 PAUSE_SECONDS = 5.0
+LOOK_SECONDS = 1.0  # between two readings of the lease by the sink
+UNCHANGED_SECONDS = 2.0  # after which the sink tries whether anybody can renew the lease
+FRESH_SECONDS = 5.0  # for which the last reading of the lease counts
 ABANDONED_SECONDS = 180.0
 """A sink whose database no controller leads for so long ends. Its ranks have ended before (see ``rank``)."""
+
+PROBE = "sink"
+"""Name of a lease that nobody holds for long: the sink takes it to see that the database can be written."""
+WATCH = "watch"
+"""Ray's concurrency group for questions that must be answered while reports wait for the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +78,15 @@ class Sink:
     """Writes reports into the study database, one call at a time. ``SinkActor`` is the process that ranks talk to."""
 
     def __init__(self, url: str, identity: str) -> None:
-        """Open the study database at ``url``, whose name is ``identity``. Raises ``Unavailable`` when that fails."""
-        from scamp_service.store.store import Store  # not for ranks: they import this module only for its client
+        """Answer for the study database at ``url``, whose name is ``identity``.
 
-        self._store, self._identity = Store(url), identity
+        The first call opens it. Calls raise ``Unavailable`` while it cannot be used: a sink that starts meanwhile says
+        so, too, instead of ending.
+        """
+        self._url, self._identity = url, identity
+        self._opening = threading.Lock()
+        self._opened: Store | None = None
+        self._seen: tuple[Lease | None, float] = None, time.monotonic()  # the lease, and since when it is unchanged
         place = url if url.startswith("sqlite") else "PostgreSQL"
         self._owner = f"the database {identity} ({place}) on {socket.gethostname()}"
 
@@ -103,12 +119,31 @@ class Sink:
         return self._store.blob(sha256)
 
     def lease(self) -> Lease | None:
-        """The lease of the controllers, which changes at least every second while one of them leads."""
-        return self._store.lease(CONTROLLER_LEASE)
+        """The lease of the controllers, read now. It changes at least every second while one of them leads.
+
+        Raises ``Unavailable`` while nobody could renew it: an unchanged lease in a database that can only be read does
+        not mean that nobody leads.
+        """
+        lease, now = self._store.lease(CONTROLLER_LEASE), time.monotonic()
+        seen, since = self._seen
+        if lease != seen:
+            self._seen = lease, now
+        elif now - since > UNCHANGED_SECONDS:
+            self._store.take_lease(PROBE, self._owner, self._store.lease(PROBE), now=time.time())
+        return lease
 
     def ping(self) -> SinkStatus:
-        """What this sink is. It answers once the store is open."""
+        """What this sink is."""
         return SinkStatus(Process.own(), source_hash(), self._owner)
+
+    @property
+    def _store(self) -> Store:
+        with self._opening:
+            if self._opened is None:
+                from scamp_service.store.store import Store  # not for ranks: they import this module for its client
+
+                self._opened = Store(self._url)
+            return self._opened
 
 
 class SinkActor(Sink):
@@ -117,21 +152,42 @@ class SinkActor(Sink):
     def __init__(self, url: str, identity: str) -> None:
         """See ``Sink``."""
         super().__init__(url, identity)
+        self._last: tuple[Lease | None, float] | None = None  # the lease as it was read last, and when
         threading.Thread(target=self._watch_lease, daemon=True).start()
+
+    @ray.method(concurrency_group=WATCH)
+    def last_lease(self) -> Lease | None:
+        """The lease as it was a moment ago; answered at once, also while the database makes every report wait.
+
+        Raises ``Unavailable`` when the lease could not be read in the last ``FRESH_SECONDS``, or nobody could renew it.
+        """
+        if self._last is None or time.monotonic() - self._last[1] > FRESH_SECONDS:
+            raise Unavailable("the study database does not answer the sink, or cannot be written")
+        return self._last[0]
 
     def _watch_lease(self) -> None:
         watch = LeaseWatch(ABANDONED_SECONDS)
-        while not watch.has_lapsed(self._read_lease):
-            time.sleep(ABANDONED_SECONDS / 20)
-        log.warning("no controller leads any more: giving the devices back")
-        remove_pools(self._identity)
+        while not (watch.has_lapsed(self._look) and self._give_back()):
+            time.sleep(min(LOOK_SECONDS, ABANDONED_SECONDS / 20))
         os._exit(0)
 
-    def _read_lease(self) -> Lease | None:
+    def _look(self) -> Lease | None:
         try:
-            return self.lease()
+            lease = self.lease()
         except Exception as error:  # while the database is away, nobody can lead, nor take over
             raise TimeoutError from error
+        self._last = lease, time.monotonic()
+        return lease
+
+    def _give_back(self) -> bool:
+        """Whether the devices could be given back. If not, this thread tries again, unless a controller leads then."""
+        log.warning("no controller leads any more: giving the devices back")
+        try:
+            remove_pools(self._identity)
+        except Exception as error:  # Ray's GCS does not answer, for example
+            log.warning("the devices cannot be given back now: %s", error)
+            return False
+        return True
 
 
 class LeaseWatch:
@@ -201,7 +257,7 @@ class SinkClient:
             try:
                 return self.try_once(method, *args)
             except ray.exceptions.RayTaskError as error:
-                if not isinstance(error.cause, (Unavailable, OSError)):
+                if not is_waiting(error):
                     raise
                 if give_up():
                     raise TimeoutError(f"the sink cannot store anything: {error.cause}") from error
@@ -219,10 +275,16 @@ class SinkClient:
         return ray.get(getattr(self._actor, method).remote(*args), timeout=ANSWER_SECONDS)
 
 
+def is_waiting(error: Exception) -> bool:
+    """Whether the sink has answered that it waits for its database, which is away, locked, full or read-only."""
+    return isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, (Unavailable, OSError))
+
+
 def ensure_sink(url: str, identity: str, node_id: str, namespace: str) -> Any:
     """Actor handle of the sink, which is created if it does not run. It stays on ``node_id``, next to the database."""
+    remote: Any = ray.remote  # its types do not know concurrency groups
     return (
-        ray.remote(SinkActor)
+        remote(concurrency_groups={WATCH: 1})(SinkActor)
         .options(
             name=NAME,
             namespace=namespace,

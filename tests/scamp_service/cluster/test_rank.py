@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import RayTaskError
 
 from scamp_service.cluster import rank as module
 from scamp_service.cluster.attempt import Ended
 from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.rank import Rank
-from scamp_service.errors import Deposed
+from scamp_service.cluster.sink import LeaseWatch, Silence
+from scamp_service.errors import Deposed, Unavailable
 from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome
+from scamp_service.model import Lease
 from tests.ranks import ORDER, FakeSink
 
 OTHER = replace(ORDER, trial_id=2)
@@ -30,7 +33,7 @@ def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
     monkeypatch.setattr("workloads.training.warm_up.prepare_process", lambda: None)
 
     def new(train: Callable[..., str], max_attempts: int = 10) -> Rank:
-        rank = Rank(Folders(kernel(), tmp_path / "code", tmp_path / "checkpoints"), 1e6, max_attempts, "scamp")
+        rank = Rank(Folders(kernel(), tmp_path / "code", tmp_path / "checkpoints"), 1e6, max_attempts, "scamp", 1)
         rank._train = train
         return rank
 
@@ -100,3 +103,81 @@ def test_after_its_last_attempt_it_takes_no_other_and_ends(
     assert ended.wait(10) and not rank.status(1).reusable
     with pytest.raises(AssertionError, match="about to end"):
         rank.run(OTHER, 0, None, 1)
+
+
+class Answering(FakeSink):
+    """A sink whose answer to each question about the lease is this one; an error is raised as Ray does."""
+
+    def __init__(self, answer: Lease | Exception) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def ask(self, method: str, *args: Any, give_up: Any = None) -> Any:
+        return self.try_once(method) if method == "lease" else super().ask(method, *args, give_up=give_up)
+
+    def try_once(self, method: str) -> Lease:
+        if isinstance(self.answer, Unavailable):
+            raise RayTaskError(method, "", self.answer, "p", 1, "ip").as_instanceof_cause()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_a_rank_that_a_replaced_controller_starts_ends(
+    new_rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SinkClient", lambda namespace: Answering(Lease("the next one", 2, 0)))
+    with pytest.raises(Deposed, match="epoch 2 leads now"):
+        new_rank(lambda *_: "done")
+    monkeypatch.setattr(module, "SinkClient", lambda namespace: Answering(Lease("me", 1, 7)))
+    rank = new_rank(lambda *_: "done")
+    with pytest.raises(Deposed):
+        rank.run(ORDER, 0, None, 0)
+    assert rank.run(ORDER, 0, None, 1).outcome is Outcome.DONE
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+AWAY = Unavailable("the study database cannot be used")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gcs", "lives"),
+    [
+        (AWAY, True, True),
+        (AWAY, False, False),  # cut off together with the sink
+        (ValueError("no actor has this name"), True, False),
+        (TimeoutError("no answer"), True, False),
+        (RuntimeError("the sink has died"), True, False),
+        (Lease("me", 1, 0), True, False),  # not renewed, although the database can be written
+    ],
+    ids=str,
+)
+def test_a_rank_lives_as_long_as_the_sink_says_that_it_waits_for_its_database(
+    new_rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch, answer: Any, gcs: bool, lives: bool
+) -> None:
+    for thread in ("_watch_lease", "_watch_silence"):  # they would end this process
+        monkeypatch.setattr(Rank, thread, lambda self: None)
+    rank, clock = new_rank(lambda *_: "done"), Clock()
+    monkeypatch.setattr(module, "SinkClient", lambda namespace: Answering(answer))
+    monkeypatch.setattr(module, "gcs_answers", lambda: gcs)
+    rank._silence, watch = Silence(60.0, clock), LeaseWatch(60.0, clock)
+
+    def is_alive() -> bool:
+        """As the two threads of a rank see it, each second."""
+        clock.now += 1.0
+        lapsed = clock.now % 6 == 0 and watch.has_lapsed(rank._read_lease)
+        return not (lapsed or rank._silence.is_too_long())
+
+    assert all(is_alive() for _ in range(59))
+    assert all(is_alive() for _ in range(200)) is lives
+
+
+def test_calls_that_never_block_have_threads_of_their_own() -> None:
+    for name in ("status", "stop", "rendezvous"):
+        assert getattr(Rank, name).__ray_concurrency_group__ == module.CONTROL

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sqlite3
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.gpus import is_rank
 from scamp_service.cluster.local_ray import LocalRay
 from scamp_service.cluster.pools import Offers
+from scamp_service.cluster.rank import rank_class
 from scamp_service.cluster.rank_handle import Phase
 from scamp_service.cluster.ray_executor import RayExecutor
 from scamp_service.cluster.sink import NAME as SINK
@@ -418,22 +420,45 @@ def test_prints_and_the_traceback_of_user_code_arrive_and_its_process_is_not_use
 
 
 def test_a_rank_ends_itself_when_no_controller_renews_its_lease(world: World) -> None:
-    import ray
-
-    from scamp_service.cluster.rank import Rank
-
     world.renew()
-    folders = Folders.of_controller(world.settings, world.settings.checkpoints)
-    lonely = ray.remote(Rank).options(num_cpus=0, max_concurrency=4).remote(folders, 2.0, 10, world.namespace)
-    pid = ray.get(lonely.status.remote(1), timeout=60).process.pid
-    for _ in range(6):
+    _alive, pid = lonely_rank(world, lease_seconds=4.0)
+    for _ in range(12):
         world.renew()
         time.sleep(0.5)
     assert is_running(pid)
-    deadline = time.monotonic() + 10
-    while is_running(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(pid)
+    until_gone(pid, 20.0)
+
+
+def test_a_rank_waits_while_the_database_is_locked(world: World) -> None:
+    order = world.order(world.devices()[:1], steps=LONG)
+    world.launch(order)
+    world.training(order)
+    _alive, pid = lonely_rank(world, lease_seconds=8.0)
+    other = sqlite3.connect(world.settings.data_dir / "scamp.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # reports of the rank that trains now block the sink
+    locked = time.monotonic()
+    while time.monotonic() - locked < 18.0:
+        time.sleep(0.5)
+        assert is_running(pid)
+    other.execute("ROLLBACK")
+    other.close()
+    world.until(lambda: len(world.store.metrics(order.trial_id)) > 10, "reports that had to wait")
+    world.executor.stop(order.key)
+    world.ended(order)
+    until_gone(pid, 30.0)
+
+
+def test_calls_that_block_never_keep_a_rank_from_saying_how_it_is(world: World) -> None:
+    order = world.order(world.devices()[:1], steps=LONG)
+    world.launch(order)
+    world.training(order)
+    (rank,) = world.executor._members(order.key)
+    left_over = [rank.actor.join.remote(order.key) for _ in range(40)]  # of controllers that have died
+    time.sleep(0.5)
+    assert module.ray.get(rank.actor.status.remote(world.epoch), timeout=5.0).key == order.key
+    world.executor.stop(order.key)
+    world.ended(order, 10.0)
+    assert {ended.outcome for ended in module.ray.get(left_over, timeout=10.0)} == {Outcome.STOPPED}
 
 
 def test_to_leave_is_not_to_wait_for_a_rank_that_has_only_begun_to_start(world: World) -> None:
@@ -470,6 +495,20 @@ def test_a_node_whose_gpus_nvml_does_not_show_offers_none_and_says_so(world: Wor
         return offers.refused.get(node_id)
 
     assert "NVML shows none" in world.until(answer, "what the node has measured")
+
+
+def lonely_rank(world: World, lease_seconds: float) -> tuple[Any, int]:
+    """A rank that no executor knows, and its process id."""
+    folders = Folders.of_controller(world.settings, world.settings.checkpoints)
+    actor = rank_class().options(num_cpus=0).remote(folders, lease_seconds, 10, world.namespace, world.epoch)
+    return actor, module.ray.get(actor.status.remote(world.epoch), timeout=60).process.pid
+
+
+def until_gone(pid: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while is_running(pid):
+        assert time.monotonic() < deadline, f"process {pid} still runs after {seconds} s"
+        time.sleep(0.05)
 
 
 def is_running(pid: int) -> bool:

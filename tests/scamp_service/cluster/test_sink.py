@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,11 @@ from ray.exceptions import RayTaskError
 
 from estimators.model import Plan
 from scamp_service.cluster import sink as module
-from scamp_service.cluster.sink import LeaseWatch, Report, Silence, Sink, SinkClient
+from scamp_service.cluster.sink import LeaseWatch, Report, Silence, Sink, SinkActor, SinkClient, is_waiting
 from scamp_service.errors import NotFound, Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, AttemptState, Outcome, TrialState
 from scamp_service.model import Lease, Metric
+from scamp_service.store import database
 from scamp_service.store.store import Store
 from tests.processes import ROOT
 from tests.values import new_attempt, sized
@@ -102,6 +106,97 @@ def test_the_controllers_lease_and_the_database_are_told(sink: Sink, store: Stor
     assert store.identity() in sink.ping().owner and not sink.ping().process.is_gone
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a lock, or for a change of the lease."""
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(module, "UNCHANGED_SECONDS", -1.0)
+
+
+@contextmanager
+def locked(tmp_path: Path) -> Iterator[None]:
+    """The database can be read, but not written."""
+    other = sqlite3.connect(tmp_path / "scamp.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    yield
+    other.execute("ROLLBACK")
+    other.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lease_that_nobody_could_renew_does_not_count_as_unchanged(sink: Sink, store: Store, tmp_path: Path) -> None:
+    lease = store.take_lease(CONTROLLER_LEASE, "me", None, now=1.0)
+    assert lease is not None and [sink.lease() for _ in range(3)] == [lease] * 3, "to ask does not change it"
+    with locked(tmp_path):
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="locked"):
+                sink.lease()
+    assert sink.lease() == lease
+    renewed = store.renew_lease(CONTROLLER_LEASE, lease, now=2.0)
+    with locked(tmp_path):
+        assert sink.lease() == renewed != lease, "it has just been renewed"
+
+
+@pytest.fixture
+def actor(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SinkActor:
+    """A sink whose thread stands still: tests look and give back in its stead."""
+    monkeypatch.setattr(SinkActor, "_watch_lease", lambda self: None)
+    return SinkActor(f"sqlite:///{tmp_path / 'scamp.db'}", store.identity())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_ranks_are_told_at_once_that_the_lease_cannot_be_read_or_renewed(
+    actor: SinkActor, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = store.take_lease(CONTROLLER_LEASE, "me", None, now=1.0)
+    with pytest.raises(Unavailable):
+        actor.last_lease()
+    assert actor._look() == actor.last_lease() == lease
+    monkeypatch.setattr(module, "FRESH_SECONDS", 0.01)
+    with locked(tmp_path):
+        with pytest.raises(TimeoutError):
+            actor._look()
+        time.sleep(0.02)
+        with pytest.raises(Unavailable):
+            actor.last_lease()
+    monkeypatch.setattr(module, "FRESH_SECONDS", 60.0)
+    assert actor._look() == actor.last_lease() == lease
+
+
+def test_a_sink_that_starts_while_the_database_is_away_says_so_until_it_is_back(tmp_path: Path) -> None:
+    folder = tmp_path / "not mounted yet"
+    folder.write_text("")
+    sink = Sink(f"sqlite:///{folder / 'scamp.db'}", "mine")
+    assert "the database mine" in sink.ping().owner
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            sink.lease()
+    folder.unlink()
+    assert sink.lease() is None
+
+
+def test_devices_are_given_back_again_and_again_until_ray_has_answered(
+    actor: SinkActor, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Exception | None] = [RuntimeError("the GCS does not answer"), None]
+    asked: list[str] = []
+
+    def remove(identity: str) -> None:
+        asked.append(identity)
+        if error := answers.pop(0):
+            raise error
+
+    monkeypatch.setattr(module, "remove_pools", remove)
+    assert [actor._give_back(), actor._give_back()] == [False, True]
+    assert asked == [store.identity()] * 2
+
+
+def test_only_the_answer_of_a_sink_counts_as_waiting_for_the_database() -> None:
+    assert is_waiting(RayTaskError("lease", "", Unavailable("locked"), "p", 1, "ip").as_instanceof_cause())
+    assert not is_waiting(RayTaskError("lease", "", NotFound("no"), "p", 1, "ip").as_instanceof_cause())
+    assert not is_waiting(Unavailable("no Ray")) and not is_waiting(TimeoutError("no answer"))
+
+
 class Clock:
     now = 0.0
 
@@ -116,7 +211,13 @@ def unreadable() -> Lease:
 ABANDONED = """
 import sys, time
 from scamp_service.cluster import sink
-sink.ABANDONED_SECONDS, sink.remove_pools = 0.2, lambda identity: print("gave back the devices of", identity)
+
+def remove(identity, failures=[OSError("Ray's GCS does not answer")]):
+    if failures:
+        raise failures.pop()
+    print("gave back the devices of", identity)
+
+sink.ABANDONED_SECONDS, sink.remove_pools = 0.2, remove
 kept = getattr(sink, sys.argv[1])(sys.argv[2], "mine")
 time.sleep(float(sys.argv[3]))
 print("still here")
