@@ -121,8 +121,8 @@ class Controller:
             rungs={i: self._projection.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
             past=self._projection.family_runs(to_plan),
-            refusals=self._refusals.seconds(refusals),
-            absent=self._absent.seconds(attempt.key for attempt in attempts if attempt.key not in gangs),
+            refusals=self._refusals.seconds({one: self._clock() - one.newest_at for one in refusals}),
+            absent=self._absent.seconds({attempt.key: 0.0 for attempt in attempts if attempt.key not in gangs}),
             former=self._former(attempts),
             refused=self._no_longer_refused(refusals, cluster.offer),
             failures=self._store.trial_runs(failed),
@@ -141,9 +141,14 @@ class Controller:
         return {one: result for one, result in results.items() if one not in outdated}
 
     def _former(self, attempts: Sequence[Attempt]) -> dict[int, Attempt]:
-        """For each attempt that went wrong before its first checkpoint, the one before it."""
+        """For each attempt that went wrong before its first checkpoint, the last one before it that trained."""
         wrong = [one for one in attempts if one.attempt > 1 and one.checkpoint_step < 0 and one.outcome in WENT_WRONG]
-        return {one.trial_id: self._store.attempts(one.trial_id)[one.attempt - 2] for one in wrong}
+        found = {}
+        for one in wrong:
+            earlier = self._store.attempts(one.trial_id)[: one.attempt - 1]
+            if trained := [before for before in earlier if before.timed_steps]:
+                found[one.trial_id] = trained[-1]
+        return found
 
     def _no_longer_refused(self, refusals: Sequence[Refusals], offer: Offer) -> list[Trial]:
         outdated = {(one.study_id, one.offer) for one in refusals if offers_more(offer, one.offer)}

@@ -1,11 +1,12 @@
 """Counts for how long something has been so, by a clock that never jumps.
 
-Wall clocks are set back and forth, and those of two hosts differ. A new controller begins to count anew.
+Wall clocks are set back and forth, and those of two hosts differ. So a wall clock is believed at most once: for what a
+controller finds when it begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -18,9 +19,15 @@ class FirstSeen(Generic[_Key]):
         """``clock`` gives monotonic seconds."""
         self._clock = clock
         self._since: dict[_Key, float] = {}
+        self._is_first = True
 
-    def seconds(self, keys: Iterable[_Key]) -> dict[_Key, float]:
-        """Seconds since each of these keys was first seen, without a look at which it was missing."""
+    def seconds(self, ages: Mapping[_Key, float]) -> dict[_Key, float]:
+        """Seconds since each of these keys was first seen, without a look at which it was missing.
+
+        ``ages`` are those by the wall clock. They count at the first look, unless they are negative.
+        """
         now = self._clock()
-        self._since = {key: self._since.get(key, now) for key in keys}
+        ages_now = ages if self._is_first else dict.fromkeys(ages, 0.0)
+        self._since = {key: self._since.get(key, now - max(0.0, age)) for key, age in ages_now.items()}
+        self._is_first = False
         return {key: now - since for key, since in self._since.items()}

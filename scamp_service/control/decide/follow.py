@@ -49,7 +49,7 @@ def _tear_down(s: Snapshot, attempt: Attempt) -> Iterator[Effect]:
 def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> Iterator[Effect]:
     gang = s.gangs.get(attempt.key)
     match attempt.outcome:
-        case Outcome.ERROR | Outcome.LOST | Outcome.STALLED if before := narrower(s, trial, attempt):
+        case Outcome.ERROR | Outcome.LOST | Outcome.STALLED if before := narrower(s, study, trial, attempt):
             why = attempt.detail or "its ranks disappeared"
             reason = f"continues on {devices(before.plan)} as before: on {devices(attempt.plan)}: {why}"
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": trial.num_lost + 1}, before)

@@ -19,7 +19,7 @@ from placement.packing.ledger import Ledger
 from placement.packing.packer import pack
 from scamp_service.control.decide.effects import Effect, MoveAttempt, MoveTrial, Size
 from scamp_service.control.decide.size import demand_of
-from scamp_service.control.decide.snapshot import Corrections, Snapshot
+from scamp_service.control.decide.snapshot import Corrections, Snapshot, StudyRules
 from scamp_service.control.executor import GangState, Unsized
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Sized, Trial
@@ -93,12 +93,15 @@ def wider(s: Snapshot, trial: Trial, attempt: Attempt) -> Sized | None:
     return sized if isinstance(sized, Sized) and sized.plan.world_size > attempt.plan.world_size else None
 
 
-def narrower(s: Snapshot, trial: Trial, attempt: Attempt) -> Sized | None:
-    """The plan of the attempt before, if that one trained on fewer devices, and this one has come to no checkpoint."""
+def narrower(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attempt) -> Sized | None:
+    """The last plan that trained, if that was on fewer devices than this attempt, and did not run out of memory.
+
+    None also for a trial without a loss to spare.
+    """
     before = s.former.get(trial.id)
-    if before is None or before.outcome is Outcome.OUT_OF_MEMORY or not before.timed_steps or trial.sized is None:
+    if before is None or before.outcome is Outcome.OUT_OF_MEMORY or trial.sized is None:
         return None
-    if attempt.checkpoint_step >= 0 or before.plan.world_size >= attempt.plan.world_size:
+    if before.plan.world_size >= attempt.plan.world_size or trial.num_lost >= study.max_lost:
         return None
     return replace(
         trial.sized,

@@ -41,7 +41,9 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
             case Unsized() as unsized:
                 yield MoveTrial(trial, TrialState.FAILED, {"reason": unsized.reason})
             case None if s.cluster.devices and not must_wait(s.now, trial):
-                yield Size(trial, demand_of(s, learned, share, trial))
+                # One that has trained gets no wider plan for the sake of speed: nobody knows whether that one works.
+                own = min(share, trial.plan.world_size) if trial.attempt and trial.plan else share
+                yield Size(trial, demand_of(s, learned, own, trial))
 
 
 def demand_of(s: Snapshot, learned: Corrections, share: int, trial: Trial) -> Demand:

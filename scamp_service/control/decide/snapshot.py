@@ -84,7 +84,7 @@ class Snapshot:
     refusals: Mapping[Refusals, float] = field(default_factory=dict)  # INFEASIBLE trials; seconds since this was found
     refused: Sequence[Trial] = ()  # some of them, for which the cluster now offers more than when this was found
     absent: Mapping[str, float] = field(default_factory=dict)  # attempt without gang → for how many seconds
-    former: Mapping[int, Attempt] = field(default_factory=dict)  # trial → the attempt before one that went wrong
+    former: Mapping[int, Attempt] = field(default_factory=dict)  # trial that went wrong → what trained last
     max_gangs_per_device: int = 4
 
     def may_hold_memory(self, attempt: Attempt) -> bool:

@@ -142,9 +142,7 @@ def test_a_wider_plan_that_fails_costs_a_loss_and_the_trial_continues_as_before(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"checkpoint_step": 110},
         {"plan": Plan(8)},
-        {"before": replace(BEFORE, timed_steps=0)},
         {"before": replace(BEFORE, outcome=Outcome.OUT_OF_MEMORY)},
     ],
 )
