@@ -249,6 +249,7 @@ class _Request:
     extra: Extra
     constraints: Constraints = UNCONSTRAINED
     margin: Margin = field(init=False)
+    known: dict[tuple[int, int, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -256,6 +257,15 @@ class _Request:
         if not self.cluster.devices:
             raise ValueError("the cluster has no devices: ask again when it has some")
         object.__setattr__(self, "margin", margin_for(self.cluster))
+
+    def states_fit(self, way: Spread, offered_mib: int) -> bool:
+        """Whether the model states, divided evenly, leave anything of a device; kept for all ways that divide alike."""
+        if self.extra is not NO_EXTRA:
+            return self.states_alone(way, offered_mib) is None
+        key = _num_shards(way), way.world_size, offered_mib
+        if key not in self.known:
+            self.known[key] = self.states_alone(way, offered_mib) is None
+        return self.known[key]
 
     def states_alone(self, way: Spread, offered_mib: int) -> Option | None:
         """The refusal of a way whose model states alone are too large, divided evenly; None if they are not."""
@@ -374,10 +384,10 @@ class _Row:
     @classmethod
     def of(cls, request: _Request, pricer: Pricer, way: Spread, offered_mib: int, factor: float) -> _Row | None:
         """None if the batch cannot be divided in this way, or the model states alone are too large."""
-        if request.batch % _num_shares(way) or request.states_alone(way, offered_mib) is not None:
+        if request.batch % _num_shares(way) or not request.states_fit(way, offered_mib):
             return None
         share = request.batch // _num_shares(way)
-        sizes = [size for size in divisors(share) if share // size >= way.pp]
+        sizes = _sizes(share, way.pp)
         if way.pp > 1:
             sizes = [size for size in sizes if request.constraints.allow_micro_batches(share // size)]
         return cls(request, pricer, way, offered_mib, sizes, factor) if sizes else None
@@ -494,6 +504,12 @@ def _worth_a_trace(rows: Sequence[_Row]) -> Iterator[_Row]:
             heappush(waiting, (rows[place].order, place, True))
     if not is_any_likely:
         yield from sorted(rows, key=lambda row: row.need)[:1]
+
+
+@lru_cache(maxsize=4096)
+def _sizes(share: int, num_stages: int) -> Sequence[int]:
+    """The micro-batches that divide ``share`` samples, the largest first, with at least one for each stage."""
+    return [size for size in divisors(share) if share // size >= num_stages]
 
 
 def _num_shares(way: Spread) -> int:

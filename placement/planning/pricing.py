@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
 
 from estimators.axes import Spread
 from estimators.devices.assumed import ASSUMED_LINKS
@@ -28,6 +30,9 @@ from placement.planning.unit_costs import (
     state_shards,
     waited,
 )
+
+_computing = attrgetter("pp", "tp", "spatial", "co_shard", "selective", "recompute")
+"""The axes that change what a rank computes of a micro-batch."""
 
 HALO_SHARE = 0.1
 """Share of a unit's output in the rows that slabs exchange for a convolution."""
@@ -52,6 +57,7 @@ class Pricer:
         self._kind = replace(kind, cores=None)  # all devices are busy, so all ranks share cores in the same way
         self._model = ModelCosts(profile, kind)
         self._cut: dict[int, list[Mapping[UnitCosts, int]]] = {}
+        self._slowest: dict[tuple[Any, ...], float] = {}
 
     def peak_bytes(self, way: Spread, micro_batch: int, num_micro_batches: int) -> float:
         """Rough peak of the rank that needs most, for so many micro-batches on each rank."""
@@ -80,10 +86,18 @@ class Pricer:
         return self._cut[way.pp]
 
     def _compute_seconds(self, way: Spread, micro_batch: int, num: int) -> float:
-        slowest = max(
-            sum(count * unit.seconds(way, micro_batch) for unit, count in stage.items()) for stage in self._stages(way)
-        )
+        slowest = self._slowest_stage(way, micro_batch)
         return slowest * (num + way.pp - 1) + self._model.update_seconds / state_shards(way)
+
+    def _slowest_stage(self, way: Spread, micro_batch: int) -> float:
+        """Seconds of both passes of a micro-batch in the slowest stage, kept for all ways that compute alike."""
+        key = _computing(way), micro_batch
+        if key not in self._slowest:
+            self._slowest[key] = max(
+                sum(count * unit.seconds(way, micro_batch) for unit, count in stage.items())
+                for stage in self._stages(way)
+            )
+        return self._slowest[key]
 
     def _collectives(self, way: Spread, micro_batch: int, num: int) -> Iterator[tuple[Collectives, float]]:
         """The collectives of a rank of the first stage, each with how often they run."""

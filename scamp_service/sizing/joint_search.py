@@ -31,7 +31,7 @@ from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import Tracer
 
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
-LEAST_SHARE = 0.01
+LEAST_SHARE = 0.02
 """Formulas for a family of layouts take a dozen traces, so they are found if this share of a group's members ask."""
 
 
