@@ -249,7 +249,7 @@ class _Request:
     extra: Extra
     constraints: Constraints = UNCONSTRAINED
     margin: Margin = field(init=False)
-    known: dict[tuple[int, int, int], bool] = field(default_factory=dict)
+    states_known: dict[tuple[int, int, int], bool] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -263,9 +263,9 @@ class _Request:
         if self.extra is not NO_EXTRA:
             return self.states_alone(way, offered_mib) is None
         key = _num_shards(way), way.world_size, offered_mib
-        if key not in self.known:
-            self.known[key] = self.states_alone(way, offered_mib) is None
-        return self.known[key]
+        if key not in self.states_known:
+            self.states_known[key] = self.states_alone(way, offered_mib) is None
+        return self.states_known[key]
 
     def states_alone(self, way: Spread, offered_mib: int) -> Option | None:
         """The refusal of a way whose model states alone are too large, divided evenly; None if they are not."""

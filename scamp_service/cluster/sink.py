@@ -133,7 +133,7 @@ class Sink:
         return lease
 
     def ping(self) -> SinkStatus:
-        """What this sink is."""
+        """The sink's process, the version of its sources, and the database that it writes to."""
         return SinkStatus(Process.own(), source_hash(), self._owner)
 
     @property

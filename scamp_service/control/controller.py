@@ -64,7 +64,7 @@ class Controller:
         self._specs: dict[int, StudySpec] = {}
         self._searches: dict[int, Search] = {}
         self._exhausted: set[int] = set()
-        self._asked: dict[int, tuple[bool, int]] = {}  # trial → what was so when a plan was asked for
+        self._asked: dict[int, tuple[bool, int]] = {}  # trial → its state when a plan was asked for
         self._refusals: FirstSeen[Refusals] = FirstSeen(monotonic)
         self._absent: FirstSeen[str] = FirstSeen(monotonic)
         self._contained = ContainedErrors() if errors is None else errors
@@ -130,8 +130,10 @@ class Controller:
         )
 
     def _sizings(self, trials: Sequence[Trial]) -> dict[int, Sized | Unsized]:
-        """Results that answer what would be asked now. One of before an out-of-memory error is outdated, for example,
-        and so are those that an earlier controller of this process has asked for."""
+        """Results that answer what would be asked now.
+
+        A plan made before an out-of-memory error is outdated, and so is one that an earlier controller asked for.
+        """
         results = self._sizer.results()
         if not results:
             return {}
@@ -282,5 +284,5 @@ class Controller:
 
 
 def _question(trial: Trial) -> tuple[bool, int]:
-    """What makes the plan of a trial another one than before: whether it waits for one, and its memory errors."""
+    """Whether the trial waits for a plan, and how often it ran out of memory: a plan answers for these two alone."""
     return trial.state is TrialState.WAITING, trial.num_oom

@@ -158,7 +158,6 @@ class _Reign:
         leadership: Leadership,
         lease: Lease,
     ) -> None:
-        sizer.forget_all()  # what an earlier reign asked for: another controller may have led since
         self._store = store.fenced(CONTROLLER_LEASE, lease)
         self._leader: Json = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
         self._errors = ContainedErrors(_known_errors(store))

@@ -118,12 +118,6 @@ class ProcessSizer:
                 self._results.pop(trial_id, None)
                 self._open.pop(trial_id, None)
 
-    def forget_all(self) -> None:
-        """Drop all results, and stop sizing."""
-        with self._changed:
-            self._results.clear()
-            self._open.clear()
-
     def close(self) -> None:
         """End the trace processes and drop all requests."""
         with self._changed:

@@ -169,7 +169,7 @@ def test_a_rank_lives_as_long_as_the_sink_says_that_it_waits_for_its_database(
     rank._silence, watch = Silence(60.0, clock), LeaseWatch(60.0, clock)
 
     def is_alive() -> bool:
-        """As the two threads of a rank see it, each second."""
+        """Let both watching threads of a rank look at the sink once a second."""
         clock.now += 1.0
         lapsed = clock.now % 6 == 0 and watch.has_lapsed(rank._read_lease)
         return not (lapsed or rank._silence.is_too_long())

@@ -1,4 +1,4 @@
-"""What the executor does when its Ray fails it or another controller leads, without Ray."""
+"""Tests of the executor that need no Ray: Ray fails while it begins, or another controller leads."""
 
 from __future__ import annotations
 

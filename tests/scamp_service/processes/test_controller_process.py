@@ -9,20 +9,11 @@ from typing import Any
 
 import pytest
 
-from placement.model import Cluster, Device
-from scamp_service.control.executor import Demand, Unsized
-from scamp_service.control.leadership import Leadership
 from scamp_service.lifecycle import CONTROLLER_LEASE
-from scamp_service.model import Lease
 from scamp_service.processes import controller_process, cycles
-from scamp_service.processes.controller_process import _Reign, controlling
-from scamp_service.processes.sweeper import Remover
+from scamp_service.processes.controller_process import controlling
 from scamp_service.settings import Settings
-from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.store.store import Store
-from tests.sizing import MemoryBlobs
-
-CLUSTER = Cluster((Device("n/0", "n", 0, "virtual", 96),))
 
 
 class Nothing:
@@ -85,25 +76,3 @@ def test_the_lease_is_renewed_while_cycles_pause(store: Store, tmp_path: Path, m
             tick()
             time.sleep(0.01)
     assert reign.num_cycles == 1
-
-
-def test_a_reign_begins_without_what_an_earlier_one_has_asked_for(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(controller_process, "RayExecutor", Nothing)
-    sizer = ProcessSizer(MemoryBlobs(), tmp_path, workers=0)
-    monkeypatch.setattr(sizer, "_search", lambda demand, cluster: iter([()]))
-    sizer.request(1, DEMAND, CLUSTER)
-    sizer._results[2] = Unsized("decided for devices of long ago", infeasible=True)
-    assert set(sizer._open) == {1}
-    leadership = Leadership(store, 10.0)
-    lease = leadership.keep()
-    assert isinstance(lease, Lease)
-    _Reign(Settings(data_dir=tmp_path), store, sizer, Remover(), leadership, lease)
-    assert sizer.results() == {} and not sizer._open
-    sizer.request(2, DEMAND, CLUSTER)
-    assert set(sizer._open) == {2}
-    sizer.close()
-
-
-DEMAND = Demand(candidate=None)  # type: ignore[arg-type]
