@@ -99,11 +99,3 @@ class Placement:
     gang: Gang
     devices: tuple[str, ...]
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A gang that is not placed now, and the reason in words for the user."""
-
-    gang: Gang
-    reason: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from estimators.model import MIB, Plan, Prediction
@@ -42,7 +43,7 @@ class Study:
     finished_at: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, which a cached property cannot have
 class Sized:
     """The result of sizing a candidate: its plan, the reason, and the prediction for the rank with the highest peak.
 
@@ -67,6 +68,11 @@ class Sized:
     step_factor: float = 1.0
     pipeline: Json | None = None
     share: int = 1
+
+    @cached_property
+    def demand(self) -> tuple[int, int]:
+        """Ranks of the plan, and MiB to reserve for each. The queue asks for it in every cycle."""
+        return self.plan.world_size, self.prediction.reserved_mib
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,13 +141,13 @@ def _trials(study_id: int, num_ended: int, num_live: int) -> Iterator[dict[str, 
     device = Device("n0/0", "n0", 0, "virtual", CAPACITY_MIB)
     full = Ledger(Cluster((device,)), 4)
     full.place(Gang("running", 1, 90), [device.id])
-    _, (wait,) = pack([Queued(Gang("waiting", 1, 90))], full)
+    _, waits = pack([Queued(Gang("waiting", 1, 90))], full)
     known = {"study_id": study_id, "plan": Plan(4), "family": "f", "created_at": 1.0, "reserved_mib": 90}
     known |= {"predicted_bytes": 86 * MIB, "structure": "s"}
     ended = {"state": TrialState.COMPLETED, "attempt": 1, "step": POINTS, "judged_step": 64, "finished_at": 2.0}
     for number in range(num_ended + num_live):
         params = {"mib": 10, "ranks": 1, "lr": source.uniform(1e-3, 1.0)}
-        row = {**known, "number": number, "params": params, "measured_bytes": 0, "reason": wait.reason}
+        row = {**known, "number": number, "params": params, "measured_bytes": 0, "reason": waits["waiting"]}
         if number < num_ended:
             yield {**row, **ended, "measured_bytes": 80 * MIB, "value": source.random()}
         else:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from placement.model import Placement, Queued, Wait
+from placement.model import Placement, Queued
 from placement.packing.ledger import Ledger
 from placement.packing.reasons import why_here, why_waiting
 from placement.packing.shelf import Shelf
@@ -30,32 +30,35 @@ from placement.packing.shelf import Shelf
 PASSES_BEFORE_RESERVATION = 8
 
 
-def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], list[Wait]]:
-    """The gangs that start now and those that wait, each in the order in which they were tried.
+def pack(queue: Sequence[Queued], ledger: Ledger) -> tuple[list[Placement], dict[str, str]]:
+    """The gangs that start now, and why each of the others waits, by gang id; in the order in which they were tried.
 
     Every gang that fits is placed, unless it fits only on reserved devices. ``ledger`` is not changed.
     """
     placements, waits = _pack(queue, Shelf(ledger))
     if not waits:
         spread, crowded_out = _pack(queue, Shelf(ledger, spread=True))
-        return (placements, waits) if crowded_out else (spread, [])
+        return (placements, waits) if crowded_out else (spread, {})
     return placements, waits
 
 
-def _pack(queue: Sequence[Queued], shelf: Shelf) -> tuple[list[Placement], list[Wait]]:
+def _pack(queue: Sequence[Queued], shelf: Shelf) -> tuple[list[Placement], dict[str, str]]:
     placements: list[Placement] = []
     waiting: list[Queued] = []
     reserved: dict[str, Queued] = {}
+    failed: set[tuple[int, int]] = set()  # memory is only taken in a round, so an equal demand fails too
     for queued in _starved_first(queue):
-        chosen = shelf.take(queued.gang)
+        demand = queued.gang.num_ranks, queued.gang.mib_per_rank
+        chosen = None if demand in failed else shelf.take(queued.gang)
         if chosen is not None:
             devices = tuple(spot.device.id for spot in chosen)
             placements.append(Placement(queued.gang, devices, why_here(chosen, spread=shelf.spread)))
             continue
+        failed.add(demand)
         waiting.append(queued)
         if not reserved and queued.passed_over >= PASSES_BEFORE_RESERVATION:
             reserved = {spot.device.id: queued for spot in shelf.reserve(queued.gang)}
-    return placements, list(why_waiting(waiting, shelf, reserved))
+    return placements, why_waiting(waiting, shelf, reserved)
 
 
 def passed_over(queue: Iterable[Queued], started: Collection[str]) -> dict[str, int]:
@@ -69,8 +72,10 @@ def passed_over(queue: Iterable[Queued], started: Collection[str]) -> dict[str, 
     return counts
 
 
-def _starved_first(queue: Sequence[Queued]) -> list[Queued]:
+def _starved_first(queue: Sequence[Queued]) -> Sequence[Queued]:
     """The gangs in queue order, except that those passed over too often come first, the oldest of them in front."""
     starved = [queued for queued in queue if queued.passed_over >= PASSES_BEFORE_RESERVATION]
+    if not starved:
+        return queue
     others = [queued for queued in queue if queued.passed_over < PASSES_BEFORE_RESERVATION]
     return sorted(starved, key=lambda queued: queued.arrival) + others

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from placement.model import Gang, Queued, Wait
+from placement.model import Gang, Queued
 from placement.packing.shelf import Shelf, Spot
 
 
@@ -22,13 +22,14 @@ def why_here(chosen: Sequence[Spot], *, spread: bool) -> str:
     return f"{rule}, {where}: {left}{how}"
 
 
-def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, Queued]) -> Iterator[Wait]:
-    """Yield each waiting gang with its reason at the end of the round.
+def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, Queued]) -> dict[str, str]:
+    """Why each of these gangs waits at the end of the round, by gang id.
 
     ``reserved`` maps the id of each reserved device to the gang that it is kept for. Gangs with equal demands share one
     reason. It leaves out what changes with every gang that begins or ends, such as the free MiB of a device: thousands
     may wait, and each new reason is written to the database.
     """
+    reasons: dict[str, str] = {}
     words: dict[tuple[int, int], str] = {}
     reserved_for = next(iter(reserved.values()), None)
     capacities = sorted(spot.device.capacity_mib for spot in shelf.spots)
@@ -38,9 +39,10 @@ def why_waiting(waiting: Sequence[Queued], shelf: Shelf, reserved: Mapping[str, 
             words[demand] = _why_not(queued.gang, capacities)
         if queued is reserved_for:
             kept = f"{', '.join(reserved)} {_are(len(reserved))} now kept for it"
-            yield Wait(queued.gang, f"{words[demand]}; passed over {queued.passed_over} times, so {kept}")
+            reasons[queued.gang.id] = f"{words[demand]}; passed over {queued.passed_over} times, so {kept}"
         else:
-            yield Wait(queued.gang, words[demand])
+            reasons[queued.gang.id] = words[demand]
+    return reasons
 
 
 def _why_not(gang: Gang, capacities: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache, partial
 from operator import itemgetter
@@ -18,8 +19,6 @@ from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
 from scamp_service.model import Attempt, Sized, Trial
 
-_Need = tuple[int, int]  # ranks of the plan, and MiB of each
-
 
 def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     """Begin each queued trial whose gang fits, and record why the others wait.
@@ -28,31 +27,28 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     learned that its layout needs more memory, or when the cluster has lost devices that its plan needs. After a fault
     of the host it keeps its reason until ``retry_at``.
     """
-    queued: list[tuple[Trial, _Need]] = []
+    queued: list[Trial] = []
     # Two attempts of one trial must not use its checkpoints at the same time.
     winding_down = {attempt.trial_id for attempt in s.attempts}
     too_few = cache(partial(_too_few, s.cluster))  # thousands may wait with equal demands
     any_learned = any(learned.values())
-    for trial in s.trials:
-        if trial.state is not TrialState.QUEUED:
-            continue
+    for trial in s.in_state(TrialState.QUEUED):
         if s.studies[trial.study_id].state is not StudyState.RUNNING:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
             continue
         if not s.cluster.devices:
             continue
-        need = _need(trial)
         if any_learned and (newer := _learned_since(s, trial, learned)):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
-        elif missing := too_few(*need):
+        elif missing := too_few(*_sized(trial).demand):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
         elif trial.id not in winding_down and not must_wait(s.now, trial):
-            queued.append((trial, need))
+            queued.append(trial)
     if not queued:
         return
     fair = _fair_order(s, queued)
-    queue = [_queued(trial.id, trial.attempt + 1, *need, trial.passed_over) for trial, need in fair]
-    by_gang = {queued.gang.id: trial for queued, (trial, _) in zip(queue, fair, strict=True)}
+    queue = [_queued(trial.id, trial.attempt + 1, _sized(trial).demand, trial.passed_over) for trial in fair]
+    by_gang = {queued.gang.id: trial for queued, trial in zip(queue, fair, strict=True)}
     offered = Cluster(tuple(device for device in s.cluster.devices if device.id not in s.closed))
     ledger = ledger_of(offered, s.attempts, s.max_gangs_per_device)
     placements, waits = pack(queue, ledger)
@@ -61,9 +57,10 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
         yield _begin(s, by_gang[placement.gang.id], placement)
     # No decision depends on more passes than these, and each new number is a write for every trial that waits.
     most = PASSES_BEFORE_RESERVATION
-    counts = passed_over(queue, {placement.gang.id for placement in placements})
-    for wait in waits:
-        trial, reason, passes = by_gang[wait.gang.id], wait.reason, min(most, counts[wait.gang.id])
+    counts = passed_over(queue, {placement.gang.id for placement in placements}) if placements else {}
+    for gang_id, reason in waits.items():
+        trial = by_gang[gang_id]
+        passes = min(most, counts.get(gang_id, trial.passed_over))
         if trial.reason != reason or trial.passed_over != passes:
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "passed_over": passes})
 
@@ -106,28 +103,25 @@ def _too_few(cluster: Cluster, num_ranks: int, mib: int) -> str:
     return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such devices"
 
 
-def _fair_order(s: Snapshot, queued: Iterable[tuple[Trial, _Need]]) -> list[tuple[Trial, _Need]]:
+def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:
     """Queued trials, which come by age, in the order to place them: studies take turns, each with its oldest trial.
 
     The study with the fewest running trials is first. No study gets more than its ``max_concurrent``.
     """
-    running: dict[int, int] = {}
-    for trial in s.trials:
-        if trial.state is TrialState.RUNNING:
-            running[trial.study_id] = running.get(trial.study_id, 0) + 1
-    of_study: dict[int, list[tuple[Trial, _Need]]] = {}
+    running = Counter(trial.study_id for trial in s.in_state(TrialState.RUNNING))
+    of_study: dict[int, list[Trial]] = {}
     for one in queued:
-        of_study.setdefault(one[0].study_id, []).append(one)
+        of_study.setdefault(one.study_id, []).append(one)
     for study_id, waiting in of_study.items():
         limit = s.studies[study_id].max_concurrent
         if limit is not None:
-            del waiting[max(0, limit - running.get(study_id, 0)) :]
+            del waiting[max(0, limit - running[study_id]) :]
     if len(of_study) == 1:
         return next(iter(of_study.values()))
     turns = [
         (turn, study_id, one)
         for study_id, waiting in of_study.items()
-        for turn, one in enumerate(waiting, running.get(study_id, 0))
+        for turn, one in enumerate(waiting, running[study_id])
     ]
     return [one for _, _, one in sorted(turns, key=itemgetter(0, 1))]
 
@@ -145,13 +139,7 @@ def _sized(trial: Trial) -> Sized:
     return trial.sized
 
 
-def _need(trial: Trial) -> _Need:
-    """Ranks of the trial's plan, and MiB of each."""
-    sized = _sized(trial)
-    return sized.plan.world_size, sized.prediction.reserved_mib
-
-
 @lru_cache(maxsize=2**15)
-def _queued(trial_id: int, attempt: int, num_ranks: int, mib_per_rank: int, passes: int) -> Queued:
+def _queued(trial_id: int, attempt: int, demand: tuple[int, int], passes: int) -> Queued:
     """Thousands may wait for hours, and making their values again takes most of a cycle."""
-    return Queued(Gang(f"{trial_id}/{attempt}", num_ranks, mib_per_rank), passes, arrival=trial_id)
+    return Queued(Gang(f"{trial_id}/{attempt}", *demand), passes, arrival=trial_id)

@@ -14,7 +14,7 @@ def propose(s: Snapshot) -> Iterator[Effect]:
     """Keep as many candidates pending as there are devices, but at least four. More would be worse: the later the
     sampler proposes, the more results it knows.
     """
-    pending = Counter(t.study_id for t in s.trials if t.state in (TrialState.WAITING, TrialState.QUEUED))
+    pending = Counter(t.study_id for state in (TrialState.WAITING, TrialState.QUEUED) for t in s.in_state(state))
     for study in s.studies.values():
         if not study.wants_trials:
             continue

@@ -36,16 +36,16 @@ def plan_again(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effect
     idle = [device.id for device in s.cluster.devices if device.id not in taken | s.closed]
     if not idle:
         return
-    waiting = [trial for trial in s.trials if trial.state in (TrialState.WAITING, TrialState.QUEUED)]
-    if waiting:
-        yield from _narrow(s, learned, share, [trial for trial in waiting if trial.state is TrialState.QUEUED], idle)
+    if s.in_state(TrialState.WAITING) or s.in_state(TrialState.QUEUED):
+        yield from _narrow(s, learned, share, idle)
     elif not any(study.wants_trials for study in s.studies.values()):
         yield from _widen(s, learned, share, idle)
 
 
-def _narrow(s: Snapshot, learned: Corrections, share: int, queued: list[Trial], idle: list[str]) -> Iterator[Effect]:
+def _narrow(s: Snapshot, learned: Corrections, share: int, idle: list[str]) -> Iterator[Effect]:
     winding_down = {attempt.trial_id for attempt in s.attempts}
-    too_wide = (trial for trial in queued if trial.sized and trial.sized.plan.world_size > max(share, len(idle)))
+    queued, most = s.in_state(TrialState.QUEUED), max(share, len(idle))
+    too_wide = (trial for trial in queued if trial.sized and trial.sized.plan.world_size > most)
     for trial in islice(too_wide, len(s.cluster.devices)):
         if trial.num_oom or trial.id in winding_down or s.studies[trial.study_id].state is not StudyState.RUNNING:
             continue
@@ -135,7 +135,7 @@ def _can_start(s: Snapshot, sized: Sized, among: list[str], instead_of: Attempt 
         here = [device for device in attempt.devices if device in among]
         if here and attempt is not instead_of:
             ledger.restore(Gang(attempt.key, len(here), attempt.mib_per_rank), here)
-    placements, _ = pack([Queued(Gang("new", sized.plan.world_size, sized.prediction.reserved_mib))], ledger)
+    placements, _ = pack([Queued(Gang("new", *sized.demand))], ledger)
     return bool(placements)
 
 

@@ -22,9 +22,7 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
     """
     for trial in s.refused:
         yield MoveTrial(trial, TrialState.WAITING, {"reason": "will be planned again: the cluster has grown"})
-    for trial in s.trials:
-        if trial.state is not TrialState.WAITING:
-            continue
+    for trial in s.in_state(TrialState.WAITING):
         study = s.studies[trial.study_id]
         if study.state is not StudyState.RUNNING:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})

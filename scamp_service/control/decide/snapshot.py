@@ -12,7 +12,7 @@ from placement.model import Cluster
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
 from scamp_service.control.stopping import Rung
-from scamp_service.lifecycle import StudyState
+from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
 
 Corrections = Mapping[str, Mapping[Layout, Learned]]
@@ -86,6 +86,17 @@ class Snapshot:
     absent: Mapping[str, float] = field(default_factory=dict)  # attempt without gang → for how many seconds
     former: Mapping[int, Attempt] = field(default_factory=dict)  # trial that went wrong → what trained last
     max_gangs_per_device: int = 4
+    _by_state: dict[TrialState, list[Trial]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_state: dict[TrialState, list[Trial]] = {state: [] for state in TrialState}
+        for trial in self.trials:
+            by_state[trial.state].append(trial)
+        object.__setattr__(self, "_by_state", by_state)
+
+    def in_state(self, state: TrialState) -> Sequence[Trial]:
+        """The trials in this state, in the order of ``trials``."""
+        return self._by_state[state]
 
     def may_hold_memory(self, attempt: Attempt) -> bool:
         """Whether a process of this attempt may still exist."""
