@@ -191,19 +191,20 @@ class PlanChoice:
         """The way of a single rank; None if hints exclude it."""
         if not self._request.constraints.allow(Spread()):
             return None
-        return self._row(Spread(), dict(degrees(self._cluster))[1])
+        return self._row(Spread(), 1, dict(degrees(self._cluster))[1])
 
     @cached_property
     def _rows(self) -> list[_Row]:
         """Every way that the batch and the model states allow, with its price."""
-        ways = [(way, mib) for degree, mib in degrees(self._cluster) for way in self._ways(degree)]
-        return [row for way, mib in ways if (row := self._row(way, mib)) is not None]
+        ways = ((way, degree, mib) for degree, mib in degrees(self._cluster) for way in self._ways(degree))
+        return [row for each in ways if (row := self._row(*each)) is not None]
 
     def _ways(self, degree: int) -> Sequence[Spread]:
         return _ways(self._profile.divisions, degree)
 
-    def _row(self, way: Spread, offered_mib: int) -> _Row | None:
-        return _Row.of(self._request, self._pricer, way, offered_mib, factor_for(way, self._slow_downs))
+    def _row(self, way: Spread, num_ranks: int, offered_mib: int) -> _Row | None:
+        factor = factor_for(way, self._slow_downs)
+        return _Row.of(self._request, self._pricer, way, num_ranks, offered_mib, factor)
 
 
 def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
@@ -258,11 +259,11 @@ class _Request:
             raise ValueError("the cluster has no devices: ask again when it has some")
         object.__setattr__(self, "margin", margin_for(self.cluster))
 
-    def states_fit(self, way: Spread, offered_mib: int) -> bool:
+    def states_fit(self, way: Spread, num_ranks: int, offered_mib: int) -> bool:
         """Whether the model states, divided evenly, leave anything of a device; kept for all ways that divide alike."""
         if self.extra is not NO_EXTRA:
             return self.states_alone(way, offered_mib) is None
-        key = _num_shards(way), way.world_size, offered_mib
+        key = _num_shards(way), num_ranks, offered_mib
         if key not in self.states_known:
             self.states_known[key] = self.states_alone(way, offered_mib) is None
         return self.states_known[key]
@@ -339,10 +340,9 @@ def _fastest(rows: Sequence[_Row], kind: DeviceKind, share: int) -> list[_Row]:
     """
 
     def seconds(row: _Row) -> float:
-        num_ranks = row.way.world_size
-        return row.price.seconds * kind.sharing(num_ranks) * math.pow(num_ranks, WORTH)
+        return row.price.seconds * kind.sharing(row.num_ranks) * math.pow(row.num_ranks, WORTH)
 
-    return sorted((row for row in rows if row.way.world_size <= share and row.need <= 1), key=seconds)
+    return sorted((row for row in rows if row.num_ranks <= share and row.need <= 1), key=seconds)
 
 
 def _too_large(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
@@ -350,7 +350,7 @@ def _too_large(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
     device_seconds = chosen.options[-1].device_seconds or 0.0
     seen: set[int] = set()
     for row in sorted(rows, key=lambda row: row.order):
-        num_ranks = row.way.world_size
+        num_ranks = row.num_ranks
         is_cheaper = row.learned_price.seconds * num_ranks < device_seconds
         if row.need > TOLERANCE and is_cheaper and num_ranks > 1 and num_ranks not in seen:
             seen.add(num_ranks)
@@ -361,8 +361,8 @@ def _faster(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
     """Options that by their units fit on more ranks and take less time, each less than the one before it."""
     price = chosen.options[-1].price
     least = price.seconds if price else math.inf
-    wider = (row for row in rows if row.way.world_size > chosen.plan.world_size and row.need <= 1)
-    for row in sorted(wider, key=lambda row: (row.way.world_size, row.learned_price.seconds)):
+    wider = (row for row in rows if row.num_ranks > chosen.plan.world_size and row.need <= 1)
+    for row in sorted(wider, key=lambda row: (row.num_ranks, row.learned_price.seconds)):
         if row.learned_price.seconds < least:
             least = row.learned_price.seconds
             yield row.by_units()
@@ -371,39 +371,52 @@ def _faster(rows: Sequence[_Row], chosen: ChosenPlan) -> Iterator[Option]:
 @dataclass(eq=False)
 class _Row:
     """A way to spread the candidate, with its price at the best micro-batch by units. Peaks and price are computed when
-    they are first needed. ``sizes`` are all micro-batches, the largest first. A step takes ``factor`` times as long as
-    priced, by what was learned."""
+    they are first needed. Each of the ``num_ranks`` trains on ``share`` samples, and ``sizes`` are all micro-batches of
+    these, the largest first. A step takes ``factor`` times as long as priced, by what was learned."""
 
     request: _Request
     pricer: Pricer
     way: Spread
+    num_ranks: int
     offered_mib: int
+    share: int
     sizes: Sequence[int]
     factor: float
 
     @classmethod
-    def of(cls, request: _Request, pricer: Pricer, way: Spread, offered_mib: int, factor: float) -> _Row | None:
+    def of(
+        cls, request: _Request, pricer: Pricer, way: Spread, num_ranks: int, offered_mib: int, factor: float
+    ) -> _Row | None:
         """None if the batch cannot be divided in this way, or the model states alone are too large."""
-        if request.batch % _num_shares(way) or not request.states_fit(way, offered_mib):
+        share, rest = divmod(request.batch, _num_shares(way))
+        if rest or not request.states_fit(way, num_ranks, offered_mib):
             return None
-        share = request.batch // _num_shares(way)
         sizes = _sizes(share, way.pp)
         if way.pp > 1:
             sizes = [size for size in sizes if request.constraints.allow_micro_batches(share // size)]
-        return cls(request, pricer, way, offered_mib, sizes, factor) if sizes else None
+        return cls(request, pricer, way, num_ranks, offered_mib, share, sizes, factor) if sizes else None
 
     @cached_property
     def capacity_bytes(self) -> int:
         """Bytes that its peak may have."""
-        capacity_bytes = self.request.margin.largest_peak_bytes(self.offered_mib, self.way.world_size)
+        capacity_bytes = self.request.margin.largest_peak_bytes(self.offered_mib, self.num_ranks)
         return capacity_bytes - self.request.extra.bytes_for(_layouts(self.way)[0])
 
     @cached_property
     def peaks(self) -> Mapping[int, float]:
-        """Peaks by units of the micro-batches that fit by them, or else of the smallest one."""
-        peaks = {size: self.pricer.peak_bytes(self.way, size, self._num(size)) for size in self.sizes}
-        fitting = {size: peak for size, peak in peaks.items() if round(peak) <= self.capacity_bytes}
-        return fitting or {self.sizes[-1]: peaks[self.sizes[-1]]}
+        """Peaks by units of the micro-batches that may be the fastest of those that fit by them, or else of the
+        smallest one.
+
+        Without a pipeline the largest one is the fastest: fewer of them take less time, whatever each costs.
+        """
+        fitting: dict[int, float] = {}
+        for size in self.sizes:
+            peak = self.pricer.peak_bytes(self.way, size, self._num(size))
+            if round(peak) <= self.capacity_bytes:
+                fitting[size] = peak
+                if self.way.pp == 1:
+                    break
+        return fitting or {size: peak}
 
     @property
     def is_likely(self) -> bool:
@@ -436,7 +449,7 @@ class _Row:
 
     def _num(self, size: int) -> int:
         """Number of micro-batches of this size."""
-        return self.request.batch // _num_shares(self.way) // size
+        return self.share // size
 
     @property
     def learned_price(self) -> Price:
@@ -463,11 +476,11 @@ class _Row:
     @cached_property
     def least_order(self) -> tuple[float, int]:
         """A bound: ``order`` without communication, at the best of all micro-batches."""
-        return self._order(min(self.pricer.least_seconds(self.way, size, self._num(size)) for size in self.sizes))
+        return self._order(self.pricer.least_seconds(self.way, self.num_ranks, self.share, self.sizes))
 
     def _order(self, seconds: float) -> tuple[float, int]:
-        device_seconds = float(f"{seconds * self.way.world_size:.4g}")  # predictions are not more exact
-        return self.factor * device_seconds, self.way.world_size
+        device_seconds = float(f"{seconds * self.num_ranks:.4g}")  # predictions are not more exact
+        return self.factor * device_seconds, self.num_ranks
 
     def best(self) -> Option | Untraced:
         """The option with the largest micro-batch that fits, from traces."""
@@ -481,7 +494,7 @@ class _Row:
         """The option as its units price it."""
         size = self.tried[0]
         peak_bytes = self.price.peak_bytes
-        margin_bytes = self.request.margin.bytes_for(peak_bytes, self.way.world_size)
+        margin_bytes = self.request.margin.bytes_for(peak_bytes, self.num_ranks)
         prediction = Prediction(peak_bytes, margin_bytes=margin_bytes)
         plan = _plan(size, self._num(size), self.way)
         return Option(plan, prediction, self.offered_mib, price=self.learned_price, by_units=True)

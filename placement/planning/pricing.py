@@ -11,7 +11,7 @@ Seconds are those of a rank that has its device for itself. A 1F1B pipeline of p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -58,6 +58,7 @@ class Pricer:
         self._model = ModelCosts(profile, kind)
         self._cut: dict[int, list[Mapping[UnitCosts, int]]] = {}
         self._slowest: dict[tuple[Any, ...], float] = {}
+        self._least: dict[tuple[Any, ...], float] = {}
 
     def peak_bytes(self, way: Spread, micro_batch: int, num_micro_batches: int) -> float:
         """Rough peak of the rank that needs most, for so many micro-batches on each rank."""
@@ -75,9 +76,14 @@ class Pricer:
         time = gang_time(self._kind, self._links, way, computing, collectives, num_micro_batches)
         return Price(time.seconds, time.exposed_seconds, round(peak_bytes))
 
-    def least_seconds(self, way: Spread, micro_batch: int, num_micro_batches: int) -> float:
-        """A bound of the price's seconds: those without communication."""
-        return self._kind.sharing(way.world_size) * self._compute_seconds(way, micro_batch, num_micro_batches)
+    def least_seconds(self, way: Spread, num_ranks: int, share: int, sizes: Sequence[int]) -> float:
+        """A bound of the price's seconds at the best of these micro-batches of ``share`` samples for each rank: those
+        without communication. Kept for all ways that compute alike; thousands are never priced otherwise."""
+        key = _computing(way), share
+        if key not in self._least:
+            steps = way.pp - 1
+            self._least[key] = min(self._slowest_stage(way, size) * (share // size + steps) for size in sizes)
+        return self._kind.sharing(num_ranks) * (self._least[key] + self._model.update_seconds / state_shards(way))
 
     def _stages(self, way: Spread) -> list[Mapping[UnitCosts, int]]:
         """The units of each stage with their numbers, made once for each number of stages."""

@@ -53,9 +53,10 @@ _FORGET_CODE = sa.update(_S).where(_is_deleted).values(code=None)
 _DELETE_BLOB = sa.delete(schema.blobs).where(
     schema.blobs.c.sha256 == bindparam("_code"), ~select(_S.c.id).where(_S.c.code == bindparam("_code")).exists()
 )
+_before = bindparam("before", type_=_S.c.finished_at.type)
 _OLD = (
     select(_S.c.id)
-    .where(one_of(_S.c.state, *_ENDED), _S.c.finished_at < bindparam("before", type_=_S.c.finished_at.type))
+    .where(one_of(_S.c.state, *_ENDED), _S.c.finished_at < _before, _S.c.created_at < _before)
     .order_by(_S.c.id)
 )
 
@@ -151,7 +152,10 @@ class Removals(Reads):
             return [code for code in codes if connection.execute(_DELETE_BLOB, {"_code": code}).rowcount]
 
     def studies_ended_before(self, time: float) -> list[int]:
-        """Ids of the studies that ended before ``time`` and are not deleted."""
+        """Ids of the studies that began and ended before ``time`` and are not deleted.
+
+        One that ended before it began has ended by a wrong clock.
+        """
         return [row[0] for row in self._rows(_OLD, before=time)]
 
     def _remove(self, statement: Any, study_id: int, limit: int) -> int:

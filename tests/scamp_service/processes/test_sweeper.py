@@ -32,8 +32,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def ended_study(store: Store, settings: Settings) -> int:
-    """A study that has ended at second 1000, with log lines and a checkpoint folder for each trial."""
+    """A study from second 900 to second 1000, with log lines and a checkpoint folder for each trial."""
     study = fill(store)
+    began(store, study.id, 900.0)
     first, second, _ = store.trials(study.id)
     lines = [LogLine(second.id, 1, 0, number, 1.0, "a line") for number in range(5)]
     assert store.report(second.id, 1, SECRET, logs=lines, now=1.0)
@@ -42,6 +43,11 @@ def ended_study(store: Store, settings: Settings) -> int:
         (settings.checkpoints / str(trial.id) / "step-10").mkdir(parents=True)
     assert store.move_study(study.id, [StudyState.RUNNING], StudyState.COMPLETED, now=1000.0)
     return study.id
+
+
+def began(store: Store, study_id: int, when: float) -> None:
+    with store._write() as connection:
+        connection.execute(sa.update(schema.studies).where(schema.studies.c.id == study_id).values(created_at=when))
 
 
 class Sweep:
@@ -176,6 +182,15 @@ def test_a_clock_that_is_wrong_for_less_than_an_hour_removes_nothing(tmp_path: P
     assert left(store, study) == before and len(list(settings.checkpoints.iterdir())) == 2
     one.look()
     assert left(store, study)["logs"] == 0 and not list(settings.checkpoints.iterdir()), "it has really become old"
+
+
+def test_a_study_that_ended_by_a_wrong_clock_is_as_old_as_its_beginning(tmp_path: Path, store: Store) -> None:
+    settings = settings_in(tmp_path, keep_checkpoints_days=1.0)
+    began(store, ended_study(store, settings), 5 * DAY_SECONDS)
+    sweep(store, settings, now=5.5 * DAY_SECONDS)
+    assert len(list(settings.checkpoints.iterdir())) == 2
+    sweep(store, settings, now=6.5 * DAY_SECONDS)
+    assert not list(settings.checkpoints.iterdir())
 
 
 def test_a_folder_that_cannot_be_reached_holds_up_nothing_but_folders(
