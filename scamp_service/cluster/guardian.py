@@ -7,6 +7,7 @@ whose GCS or head raylet has died or hangs is of no use, and whoever started the
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -29,6 +30,7 @@ ANSWER_SECONDS = 2.0
 FAILURES = 4
 """Checks in a row without an answer after which the cluster is given up."""
 START_CHECK_SECONDS = 0.2
+NODE_SECONDS = 20.0
 SERVERS = ("gcs_server", "raylet")
 
 
@@ -44,6 +46,7 @@ def guard(nodes: list[dict[str, Any]]) -> None:
     try:
         from ray.cluster_utils import Cluster
 
+        _hasten_start()
         with _watched_start(folder):
             cluster = Cluster(initialize_head=True, head_node_args=nodes[0])
             for node in nodes[1:]:
@@ -56,6 +59,29 @@ def guard(nodes: list[dict[str, Any]]) -> None:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end(folder)
+
+
+def _hasten_start() -> None:
+    """Make Ray start in two thirds of the time. Without effect on a version of Ray that names these things otherwise.
+
+    Its head starts a dashboard process even without a dashboard, and asks only once a second whether a node is there.
+    """
+    from ray._private import node, services
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    get_node: Any = getattr(services, "get_node", None)
+
+    def get_node_soon(gcs_address: str, node_id: str) -> Any:
+        client, deadline = GcsClient(address=gcs_address), time.monotonic() + NODE_SECONDS
+        with contextlib.suppress(Exception):  # whatever is wrong, Ray's own question tells
+            while time.monotonic() < deadline:
+                if any(known.hex() == node_id for known in client.get_all_node_info(timeout=ANSWER_SECONDS)):
+                    break
+                time.sleep(0.05)
+        return get_node(gcs_address, node_id)
+
+    services.get_node = get_node_soon
+    node.Node.start_api_server = lambda self, **_: None  # type: ignore[method-assign]
 
 
 def _end(folder: str) -> NoReturn:

@@ -164,8 +164,6 @@ def _environment(token_path: Path, account: UserAccount | None) -> dict[str, str
         | {
             "RAY_AUTH_MODE": "token",
             "RAY_USAGE_STATS_ENABLED": "0",
-            # Ray starts a dashboard process even with include_dashboard=False; 0: do not wait for it (saves 3 s).
-            "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "0",
             # Workers inherit this, so they import our code as fast as any other, unlike from a working_dir.
             "PYTHONPATH": str(ROOT),
             "PYTHONWARNINGS": "ignore",

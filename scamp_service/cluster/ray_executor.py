@@ -46,7 +46,7 @@ STOP_GRACE_SECONDS = 5.0
 PROBE_SECONDS = 5.0  # between two questions to a rank how it is
 SILENT_SECONDS = 30.0  # after which a rank that does not answer is ended
 START_SECONDS = 120.0  # the same for one that has never answered
-SINK_SECONDS = 20.0  # the same for the sink
+SINK_SECONDS = 8.0  # the same for the sink, which writes in threads of its own
 PAUSE_SECONDS = 5.0  # between two looks: this process was frozen meanwhile, so no silence counts
 REFRESH_SECONDS = 1.0
 SPARE_RANKS = 2
@@ -242,12 +242,14 @@ class RayExecutor:
         return sorted(free, key=lambda rank: rank.phase is not Phase.READY)
 
     def _may_start(self, pool: Pool, device: str) -> bool:
-        """Whether another rank may start there: a start takes a core, and half of the cores are for training."""
+        """Whether another rank may start there: each takes a core, and half of those in use are left for training."""
         if not self._may_act() or not self._failures.may_try(device, time.monotonic()):
             return False
         devices = {device.id for device in pool.devices}
-        starting = sum(r.phase is Phase.STARTING and r.device in devices for r in self._ranks.values())
-        return starting < max(1, pool.num_cpus // 2)
+        ranks = [rank for rank in self._ranks.values() if rank.device in devices]
+        starting = sum(rank.phase is Phase.STARTING for rank in ranks)
+        training = sum(bool(rank.key) and rank.phase is not Phase.STARTING for rank in ranks)
+        return starting < max(1, pool.num_cpus // 2, pool.num_cpus - training)
 
     def _create(self, device: str) -> RankHandle:
         name = f"rank/{device}/{secrets.token_hex(4)}"

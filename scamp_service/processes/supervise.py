@@ -43,11 +43,9 @@ RAY_STAYS_SECONDS = 20.0
 """A Ray that lives so long after its start stays up: should it die, the next one starts at once."""
 FIRST_BEAT_SECONDS = 180.0
 """A child that has not turned its loop once after so long is restarted: the controller may wait for Ray."""
-SILENT_SECONDS = {"api": 15.0, "controller": 12.0}
+SILENT_SECONDS = {"api": 10.0, "controller": 12.0}
 """A child whose loop does not turn for so long is restarted. Before that, a lease must be able to lapse."""
 STOP_SECONDS = 10.0
-HANDOVER_SECONDS = 2.0
-"""A controller whose Ray has died needs no longer to give back its lease; one that is frozen never does."""
 
 
 class Service:
@@ -88,8 +86,8 @@ class Service:
             if not settings.ray_address:
                 self._ray = LocalRay(settings, settings.data_dir)
                 self._start_ray()
+            self._spawn("controller")
             self._wait_healthy()
-            self._spawn("controller")  # last, because it has to wait for Ray anyway
             write_server_file(settings.data_dir, self.url)
         except BaseException:
             self.stop()
@@ -121,7 +119,7 @@ class Service:
             log.warning("the local Ray %s; starting a new one", "has died" if was_up else "did not start")
             self._start_ray()
             if was_up:  # otherwise the controller still waits for the first address
-                self._end("controller", HANDOVER_SECONDS)
+                self._children["controller"].kill()  # its ranks are gone, and the next one sees at once that it is
 
     def _watch_child(self, name: str) -> None:
         child, pulse = self._children[name], self._pulses[name]
