@@ -419,9 +419,19 @@ class _WatchedOptimizer:
         self._optimizer.zero_grad(set_to_none)
 
 
+_keeps_frozen = False
+
+
+def keep_frozen() -> None:
+    """Exempt everything that this process has from garbage collection, for good: it is made for traces."""
+    global _keeps_frozen
+    gc.collect()
+    gc.freeze()
+    _keeps_frozen = True
+
+
 @contextlib.contextmanager
 def _deferred_garbage() -> Iterator[None]:
-    is_frozen = gc.get_freeze_count() > 0  # by a process that was made for traces: its objects are never scanned again
     gc.collect()
     gc.freeze()  # what exists already need not be scanned again between steps
     gc.disable()
@@ -429,7 +439,7 @@ def _deferred_garbage() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-        if not is_frozen:
+        if not _keeps_frozen:
             gc.unfreeze()
 
 

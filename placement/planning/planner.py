@@ -190,7 +190,7 @@ class PlanChoice:
         return _ways(self._profile.divisions, degree)
 
     def _row(self, way: Spread, num_ranks: int, offered_mib: int) -> Row | None:
-        factor = factor_for(way, self._slow_downs)
+        factor = factor_for(way, self._slow_downs) if self._slow_downs else 1.0
         return Row.of(self._request, self._pricer, way, num_ranks, offered_mib, factor)
 
 

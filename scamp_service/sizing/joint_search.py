@@ -152,8 +152,7 @@ class Search:
                 self.decided.append(one)
         self._open = [one for one, _ in asked]
         self.find(asked)
-        asked = [(one, layout) for one, layout in asked if layout not in one.left_out]
-        traced = [pair for pair in asked if not self._by_formula(*pair)]
+        traced = self._without_formula([(one, layout) for one, layout in asked if layout not in one.left_out])
         answers = self._traces([(one.params, layout) for one, layout in traced])
         for (one, layout), trace in zip(traced, answers, strict=True):
             if isinstance(trace, str):
@@ -234,22 +233,21 @@ class Search:
         parts = [one.most_parts for one in divisions]
         return Task(formulas.group, family, members, parts, formulas.depth, len(self._cluster.devices), asked)
 
-    def _by_formula(self, one: Open, layout: Layout) -> bool:
-        """Whether a formula gives the candidate's peaks under this layout, which are then added to its profile."""
-        family = family_of(layout)
-        if one.group is None:
-            return False
-        assert family is not None, "layouts without formulas are left out"
-        if isinstance(found := one.group.found[family], str):
-            one.alone = one.alone or found
-            return False
-        points = columns([_point(one.params, layout, family)], [*one.group.group.sizes, SAMPLES, *variables(family)])
-        blueprint = found[layout.accumulate]
-        if not (blueprint.predicts(points) & blueprint.covers(points)).all():
-            one.alone = one.alone or NO_FORMULA
-            return False
-        _put(one.profile.curves, layout, blueprint.costs(points).curve(0))
-        return True
+    def _without_formula(self, asked: Sequence[tuple[Open, Layout]]) -> list[tuple[Open, Layout]]:
+        """Add the peaks that formulas give to the profiles; returns what has to be traced."""
+        traced: list[tuple[Open, Layout]] = []
+        together: dict[tuple[Formulas, Layout], list[Open]] = {}
+        for one, layout in asked:
+            if one.group is None:
+                traced.append((one, layout))
+            else:
+                together.setdefault((one.group, layout), []).append(one)
+        for (formulas, layout), members in together.items():
+            left, why = _left_by_formula(formulas, layout, members)
+            for one in left:
+                one.alone = one.alone or why
+                traced.append((one, layout))
+        return traced
 
     def _traces(self, wanted: Sequence[tuple[Json, Layout]]) -> list[Trace | str]:
         """The trace of each candidate under each layout, or the reason why there is none; equal ones are made once."""
@@ -276,6 +274,22 @@ class Search:
 
     def _curve(self, trace: Trace) -> Any:
         return trace.gpu_curve() if self._cluster.has_gpus else trace.curve
+
+
+def _left_by_formula(formulas: Formulas, layout: Layout, members: Sequence[Open]) -> tuple[Sequence[Open], str]:
+    """Add this layout's peaks to all members that its formula predicts; returns the others, and the reason."""
+    family = family_of(layout)
+    assert family is not None, "layouts without formulas are left out"
+    if isinstance(found := formulas.found[family], str):
+        return members, found
+    blueprint, names = found[layout.accumulate], [*formulas.group.sizes, SAMPLES, *variables(family)]
+    points = columns([_point(one.params, layout, family) for one in members], names)
+    predicted = blueprint.predicts(points) & blueprint.covers(points)
+    if predicted.any():
+        costs = blueprint.costs({name: values[predicted] for name, values in points.items()})
+        for number, place in enumerate(np.flatnonzero(predicted).tolist()):
+            _put(members[place].profile.curves, layout, costs.curve(number))
+    return [one for one, is_predicted in zip(members, predicted, strict=True) if not is_predicted], NO_FORMULA
 
 
 def _point(params: Json, layout: Layout, family: Layout) -> Json:

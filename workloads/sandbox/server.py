@@ -8,7 +8,6 @@ apart from the answers, so a model that hangs, crashes or prints can spoil only 
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import IO, Any
 import torch
 
 from estimators.model import Layout
+from estimators.tracing.session import keep_frozen
 from estimators.tracing.tracer import trace
 from workloads.loading import BUILT_INS, load_workload
 from workloads.models.transformer import Block
@@ -49,8 +49,7 @@ def warm_up() -> None:
     """Trace a small model, so that torch's lazy imports are done before any fork."""
     torch.set_num_threads(1)
     trace(recipe_of(_WarmUp({})), Layout(), 4)
-    gc.collect()
-    gc.freeze()  # otherwise a garbage collection in a fork would copy the pages of all these objects
+    keep_frozen()  # otherwise a garbage collection in a fork would copy the pages of all these objects
 
 
 class _WarmUp(Workload):
