@@ -4,6 +4,7 @@ the rights to make network namespaces."""
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import shutil
 import subprocess
@@ -86,8 +87,12 @@ def pytest_collection_finish() -> None:
     _freeze()
 
 
+_LOOK_EVERY = 25  # tests: to count what is frozen takes longer than most tests
+_torn_down = itertools.count(1)
+
+
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    if nextitem is not None and gc.get_freeze_count() - _num_frozen > _MOST_FROZEN:
+    if next(_torn_down) % _LOOK_EVERY == 0 and gc.get_freeze_count() - _num_frozen > _MOST_FROZEN:
         _unfreeze()
         _freeze()
 
