@@ -77,13 +77,12 @@ class Pricer:
         return Price(time.seconds, time.exposed_seconds, round(peak_bytes))
 
     def least_seconds(self, way: Spread, num_ranks: int, share: int, sizes: Sequence[int]) -> float:
-        """A bound of the price's seconds at the best of these micro-batches of ``share`` samples for each rank, the
-        largest first: the seconds without communication. Kept for all ways that compute alike."""
+        """A bound of the price's seconds at the best of these micro-batches of ``share`` samples for each rank: the
+        seconds without communication. Kept for all ways that compute alike."""
         key = _computing(way), share
         if key not in self._least:
-            best = sizes if way.pp > 1 else sizes[:1]  # without a pipeline, fewer micro-batches take less time
             steps = way.pp - 1
-            self._least[key] = min(self._slowest_stage(way, size) * (share // size + steps) for size in best)
+            self._least[key] = min(self._slowest_stage(way, size) * (share // size + steps) for size in sizes)
         return self._kind.sharing(num_ranks) * (self._least[key] + self._model.update_seconds / state_shards(way))
 
     def _stages(self, way: Spread) -> list[Mapping[UnitCosts, int]]:

@@ -140,10 +140,9 @@ class Row:
 
     @cached_property
     def peaks(self) -> Mapping[int, float]:
-        """Peaks by units of the micro-batches that may be the fastest of those that fit by them, or else of the
-        smallest one.
+        """Peaks by units of the micro-batches that fit by them and may be taken, or else of the smallest one.
 
-        Without a pipeline the largest one is the fastest: fewer of them take less time, whatever each costs.
+        Without a pipeline the largest one that fits is always taken.
         """
         fitting: dict[int, float] = {}
         for size in self.sizes:

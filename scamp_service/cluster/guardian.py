@@ -30,7 +30,7 @@ ANSWER_SECONDS = 2.0
 FAILURES = 4
 """Checks in a row without an answer after which the cluster is given up."""
 START_CHECK_SECONDS = 0.2
-NODE_SECONDS = 20.0
+NODE_SECONDS = 10.0
 SERVERS = ("gcs_server", "raylet")
 
 
@@ -62,7 +62,7 @@ def guard(nodes: list[dict[str, Any]]) -> None:
 
 
 def _hasten_start() -> None:
-    """Make Ray start in two thirds of the time. Without effect on a version of Ray that names these things otherwise.
+    """Make Ray start in two thirds of the time.
 
     Its head starts a dashboard process even without a dashboard, and asks only once a second whether a node is there.
     """
@@ -72,8 +72,9 @@ def _hasten_start() -> None:
     get_node: Any = getattr(services, "get_node", None)
 
     def get_node_soon(gcs_address: str, node_id: str) -> Any:
-        client, deadline = GcsClient(address=gcs_address), time.monotonic() + NODE_SECONDS
+        deadline = time.monotonic() + NODE_SECONDS
         with contextlib.suppress(Exception):  # whatever is wrong, Ray's own question tells
+            client = GcsClient(address=gcs_address)
             while time.monotonic() < deadline:
                 if any(known.hex() == node_id for known in client.get_all_node_info(timeout=ANSWER_SECONDS)):
                     break

@@ -151,7 +151,7 @@ def _nodes(settings: Settings) -> list[dict[str, Any]]:
     devices = {} if gpus else {VIRTUAL_DEVICE: settings.virtual_devices}
     common = {"object_store_memory": OBJECT_STORE_BYTES, "include_log_monitor": False, "resources": devices}
     # Ranks request no CPU. Ray keeps one idle process ready per CPU, in which the first ranks start.
-    head = {**common, "num_cpus": min(4, os.cpu_count() or 1), "num_gpus": gpus}
+    head = {**common, "num_cpus": min(4, len(os.sched_getaffinity(0))), "num_gpus": gpus}
     head |= {"include_dashboard": False, "no_monitor": True, "dashboard_agent_listen_port": 0}
     return [head] + [{**common, "num_cpus": 1, "num_gpus": 0} for _ in range(1, settings.virtual_nodes)]
 

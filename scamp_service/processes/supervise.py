@@ -86,8 +86,8 @@ class Service:
             if not settings.ray_address:
                 self._ray = LocalRay(settings, settings.data_dir)
                 self._start_ray()
+            self._wait_healthy()  # first, because only one process can migrate the database
             self._spawn("controller")
-            self._wait_healthy()
             write_server_file(settings.data_dir, self.url)
         except BaseException:
             self.stop()
