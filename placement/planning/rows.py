@@ -155,7 +155,7 @@ class Row:
 
     @property
     def is_likely(self) -> bool:
-        """Whether it may fit: a peak by units is a rough one."""
+        """Whether a trace may show that it fits: by units it needs at most ``TOLERANCE`` times what a device has."""
         return self._need_of(min(self.peaks.values())) <= TOLERANCE
 
     @property
