@@ -75,9 +75,7 @@ class Network:
 
     def leave(self, host: Host) -> None:
         """Stop Ray on a node, as the page says."""
-        for pid in host.pids("ray start"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+        end([host], "ray start")
         self._ray[host.name].wait(60)
         self.nodes.remove(host)
 
@@ -200,10 +198,10 @@ def complete(net: Network, submitted: subprocess.Popen[bytes], steps: int, num_l
 
 
 def shut_down(net: Network) -> None:
-    """Stop the service, then every Ray, and see that no process is left on any host."""
-    for words in ("scamp_service serve", "ray start"):
-        for host in net.hosts:
-            end(host, words)
+    """Stop the service, then Ray on the nodes, then on the head, and see that no process is left on any host."""
+    end([net.head], "scamp_service serve")
+    end([host for host in net.hosts if host is not net.head], "ray start")  # a node asks the head before it ends
+    end([net.head], "ray start")
     for host in net.hosts:
         try:
             until(lambda host=host: not host.pids(), "its processes end", 60)
@@ -211,12 +209,13 @@ def shut_down(net: Network) -> None:
             pytest.fail(f"left on host {host.name}: {[command_of(pid) for pid in host.pids()]}")
 
 
-def end(host: Host, words: str) -> None:
-    """Send SIGTERM to the processes whose command lines have ``words``, and wait for their end."""
-    for pid in host.pids(words):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    until(lambda: not host.pids(words), f"the end of {words}", 60)
+def end(hosts: list[Host], words: str) -> None:
+    """Send SIGTERM to the processes of hosts whose command lines have ``words``, and wait for their end."""
+    for host in hosts:
+        for pid in host.pids(words):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+    until(lambda: not any(host.pids(words) for host in hosts), f"the end of {words}", 60)
 
 
 def a_gang_over_two_hosts_trains_with_the_commands_of_the_page() -> int:
