@@ -52,7 +52,7 @@ def _add_answers(responses: dict[str, Any], path: str, method: str, needs_token:
     statuses = {"421"}
     if path.startswith("/v1/"):
         statuses |= {"400"} | ({"401"} if needs_token else set())
-    if method == "post":
+    if method in ("post", "delete"):
         statuses.add("403")
     for status in sorted(statuses):
         content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}

@@ -135,6 +135,7 @@ class World:
         self.agenda: list[tuple[float, int, Callable[[], None]]] = []
         self.sequence = 0
         self.acknowledged: dict[tuple[int, int, int], float] = {}
+        self.recorded: dict[tuple[int, int], int] = {}  # (trial, attempt) → step of its newest acknowledged checkpoint
         self.completed: dict[int, int] = {}  # trial → times that a rank finished all steps and was acknowledged
         self.disk: dict[int, set[int]] = {}  # trial → steps of its checkpoints
         self.least_ranks: dict[int, int] = {}  # trial → ranks that its first checkpoint is of
@@ -229,6 +230,8 @@ class World:
         kept = self.disk.setdefault(order.trial_id, set())
         can_resume = order.resume_step <= 0 or order.resume_step in kept
         self.insist(can_resume, f"{order.key}: no {order.resume_step} in {kept}")
+        before = [self.recorded.get((order.trial_id, attempt), -1) for attempt in range(order.attempt)]
+        self.insist(order.resume_step == max(before), f"{order.key} resumes from {order.resume_step} of {before}")
         gang = SimulatedGang(
             order, step=max(order.resume_step, 0), recorded=order.resume_step, progressed=self.clock.now
         )
@@ -334,6 +337,7 @@ class World:
             )
             if accepted:
                 gang.recorded = max(gang.recorded, metric.step)
+                self.recorded[(order.trial_id, order.attempt)] = gang.recorded
                 self.acknowledged[(metric.trial_id, metric.attempt, metric.seq)] = metric.values[order.metric]
             return accepted
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,11 +22,10 @@ WAITING_STATES = frozenset({TrialState.WAITING, TrialState.QUEUED, TrialState.PA
 @router.get("/cluster", responses=problems())
 def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
     """Devices with the gangs that hold them and their memory in MiB, and the trials that wait for devices."""
-    now = time.time()
     event_id = store.last_event_id()
     recorded = store.cluster()
     state, confirmed = recorded if recorded else ({}, None)
-    silent = controller_silent_seconds(store, confirmed, now)
+    silent = controller_silent_seconds(store, confirmed)
     alive = silent is not None and silent <= settings.lease_seconds
     names = {study.id: study.name for study in _live(store)}
     trials = {trial.id: trial for trial in store.live_trials()}
@@ -48,13 +46,13 @@ def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
     )
 
 
-def controller_silent_seconds(store: Store, confirmed: float | None, now: float) -> float | None:
+def controller_silent_seconds(store: Store, confirmed: float | None) -> float | None:
     """Seconds since the controller last renewed its lease; None when no controller has ever reported.
 
     When nobody holds the lease, they count from ``confirmed``, when the cluster was last recorded.
     """
-    age = store.lease_age(CONTROLLER_LEASE, now=now)
-    return age if age is not None or confirmed is None else max(0.0, now - confirmed)
+    age = store.lease_age(CONTROLLER_LEASE)
+    return age if age is not None or confirmed is None else max(0.0, store.now() - confirmed)
 
 
 def _why_silent(silent: float | None) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from fastapi import APIRouter, Response
 
 from api.routes.parameters import TheSettings, TheStore
@@ -27,7 +25,7 @@ async def is_alive() -> Health:  # not in a thread: it must answer also when all
 def is_ready(response: Response, store: TheStore, settings: TheSettings) -> Readiness:
     """Readiness: the database can be reached, and a controller is running."""
     try:
-        age = store.lease_age(CONTROLLER_LEASE, now=time.time())
+        age = store.lease_age(CONTROLLER_LEASE)
     except Unavailable as error:
         response.status_code = 503
         return Readiness(status="not ready", database=str(error), controller="unknown")

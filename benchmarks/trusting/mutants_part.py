@@ -202,6 +202,12 @@ MUTANTS = (
         ("tests/scamp_service/control/test_decide.py", *SIMULATED),
     ),
     Case(
+        "retry: an orderly end of the service costs a loss",
+        f"{CONTROL}/controller.py",
+        "if attempt.outcome is None:",
+        "if False:",
+    ),
+    Case(
         "retry: a fault of the host is retried at once",
         f"{CONTROL}/decide/faults.py",
         "FIRST_WAIT_SECONDS * 2.0 ** (num_faults - 1)",
@@ -235,6 +241,19 @@ MUTANTS = (
         "past[:-KEEP]",
         "past",
         ("tests/workloads/training/test_retention.py",),
+    ),
+    Case(
+        "retention: a trial does not continue from its checkpoint",
+        f"{CONTROL}/decide/orders.py",
+        "s.checkpoints.get(trial.id, -1)",
+        "-1",
+    ),
+    Case(
+        "watchdog: to wait for the database counts as no progress",
+        f"{CLUSTER}/rank.py",
+        "                self._excuse()\n",
+        "",
+        ("tests/scamp_service/cluster/test_rank.py",),
     ),
     Case(
         "watchdog: a gang that makes no progress is kept",

@@ -19,7 +19,7 @@ from rich.live import Live
 
 from scamp_service.cli.estimating import app as estimating
 from scamp_service.cli.planning import app as planning
-from scamp_service.cli.progress import closing_line, leaderboard, live_view
+from scamp_service.cli.progress import closing_line, leaderboard, live_view, without_devices
 from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, err, out, settings_of
 from scamp_service.client import Client
 from scamp_service.errors import ScampError
@@ -311,21 +311,24 @@ def _tail(
 
 @contextmanager
 def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], str, dict[str, Any]], None]]:
-    """Show progress: a block redrawn in place on a terminal, otherwise a line each time a trial's state changes."""
+    """Show progress: a block redrawn in place on a terminal, otherwise a line each time a trial's state changes, or why
+    nothing can run."""
     if not quiet:
         with Live(console=out, auto_refresh=False, transient=True) as live:
             yield lambda summary, metric, cluster: live.update(live_view(summary, metric, cluster), refresh=True)
         return
-    shown: dict[str, int] = {}
+    shown: tuple[dict[str, int], str] = {}, ""
 
     def line(summary: dict[str, Any], metric: str, cluster: dict[str, Any]) -> None:
         nonlocal shown
-        if summary["trials"] != shown:
-            shown = summary["trials"]
+        news = summary["trials"], without_devices(cluster)
+        if news != shown:
+            shown = news
+            counts, why = news
             best = summary["best"]
-            states = ", ".join(f"{count} {state.lower()}" for state, count in shown.items())
-            so_far = f"; best {metric} {best['value']:.4f}" if best else ""
-            err.print(f"{states or 'starting'}{so_far}", markup=False, soft_wrap=True)
+            states = ", ".join(f"{count} {state.lower()}" for state, count in counts.items())
+            words = [states or "starting", f"best {metric} {best['value']:.4f}" if best else "", why]
+            err.print("; ".join(filter(None, words)), markup=False, soft_wrap=True)
 
     yield line
 

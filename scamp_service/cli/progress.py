@@ -39,14 +39,17 @@ def live_view(summary: Mapping[str, Any], metric: str, cluster: Mapping[str, Any
         if counts.get(state):
             line.append(f" {counts[state]} {state.lower()}", style=colour)
     parts: list[RenderableType] = [line, Text(_best_line(summary, metric))]
-    devices = cluster.get("devices", [])
-    if devices:
-        parts.append(_fill(devices))
-    else:
-        parts.append(
-            Text(plain(f"cluster {cluster.get('status', 'starting')} {cluster.get('detail', '')}".rstrip()), "dim")
-        )
+    why = without_devices(cluster)
+    parts.append(Text(why, "dim") if why else _fill(cluster["devices"]))
     return Group(*parts)
+
+
+def without_devices(cluster: Mapping[str, Any]) -> str:
+    """Why nothing can run, in one line; empty once there are devices."""
+    if cluster.get("devices"):
+        return ""
+    detail = f": {cluster['detail']}" if cluster.get("detail") else ""
+    return plain(f"cluster: {cluster.get('status', 'starting')}{detail}")
 
 
 def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], rows: int = 12) -> Table:
@@ -132,7 +135,7 @@ def _fill(devices: Sequence[Mapping[str, Any]]) -> Table:
         full = round(BAR * reserved / capacity)
         bar = Text("█" * full + "░" * (BAR - full), style="bright_blue")
         names = " ".join(f"#{gang['number']}" for gang in device["gangs"])
-        closed = Text(f" closed: {device['closed']}" if device.get("closed") else "", WARNING)
+        closed = Text(f" closed: {plain(device['closed'])}" if device.get("closed") else "", WARNING)
         table.add_row(Text(device["id"], "dim"), bar, f"{reserved}/{capacity} MiB", Text(names, "dim") + closed)
     return table
 

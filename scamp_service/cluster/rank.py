@@ -213,13 +213,21 @@ class Rank:
         try:
             lease: Lease | None = SinkClient(self._namespace).try_once("last_lease")
         except Exception as error:
-            # A sink that waits for its database is not silent. But if this host and the sink are cut off together, this
-            # rank must end, because its trial runs again elsewhere; then Ray's GCS cannot be reached either.
-            if is_waiting(error) and gcs_answers():
-                self._silence.ends()
+            if is_waiting(error):
+                self._excuse()
+                # A sink that waits for its database is not silent. But if this host and the sink are cut off together,
+                # this rank must end, because its trial runs again elsewhere; then Ray's GCS cannot be reached either.
+                if gcs_answers():
+                    self._silence.ends()
             raise TimeoutError from error
         self._silence.ends()
         return lease
+
+    def _excuse(self) -> None:
+        """Count a sign of life: a rank that waits for the database makes no progress, and yet nothing is stuck."""
+        with self._changed:
+            if self._current is not None:
+                self._current.num_signs += 1
 
 
 def rank_class() -> Any:

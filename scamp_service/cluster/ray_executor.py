@@ -205,25 +205,29 @@ class RayExecutor:
         self._thread.join()
         ray.shutdown()
 
+    def stop_all(self) -> None:
+        """Ask every gang to stop, and wait for those that can do so within ``STOP_GRACE_SECONDS``."""
+        deadline = time.monotonic() + STOP_GRACE_SECONDS
+        for key in self.gangs() if self._may_act() else ():
+            self.stop(key)
+        while self._may_act() and self.gangs() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
     def shutdown(self, seconds: float = 20.0) -> None:
-        """End every rank, the sink and the pools, then disconnect. Ranks that train may first report that they stop.
+        """End every rank, the sink and the pools, then disconnect.
 
         Waits up to ``seconds`` for the ranks on this host to end. Ray ends the others, and ranks whose host is unknown.
         """
         if not self._may_act():
             self.close()
             return
-        started = time.monotonic()
-        for key in self.gangs():
-            self.stop(key)
-        while self.gangs() and time.monotonic() - started < STOP_GRACE_SECONDS:
-            time.sleep(0.05)
+        deadline = time.monotonic() + seconds
         self._closed.set()
         self._thread.join()
         with self._lock:
             for rank in self._ranks.values():
                 self._end(rank)
-            while any(map(lives_here, self._ranks.values())) and time.monotonic() - started < seconds:
+            while any(map(lives_here, self._ranks.values())) and time.monotonic() < deadline:
                 time.sleep(0.02)
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.kill(self._sink)

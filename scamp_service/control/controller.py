@@ -23,7 +23,7 @@ from scamp_service.control.first_seen import FirstSeen
 from scamp_service.control.projection import Projection
 from scamp_service.control.stopping import rungs
 from scamp_service.errors import Deposed, Unavailable
-from scamp_service.lifecycle import Outcome, StudyState, TrialState
+from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Study, Trial
 from scamp_service.search.proposals import Search
 from scamp_service.store.store import Store
@@ -88,6 +88,17 @@ class Controller:
                 self._contained.add(e.words_of(effect), error, study_id, self._clock())
                 failed[study_id] = f"{type(error).__name__}: {error}"
         self._errors = {study: (self._errors.get(study, (0, ""))[0] + 1, why) for study, why in failed.items()}
+
+    def record_stops(self) -> None:
+        """Record that attempts without an outcome are stopped in order, so that it costs their trials no loss.
+
+        Call it before their ranks are killed, because a step, an evaluation or a checkpoint takes them too long.
+        """
+        outcome = {"outcome": Outcome.STOPPED, "detail": "its ranks were stopped in order, with the service"}
+        for attempt in self._store.open_attempts():
+            if attempt.outcome is None:
+                moved = (attempt.trial_id, attempt.attempt, [attempt.state], AttemptState.STOPPING)
+                self._store.move_attempt(*moved, now=self._clock(), **outcome)
 
     # --- find ------------------------------------------------------------------------------------------------------
 

@@ -32,8 +32,9 @@ FAILED_BEGINNINGS = 3
 class Leadership:
     """One controller's part in the election. Threads may share it.
 
-    ``seconds`` is how long a standby waits for a silent leader. ``clock`` is monotonic. ``is_gone`` says of a holder
-    whether its process is known to have ended, so that nobody needs to wait.
+    ``seconds`` is how long a standby waits for a silent leader. ``clock`` is monotonic. ``wall_clock`` dates renewals,
+    for people to read; by default it is that of the database. ``is_gone`` says of a holder whether its process is known
+    to have ended, so that nobody needs to wait.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class Leadership:
         *,
         holder: str = "",
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
+        wall_clock: Callable[[], float] | None = None,
         is_gone: Callable[[str], bool] | None = None,
     ) -> None:
         self.holder = holder or own_name()
-        self._store, self._seconds, self._clock, self._wall_clock = store, seconds, clock, wall_clock
+        self._store, self._seconds, self._clock, self._wall_clock = store, seconds, clock, wall_clock or store.now
         self._is_gone = is_gone or process_is_gone
         self._lock = threading.Lock()
         self._lease: Lease | None = None

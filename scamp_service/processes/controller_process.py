@@ -5,6 +5,7 @@ It makes no decisions.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from placement.planning.planner import choose
-from scamp_service.cluster.local_ray import LocalRay, check_account
+from scamp_service.cluster.local_ray import START_SECONDS, LocalRay, check_account
 from scamp_service.cluster.ray_executor import RayExecutor
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller
@@ -42,6 +43,8 @@ log = logging.getLogger("scamp.local")
 TICK_SECONDS = 0.1
 CLUSTER_SECONDS = 1.0
 """How often the state of the cluster is written, for the API to read."""
+START_TRIES = 3
+"""Times that a run tries to start its Ray."""
 STUCK_SECONDS = 120.0
 """A controller whose loop does not turn for so long gives up its lead."""
 END_SECONDS = 8.0
@@ -94,7 +97,7 @@ def run_study(
             ray_address_file(settings.data_dir).unlink(missing_ok=True)
             ray = LocalRay(settings, settings.data_dir)
             stack.callback(ray.stop)
-            threading.Thread(target=try_to_start, args=(ray, 3), daemon=True).start()
+            threading.Thread(target=try_to_start, args=(ray, START_TRIES), daemon=True).start()
         tick = stack.enter_context(controlling(settings, store, planner))
         interrupted = threading.Event()
         _on_signal(interrupted.set)
@@ -202,6 +205,9 @@ class _Reign:
         self._executor.close()
 
     def end(self) -> None:
+        self._executor.stop_all()
+        with contextlib.suppress(Unavailable, Deposed):
+            self._controller.record_stops()
         self._executor.shutdown()
 
 
@@ -258,7 +264,7 @@ class Keeper:
         return time.monotonic() - self._turned < STUCK_SECONDS
 
 
-def _wait_for_ray(data_dir: Path, seconds: float = 120.0) -> str:
+def _wait_for_ray(data_dir: Path, seconds: float = (START_TRIES + 1) * START_SECONDS) -> str:
     """Wait for the local cluster of this data directory to start, and return its address."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

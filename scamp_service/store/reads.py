@@ -6,6 +6,7 @@ Lists come in pages by ascending id: pass the last id of a page as ``after``.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, cast
 
@@ -320,13 +321,17 @@ class Reads:
         rows = self._rows(sql.LEASE, name=name)
         return Lease(*rows[0]) if rows else None
 
-    def lease_age(self, name: str, *, now: float) -> float | None:
-        """Seconds since the lease was last renewed, by the clock of its holder; None when nobody has it.
+    def now(self) -> float:
+        """Seconds since the epoch by the one clock of all hosts: that of PostgreSQL. SQLite is on one host anyway."""
+        return time.time() if self._database.sqlite else float(self._rows(sql.CLOCK)[0][0])
 
-        It is for people to read: clocks of two hosts differ, and they jump.
+    def lease_age(self, name: str) -> float | None:
+        """Seconds since the lease was last renewed; None when nobody has it.
+
+        It is for people to read, and for health checks: clocks jump.
         """
         rows = self._rows(sql.LEASE_RENEWED_AT, name=name)
-        return max(0.0, now - rows[0][0]) if rows else None
+        return max(0.0, self.now() - rows[0][0]) if rows else None
 
     def _by_ids(self, statement: sa.Select[Any], trial_ids: Sequence[int], **given: Any) -> Sequence[Any]:
         """Rows of a statement with the parameter ``trial_ids``, a part of them at a time."""

@@ -106,12 +106,17 @@ def test_the_document_says_how_to_show_the_token_and_what_refuses_a_request(api:
     with_token = create_app(settings_in(tmp_path, api_token="0123456789abcdef")).openapi()
     assert set(with_token["components"]["securitySchemes"]) == {"token", "session"}
     assert (open_to_all["security"], with_token["security"]) == ([], [{"token": []}, {"session": []}])
-    get, post, health = (
+    get, post, delete, health = (
         with_token["paths"][path][method]
-        for path, method in [("/v1/studies", "get"), ("/v1/studies", "post"), ("/healthz", "get")]
+        for path, method in [
+            ("/v1/studies", "get"),
+            ("/v1/studies", "post"),
+            ("/v1/studies/{study_id}", "delete"),
+            ("/healthz", "get"),
+        ]
     )
     assert {"400", "401", "421"} <= set(get["responses"]) and "403" not in get["responses"]
-    assert {"400", "401", "403", "421"} <= set(post["responses"])
+    assert {"400", "401", "403", "421"} <= set(post["responses"]) & set(delete["responses"])
     assert health["security"] == [] and "401" not in health["responses"] and "421" in health["responses"]
 
 

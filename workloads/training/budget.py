@@ -150,6 +150,12 @@ def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> I
             torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
+def give_back(device: torch.device) -> None:
+    """Give the GPU memory that no tensor uses back to the device: a rank that stays ready may keep only its context."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
     """The overrun that caused ``error``, or None if it has another cause.
 

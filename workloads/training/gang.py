@@ -20,7 +20,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from estimators.model import Plan
 
-COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+COLLECTIVE_TIMEOUT = timedelta(days=20)
+"""For ever; torch's store counts milliseconds in 32 bits. It is the controller that gives up a gang without progress,
+and says which rank waits where; a collective that gave up before would only look like a lost peer. That a peer has died
+is seen at once."""
 RELEASE_SECONDS = 10.0  # gloo's threads need only microseconds, but on a busy machine they wait for a core
 
 

@@ -139,6 +139,7 @@ def train(
         raise
     finally:
         gc.collect()
+        budget.give_back(device)
     raise overrun
 
 

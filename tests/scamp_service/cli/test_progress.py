@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console, RenderableType
 
 from estimators.model import MIB
+from scamp_service.cli.main import _live
 from scamp_service.cli.progress import closing_line, leaderboard, live_view
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.store.fields import trial_fields
@@ -43,6 +45,16 @@ def test_the_leaderboard_has_the_milliseconds_of_a_step_below_the_memory_of_tria
     shown = printed(leaderboard(map(trial_fields, (known, predicted)), FIXED), 80)
     assert "– / 31.4" in shown and "1250 / 31.4" in shown
     assert " / 31.4" not in printed(leaderboard([trial_fields(trial(measured_bytes=25 * MIB))], FIXED))
+
+
+def test_without_a_terminal_a_line_says_why_nothing_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    summary = {"trials": {"WAITING": 4}, "best": None}
+    without: dict[str, Any] = {"status": "no devices", "detail": "start nodes with GPUs \x1b[31m", "devices": []}
+    with _live(quiet=True) as update:
+        for cluster in (without, without, {"status": "ready", "devices": [{"id": "a/0"}]}):
+            update(summary, "accuracy", cluster)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["4 waiting; cluster: no devices: start nodes with GPUs \\x1b[31m", "4 waiting"]
 
 
 def test_what_users_write_moves_no_cursor_and_is_no_markup() -> None:

@@ -178,6 +178,31 @@ def test_a_rank_lives_as_long_as_the_sink_says_that_it_waits_for_its_database(
     assert all(is_alive() for _ in range(200)) is lives
 
 
+def test_to_wait_for_the_database_is_a_sign_of_life(
+    new_rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def train(*_: Any) -> str:
+        begun.set()
+        may_end.wait(10)
+        return "done"
+
+    monkeypatch.setattr(Rank, "_watch_silence", lambda self: None)
+    rank = new_rank(train)
+    caller = threading.Thread(target=rank.run, args=(ORDER, 0, None, 1))
+    caller.start()
+    assert begun.wait(10)
+    monkeypatch.setattr(module, "gcs_answers", lambda: True)
+    for answer, num_signs in [(AWAY, 1), (ValueError("no actor has this name"), 1), (AWAY, 2)]:
+        monkeypatch.setattr(module, "SinkClient", lambda namespace, answer=answer: Answering(answer))
+        with pytest.raises(TimeoutError):
+            rank._read_lease()
+        assert rank.status(1).num_signs == num_signs
+    may_end.set()
+    caller.join(10)
+
+
 def test_calls_that_never_block_have_threads_of_their_own() -> None:
     for name in ("status", "stop", "rendezvous"):
         assert getattr(Rank, name).__ray_concurrency_group__ == module.CONTROL

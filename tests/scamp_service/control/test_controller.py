@@ -259,6 +259,23 @@ def test_a_plan_that_was_made_for_another_question_is_not_taken() -> None:
     assert not another.find().sized and not sizer.results()
 
 
+def test_ranks_that_are_killed_with_the_service_cost_their_trials_no_loss() -> None:
+    store = empty_store()
+    simulation = Simulation(store, 3, no_faults())
+    world = simulation.world
+    while not (num_killed := len(world.gangs_by_key)):
+        simulation.cycle()
+    one, _ = one_controller(store, simulation)
+    one.record_stops()
+    assert {attempt.outcome for attempt in store.open_attempts()} == {Outcome.STOPPED}
+    world.gangs_by_key.clear()
+    simulation.run()
+    trials = [trial for study in store.studies() for trial in store.trials(study.id)]
+    attempts = [attempt for study in store.studies() for attempt in store.study_attempts(study.id)]
+    assert sum(trial.num_lost for trial in trials) == 0
+    assert sum("with the service" in attempt.detail for attempt in attempts) == num_killed
+
+
 class TrainsNarrowOnly(Simulation):
     """Long trials of one rank that are moved to idle devices, where the model fails under every wider plan."""
 

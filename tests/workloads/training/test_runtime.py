@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,20 @@ def test_a_step_is_timed_without_the_first_ones_evaluations_and_checkpoints(
     job = Job(Candidate("slow.py:Slow", None, {}), tmp_path, Plan(8), 0, 12, 4, None, tmp_path / "saved", -1, "loss")
     assert train(job, 0, 1, None, reporter) == "done"
     assert reporter.checkpoints and reporter.times == [(3, 1), (5, 5), (7, 9)], "step n takes n seconds, from 3 on"
+
+
+@pytest.mark.parametrize("workload", ["slow.py:Slow", "slow.py:Missing"])
+def test_unused_memory_goes_back_to_the_device_however_training_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: str
+) -> None:
+    given_back: list[torch.device] = []
+    (tmp_path / "slow.py").write_text(SLOW)
+    monkeypatch.setattr(time, "perf_counter", Clock())
+    monkeypatch.setattr("workloads.training.budget.give_back", given_back.append)
+    job = Job(Candidate(workload, None, {}), tmp_path, Plan(8), 0, 1, 1, None, tmp_path / "saved", -1, "loss")
+    with suppress(Exception):
+        train(job, 0, 1, None, Collected(None))
+    assert len(given_back) == 1
 
 
 def test_a_training_too_short_to_be_timed_reports_no_time_and_only_rank_0_reports_any(ranks: Any) -> None:
