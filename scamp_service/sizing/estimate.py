@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from estimators.devices.catalogue import gpu
-from estimators.devices.communication import StepTime, step_time
 from estimators.devices.kind import DeviceKind
 from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin, largest_micro_batch, predict_stages
 from estimators.model import MIB, Candidate, Layout, Plan, Prediction
@@ -33,6 +32,7 @@ from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.plan_search import Answer, Missing, PlanSearch, run_search, search_plan
+from scamp_service.sizing.step_seconds import PredictedStep, predicted_step
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import Tracer
@@ -139,18 +139,13 @@ class Estimate:
         """Whether the devices are GPUs rather than virtual devices."""
         return self.kind is not None and self.kind.memory is not None
 
-    def step_time(self, option: Option) -> StepTime | None:
-        """Time of one optimizer step.
+    def step_time(self, option: Option) -> PredictedStep | None:
+        """Time of one optimizer step, as a study predicts it.
 
         None when nothing was calibrated or traced, when the plan does not fit, and for several devices whose links are
         unknown.
         """
-        work = self.profile.work.get(option.plan.layout)
-        if self.kind is None or work is None or not option.fits:
-            return None
-        plan = option.plan
-        step = work.step(plan.micro_batch, plan.num_micro_batches)
-        return step_time(self.kind, plan.layout, step, plan.num_micro_batches)
+        return predicted_step(self.profile, option.plan, self.kind) if option.fits else None
 
     def outside_bytes(self, option: Option) -> int:
         """Bytes of one rank outside of the allocator: CUDA context, workspaces, NCCL. 0 on virtual devices."""
