@@ -7,7 +7,8 @@ from textwrap import wrap
 
 from rich.table import Table
 
-from placement.planning.plan_words import categories_in_words, in_full, reasons
+from placement.planning.categories import categories_in_words
+from placement.planning.plan_words import in_full, reasons
 from placement.planning.uneven_plans import UnevenPlan
 from scamp_service.cli.estimate_table import short_seconds
 from scamp_service.cli.pipeline_drawing import draw, legend

@@ -14,6 +14,7 @@ from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.model import Plan, Prediction
 from placement.model import Cluster
 from placement.planning.best_plans import BestPlan, PlanSearch
+from placement.planning.categories import bytes_by_category
 from placement.planning.options import Option
 from placement.planning.passes import Action
 from placement.planning.pipelines import Pipeline, list_pipelines, order
@@ -263,24 +264,13 @@ def _shortage(alternatives: Sequence[Alternative], closest: BestPlan | None) -> 
     for one in alternatives:
         source = one.option or one.searched or one.pipeline
         if one.is_traced and source is not None:
-            grouped = _grouped(one.prediction)
-            found.append(Shortage(one.ways, one.prediction.reserved_mib, source.offered_mib, grouped, True))
+            num_bytes = bytes_by_category(one.prediction)
+            found.append(Shortage(one.ways, one.prediction.reserved_mib, source.offered_mib, num_bytes, True))
     if closest is not None and not closest.fits:
         prediction = closest.prediction
         num_bytes = {**closest.fullest.bytes_by_category, "margin": prediction.margin_bytes}
         found.append(Shortage(in_full(closest), prediction.reserved_mib, closest.offered_mib, num_bytes, False))
     return min(found, key=lambda one: one.needed_mib / one.offered_mib, default=None)
-
-
-def _grouped(prediction: Prediction) -> dict[str, int]:
-    """Bytes of a traced peak by the categories of a plan of the search."""
-    parts = dict(prediction.parts)
-    states = parts.pop("parameters", 0), parts.pop("gradients", 0) + parts.pop("optimizer", 0)
-    kept = parts.pop("activations", 0)
-    sizes = (*states, kept, sum(parts.values()), prediction.margin_bytes)
-    return dict(
-        zip(("parameters", "gradients and optimizer", "activations", "transient", "margin"), sizes, strict=True)
-    )
 
 
 def _searched_json(plan: Planned) -> dict[str, Any]:
