@@ -384,6 +384,14 @@ def test_at_least_is_said_of_a_bound_by_the_trace_only_and_about_of_what_was_lea
         assert ("need at least" in str(option), "need about" in str(option)) == (not extra_mib, bool(extra_mib))
 
 
+@pytest.mark.parametrize("extra_mib", [0, 30, 50])
+@pytest.mark.parametrize("share", [1, 4])
+def test_the_first_option_that_fits_is_the_chosen_one(share: int, extra_mib: int) -> None:
+    model = Model(state=90, sample=10, divisions=Divisions(most_parts=4))
+    choice = model.chosen(batch=8, extra=Extra(elsewhere=extra_mib * MIB), share=share)
+    assert next(option.plan for option in choice.options if option.fits) == choice.plan
+
+
 def test_what_one_layout_has_learned_changes_no_other() -> None:
     model = Model(state=30, sample=1)
     accumulated = model.chosen(batch=32, extra=Extra({Layout(): 90 * MIB}))
