@@ -173,14 +173,19 @@ class Shortage:
 
 
 def compare(
-    estimator: Estimator, params: Mapping[str, Any], cluster: Cluster, named: NamedCluster | None = None
+    estimator: Estimator,
+    params: Mapping[str, Any],
+    cluster: Cluster,
+    named: NamedCluster | None = None,
+    share: int = 1,
 ) -> Comparison:
-    """Compare the plans of one candidate. Raises ``InvalidInput`` like ``Estimator.estimate``.
+    """Compare the plans of one candidate with a ``share`` of the devices. Raises ``InvalidInput`` like
+    ``Estimator.estimate``.
 
     Plans of the search may use all devices of ``named``, if it is given; ``cluster`` are then those of the kind of the
     estimator.
     """
-    found = estimator.estimate(params, cluster)
+    found = estimator.estimate(params, cluster, share)
     pipelines = list_pipelines(found.units, found.profile, batch=found.batch, cluster=cluster, kind=found.kind)
     refusal = ""
     try:

@@ -65,7 +65,7 @@ def estimate(
     wanted = candidates_of(what, params or {}, 1, working_dir)
     profiles = settings.data_dir / "profiles"
     with Estimator(wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds) as estimator:
-        return estimator.estimate(wanted.candidates[0], cluster)
+        return estimator.estimate(wanted.candidates[0], cluster, wanted.share(cluster))
 
 
 def target(
@@ -262,8 +262,11 @@ class Estimator:
         if self._ends_pool:
             self._pool.__exit__(kind, error, traceback)
 
-    def estimate(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
-        """Estimate of one candidate. Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""
+    def estimate(self, params: Mapping[str, Any], cluster: Cluster, share: int = 1) -> Estimate:
+        """Estimate of one candidate, with a ``share`` of the devices as in ``choose``.
+
+        Raises ``InvalidInput`` when the workload refuses the parameters, or fails.
+        """
         candidate = self._candidate(params)
         if self._tracer.known(candidate, Layout()) is None:
             self._pool.start()  # other layouts are probably not cached either
@@ -273,7 +276,7 @@ class Estimator:
             wanted = [option.layout for option in found if isinstance(option, Untraced)]
             if missing := [layout for layout in wanted if layout not in profile.refusals]:
                 return Missing(missing)
-            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind)
+            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind, share=share)
             if isinstance(choice, Untraced):
                 return Missing([choice.layout])
             options = _with_choice([option for option in found if isinstance(option, Option)], choice, cluster)
@@ -282,11 +285,11 @@ class Estimator:
 
         return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
 
-    def plan(self, params: Mapping[str, Any], cluster: Cluster) -> ChosenPlan | NoPlan:
+    def plan(self, params: Mapping[str, Any], cluster: Cluster, share: int = 1) -> ChosenPlan | NoPlan:
         """The plan of ``estimate``, without traces of the options that it lists beside the plan. Raises the same."""
 
         def ask(profile: ModelProfile, batch: int) -> ChosenPlan | NoPlan | Missing:
-            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind)
+            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind, share=share)
             return Missing([choice.layout]) if isinstance(choice, Untraced) else choice
 
         search: PlanSearch[ChosenPlan | NoPlan] = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)
