@@ -68,11 +68,13 @@ class Sizing:
         learned: Learned | None = None,
         past: Sequence[Run] = (),
         cluster: Cluster = FOUR_DEVICES,
+        share: int = 1,
     ) -> int:
         self.num += 1
         own = {Layout(): extra} if extra else {}
         known = {learned.layout: learned} if learned else {}
-        self.sizer.request(self.num, Demand(Candidate(workload, code, params), own, known, past=past), cluster)
+        demand = Demand(Candidate(workload, code, params), own, known, share, past)
+        self.sizer.request(self.num, demand, cluster)
         return self.num
 
     def end(self, trial: int, seconds: float = 240) -> Sized | Unsized:

@@ -98,8 +98,8 @@ function drawPlan() {
 
 function drawOptions() {
   byId("options-card").hidden = options.length < 2;
-  const cheaper = options.findIndex((option) => option.chosen);
-  setText(byId("options-aside"), cheaper > 0 ? "the plan with the least device time that fits was chosen" : "");
+  const before = options.findIndex((option) => option.chosen);
+  setText(byId("options-aside"), before > 0 ? "the first plan that fits was chosen" : "");
   keyed(byId("options-rows"), options.map((option) => ({ key: JSON.stringify(option), option })), (row) => row.key, (row) => optionRow(row.option));
 }
 

@@ -36,7 +36,8 @@ class Untraced:
 
 @dataclass(frozen=True, slots=True)
 class NoPlan:
-    """No plan fits these devices. ``reason`` names the best plan and its memory per rank."""
+    """No plan fits these devices. ``reason`` names the best plan, and by how much memory per rank it is too large, with
+    categories if it was traced."""
 
     reason: str
 
@@ -67,7 +68,12 @@ class Option:
     @property
     def fits(self) -> bool:
         """Whether one rank's reservation is within ``offered_mib``."""
-        return self.prediction.reserved_mib <= self.offered_mib
+        return self.lacking_mib <= 0
+
+    @property
+    def lacking_mib(self) -> int:
+        """MiB of one rank's reservation beyond ``offered_mib``; at most 0 if it fits."""
+        return self.prediction.reserved_mib - self.offered_mib
 
     @property
     def is_bound(self) -> bool:

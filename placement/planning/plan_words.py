@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
-from estimators.model import MIB
 from placement.planning.best_plans import BestPlan, Stage
+from placement.planning.categories import size
 from placement.planning.uneven_plans import UnevenPlan
 
-_GIB = 2**30
 _NO_SIZE_MIB = 2**30  # a device with a PiB stands for one of any size
 
 Planned = BestPlan | UnevenPlan
@@ -49,16 +48,6 @@ def reasons(plan: Planned) -> Iterator[str]:
         return
     yield from _of_recompute(plan)
     yield _bound(plan.communication_share, plan.bubble_share) + _slowest(plan)
-
-
-def categories_in_words(num_bytes: Mapping[str, int]) -> str:
-    """Bytes by category in one line."""
-    return ", ".join(f"{name} {size(amount)}" for name, amount in num_bytes.items())
-
-
-def size(num_bytes: float) -> str:
-    """Bytes in MiB or GiB."""
-    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / MIB:.1f} MiB"
 
 
 def _divided(plan: Planned) -> Iterator[str]:

@@ -39,6 +39,7 @@ from estimators.memory import NO_EXTRA, Extra
 from estimators.model import Divisions, Layout, Peaks
 from estimators.profile import ModelProfile
 from placement.model import Cluster
+from placement.planning.categories import bytes_by_category, categories_in_words
 from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees
 from placement.planning.pricing import Pricer
 from placement.planning.rows import TOLERANCE, Request, Row, worth_a_trace
@@ -91,7 +92,7 @@ class PlanChoice:
         slow_downs: SlowDowns = NO_SLOW_DOWNS,
     ) -> None:
         self._request = Request(profile, batch, cluster, extra, profile.divisions.constraints)
-        self._profile, self._batch, self._cluster = profile, batch, cluster
+        self._profile, self._cluster = profile, cluster
         self._kind, self._share, self._slow_downs = kind, share, slow_downs
         self._found: list[Row] = []
 
@@ -105,7 +106,7 @@ class PlanChoice:
         examined = self._examined(left_out)
         if (first := next(examined, None)) is None:
             return NoPlan(_nothing_allowed(self._request, self._rows, self._profile))
-        answer = pick(chain([first], examined), batch=self._batch, cluster=self._cluster)
+        answer = pick(chain([first], examined), self._request)
         hints = f"; {words}" if (words := self._request.constraints.words) else ""
         if isinstance(answer, NoPlan):
             return NoPlan(answer.reason + hints)
@@ -194,8 +195,8 @@ class PlanChoice:
         return Row.of(self._request, self._pricer, way, num_ranks, offered_mib, factor)
 
 
-def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) -> ChosenPlan | Untraced | NoPlan:
-    """Pick the first option that fits; ``options`` are in the order of preference.
+def pick(options: Iterable[Option | Untraced], request: Request) -> ChosenPlan | Untraced | NoPlan:
+    """Pick the first option that fits; ``options`` for the ``request`` are in the order of preference.
 
     An ``Untraced`` that comes before it is returned instead.
     """
@@ -208,7 +209,7 @@ def pick(options: Iterable[Option | Untraced], *, batch: int, cluster: Cluster) 
             why = f" ({refused[-1]})" if refused else ""
             return ChosenPlan(option.plan, option.prediction, f"{option}{why}", (*refused, option))
         refused.append(option)
-    return _nothing_fits(refused, batch, cluster)
+    return _nothing_fits(refused, request)
 
 
 def list_options(
@@ -297,11 +298,26 @@ def _nothing_allowed(request: Request, rows: Sequence[Row], profile: ModelProfil
     return f"{constraints.words}: for this the batch must be {wanted}, it is {request.batch}"
 
 
-def _nothing_fits(refused: list[Option], batch: int, cluster: Cluster) -> NoPlan:
-    best = min(refused, key=lambda option: (option.states_alone, option.prediction.reserved_mib - option.offered_mib))
+def _nothing_fits(refused: list[Option], request: Request) -> NoPlan:
+    best = min(refused, key=lambda option: (option.states_alone, option.lacking_mib))
     reason = f"needs {best.about}{best.prediction.reserved_mib} MiB per device on its best plan ({best.words})"
-    reason += f"{best.learned}; the devices offer {best.offered_mib} MiB"
+    reason += f"{best.learned}, {best.lacking_mib} more than the {best.offered_mib} offered"
+    if num_bytes := _categories(best, request.profile):
+        reason += f": {categories_in_words(num_bytes)}"
     wider = 2 * max(option.plan.world_size for option in refused)
-    if wider <= len(cluster.devices) and batch % wider:
-        reason += f" (no wider plan: {wider} ranks do not divide the batch of {batch})"
+    if wider <= len(request.cluster.devices) and request.batch % wider:
+        reason += f" (no wider plan: {wider} ranks do not divide the batch of {request.batch})"
     return NoPlan(reason)
+
+
+def _categories(option: Option, profile: Peaks) -> dict[str, int]:
+    """Bytes that a rank needs by category, also of states alone, which are divided evenly; empty if not known."""
+    prediction = option.prediction
+    whole_bytes = profile.curves[Layout()].parts(1).get("parameters")
+    if not option.states_alone or whole_bytes is None:
+        return bytes_by_category(prediction)
+    states = prediction.peak_bytes - prediction.extra_bytes
+    parameters = states * whole_bytes // profile.state_bytes
+    learned = {"learned": prediction.extra_bytes} if prediction.extra_bytes else {}
+    categories = {"parameters": parameters, "gradients and optimizer": states - parameters}
+    return {**categories, **learned, "margin": prediction.margin_bytes}

@@ -134,9 +134,13 @@ class Row:
 
     @cached_property
     def capacity_bytes(self) -> int:
-        """Bytes that its peak may have."""
-        capacity_bytes = self.request.margin.largest_peak_bytes(self.offered_mib, self.num_ranks)
-        return capacity_bytes - self.request.extra.bytes_for(_layouts(self.way)[0])
+        """Bytes that its peak may have, beside what was learned."""
+        return self.request.margin.largest_peak_bytes(self.offered_mib, self.num_ranks) - self.extra_bytes
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes that were learned to be needed beyond the peak."""
+        return self.request.extra.bytes_for(_layouts(self.way)[0])
 
     @cached_property
     def peaks(self) -> Mapping[int, float]:
@@ -226,11 +230,11 @@ class Row:
         return found if isinstance(found, Untraced) else replace(found, price=self.learned_price)
 
     def by_units(self) -> Option:
-        """The option as its units price it."""
+        """The option as its units price it, with what was learned."""
         size = self.tried[0]
         peak_bytes = self.price.peak_bytes
-        margin_bytes = self.request.margin.bytes_for(peak_bytes, self.num_ranks)
-        prediction = Prediction(peak_bytes, margin_bytes=margin_bytes)
+        margin_bytes = self.request.margin.bytes_for(peak_bytes + self.extra_bytes, self.num_ranks)
+        prediction = Prediction(peak_bytes, extra_bytes=self.extra_bytes, margin_bytes=margin_bytes)
         plan = _plan(size, self._num(size), self.way)
         return Option(plan, prediction, self.offered_mib, price=self.learned_price, by_units=True)
 

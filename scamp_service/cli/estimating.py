@@ -102,7 +102,7 @@ def estimate(
             return
         for params in wanted.candidates:
             with progress(under_way):
-                found.append(estimator.estimate(params, cluster))
+                found.append(estimator.estimate(params, cluster, wanted.share(cluster)))
             if not as_json:
                 out.print(headline(found[-1]), style="bold", soft_wrap=True)
                 if units:
@@ -173,6 +173,7 @@ def screen(
             cache_dir,
             kind,
             err.print,
+            share=wanted.share(cluster),
             seconds=seconds,
             under_way=under_way,
         )

@@ -7,7 +7,8 @@ from textwrap import wrap
 
 from rich.table import Table
 
-from placement.planning.plan_words import categories_in_words, in_full, reasons
+from placement.planning.categories import categories_in_words
+from placement.planning.plan_words import in_full, reasons
 from placement.planning.uneven_plans import UnevenPlan
 from scamp_service.cli.estimate_table import short_seconds
 from scamp_service.cli.pipeline_drawing import draw, legend
@@ -33,8 +34,8 @@ def as_table(comparison: Comparison) -> Table:
             str(one.num_ranks),
             _batch(one),
             time_of(comparison, one),
-            f"{one.bubble_share:.0%}" if one.pipeline else "",
-            f"{one.communication_share:.0%}" if comparison.links_are_known and one.num_ranks > 1 else "",
+            _bubble(one),
+            _communication(comparison, one),
             _mib(one),
             "trains" if one.plan is not None else "planned",
             style=None if one.fits else "dim",
@@ -48,6 +49,16 @@ def _batch(one: Alternative) -> str:
     if isinstance(one.searched, UnevenPlan):
         return accumulated + "/".join(str(max(shares)) for shares in one.searched.samples.values())
     return f"{accumulated}{one.micro_batch}"
+
+
+def _bubble(one: Alternative) -> str:
+    has_stages = one.pipeline is not None or (one.plan is not None and one.plan.pp > 1)
+    return f"{one.bubble_share:.0%}" if has_stages and one.seconds is not None else ""
+
+
+def _communication(comparison: Comparison, one: Alternative) -> str:
+    is_known = comparison.links_are_known and one.num_ranks > 1 and one.seconds is not None
+    return f"{one.communication_share:.0%}" if is_known else ""
 
 
 def time_of(comparison: Comparison, one: Alternative) -> str:
@@ -87,7 +98,8 @@ def picture(comparison: Comparison) -> Iterator[str]:
         return
     cut = "-".join(map(str, best.pipeline.cut))
     today = "ranks can train it" if best.plan is not None else "planned only"
-    yield f"{best.ways}: {best.num_micro_batches} micro-batches of {best.micro_batch}; {today}"
+    verdict = today if best.fits else "does not fit"
+    yield f"{best.ways}: {best.num_micro_batches} micro-batches of {best.micro_batch}; {verdict}"
     yield f"blocks of each stage: {cut if len(cut) < 56 else f'{cut[:52]} …'}"
     yield ""
     yield from draw(best.pipeline, lambda amount: _time(comparison, amount))

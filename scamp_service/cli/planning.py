@@ -83,7 +83,7 @@ def plan(
         wanted.workload, wanted.code, settings.data_dir / "profiles", kind, seconds=seconds, under_way=under_way
     ) as estimator:
         with progress(under_way):
-            found = compare(estimator, wanted.candidates[0], cluster, named)
+            found = compare(estimator, wanted.candidates[0], cluster, named, wanted.share(cluster))
     if as_json:
         print(json.dumps(found.to_json()))
         return

@@ -1,7 +1,7 @@
 """Compares the plans of one candidate by time: those of ``scamp estimate``, pipelines, and those of the exact search.
 
 Candidates, traces, units and seconds are those of the estimate. Pipelines and plans of the search are priced from
-units; of either, the fastest one that ranks can train today is traced, so that its memory is exact.
+units; of either, the fastest one that ranks can train today and that fits is traced, so that its memory is exact.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.model import Plan, Prediction
 from placement.model import Cluster
 from placement.planning.best_plans import BestPlan, PlanSearch
+from placement.planning.categories import bytes_by_category
 from placement.planning.options import Option
 from placement.planning.passes import Action
 from placement.planning.pipelines import Pipeline, list_pipelines, order
@@ -24,18 +25,20 @@ from placement.planning.uneven_plans import UnevenPlan, best_uneven
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.cluster_file import NamedCluster
 from scamp_service.sizing.estimate import Estimate, Estimator
+from scamp_service.sizing.step_seconds import comparable_step
 
 MOST_TRACED = 3
-"""Most pipelines that are traced until one fits."""
+"""Most pipelines that are traced until one fits, and as many plans of the search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One plan of a candidate. ``seconds`` of an optimizer step are FLOPs if no speed is known, None without a trace.
+    """One plan of a candidate. ``seconds`` of an optimizer step are FLOPs if no speed is known.
 
-    ``plan`` is None if ranks cannot train it today. ``option``, ``searched`` or else ``pipeline`` is where the figures
-    come from; a plan of the search may have a ``pipeline`` as well. ``details`` are what its row says beside the
-    ways: recompute, shares of the batch, unlike devices.
+    They are None for an ``option`` that does not fit: it may stand for a part of the batch, the least that needs too
+    much. ``plan`` is None if ranks cannot train it today. ``option``, ``searched`` or else ``pipeline`` is where the
+    figures come from; the first two may have a ``pipeline`` as well, to be drawn. ``details`` are what its row says
+    beside the ways: recompute, shares of the batch, unlike devices.
     """
 
     plan: Plan | None
@@ -62,10 +65,12 @@ class Alternative:
         """How the ranks divide the work, in a few words."""
         if self.searched is not None:
             return ways_in_words(self.searched)
-        if self.pipeline is None:
-            assert self.plan is not None
-            again = ", selective" if self.plan.selective else ", recompute" if self.plan.recompute else ""
-            return self.plan.short + again
+        if self.option is not None:
+            plan = self.option.plan
+            schedule = f" {plan.schedule}" if plan.pp > 1 else ""
+            again = ", selective" if plan.selective else ", recompute" if plan.recompute else ""
+            return plan.short + schedule + again
+        assert self.pipeline is not None
         uneven = "" if self.pipeline.is_even else ", uneven"
         return f"PP ×{self.num_ranks} {self.pipeline.schedule.name}{uneven}"
 
@@ -117,7 +122,7 @@ class Comparison:
 
     @property
     def best_pipeline(self) -> Alternative | None:
-        """The best of the pipelines, whether or not ranks can train it today."""
+        """The best of the pipelines, whether or not ranks can train it today; it fits if any does."""
         return next((one for one in self.alternatives if one.pipeline is not None), None)
 
     @property
@@ -168,14 +173,19 @@ class Shortage:
 
 
 def compare(
-    estimator: Estimator, params: Mapping[str, Any], cluster: Cluster, named: NamedCluster | None = None
+    estimator: Estimator,
+    params: Mapping[str, Any],
+    cluster: Cluster,
+    named: NamedCluster | None = None,
+    share: int = 1,
 ) -> Comparison:
-    """Compare the plans of one candidate. Raises ``InvalidInput`` like ``Estimator.estimate``.
+    """Compare the plans of one candidate with a ``share`` of the devices. Raises ``InvalidInput`` like
+    ``Estimator.estimate``.
 
     Plans of the search may use all devices of ``named``, if it is given; ``cluster`` are then those of the kind of the
     estimator.
     """
-    found = estimator.estimate(params, cluster)
+    found = estimator.estimate(params, cluster, share)
     pipelines = list_pipelines(found.units, found.profile, batch=found.batch, cluster=cluster, kind=found.kind)
     refusal = ""
     try:
@@ -184,7 +194,7 @@ def compare(
         refusal = str(refused)
         pipelines = [replace(one, plan=None) for one in pipelines]
     others = [_of_option(found, option) for option in found.options]
-    others += [_of_pipeline(pipeline, found.kind) for pipeline in pipelines]
+    others = _added(others, [_of_pipeline(pipeline, found.kind) for pipeline in pipelines])
     kinds = named.kinds if named else {cluster.devices[0].kind: found.kind or FLOP_COUNTER}
     devices = named.cluster if named else cluster
     search = PlanSearch(found.profile, found.batch, devices, kinds)
@@ -194,7 +204,7 @@ def compare(
     known = {one.plan: one.prediction for one in others if one.plan is not None}
     made = [_predicted(_of_planned(plan, with_devices=len(kinds) > 1), known) for plan in planned]
     made = _with_trace(estimator, params, made, known)
-    alternatives = sorted([*others, *(one for one in made if one.plan is None or one.plan not in known)], key=_order)
+    alternatives = sorted(_added(others, made), key=_order)
     shortage = None if any(one.fits for one in alternatives) else _shortage(alternatives, search.closest())
     return Comparison(found, alternatives, refusal, [one.searched for one in made if one.searched], shortage)
 
@@ -205,20 +215,23 @@ def _with_trace(
     alternatives: Sequence[Alternative],
     known: Mapping[Plan, Prediction],
 ) -> list[Alternative]:
-    """The plans of the search, with the exact memory of the fastest one that ranks can train, if it can be traced.
+    """The plans of the search, with the exact memory of the fastest one that ranks can train and that fits.
 
-    Those that are ``known`` have it already.
+    Those that are ``known`` have it already. One that cannot be traced has no plan for ranks.
     """
-    new = (one for one in alternatives if one.plan is not None and one.plan not in known)
-    best = min(new, key=_order, default=None)
-    if best is None or best.plan is None:
-        return list(alternatives)
-    try:
-        largest = max(estimator.predict(params, best.plan), key=lambda stage: stage.reserved_mib)
-        traced = _predicted(best, {best.plan: largest})
-    except InvalidInput:
-        traced = replace(best, plan=None)
-    return [traced if one is best else one for one in alternatives]
+    found = list(alternatives)
+    for _ in range(MOST_TRACED):
+        new = (one for one in found if one.plan is not None and one.plan not in known)
+        best = min(new, key=_order, default=None)
+        if best is None or best.plan is None or best.is_traced:
+            break
+        try:
+            largest = max(estimator.predict(params, best.plan), key=lambda stage: stage.reserved_mib)
+            traced = _predicted(best, {best.plan: largest})
+        except InvalidInput:
+            traced = replace(best, plan=None)
+        found[found.index(best)] = traced
+    return found
 
 
 def _predicted(one: Alternative, known: Mapping[Plan, Prediction]) -> Alternative:
@@ -256,24 +269,13 @@ def _shortage(alternatives: Sequence[Alternative], closest: BestPlan | None) -> 
     for one in alternatives:
         source = one.option or one.searched or one.pipeline
         if one.is_traced and source is not None:
-            grouped = _grouped(one.prediction)
-            found.append(Shortage(one.ways, one.prediction.reserved_mib, source.offered_mib, grouped, True))
+            num_bytes = bytes_by_category(one.prediction)
+            found.append(Shortage(one.ways, one.prediction.reserved_mib, source.offered_mib, num_bytes, True))
     if closest is not None and not closest.fits:
         prediction = closest.prediction
         num_bytes = {**closest.fullest.bytes_by_category, "margin": prediction.margin_bytes}
         found.append(Shortage(in_full(closest), prediction.reserved_mib, closest.offered_mib, num_bytes, False))
     return min(found, key=lambda one: one.needed_mib / one.offered_mib, default=None)
-
-
-def _grouped(prediction: Prediction) -> dict[str, int]:
-    """Bytes of a traced peak by the categories of a plan of the search."""
-    parts = dict(prediction.parts)
-    states = parts.pop("parameters", 0), parts.pop("gradients", 0) + parts.pop("optimizer", 0)
-    kept = parts.pop("activations", 0)
-    sizes = (*states, kept, sum(parts.values()), prediction.margin_bytes)
-    return dict(
-        zip(("parameters", "gradients and optimizer", "activations", "transient", "margin"), sizes, strict=True)
-    )
 
 
 def _searched_json(plan: Planned) -> dict[str, Any]:
@@ -304,16 +306,22 @@ def _traced(estimator: Estimator, params: Mapping[str, Any], pipelines: Sequence
     return found
 
 
+def _added(others: Sequence[Alternative], more: Sequence[Alternative]) -> list[Alternative]:
+    """The ``others`` and those of ``more`` with other plans; for the same plan only the pipeline to draw is taken."""
+    plans = {one.plan for one in others} - {None}
+    drawn = {one.plan: one.pipeline for one in more if one.plan in plans}
+    kept = [replace(one, pipeline=one.pipeline or drawn.get(one.plan)) for one in others]
+    return [*kept, *(one for one in more if one.plan not in plans)]
+
+
 def _of_option(found: Estimate, option: Option) -> Alternative:
-    """An option's time is FLOPs without a device kind, and without links that of its computation."""
-    plan, time = option.plan, found.step_time(option)
-    work = found.profile.work.get(plan.layout)
-    seconds = time.seconds if time else None
-    if time is None and work is not None:
-        seconds = (found.kind or FLOP_COUNTER).seconds(work.step(plan.micro_batch, plan.num_micro_batches))
-    share = time.communication_share if time else 0.0
+    """The time of an option that fits is FLOPs without a device kind, and without links that of its computation and
+    bubbles."""
+    plan = option.plan
+    step = comparable_step(found.profile, plan, found.kind) if option.fits else None
+    seconds, bubble, waiting = (step.seconds, step.bubble_share, step.communication_share) if step else (None, 0.0, 0.0)
     sizes = (plan.world_size, plan.micro_batch, plan.num_micro_batches)
-    return Alternative(plan, *sizes, seconds, 0.0, share, option.prediction, option.fits, option=option)
+    return Alternative(plan, *sizes, seconds, bubble, waiting, option.prediction, option.fits, option=option)
 
 
 def _of_pipeline(pipeline: Pipeline, kind: DeviceKind | None) -> Alternative:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from placement.model import Cluster
 from scamp_service.client import bundle_code
 from scamp_service.errors import InvalidInput
 from scamp_service.study.parse import parse_study
@@ -17,11 +18,19 @@ STUDY_SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A workload, the zip of its files (None for a built-in one), and the parameters of each candidate."""
+    """A workload, the zip of its files (None for a built-in one), and the parameters of each candidate.
+
+    ``num_at_once`` is the number of candidates that their study may run at the same time; None without a study.
+    """
 
     workload: str
     code: bytes | None
     candidates: Sequence[Mapping[str, Any]]
+    num_at_once: int | None = None
+
+    def share(self, cluster: Cluster) -> int:
+        """Number of devices for each candidate, as in a study that begins alone on ``cluster``; 1 without a study."""
+        return max(1, len(cluster.devices) // self.num_at_once) if self.num_at_once else 1
 
 
 def is_study(what: str) -> bool:
@@ -61,7 +70,9 @@ def candidates_of(
     if at_random:
         spec = spec.model_copy(update={"search": spec.search.model_copy(update={"sampler": "random"})})
     proposed = Search(spec).propose([], 0, num_candidates)
-    return Candidates(spec.workload, code_of(study, spec, working_dir), [{**one, **params} for one in proposed])
+    at_once = min(spec.budget.trials, spec.budget.max_concurrent or spec.budget.trials)
+    code = code_of(study, spec, working_dir)
+    return Candidates(spec.workload, code, [{**one, **params} for one in proposed], at_once)
 
 
 def read_study(study: Path) -> str:

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from estimators.devices.catalogue import gpu
-from estimators.devices.communication import StepTime, step_time
 from estimators.devices.kind import DeviceKind
 from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin, largest_micro_batch, predict_stages
 from estimators.model import MIB, Candidate, Layout, Plan, Prediction
@@ -33,6 +32,7 @@ from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.plan_search import Answer, Missing, PlanSearch, run_search, search_plan
+from scamp_service.sizing.step_seconds import PredictedStep, predicted_step
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import Tracer
@@ -65,7 +65,7 @@ def estimate(
     wanted = candidates_of(what, params or {}, 1, working_dir)
     profiles = settings.data_dir / "profiles"
     with Estimator(wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds) as estimator:
-        return estimator.estimate(wanted.candidates[0], cluster)
+        return estimator.estimate(wanted.candidates[0], cluster, wanted.share(cluster))
 
 
 def target(
@@ -139,18 +139,13 @@ class Estimate:
         """Whether the devices are GPUs rather than virtual devices."""
         return self.kind is not None and self.kind.memory is not None
 
-    def step_time(self, option: Option) -> StepTime | None:
-        """Time of one optimizer step.
+    def step_time(self, option: Option) -> PredictedStep | None:
+        """Time of one optimizer step, as a study predicts it.
 
         None when nothing was calibrated or traced, when the plan does not fit, and for several devices whose links are
         unknown.
         """
-        work = self.profile.work.get(option.plan.layout)
-        if self.kind is None or work is None or not option.fits:
-            return None
-        plan = option.plan
-        step = work.step(plan.micro_batch, plan.num_micro_batches)
-        return step_time(self.kind, plan.layout, step, plan.num_micro_batches)
+        return predicted_step(self.profile, option.plan, self.kind) if option.fits else None
 
     def outside_bytes(self, option: Option) -> int:
         """Bytes of one rank outside of the allocator: CUDA context, workspaces, NCCL. 0 on virtual devices."""
@@ -267,8 +262,11 @@ class Estimator:
         if self._ends_pool:
             self._pool.__exit__(kind, error, traceback)
 
-    def estimate(self, params: Mapping[str, Any], cluster: Cluster) -> Estimate:
-        """Estimate of one candidate. Raises ``InvalidInput`` when the workload refuses the parameters, or fails."""
+    def estimate(self, params: Mapping[str, Any], cluster: Cluster, share: int = 1) -> Estimate:
+        """Estimate of one candidate, with a ``share`` of the devices as in ``choose``.
+
+        Raises ``InvalidInput`` when the workload refuses the parameters, or fails.
+        """
         candidate = self._candidate(params)
         if self._tracer.known(candidate, Layout()) is None:
             self._pool.start()  # other layouts are probably not cached either
@@ -278,7 +276,7 @@ class Estimator:
             wanted = [option.layout for option in found if isinstance(option, Untraced)]
             if missing := [layout for layout in wanted if layout not in profile.refusals]:
                 return Missing(missing)
-            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind)
+            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind, share=share)
             if isinstance(choice, Untraced):
                 return Missing([choice.layout])
             options = _with_choice([option for option in found if isinstance(option, Option)], choice, cluster)
@@ -287,11 +285,11 @@ class Estimator:
 
         return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
 
-    def plan(self, params: Mapping[str, Any], cluster: Cluster) -> ChosenPlan | NoPlan:
+    def plan(self, params: Mapping[str, Any], cluster: Cluster, share: int = 1) -> ChosenPlan | NoPlan:
         """The plan of ``estimate``, without traces of the options that it lists beside the plan. Raises the same."""
 
         def ask(profile: ModelProfile, batch: int) -> ChosenPlan | NoPlan | Missing:
-            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind)
+            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind, share=share)
             return Missing([choice.layout]) if isinstance(choice, Untraced) else choice
 
         search: PlanSearch[ChosenPlan | NoPlan] = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)

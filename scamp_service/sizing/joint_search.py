@@ -107,9 +107,10 @@ class Search:
         finder: BlueprintFinder,
         cluster: Cluster,
         kind: DeviceKind | None,
+        share: int = 1,
     ) -> None:
         self._workload, self._code, self._tracer, self._pool, self._finder = workload, code, tracer, pool, finder
-        self._cluster, self._kind = cluster, kind
+        self._cluster, self._kind, self._share = cluster, kind, share
         self._open: list[Open] = []
         self.decided: list[Open] = []
         self.refused: dict[int, str] = {}
@@ -193,7 +194,7 @@ class Search:
         formulas: Formulas | None = None,
         alone: str = "",
     ) -> None:
-        search = PlanChoice(profile, batch, self._cluster, kind=self._kind)
+        search = PlanChoice(profile, batch, self._cluster, kind=self._kind, share=self._share)
         self._open.append(Open(place, params, batch, profile, search, formulas, alone))
 
     def _wanted(self, one: Open, layout: Layout) -> tuple[Formulas, Layout] | None:

@@ -48,21 +48,22 @@ def screen(
     kind: DeviceKind | None = None,
     tell: Callable[[str], None] = lambda progress: None,
     *,
+    share: int = 1,
     seconds: int = TRACE_SECONDS,
     under_way: UnderWay | None = None,
     pool: TracePool | None = None,
 ) -> Screening:
     """Screen candidates on ``cluster``, whose devices are of ``kind``. Raises ``InvalidInput``.
 
-    ``code`` is the zip of the user's files. ``tell`` gets messages on the progress. A trace has ``seconds`` of
-    processor time; ``under_way`` is told what is traced. The traces are made in ``pool``, which the caller closes; None
-    for a pool of its own.
+    ``code`` is the zip of the user's files. ``tell`` gets messages on the progress. Each candidate has a ``share`` of
+    the devices, as in ``planner.choose``. A trace has ``seconds`` of processor time; ``under_way`` is told what is
+    traced. The traces are made in ``pool``, which the caller closes; None for a pool of its own.
     """
     check_code(workload, code, functions=True)
     tracer = Tracer(OneBlob(code or b""), cache_dir, seconds, on_cuda=cluster.has_gpus, under_way=under_way)
     sha256 = hashlib.sha256(code).hexdigest() if code else None
     sources = source_hash("placement", "scamp_service/sizing")
-    asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), sources]
+    asked = [[dict(params) for params in candidates], repr(cluster), repr(kind), share, sources]
     file = tracer.cache.file_of("screening", workload, sha256, *asked)
     with contextlib.suppress(OSError, ValueError):
         return replace(_SCREENING.validate_json(file.read_bytes()), num_examples=0, num_checked=0)
@@ -70,7 +71,7 @@ def screen(
     with own_pool as pool, threadpool_limits(1, "blas"):  # small products: threads would only wait for each other
         finder = BlueprintFinder(workload, sha256, tracer, pool)
         batches = _batches(finder, candidates)
-        search = Search(workload, sha256, tracer, pool, finder, cluster, kind)
+        search = Search(workload, sha256, tracer, pool, finder, cluster, kind, share)
         sound = {place: batch for place, batch in enumerate(batches) if isinstance(batch, int)}
         tell(f"looking for formulas for {len(sound)} candidates")
         search.begin({place: candidates[place] for place in sound}, sound)

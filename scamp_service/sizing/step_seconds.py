@@ -5,17 +5,17 @@ The gang is assumed to be alone on its host: ranks share its cores with each oth
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from estimators.axes import MESH
-from estimators.devices.communication import gang_time, step_time
+from estimators.devices.communication import StepTime, gang_time, step_time
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.memory import predict_stages
 from estimators.model import Plan
 from estimators.profile import ModelProfile
 from estimators.work import StepWork
 from placement.planning.schedules import SCHEDULES
-from placement.planning.timeline import PassTime, PipelineStep, StageStep
+from placement.planning.timeline import PassTime, PipelineStep, StageStep, Timeline
 from placement.planning.unit_costs import ModelCosts
 
 FORWARD_SHARE, FORWARD_SHARE_OF_RECOMPUTE = 1 / 3, 1 / 4
@@ -26,18 +26,45 @@ when the slowest stage ends."""
 _STATES = ("parameters", "gradients", "optimizer", "buffers", "learned")
 
 
+@dataclass(frozen=True, slots=True)
+class PredictedStep:
+    """Seconds of an optimizer step, of which a rank computes for ``compute_seconds``: the mean of all stages.
+
+    The shares (0 to 1) are those of the step in which ranks only wait, for communication or for other stages.
+    """
+
+    seconds: float
+    compute_seconds: float
+    communication_share: float = 0.0
+    bubble_share: float = 0.0
+
+
 def predicted_step_seconds(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> float | None:
-    """Seconds of a step; None without a ``kind``, and for a gang if the links of its kind are not known."""
+    """Seconds of a step; None where ``predicted_step`` is None."""
+    step = predicted_step(profile, plan, kind)
+    return step.seconds if step else None
+
+
+def predicted_step(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> PredictedStep | None:
+    """One step; None without a ``kind``, without a trace, and for a gang if the links of its kind are not known."""
     if kind is None or (kind.links is None and plan.world_size > 1):
         return None
+    return comparable_step(profile, plan, kind)
+
+
+def comparable_step(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> PredictedStep | None:
+    """One step, to compare plans by; None if the work of a layout is not known.
+
+    Without a ``kind`` FLOPs stand for seconds; without links communication takes no time.
+    """
     if plan.pp > 1:
         step = pipeline_step(profile, plan, kind)
-        return step.seconds if step else None
+        return _of_timeline(step.timeline()) if step else None
     if plan.layout not in profile.work:
         return None
-    work = profile.work[plan.layout].step(plan.micro_batch, plan.num_micro_batches)
-    time = step_time(kind, plan, work, plan.num_micro_batches)
-    return time.seconds if time else None
+    work, speed = profile.work[plan.layout].step(plan.micro_batch, plan.num_micro_batches), kind or FLOP_COUNTER
+    time = step_time(speed, plan, work, plan.num_micro_batches) or StepTime(speed.seconds(work))
+    return PredictedStep(time.seconds, time.compute_seconds, time.communication_share)
 
 
 def pipeline_step(profile: ModelProfile, plan: Plan, kind: DeviceKind | None) -> PipelineStep | None:
@@ -69,6 +96,11 @@ def with_memory(step: PipelineStep, profile: ModelProfile, extra_bytes: int) -> 
         passing = others - kept * in_flight
         stages.append(replace(step.stages[number], state_bytes=states, kept_bytes=kept, passing_bytes=passing))
     return replace(step, stages=tuple(stages))
+
+
+def _of_timeline(timeline: Timeline) -> PredictedStep:
+    seconds, waiting, idle = timeline.makespan_seconds, timeline.communication_share, timeline.bubble_share
+    return PredictedStep(seconds, seconds * (1 - waiting - idle), waiting, idle)
 
 
 def _stage(work: StepWork, plan: Plan, stage: int, kind: DeviceKind) -> StageStep:

@@ -20,11 +20,13 @@ from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, expect
 
 from api.app import create_app
 from api.dashboard import STATIC, static_version
-from estimators.model import MIB, Plan
+from estimators.model import MIB, Plan, Prediction
+from placement.planning.options import ChosenPlan, Option
 from placement.planning.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Json, LogLine, Metric, Study
 from scamp_service.settings import Settings
+from scamp_service.sizing.sizer import options_json
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.conftest import find_chromium
@@ -517,6 +519,22 @@ def test_a_trial_says_that_its_step_time_is_corrected_by_earlier_trials(
     page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
     expect(page.locator("#step-time")).to_have_text("26 ms / –")
     expect(page.locator("#plan-time")).to_contain_text("26 ms, which is × 1.30 as in earlier trials of its family")
+
+
+@pytest.mark.browser
+def test_a_trial_lists_the_plans_that_were_compared_and_which_was_chosen(
+    open_page: Callable[..., Page], store: Store
+) -> None:
+    fill, wide = Filler(store), Plan(16, dp_shard=2)
+    (trial,) = fill.ids(fill.study("compared", [{"depth": 2, "lr": 0.001}], trials=1))
+    options = (Option(Plan(32), Prediction(97 * MIB), 96), Option(wide, Prediction(60 * MIB), 96))
+    chosen = ChosenPlan(wide, options[1].prediction, "fits", options)
+    known = replace(sized(wide), options=tuple(options_json(chosen, None)))
+    fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", family="vit")
+    page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
+    expect(page.locator("#options-aside")).to_have_text("the first plan that fits was chosen")
+    expect(page.locator("#options-rows tr").first).to_contain_text("over 96 MiB")
+    expect(page.locator("#options-rows tr").nth(1)).to_contain_text("chosen")
 
 
 @pytest.mark.browser

@@ -299,10 +299,16 @@ def test_no_plan_says_what_the_best_one_needs_and_traces_nothing_when_states_are
     model = Model(state=500, sample=1)
     answer = model.choose(batch=32)
     assert answer == NoPlan(
-        "needs at least 187 MiB per device on its best plan (FSDP over 4 ranks, states alone); "
-        "the devices offer 100 MiB",
+        "needs at least 187 MiB per device on its best plan (FSDP over 4 ranks, states alone), "
+        "87 more than the 100 offered",
     )
     assert model.traced == [Layout()], "which says what the states are"
+    parts = (("parameters", 0, 125 * MIB), ("optimizer", 0, 375 * MIB))
+    known = model.profile.with_curve(Layout(), PeakTable(((1, Line(0, 500 * MIB, parts)),)))
+    learned = choose(known, batch=32, cluster=FOUR, extra=Extra(elsewhere=10 * MIB))
+    for found, words in ((choose(known, batch=32, cluster=FOUR), ""), (learned, "learned 10.0 MiB, ")):
+        assert isinstance(found, NoPlan)
+        assert f": parameters 31.2 MiB, gradients and optimizer 135.4 MiB, {words}margin 2" in found.reason
 
 
 def test_no_plan_names_the_best_of_all_plans() -> None:
@@ -310,7 +316,24 @@ def test_no_plan_names_the_best_of_all_plans() -> None:
     answer = model.choose(batch=8)
     assert isinstance(answer, NoPlan)
     assert "on its best plan (FSDP over 4 ranks, micro-batch 1, recompute)" in answer.reason
-    assert answer.reason.startswith("needs at least 1") and answer.reason.endswith("; the devices offer 100 MiB")
+    assert answer.reason.startswith("needs at least 1") and answer.reason.endswith(" more than the 100 offered")
+
+
+def test_no_plan_says_by_how_much_memory_and_of_which_categories() -> None:
+    parts = {"parameters": 10, "gradients": 20, "optimizer": 30, "activations": 40, "scratch": 5, "batch": 1}
+    peak = Line(0, 106 * MIB, tuple((name, 0, mib * MIB) for name, mib in parts.items()))
+    known = profile(10).with_curve(Layout(), PeakTable(((1, peak),)))
+    known = known.without(dict.fromkeys((Layout(recompute=True), Layout(recompute=True, selective=True)), "not here"))
+    traced, learned = (
+        choose(known, batch=1, cluster=cluster(100), extra=Extra(elsewhere=mib * MIB)) for mib in (0, 50)
+    )
+    assert isinstance(traced, NoPlan) and isinstance(learned, NoPlan)
+    assert traced.reason == (
+        "needs 117 MiB per device on its best plan (1 rank, micro-batch 1), 17 more than the 100 offered: "
+        "parameters 10.0 MiB, gradients and optimizer 50.0 MiB, activations 40.0 MiB, transient 6.0 MiB, "
+        "margin 10.4 MiB"
+    )
+    assert learned.reason.endswith("transient 6.0 MiB, learned 50.0 MiB, margin 13.4 MiB")
 
 
 def test_no_plan_prefers_what_was_traced_to_a_bound_by_states_alone() -> None:
@@ -343,7 +366,7 @@ def test_what_was_learned_from_an_out_of_memory_changes_the_plan() -> None:
     assert model.chosen(batch=32).plan == Plan(32)
     assert model.chosen(batch=32, extra=Extra(elsewhere=25 * MIB)).plan == Plan(16, 2)
     answer = model.choose(batch=32, extra=Extra(elsewhere=101 * MIB))
-    assert isinstance(answer, NoPlan) and ", 101.0 MiB of it learned; the devices offer 100 MiB" in answer.reason
+    assert isinstance(answer, NoPlan) and ", 101.0 MiB of it learned, 28 more than the 100 offered" in answer.reason
 
 
 @pytest.mark.parametrize(("state", "extra_mib"), [(60, 0), (60, 101), (500, 0), (500, 101), (30, 101)])
@@ -359,6 +382,14 @@ def test_at_least_is_said_of_a_bound_by_the_trace_only_and_about_of_what_was_lea
         option = Option(Plan(1), prediction, 100, states_alone=states_alone, at_least=True)
         assert option.is_bound is not bool(extra_mib)
         assert ("need at least" in str(option), "need about" in str(option)) == (not extra_mib, bool(extra_mib))
+
+
+@pytest.mark.parametrize("extra_mib", [0, 30, 50])
+@pytest.mark.parametrize("share", [1, 4])
+def test_the_first_option_that_fits_is_the_chosen_one(share: int, extra_mib: int) -> None:
+    model = Model(state=90, sample=10, divisions=Divisions(most_parts=4))
+    choice = model.chosen(batch=8, extra=Extra(elsewhere=extra_mib * MIB), share=share)
+    assert next(option.plan for option in choice.options if option.fits) == choice.plan
 
 
 def test_what_one_layout_has_learned_changes_no_other() -> None:

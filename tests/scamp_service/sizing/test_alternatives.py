@@ -5,21 +5,23 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Figure, Rate
-from estimators.model import MIB, Plan
+from estimators.model import MIB, Plan, Prediction
 from placement.planning.options import Option
 from placement.planning.unit_costs import ModelCosts
-from scamp_service.cli.plan_table import footnotes, reason, shortage
+from scamp_service.cli.plan_table import footnotes, picture, reason, shortage
 from scamp_service.sizing.alternatives import Comparison, compare
 from scamp_service.sizing.estimate import Estimator, devices
+from scamp_service.sizing.step_seconds import comparable_step, predicted_step_seconds
 from scamp_service.sizing.trace_pool import TracePool
 
 SMALL = {"depth": 4, "width": 64, "heads": 4, "batch": 4}
@@ -134,6 +136,23 @@ def test_plans_of_the_search_stand_beside_the_others_once_and_the_best_that_rank
     assert "fastest plan of the search: " in "\n".join(reason(found)) and list(shortage(found)) == []
 
 
+class Tracing(Estimator):
+    """Its traces show that every plan needs far more than its units say."""
+
+    def predict(self, params: Mapping[str, Any], plan: Plan) -> tuple[Prediction, ...]:
+        return tuple(replace(stage, margin_bytes=10_000 * MIB) for stage in super().predict(params, plan))
+
+
+def test_where_a_trace_shows_that_a_plan_of_the_search_does_not_fit_the_next_one_is_traced(
+    folder: Path, pool: TracePool
+) -> None:
+    found = compare(Tracing("vit_digits", None, folder, pool=pool), {**SMALL, "batch": 1}, devices(4, 1000))
+    new = [one for one in found.alternatives if one.searched is not None and one.plan is not None]
+    assert {one.num_ranks for one in new} == {2, 4}
+    assert all(one.is_traced and not one.fits for one in new)
+    assert found.best_of_search is not None and found.best_of_search.num_ranks == 1
+
+
 @pytest.mark.parametrize(
     ("plan", "low", "high"),
     [
@@ -166,6 +185,22 @@ def test_if_nothing_fits_the_closest_plan_and_its_categories_are_named(folder: P
     lines = list(shortage(found))
     assert lines[0].startswith("no plan fits. The closest one, ") and max(map(len, lines)) <= 79
     assert found.to_json()["shortage"]["needed_mib"] == missing.needed_mib
+
+
+def test_an_option_that_does_not_fit_has_no_time_as_a_single_sample_may_stand_for_its_batch(
+    folder: Path, pool: TracePool
+) -> None:
+    found = compared(folder, pool, SLOW, 12)
+    options = [one for one in found.alternatives if one.option is not None]
+    assert any(one.option and one.is_traced and one.option.plan.batch < SMALL["batch"] for one in options)
+    assert {(one.fits, one.seconds is None) for one in options} == {(True, False), (False, True)}
+    bounds = [one for one in found.to_json()["alternatives"] if not one["fits"] and one["schedule"] is None]
+    assert bounds and {one["step_seconds"] for one in bounds} == {None}
+
+
+def test_a_pipeline_that_does_not_fit_is_drawn_as_such(folder: Path, pool: TracePool) -> None:
+    for mib, verdict in ((10, "does not fit"), (1000, "planned only")):
+        assert next(picture(compared(folder, pool, SLOW, mib))).endswith(f"; {verdict}")
 
 
 def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(folder: Path, pool: TracePool) -> None:
@@ -202,8 +237,29 @@ def test_all_alternatives_obey_the_hints_which_a_footnote_names(folder: Path, po
     assert {one.num_ranks for one in found.alternatives} == {2}
     assert {one.num_micro_batches for one in found.alternatives} == {4}
     assert any("a pipeline of 2 stages and 4 micro-batches (hint pipeline at the model)" in w for w in footnotes(found))
+    assert [one.ways for one in found.alternatives if one.option is not None] == ["PP ×2 1f1b"]
+    plans = [one.plan for one in found.alternatives if one.plan is not None]
+    assert len(plans) == len(set(plans)), "the choice is one of the pipelines, which has one row"
     assert not none.alternatives and none.shortage is None
     assert any("this takes 2 devices, and there are 1" in line for line in footnotes(none))
+
+
+@pytest.mark.parametrize("kind", [None, SLOW, replace(SLOW, links=gpu("H100").links)], ids=["FLOPs", "slow", "linked"])
+def test_a_chosen_pipeline_takes_as_long_as_a_study_predicts_and_is_drawn(
+    kind: DeviceKind | None, folder: Path, pool: TracePool
+) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("hinted.py", HINTED)
+    with Estimator("hinted.py:Hinted", packed.getvalue(), folder, kind, pool=pool) as estimator:
+        found = compare(estimator, {"batch": 8}, devices(2, 1000))
+    (chosen,) = [one for one in found.alternatives if one.option is not None]
+    assert chosen.plan is not None and chosen.plan.pp == 2 and chosen.option is not None
+    step, time = comparable_step(found.estimate.profile, chosen.plan, kind), found.estimate.step_time(chosen.option)
+    assert step is not None and (chosen.seconds, chosen.bubble_share) == (step.seconds, step.bubble_share)
+    assert chosen.bubble_share > 0.1 and chosen.pipeline is not None and chosen.pipeline.plan == chosen.plan
+    seconds = predicted_step_seconds(found.estimate.profile, chosen.plan, kind)
+    assert (time.seconds if time else None) == seconds == (step.seconds if kind and kind.links else None)
 
 
 def test_json_has_every_interval_of_the_best_pipeline(folder: Path, pool: TracePool) -> None:

@@ -77,7 +77,7 @@ def test_a_candidate_that_fits_on_no_plan_is_infeasible_with_the_reason(sizing: 
     unsized = sizing.size({"depth": 3, "width": 1536, "heads": 8, "batch": 8})
     assert isinstance(unsized, Unsized)
     assert unsized.infeasible and unsized.structure
-    assert "MiB" in unsized.reason and "offer 96 MiB" in unsized.reason
+    assert "more than the 96 offered: parameters " in unsized.reason and ", margin " in unsized.reason
     assert unsized.offer == FOUR_DEVICES.offer, "the verdict holds for these devices"
 
 

@@ -19,7 +19,13 @@ from estimators.profile import ModelProfile
 from estimators.work import Collectives, StepWork, Work, WorkCounter
 from placement.planning.timeline import PipelineStep
 from scamp_service.sizing.sizer import pipeline_json, timed
-from scamp_service.sizing.step_seconds import pipeline_step, predicted_step_seconds, with_memory
+from scamp_service.sizing.step_seconds import (
+    comparable_step,
+    pipeline_step,
+    predicted_step,
+    predicted_step_seconds,
+    with_memory,
+)
 from tests.values import prediction, sized
 
 
@@ -78,6 +84,22 @@ def test_a_pipeline_waits_for_its_slowest_stage_and_to_fill_and_drain(schedule: 
     assert predicted_step_seconds(of_plan(even, 2.0, 2.0, 2.0), even, KIND) == pytest.approx(2.0 * (6 + 3 - 1) + 1)
     uneven = predicted_step_seconds(of_plan(even, 1.0, 4.0, 1.0), even, KIND)
     assert uneven == pytest.approx(4.0 * 6 + ends + 1)
+
+
+def test_a_rank_of_a_pipeline_computes_or_waits_for_other_stages() -> None:
+    plan = Plan(1, 6, pp=3)
+    step = predicted_step(of_plan(plan, 2.0, 2.0, 2.0), plan, KIND)
+    assert step is not None and step.communication_share == 0.0
+    assert step.seconds == pytest.approx(2.0 * (6 + 3 - 1) + 1) and step.compute_seconds == pytest.approx(2.0 * 6 + 1)
+    assert step.bubble_share == pytest.approx(1 - step.compute_seconds / step.seconds)
+
+
+def test_to_compare_plans_flops_stand_for_seconds_and_unknown_links_take_no_time() -> None:
+    for plan in (Plan(4, dp_shard=2), Plan(1, 4, pp=2)):
+        known = of_plan(plan, *([2.0] * plan.pp))
+        for kind in (None, replace(KIND, links=None)):
+            assert predicted_step(known, plan, kind) is None
+            assert comparable_step(known, plan, kind) == predicted_step(known, plan, KIND)
 
 
 def test_stages_that_wait_leave_their_cores_to_others() -> None:

@@ -1,0 +1,38 @@
+"""Says what a rank needs memory for, in few categories: those of the exact search, for traced plans as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from estimators.model import MIB, Prediction
+
+_GIB = 2**30
+_CATEGORIES = {
+    "parameters": "parameters",
+    "gradients": "gradients and optimizer",
+    "optimizer": "gradients and optimizer",
+    "activations": "activations",
+    "learned": "learned",
+}
+"""Those of ``estimators.model.CATEGORIES`` that are not transient."""
+
+
+def bytes_by_category(prediction: Prediction) -> dict[str, int]:
+    """Bytes that a rank reserves, by category; empty for a prediction without the parts of a trace."""
+    if not prediction.parts:
+        return {}
+    found = dict.fromkeys(("parameters", "gradients and optimizer", "activations", "transient"), 0)
+    for part, num_bytes in prediction.parts.items():
+        category = _CATEGORIES.get(part, "transient")
+        found[category] = found.get(category, 0) + num_bytes
+    return {**found, "margin": prediction.margin_bytes}
+
+
+def categories_in_words(num_bytes: Mapping[str, int]) -> str:
+    """Bytes by category in one line."""
+    return ", ".join(f"{name} {size(amount)}" for name, amount in num_bytes.items())
+
+
+def size(num_bytes: float) -> str:
+    """Bytes in MiB or GiB."""
+    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / MIB:.1f} MiB"
