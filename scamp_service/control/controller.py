@@ -94,11 +94,10 @@ class Controller:
 
         Call it before their ranks are killed, because a step, an evaluation or a checkpoint takes them too long.
         """
-        outcome = {"outcome": Outcome.STOPPED, "detail": "its ranks were stopped in order, with the service"}
+        stopped = {"outcome": Outcome.STOPPED, "detail": "its ranks were stopped in order, with the service"}
         for attempt in self._store.open_attempts():
             if attempt.outcome is None:
-                moved = (attempt.trial_id, attempt.attempt, [attempt.state], AttemptState.STOPPING)
-                self._store.move_attempt(*moved, now=self._clock(), **outcome)
+                self.apply(e.MoveAttempt(attempt, AttemptState.STOPPING, stopped))
 
     # --- find ------------------------------------------------------------------------------------------------------
 
