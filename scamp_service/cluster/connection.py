@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +50,27 @@ def connect(address: str, data_dir: Path, namespace: str) -> None:
     in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     code = {} if ours or in_job else {"working_dir": str(ROOT), "excludes": NOT_SENT}
     try:
-        ray.init(
-            address=address,
-            namespace=namespace,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env=code or None,
-        )
+        with _own_handler(signal.SIGTERM):
+            ray.init(
+                address=address,
+                namespace=namespace,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env=code or None,
+            )
     except ray.exceptions.AuthenticationError as error:
         raise Refused(f"the Ray cluster at {address} refused the token: set RAY_AUTH_TOKEN_PATH ({error})") from error
     except (ConnectionError, RuntimeError, RaySystemError) as error:
         raise Unavailable(f"the Ray cluster at {address} cannot be reached: {error}") from error
+
+
+@contextmanager
+def _own_handler(number: signal.Signals) -> Iterator[None]:
+    """Set the handler of a signal again, which Ray replaces: its own aborts the process three seconds later."""
+    handler = signal.getsignal(number)
+    yield
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(number, handler)
 
 
 def _to_our_log() -> None:

@@ -6,6 +6,8 @@ import io
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -30,7 +32,7 @@ from scamp_service.control.executor import GangState, Order
 from scamp_service.errors import Deposed
 from scamp_service.lifecycle import CONTROLLER_LEASE, AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt
-from scamp_service.settings import Settings
+from scamp_service.settings import ROOT, Settings
 from scamp_service.store.store import Store
 from tests.values import new_attempt, sized
 
@@ -463,6 +465,31 @@ def test_calls_that_block_never_keep_a_rank_from_saying_how_it_is(world: World) 
     world.executor.stop(order.key)
     world.ended(order, 10.0)
     assert {ended.outcome for ended in module.ray.get(left_over, timeout=10.0)} == {Outcome.STOPPED}
+
+
+DRIVER = """
+import signal, sys, threading, time
+from pathlib import Path
+from scamp_service.cluster.connection import connect
+
+told = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: told.set())
+connect(sys.argv[1], Path(sys.argv[2]), "a-driver")
+print("connected", flush=True)
+told.wait()
+time.sleep(4.0)
+print("ended in order", flush=True)
+"""
+
+
+def test_a_process_that_is_connected_takes_the_time_that_it_needs_to_end(world: World) -> None:
+    """Ray's own handler of SIGTERM aborts a driver three seconds later."""
+    command = [sys.executable, "-c", DRIVER, world.settings.ray_address, str(world.settings.data_dir)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None and driver.stdout.readline() == "connected\n"
+        driver.terminate()
+        assert driver.communicate(timeout=60)[0] == "ended in order\n"
+    assert driver.returncode == 0
 
 
 def test_to_leave_is_not_to_wait_for_a_rank_that_has_only_begun_to_start(world: World) -> None:
