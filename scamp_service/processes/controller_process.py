@@ -5,6 +5,7 @@ It makes no decisions.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -84,8 +85,8 @@ def run_study(
 
     It uses the Ray cluster at ``settings.ray_address``, or else starts a local one. ``watch(store, study_id)`` is
     called a few times a second. Ctrl-C stops the study. Returns the open store and the study's id. Raises ``Conflict``
-    when a service or another run uses the data directory, and ``Refused`` when users' code cannot run as the user that
-    is set for it.
+    when a service or another run uses the data directory, ``Refused`` when users' code cannot run as the user that is
+    set for it, and ``Unavailable`` when the local Ray dies.
     """
     check_account(settings)
     with ExitStack() as stack:
@@ -93,6 +94,7 @@ def run_study(
         store = Store(settings.url)
         sha = store.put_blob(code) if code else None
         study = store.create_study(spec.to_json(), code=sha, now=time.time())
+        ray: LocalRay | None = None
         if not settings.ray_address:
             ray_address_file(settings.data_dir).unlink(missing_ok=True)
             ray = LocalRay(settings, settings.data_dir)
@@ -104,6 +106,12 @@ def run_study(
         redrawn = 0.0
         while store.study(study.id).state in LIVE_STUDIES or store.open_attempts():
             tick()
+            if ray is not None and ray.address and not ray.alive():
+                _leave(stack)
+                raise Unavailable(
+                    f"the local Ray has died; see {settings.data_dir / 'logs' / 'ray.log'}. Nothing is lost: "
+                    f"`scamp serve` continues study {study.id} from its last checkpoints"
+                )
             if interrupted.is_set():
                 interrupted.clear()
                 store.move_study(
@@ -115,6 +123,23 @@ def run_study(
             time.sleep(TICK_SECONDS)
         watch(store, study.id)
     return store, study.id
+
+
+_left: list[ExitStack] = []
+
+
+def _leave(stack: ExitStack) -> None:
+    """Let this process end without what its contexts would do: to disconnect from a dead Ray takes a minute.
+
+    It is as if it were killed: the kernel ends its children, and the next controller goes on.
+    """
+    _left.append(stack.pop_all())
+
+    def end() -> None:
+        sys.stdout.flush()
+        os._exit(1)
+
+    atexit.register(end)  # the last to be registered runs first: Ray has one that waits
 
 
 @contextmanager
