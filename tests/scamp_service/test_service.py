@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,9 +18,11 @@ from typing import Any
 import httpx
 import pytest
 
+from scamp_service.lifecycle import StudyState
+from scamp_service.store.store import Store
 from tests.kills import CLUSTER, LARGE_MODEL, STUDY, UnderFire
 from tests.postgres import postgres
-from tests.processes import Served, pids_of, trains, until
+from tests.processes import ROOT, Served, environment, pids_of, trains, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -228,6 +232,24 @@ def test_a_service_that_ends_leaves_no_process_and_the_next_one_goes_on_at_no_co
     assert [attempt["outcome"] for attempt in attempts] == ["STOPPED", "DONE"]
     assert (trial["num_lost"], trial["step"]) == (0, 150)
     assert watched.service.stop() == 0 and watched.service.pids() == []
+
+
+def test_a_run_whose_ray_dies_says_so_at_once_and_its_study_stays(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    (tmp_path / "study.yaml").write_text(json.dumps(study(SMALL, trials=1, steps=10_000)))
+    command = [sys.executable, "-m", "scamp_service", "run", str(tmp_path / "study.yaml")]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(data_dir, **CLUSTER), stderr=subprocess.PIPE) as run:
+        store = until(
+            lambda: (data_dir / "scamp.db").exists() and Store(f"sqlite:///{data_dir}/scamp.db"), "a database"
+        )
+        until(lambda: store.open_attempts(), "an attempt")
+        (pid,) = pids_of(data_dir, "raylet/raylet")
+        os.kill(pid, signal.SIGKILL)
+        said = run.communicate(timeout=30)[1].decode()
+    assert run.returncode == 1 and "`scamp serve` continues study 1" in said, said
+    until(lambda: not pids_of(data_dir), "the end of its processes")
+    assert store.study(1).state is StudyState.RUNNING
+    store.close()
 
 
 def kill(service: Served, words: str) -> None:
