@@ -14,7 +14,7 @@ _CATEGORIES = {
     "activations": "activations",
     "learned": "learned",
 }
-"""Those of ``estimators.model.CATEGORIES`` that are not transient."""
+"""Category of each part of a trace's peak. All other parts are transient."""
 
 
 def bytes_by_category(prediction: Prediction) -> dict[str, int]:

@@ -131,7 +131,7 @@ _left: list[ExitStack] = []
 def _leave(stack: ExitStack) -> None:
     """Let this process end without what its contexts would do: to disconnect from a dead Ray takes a minute.
 
-    It is as if it were killed: the kernel ends its children, and the next controller goes on.
+    For the others this looks like SIGKILL: the kernel ends its children, and the next controller continues the studies.
     """
     _left.append(stack.pop_all())
 

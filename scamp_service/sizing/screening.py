@@ -55,8 +55,8 @@ def screen(
 ) -> Screening:
     """Screen candidates on ``cluster``, whose devices are of ``kind``. Raises ``InvalidInput``.
 
-    ``code`` is the zip of the user's files. ``tell`` gets messages on the progress. Each candidate has a ``share`` of
-    the devices, as in ``planner.choose``. A trace has ``seconds`` of processor time; ``under_way`` is told what is
+    ``code`` is the zip of the user's files. ``tell`` gets messages on the progress. ``share`` is the number of
+    devices for each candidate, as in ``planner.choose``. A trace has ``seconds`` of processor time; ``under_way`` is told what is
     traced. The traces are made in ``pool``, which the caller closes; None for a pool of its own.
     """
     check_code(workload, code, functions=True)

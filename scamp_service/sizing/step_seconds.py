@@ -28,9 +28,9 @@ _STATES = ("parameters", "gradients", "optimizer", "buffers", "learned")
 
 @dataclass(frozen=True, slots=True)
 class PredictedStep:
-    """Seconds of an optimizer step, of which a rank computes for ``compute_seconds``: the mean of all stages.
+    """``seconds`` that an optimizer step takes. A rank computes for ``compute_seconds`` of it, in the mean of all stages.
 
-    The shares (0 to 1) are those of the step in which ranks only wait, for communication or for other stages.
+    In the rest it waits: the shares (0 to 1) are the parts of the step spent waiting for messages and for other stages.
     """
 
     seconds: float
