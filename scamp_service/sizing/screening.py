@@ -56,8 +56,8 @@ def screen(
     """Screen candidates on ``cluster``, whose devices are of ``kind``. Raises ``InvalidInput``.
 
     ``code`` is the zip of the user's files. ``tell`` gets messages on the progress. ``share`` is the number of
-    devices for each candidate, as in ``planner.choose``. A trace has ``seconds`` of processor time; ``under_way`` is told what is
-    traced. The traces are made in ``pool``, which the caller closes; None for a pool of its own.
+    devices for each candidate, as in ``planner.choose``. A trace may take ``seconds`` of processor time; ``under_way``
+    is told what is traced. The traces are made in ``pool``, which the caller closes; None for a pool of its own.
     """
     check_code(workload, code, functions=True)
     tracer = Tracer(OneBlob(code or b""), cache_dir, seconds, on_cuda=cluster.has_gpus, under_way=under_way)

@@ -28,9 +28,9 @@ _STATES = ("parameters", "gradients", "optimizer", "buffers", "learned")
 
 @dataclass(frozen=True, slots=True)
 class PredictedStep:
-    """``seconds`` that an optimizer step takes. A rank computes for ``compute_seconds`` of it, in the mean of all stages.
+    """``seconds`` that an optimizer step takes. The mean rank computes for ``compute_seconds`` of it.
 
-    In the rest it waits: the shares (0 to 1) are the parts of the step spent waiting for messages and for other stages.
+    The rest is waiting: the shares (0 to 1) are the parts of the step that go to messages and to idle stages.
     """
 
     seconds: float
