@@ -196,7 +196,7 @@ class Attempt:
 class Refusals:
     """INFEASIBLE trials of a running study for which the devices of ``offer`` do not suffice.
 
-    ``begun`` means that they had run before, and did not run out of memory: the cluster has lost their devices.
+    ``begun`` means that they had run before, and last did not run out of memory: the cluster has lost their devices.
     ``newest_at`` is the time of the newest verdict.
     """
 

@@ -544,7 +544,10 @@ class UnreliableProxy:
 
 
 WRITES = frozenset(
-    {"move_study", "create_trials", "move_trial", "begin_attempt", "move_attempt", "take_lease", "renew_lease"}
+    {
+        *("move_study", "create_trials", "move_trial", "redate_refusals"),
+        *("begin_attempt", "move_attempt", "take_lease", "renew_lease"),
+    }
 )
 CALLS = frozenset({"launch", "stop"})
 
@@ -780,15 +783,16 @@ class Simulation:
         assert trial.state in (TrialState.COMPLETED, TrialState.PRUNED, TrialState.INFEASIBLE), f"{where}: {trial}"
         # A controller that begins believes the wall clock: how long does the study wait for nodes that join?
         is_misled = self.world.has_jumped and self.world.epoch > 1
-        may_fit = (
-            not self.world.num_lost_nodes and not is_misled and trial.params["mib"] + trial.params.get("spike", 0) <= 60
-        )
+        attempts = self.store.attempts(trial.id)
+        returns = bool(attempts) and attempts[-1].outcome is not Outcome.OUT_OF_MEMORY  # lost nodes are waited for
+        is_whole = returns or not self.world.num_lost_nodes
+        may_fit = is_whole and not is_misled and trial.params["mib"] + trial.params.get("spike", 0) <= 60
         if trial.state is TrialState.INFEASIBLE and may_fit:
             num_devices = len([d for d in self.world.devices if d.id not in self.world.absent])
             assert trial.params["ranks"] > num_devices, f"{where}: it fits on {num_devices} devices"
         if trial.state is TrialState.COMPLETED:
             assert trial.value == objective(trial.id, trial.attempt, 8), f"{where}: value of another attempt"
-            done = [a.attempt for a in self.store.attempts(trial.id) if a.outcome is Outcome.DONE]
+            done = [a.attempt for a in attempts if a.outcome is Outcome.DONE]
             assert done == [trial.attempt] == [self.world.completed[trial.id]], f"{where}: completed by {done}"
         stored = {(m.trial_id, m.attempt, m.seq): m for m in self.store.metrics(trial.id)}
         steps = [m.step for m in stored.values()]

@@ -68,16 +68,18 @@ class Controller:
         self._refusals: FirstSeen[Refusals] = FirstSeen(monotonic)
         self._absent: FirstSeen[str] = FirstSeen(monotonic)
         self._contained = ContainedErrors() if errors is None else errors
+        self._num_undecided = 0  # cycles in a row without decisions
         self._errors: dict[int, tuple[int, str]] = {}  # study → cycles in a row in which our own code failed, and how
 
     def tick(self) -> None:
         """Run one cycle: find, decide, apply. Raises ``Deposed`` once another controller leads, and ``Unavailable``.
 
         Any other error while an effect is applied concerns that effect alone: the next cycle decides again. A study on
-        which this happens in every cycle is stopped.
+        which this happens in every cycle is stopped. An error in finding or deciding is raised; a study without which
+        there is none becomes FAILED in the end.
         """
         failed: dict[int, str] = {}
-        for effect in decide(self.find()):
+        for effect in self._decisions():
             try:
                 self.apply(effect)
             except (Deposed, Unavailable):
@@ -88,6 +90,36 @@ class Controller:
                 self._contained.add(e.words_of(effect), error, study_id, self._clock())
                 failed[study_id] = f"{type(error).__name__}: {error}"
         self._errors = {study: (self._errors.get(study, (0, ""))[0] + 1, why) for study, why in failed.items()}
+
+    def _decisions(self) -> list[e.Effect]:
+        try:
+            found = decide(self.find())
+        except (Deposed, Unavailable):
+            raise
+        except Exception:
+            self._num_undecided += 1
+            if self._num_undecided % ERRORS_BEFORE_FAILED == 0:
+                self._fail_culprits()
+            raise
+        self._num_undecided = 0
+        return found
+
+    def _fail_culprits(self) -> None:
+        """End each study for which alone nothing can be decided, if something can when there is no study."""
+        if not self._why_undecided([]):
+            for study in self._live_studies():
+                if why := self._why_undecided([study]):
+                    self._fail(study, _our_fault(self._num_undecided, why))
+
+    def _why_undecided(self, studies: Sequence[Study]) -> str:
+        """The error in finding and deciding with these studies alone; empty if there is none."""
+        try:
+            decide(self.find(studies))
+        except (Deposed, Unavailable):
+            raise
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def record_stops(self) -> None:
         """Record that attempts without an outcome are stopped in order, so that it costs their trials no loss.
@@ -101,14 +133,14 @@ class Controller:
 
     # --- find ------------------------------------------------------------------------------------------------------
 
-    def find(self) -> Snapshot:
-        """Read the database, the executor and the sizer into one snapshot."""
+    def find(self, live: Sequence[Study] | None = None) -> Snapshot:
+        """Read the database, the executor and the sizer into one snapshot, of the studies ``live`` or else of all."""
         silent = self._executor.silent()
         gangs = self._executor.gangs()  # gangs, attempts, trials: Snapshot explains this order
         silent |= self._executor.silent()  # a rank that answers while this is read is in one of the three
         attempts = self._store.open_attempts()
         cluster = self._executor.cluster()
-        studies = {study.id: self._rules(study) for study in self._live_studies()}
+        studies = {study.id: self._rules(study) for study in (self._live_studies() if live is None else live)}
         trials = [trial for trial in self._projection.follow(attempts) if trial.study_id in studies]
         self._projection.forget_ended(studies)
         self._searches = {study: search for study, search in self._searches.items() if study in studies}
@@ -116,7 +148,7 @@ class Controller:
         waiting = [trial for trial in trials if trial.state in (TrialState.WAITING, TrialState.QUEUED)]
         to_plan = {studies[trial.study_id].family(trial) for trial in waiting or trials}
         failed = [t.id for t in trials if t.state is TrialState.WAITING and t.num_oom]
-        refusals = self._store.refusals()
+        refusals = self._dated_refusals()
         resumable = {trial.id for trial in trials if trial.attempt and trial.state is not TrialState.WAITING}
         return Snapshot(
             now=self._clock(),
@@ -162,6 +194,14 @@ class Controller:
                 found[one.trial_id] = trained[-1]
         return found
 
+    def _dated_refusals(self) -> list[Refusals]:
+        """INFEASIBLE trials. A new controller believes their dates, and sets those that the clock has yet to reach."""
+        refusals, now = self._store.refusals(), self._clock()
+        if self._refusals.is_first and any(one.newest_at > now for one in refusals):
+            self._store.redate_refusals(now=now)
+            return self._store.refusals()
+        return refusals
+
     def _no_longer_refused(self, refusals: Sequence[Refusals], offer: Offer) -> list[Trial]:
         outdated = {(one.study_id, one.offer) for one in refusals if offers_more(offer, one.offer)}
         return [
@@ -179,15 +219,19 @@ class Controller:
         try:
             self._spec(study)
         except ValueError as error:
-            reason = f"this version of ScaMP cannot read the study; submit it again: {error}"
-            now, expected = self._clock(), [StudyState.RUNNING, StudyState.STOPPING]
-            for trial in self._store.live_trials():
-                if trial.study_id == study.id:
-                    to = TrialState.CANCELLED
-                    self._store.move_trial(trial.id, trial.state, trial.attempt, to, now=now, reason=reason)
-            self._store.move_study(study.id, expected, StudyState.FAILED, reason=reason, now=now)
+            self._fail(study, f"this version of ScaMP cannot read the study; submit it again: {error}")
             return False
         return True
+
+    def _fail(self, study: Study, reason: str) -> None:
+        """Cancel the live trials of a study about which nothing can be decided, and end it. Their attempts follow."""
+        now, expected = self._clock(), [StudyState.RUNNING, StudyState.STOPPING]
+        for trial in self._store.live_trials():
+            if trial.study_id == study.id:
+                to = TrialState.CANCELLED
+                self._store.move_trial(trial.id, trial.state, trial.attempt, to, now=now, reason=reason)
+        if self._store.move_study(study.id, expected, StudyState.FAILED, reason=reason, now=now):
+            log.error("study %s: %s", study.id, reason)
 
     def _spec(self, study: Study) -> StudySpec:
         if study.id not in self._specs:
@@ -234,9 +278,7 @@ class Controller:
     def _our_fault(self, study: Study) -> str:
         """Why the study cannot go on although its trials might; empty if it can."""
         times, why = self._errors.get(study.id, (0, ""))
-        if times < ERRORS_BEFORE_FAILED:
-            return ""
-        return f"the controller failed on it {times} times in a row; see its log: {why}"[:500]
+        return "" if times < ERRORS_BEFORE_FAILED else _our_fault(times, why)
 
     # --- apply: one transaction per effect, then at most one act that is safe to repeat -----------------------------
 
@@ -291,6 +333,10 @@ class Controller:
         if len(candidates) < count:  # only now: had they not been stored, the last ones would be proposed again
             self._exhausted.add(study_id)
         self._searches[study_id] = search
+
+
+def _our_fault(times: int, why: str) -> str:
+    return f"the controller failed on it {times} times in a row; see its log: {why}"[:500]
 
 
 def _question(trial: Trial) -> tuple[bool, int]:

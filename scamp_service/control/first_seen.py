@@ -19,7 +19,7 @@ class FirstSeen(Generic[_Key]):
         """``clock`` gives monotonic seconds."""
         self._clock = clock
         self._since: dict[_Key, float] = {}
-        self._is_first = True
+        self.is_first = True
 
     def seconds(self, ages: Mapping[_Key, float]) -> dict[_Key, float]:
         """Seconds since each of these keys was first seen, without a look at which it was missing.
@@ -27,7 +27,7 @@ class FirstSeen(Generic[_Key]):
         ``ages`` are those by the wall clock. They count at the first look, unless they are negative.
         """
         now = self._clock()
-        ages_now = ages if self._is_first else dict.fromkeys(ages, 0.0)
+        ages_now = ages if self.is_first else dict.fromkeys(ages, 0.0)
         self._since = {key: self._since.get(key, now - max(0.0, age)) for key, age in ages_now.items()}
-        self._is_first = False
+        self.is_first = False
         return {key: now - since for key, since in self._since.items()}

@@ -76,6 +76,11 @@ BEGIN_TRIAL = (
     .values(passed_over=0, **_set("attempt", "reason"))
     .returning(*_trial_event)
 )
+REDATE_REFUSALS = (
+    sa.update(_T)
+    .where(_T.c.state == TrialState.INFEASIBLE, _T.c.offer.is_not(None), _T.c.finished_at > bindparam("_now"))
+    .values(finished_at=bindparam("_now"))
+)
 INSERT_ATTEMPT = sa.insert(_A)
 START = (
     sa.update(_A)

@@ -185,6 +185,11 @@ class Store(Removals):
                 self._emit_trial(connection, trial_id, moved, now)
         return moved is not None
 
+    def redate_refusals(self, *, now: float) -> None:
+        """Let INFEASIBLE trials that a clock which was ahead has dated into the future have ended ``now``."""
+        with self._write() as connection:
+            connection.execute(sql.REDATE_REFUSALS, {"_now": now})
+
     # --- attempts ----------------------------------------------------------------------------------------------
 
     def begin_attempt(self, attempt: Attempt) -> bool:

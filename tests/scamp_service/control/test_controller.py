@@ -10,6 +10,9 @@ import sqlalchemy as sa
 
 from scamp_service.control import controller
 from scamp_service.control.contained import ContainedErrors
+from scamp_service.control.decide import decide
+from scamp_service.control.decide.effects import Effect
+from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import GangStatus
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
@@ -219,6 +222,60 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
         assert each["doing"].startswith("propose ") and each["error"] == "ValueError: no such sampler"
         assert (each["first_at"], each["last_at"]) == (7.0, 7.0)
         assert study.state is StudyState.STOPPING and "no such sampler" in study.reason
+
+
+def test_a_study_about_which_nothing_can_be_decided_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = empty_store()
+    simulation = Simulation(store, 3, no_faults())
+    other = store.create_study(simulation.spec(1), now=simulation.clock.now).id
+    culprit = store.studies()[0].id
+    while not store.open_attempts():
+        simulation.cycle()
+    monkeypatch.setattr(controller, "decide", lambda snapshot: decide_without(culprit, snapshot))
+    one, _ = one_controller(store, simulation)
+    for _ in range(controller.ERRORS_BEFORE_FAILED):
+        with pytest.raises(ZeroDivisionError):
+            one.tick()
+        assert {attempt.outcome for attempt in store.open_attempts()} == {None}, "its ranks go on"
+    study = store.study(culprit)
+    assert study.state is StudyState.FAILED
+    assert (
+        study.reason == "the controller failed on it 30 times in a row; see its log: ZeroDivisionError: a bug of ours"
+    )
+    assert {trial.state for trial in store.trials(culprit)} == {TrialState.CANCELLED}
+    monkeypatch.undo()
+    while not simulation.has_ended:
+        simulation.cycle()
+    assert store.study(other).state is StudyState.COMPLETED
+
+
+def decide_without(culprit: int, snapshot: Snapshot) -> list[Effect]:
+    if culprit in snapshot.studies:
+        raise ZeroDivisionError("a bug of ours")
+    return decide(snapshot)
+
+
+def test_an_error_that_no_study_causes_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = empty_store()
+    one, _ = one_controller(store, Simulation(store, 3, no_faults()))
+    monkeypatch.setattr(controller, "decide", lambda snapshot: 1 // 0)
+    for _ in range(2 * controller.ERRORS_BEFORE_FAILED):
+        with pytest.raises(ZeroDivisionError):
+            one.tick()
+    assert {study.state for study in store.studies()} == {StudyState.RUNNING}
+
+
+def test_the_age_of_a_verdict_survives_controllers_after_the_clock_was_set_back() -> None:
+    store = empty_store()
+    simulation = Simulation(store, 3, no_faults())
+    study = store.studies()[0]
+    store.create_trials(study.id, [(0, {"mib": 10})], now=90_000.0)
+    moved = (TrialState.WAITING, 0, TrialState.INFEASIBLE)
+    assert store.move_trial(1, *moved, now=90_000.0, reason="needs 9 devices", offer=(("virtual", 96, 8),))
+    for seconds in (0.0, 37.0, 74.0):  # each controller crashes
+        simulation.clock.now = 1_000.0 + seconds
+        (age,) = one_controller(store, simulation)[0].find().refusals.values()
+        assert age == seconds
 
 
 def one_controller(store: Store, simulation: Simulation) -> tuple[controller.Controller, SimulatedSizer]:

@@ -261,6 +261,33 @@ def test_a_trial_that_fitted_nowhere_is_found_by_its_devices_while_its_study_run
     assert store.refusals() == []
 
 
+def test_devices_are_waited_for_unless_the_last_attempt_ran_out_of_memory(store: Store) -> None:
+    trial_id, four = new_trial(store), (("virtual", 96, 4),)
+    begun = []
+    for number, outcome in enumerate((Outcome.OUT_OF_MEMORY, Outcome.LOST), start=1):
+        queue(store, trial_id)
+        assert begin(store, trial_id, number)
+        assert store.move_attempt(
+            trial_id, number, [AttemptState.STARTING], AttemptState.ENDED, now=2.0, outcome=outcome
+        )
+        assert store.move_trial(trial_id, TrialState.RUNNING, number, TrialState.WAITING, now=3.0, num_oom=1)
+        assert store.move_trial(
+            trial_id, TrialState.WAITING, number, TrialState.INFEASIBLE, now=4.0, reason="too large", offer=four
+        )
+        begun += [refusals.begun for refusals in store.refusals()]
+        assert store.move_trial(trial_id, TrialState.INFEASIBLE, number, TrialState.WAITING, now=5.0)
+    assert begun == [False, True]
+
+
+def test_verdicts_of_a_clock_that_was_ahead_are_dated_anew(store: Store) -> None:
+    (early, late), four = (new_trial(store), new_trial(store, number=1)), (("virtual", 96, 4),)
+    for trial_id, now in ((early, 5.0), (late, 90_000.0)):
+        move = (TrialState.WAITING, 0, TrialState.INFEASIBLE)
+        assert store.move_trial(trial_id, *move, now=now, reason="too large", offer=four)
+    store.redate_refusals(now=100.0)
+    assert [store.trial(trial_id).finished_at for trial_id in (early, late)] == [5.0, 100.0]
+
+
 def test_a_trial_that_fits_on_no_devices_at_all_is_never_planned_again(store: Store) -> None:
     trial_id = new_trial(store)
     assert store.move_trial(trial_id, TrialState.WAITING, 0, TrialState.INFEASIBLE, now=3.0, reason="odd", offer=None)
