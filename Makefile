@@ -1,4 +1,4 @@
-# A checkout needs only Python 3.11 or newer, and make. `make` alone lists the targets.
+# A checkout needs only Python 3.11, 3.12 or 3.13, and make. `make` alone lists the targets.
 #
 #   PYTHON=python3.12             the Python to make the environment with
 #   TORCH_INDEX_URL=https://…     the index for torch (docs/deploy.md); https://download.pytorch.org/whl/cpu has small builds
@@ -13,10 +13,10 @@ inputs := pyproject.toml constraints.txt deploy/environment.py
 # An environment is made again if its Python is gone, or if the checkout has moved since it was made
 broken := $(shell { [ -x $(python) ] && grep -qF -e "-m venv $$(pwd -P)/.venv" .venv/pyvenv.cfg; } || echo .venv/.absent)
 
-# The first Python on the PATH that is new enough; looked for only when there is something to set up
+# The first Python on the PATH that will do; looked for only when there is something to set up
 find_python = for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
-	if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$candidate"; exit; fi; done
-no_python = ScaMP needs Python 3.11 or newer, which $(or $(PYTHON),the PATH) does not offer. Install it (Debian, Ubuntu: \
+	if "$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then echo "$$candidate"; exit; fi; done
+no_python = ScaMP needs Python 3.11, 3.12 or 3.13, which $(or $(PYTHON),the PATH) does not offer. Install it (Debian, Ubuntu: \
 	apt-get install python3 python3-venv; macOS: brew install python@3.12) or name one: make PYTHON=/path/to/python3.12
 environment = @python=$$($(find_python)); \
 	if [ -z "$$python" ]; then echo "$(strip $(no_python))" >&2; exit 1; fi; "$$python" deploy/environment.py

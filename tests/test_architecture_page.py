@@ -39,8 +39,9 @@ def code_of(page: str) -> list[str]:
 
 def blocks_of(page: str) -> str:
     """All fenced and indented code."""
-    fenced = re.findall(r"^```(?:sh)?\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
-    return "\n".join([*fenced, *re.findall(r"^ {4}\S.*$", text_of(page), re.MULTILINE)])
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+    commands = [block for language, block in fenced if language in ("", "sh")]
+    return "\n".join([*commands, *re.findall(r"^ {4}\S.*$", text_of(page), re.MULTILINE)])
 
 
 # --- names --------------------------------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Rank:
         are removed from the process. Raises ``Deposed``, which ends the process, if the controller that made it, of
         ``epoch``, has been replaced: the one that leads now may not know of this rank.
         """
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # by which NVML counts, too; CUDA would count the fastest first
         from workloads.training.runtime import train
         from workloads.training.warm_up import prepare_process
 

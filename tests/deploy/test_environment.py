@@ -195,11 +195,15 @@ def test_a_package_that_is_not_there_stops_the_setup_with_advice(checkout: Path,
         pyproject.write_text(before)
 
 
-def test_without_a_python_make_says_which_and_how_to_get_it(tmp_path: Path) -> None:
-    root = new_checkout(tmp_path / "bare")
-    done = subprocess.run(["make", "-C", str(root), "setup", "PYTHON=/nowhere/python3"], capture_output=True, text=True)
+@pytest.mark.parametrize("version", [None, (3, 10), (3, 14)])
+def test_without_a_python_make_says_which_and_how_to_get_it(version: tuple[int, int] | None, tmp_path: Path) -> None:
+    root, python = new_checkout(tmp_path / "bare"), tmp_path / "python3"
+    if version:  # a Python that takes itself for this version
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = {version}; $2"\n')
+        python.chmod(0o755)
+    done = subprocess.run(["make", "-C", str(root), "setup", f"PYTHON={python}"], capture_output=True, text=True)
     assert done.returncode != 0
-    assert "ScaMP needs Python 3.11 or newer" in done.stderr
+    assert "ScaMP needs Python 3.11, 3.12 or 3.13" in done.stderr
     assert "apt-get install python3" in done.stderr
     assert not (root / ".venv").exists()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -153,7 +153,8 @@ def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> I
 def give_back(device: torch.device) -> None:
     """Give the GPU memory that no tensor uses back to the device: a rank that stays ready may keep only its context."""
     if device.type == "cuda":
-        torch.cuda.empty_cache()
+        with suppress(RuntimeError):  # after an error of CUDA, which is being raised, all calls fail
+            torch.cuda.empty_cache()
 
 
 def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:

@@ -31,6 +31,7 @@ def new_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
     monkeypatch.setattr(module, "SinkClient", lambda namespace: FakeSink())
     monkeypatch.setattr(module, "close_environment", lambda passed: None)  # it would close that of pytest
     monkeypatch.setattr("workloads.training.warm_up.prepare_process", lambda: None)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
 
     def new(train: Callable[..., str], max_attempts: int = 10) -> Rank:
         rank = Rank(Folders(kernel(), tmp_path / "code", tmp_path / "checkpoints"), 1e6, max_attempts, "scamp", 1)
@@ -46,6 +47,11 @@ def test_an_order_that_arrives_twice_is_trained_once(new_rank: Callable[..., Ran
     assert [rank.run(ORDER, 0, None, 1) for _ in range(2)] == [Ended(Outcome.DONE, "", True)] * 2
     assert len(trained) == 1
     assert rank.run(OTHER, 0, None, 1).outcome is Outcome.DONE and len(trained) == 2
+
+
+def test_cuda_counts_the_gpus_of_a_rank_as_nvml_does(new_rank: Callable[..., Rank]) -> None:
+    new_rank(lambda *_: "done")
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_an_attempt_that_is_not_here_is_over(new_rank: Callable[..., Rank]) -> None:
