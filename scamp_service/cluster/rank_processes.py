@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from scamp_service.cluster.connection import namespace_of
 from scamp_service.cluster.sink import NAME as SINK
@@ -32,6 +33,13 @@ def nodes() -> list[dict[str, Any]]:
     return found
 
 
+def nodes_of_host(node_id: str) -> set[str]:
+    """Ids of all nodes on the host of this node."""
+    listed = nodes()
+    here = next(node["NodeManagerAddress"] for node in listed if node["NodeID"] == node_id)
+    return {node["NodeID"] for node in listed if node["NodeManagerAddress"] == here}
+
+
 def process_of(actor: Any) -> tuple[str, int]:
     """(node id, process id) of an actor, from Ray's table; 0 if it has no process."""
     import ray._private.state as state
@@ -52,6 +60,19 @@ def is_of_ray(pid: int) -> bool:
         return b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+def kill_process(process: Process, node_id: str) -> None:
+    """Send SIGKILL to a process, by a task on ``node_id`` if it is on another host; no wait for its end."""
+    if process.is_here:
+        process.kill()
+    elif node_id:
+        ray.remote(Process.kill).options(**on_node(node_id)).remote(process)
+
+
+def on_node(node_id: str) -> dict[str, Any]:
+    """Ray options of a task that runs on this node and takes nothing of it."""
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False)}
 
 
 def end_process(process: Process) -> bool:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from estimators.model import Candidate, Plan
-from scamp_service.cluster import ray_executor as module
+from scamp_service.cluster import ranks, sink_keeper
 from scamp_service.cluster.connection import namespace_of
 from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.gpus import is_rank
@@ -52,7 +53,7 @@ class World:
         self.store = Store(self.settings.url)
         self.lease = self.store.take_lease(CONTROLLER_LEASE, "test", None, now=time.time())
         self.namespace = namespace_of(self.store.identity())
-        self.epoch = 1
+        self.epoch, self.leads = 1, True
         self.ray = LocalRay(self.settings, data_dir)
         self.ray.start()
         self.settings = self.settings.model_copy(update={"ray_address": self.ray.address})
@@ -67,6 +68,7 @@ class World:
             self.settings.data_dir / "checkpoints",
             identity=self.store.identity(),
             epoch=self.epoch,
+            may_act=lambda: self.leads,
         )
 
     def reopen(self) -> None:
@@ -142,7 +144,7 @@ class World:
 
     def pids(self, order: Order) -> list[int]:
         """Of the gang's ranks; known once they train."""
-        members = self.executor._members(order.key)
+        members = self.executor._ranks.members(order.key)
         return [rank.status.process.pid for rank in members if rank.status]
 
 
@@ -184,7 +186,7 @@ def test_launching_twice_starts_once(world: World) -> None:
     order = world.order(world.devices()[:1])
     for _ in range(3):
         world.launch(order)
-    assert len(world.executor._members(order.key)) == 1
+    assert len(world.executor._ranks.members(order.key)) == 1
     assert world.ended(order).outcome is Outcome.DONE
     assert [metric.seq for metric in world.store.metrics(order.trial_id)] == [1, 2]
 
@@ -229,13 +231,13 @@ def test_an_overrun_of_a_gang_wins_over_the_errors_that_it_causes(world: World) 
 
 def test_no_more_ranks_start_at_once_than_cores_are_idle_or_half_of_all(world: World) -> None:
     orders = [world.order(world.devices()[:1], steps=LONG) for _ in range(3)]
-    ranks, seen = world.executor._ranks, []
+    known, seen = world.executor._ranks.known, []
 
     def all_launched() -> bool:
         for order in orders:
             world.executor.launch(order)
-            starting = sum(rank.phase is Phase.STARTING for rank in list(ranks.values()))
-            training = sum(rank.phase is Phase.READY and bool(rank.key) for rank in list(ranks.values()))
+            starting = sum(rank.phase is Phase.STARTING for rank in list(known.values()))
+            training = sum(rank.phase is Phase.READY and bool(rank.key) for rank in list(known.values()))
             seen.append((starting, training))
         return not any(world.gone(order) for order in orders)
 
@@ -250,7 +252,7 @@ def test_no_more_ranks_start_at_once_than_cores_are_idle_or_half_of_all(world: W
 
 
 def test_another_executor_finds_a_living_gang_and_lets_it_finish(world: World) -> None:
-    order = world.order(world.devices(), steps=150)
+    order = world.order(world.devices(), steps=600, report_every=40)
     world.launch(order)
     world.training(order)
     pids = world.pids(order)
@@ -282,7 +284,7 @@ def test_another_executor_finds_a_gang_broken_when_one_of_its_ranks_is_missing(w
 def test_a_rank_that_does_not_answer_closes_its_device_alone_until_it_is_gone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(ranks, "SILENT_SECONDS", 3.0)
     device, other = world.devices()
     order = world.order((device,), steps=LONG)
     world.launch(order)
@@ -299,7 +301,7 @@ def test_a_rank_that_does_not_answer_closes_its_device_alone_until_it_is_gone(
 
 
 def test_a_rank_that_freezes_breaks_its_gang(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(ranks, "SILENT_SECONDS", 3.0)
     order = world.order(world.devices(), steps=LONG)
     world.launch(order)
     world.training(order)
@@ -315,12 +317,12 @@ def test_a_rank_that_freezes_breaks_its_gang(world: World, monkeypatch: pytest.M
 
 
 def test_a_frozen_sink_is_replaced_and_no_report_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SINK_SECONDS", 3.0)
+    monkeypatch.setattr(sink_keeper, "SILENT_SECONDS", 3.0)
     order = world.order(world.devices()[:1], steps=200)
     world.launch(order)
     world.training(order)
-    assert world.executor._sink_status is not None
-    stuck = world.executor._sink_status.process.pid
+    assert world.executor._sink.status is not None
+    stuck = world.executor._sink.status.process.pid
     os.kill(stuck, signal.SIGSTOP)
     assert world.ended(order).outcome is Outcome.DONE
     assert not is_running(stuck)
@@ -331,11 +333,11 @@ def test_ranks_do_not_obey_a_controller_that_was_replaced(world: World) -> None:
     order = world.order(world.devices()[:1], steps=150)
     world.launch(order)
     world.training(order)
-    (rank,) = world.executor._members(order.key)
+    (rank,) = world.executor._ranks.members(order.key)
     world.reopen()
     world.until(lambda: not world.executor.silent(), "an answer of all ranks")
     with pytest.raises(Deposed):
-        module.ray.get(rank.actor.stop.remote(order.key, world.epoch - 1))
+        ray.get(rank.actor.stop.remote(order.key, world.epoch - 1))
     assert world.ended(order).outcome is Outcome.DONE
 
 
@@ -344,10 +346,11 @@ def test_an_executor_that_may_not_act_ends_nothing(world: World) -> None:
     world.launch(order)
     world.training(order)
     pids = world.pids(order)
-    world.executor._may_act = lambda: False
+    world.leads = False
     world.executor.shutdown()
     time.sleep(1.0)
     assert all(is_running(pid) for pid in pids)
+    world.leads = True
     world.reopen()
     world.until(lambda: not world.executor.silent(), "an answer of all ranks")
     world.executor.stop(order.key)
@@ -458,13 +461,13 @@ def test_calls_that_block_never_keep_a_rank_from_saying_how_it_is(world: World) 
     order = world.order(world.devices()[:1], steps=LONG)
     world.launch(order)
     world.training(order)
-    (rank,) = world.executor._members(order.key)
+    (rank,) = world.executor._ranks.members(order.key)
     left_over = [rank.actor.join.remote(order.key) for _ in range(40)]  # of controllers that have died
     time.sleep(0.5)
-    assert module.ray.get(rank.actor.status.remote(world.epoch), timeout=5.0).key == order.key
+    assert ray.get(rank.actor.status.remote(world.epoch), timeout=5.0).key == order.key
     world.executor.stop(order.key)
     world.ended(order, 10.0)
-    assert {ended.outcome for ended in module.ray.get(left_over, timeout=10.0)} == {Outcome.STOPPED}
+    assert {ended.outcome for ended in ray.get(left_over, timeout=10.0)} == {Outcome.STOPPED}
 
 
 DRIVER = """
@@ -494,10 +497,10 @@ def test_a_process_that_is_connected_takes_the_time_that_it_needs_to_end(world: 
 
 def test_to_leave_is_not_to_wait_for_a_rank_that_has_only_begun_to_start(world: World) -> None:
     executor, (device, *_) = world.executor, world.devices()
-    world.until(lambda: any(rank.phase is Phase.READY for rank in executor._ranks.values()), "a rank")
+    world.until(lambda: any(rank.phase is Phase.READY for rank in executor._ranks.known.values()), "a rank")
     with executor._lock:
-        executor._create(device)
-    pids = [rank.status.process.pid for rank in executor._ranks.values() if rank.status]
+        executor._ranks.start(device, time.monotonic())
+    pids = [rank.status.process.pid for rank in executor._ranks.known.values() if rank.status]
     began, patience = time.monotonic(), 60.0
     executor.shutdown(patience)
     assert time.monotonic() - began < patience
@@ -512,7 +515,7 @@ def test_ranks_and_no_other_process_of_ray_are_known_as_ours(world: World) -> No
     assert all(is_rank(pid) for pid in world.pids(order))
     world.executor.stop(order.key)
     world.ended(order)
-    idle = [rank.status.process.pid for rank in world.executor._ranks.values() if rank.status]
+    idle = [rank.status.process.pid for rank in world.executor._ranks.known.values() if rank.status]
     assert idle and all(is_rank(pid) for pid in idle)
     assert not is_rank(os.getpid()) and not is_rank(world.ray._guardian.pid)  # type: ignore[union-attr]
 
@@ -532,7 +535,7 @@ def lonely_rank(world: World, lease_seconds: float) -> tuple[Any, int]:
     """A rank that no executor knows, and its process id."""
     folders = Folders.of_controller(world.settings, world.settings.checkpoints)
     actor = rank_class().options(num_cpus=0).remote(folders, lease_seconds, 10, world.namespace, world.epoch)
-    return actor, module.ray.get(actor.status.remote(world.epoch), timeout=60).process.pid
+    return actor, ray.get(actor.status.remote(world.epoch), timeout=60).process.pid
 
 
 def until_gone(pid: int, seconds: float) -> None:

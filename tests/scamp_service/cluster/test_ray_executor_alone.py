@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from placement.model import Device
+from scamp_service.cluster import ranks, sink_keeper
 from scamp_service.cluster import ray_executor as module
 from scamp_service.cluster.ray_executor import RayExecutor
 from scamp_service.cluster.sink import SinkStatus
@@ -85,7 +86,8 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
         def options(self, *_: Any) -> dict[str, Any]:
             return {}
 
-    monkeypatch.setattr(module, "ray", ray)
+    for one in (module, ranks, sink_keeper):
+        monkeypatch.setattr(one, "ray", ray)
     monkeypatch.setattr(module, "connect", ray.connect)
     monkeypatch.setattr(module, "nodes", list)
     monkeypatch.setattr(module, "rank_class", lambda: FakeActor(ray))
@@ -142,15 +144,15 @@ def sink(version: str) -> SinkStatus:
 def test_only_the_sink_of_an_earlier_controller_is_replaced_for_its_version(
     ray: FakeRay, begin: Callable[..., RayExecutor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RayExecutor, "_kill", lambda *_: None)
+    monkeypatch.setattr(sink_keeper, "kill_process", lambda *_: None)
     executor = begin()
-    executor._handle_answer("sink", None, sink("an earlier one"))
+    executor._sink.hear(sink("an earlier one"))
     assert len(ray.killed) == 1
     for _ in range(3):  # the sources were changed under a running service
-        executor._handle_answer("sink", None, sink("a later one"))
+        executor._sink.hear(sink("a later one"))
     assert len(ray.killed) == 1
     executor.close()
     next_one = begin()
-    next_one._handle_answer("sink", None, sink(source_hash()))
-    next_one._handle_answer("sink", None, sink("a later one"))
+    next_one._sink.hear(sink(source_hash()))
+    next_one._sink.hear(sink("a later one"))
     assert len(ray.killed) == 1
