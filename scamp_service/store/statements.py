@@ -95,7 +95,7 @@ END = (
     .returning(*_attempt_event)
 )
 KNOWN_OUTCOME = select(_A.c.state, _A.c.outcome).where(_by_token)
-IS_REPORTING = select(sa.literal(1)).where(_reporting)
+IS_BEGINNING = select(sa.literal(1)).where(_reporting, _A.c.checkpoint_step < 0)
 _is_newer_time = _A.c.timed_steps < bindparam("_timed_steps", type_=_A.c.timed_steps.type)
 _step_seconds = bindparam("_measured_step_seconds", type_=_A.c.measured_step_seconds.type)
 REPORT = (

@@ -248,14 +248,18 @@ class Store(Removals):
     # --- reports from ranks, fenced by token: a stale report returns False and stores nothing ------------------------
 
     def report_started(self, trial_id: int, attempt: int, token: str, *, now: float) -> bool:
-        """Move the attempt from STARTING to RUNNING. Also True when it is already RUNNING."""
+        """Move the attempt from STARTING to RUNNING. Also True when it is RUNNING and has recorded no checkpoint.
+
+        Otherwise this is a launch that arrives after its gang has trained: it would begin where that gang began, at a
+        checkpoint that may be gone.
+        """
         given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         with self._write() as connection:
             started = connection.execute(sql.START, {**given, "_started_at": now}).first()
             if started:
                 self._emit_attempt(connection, trial_id, attempt, started, now)
                 return True
-            return connection.execute(sql.IS_REPORTING, given).first() is not None
+            return connection.execute(sql.IS_BEGINNING, given).first() is not None
 
     def report(
         self,

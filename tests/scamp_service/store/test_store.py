@@ -407,7 +407,7 @@ def test_a_trial_keeps_the_start_of_its_first_attempt(store: Store) -> None:
     assert [a.attempt for a in store.open_attempts()] == [2]
 
 
-def test_a_start_is_reported_once_and_confirmed_ever_after(store: Store) -> None:
+def test_a_start_is_reported_once_and_confirmed_until_there_is_a_checkpoint(store: Store) -> None:
     trial_id = new_trial(store)
     queue(store, trial_id)
     assert begin(store, trial_id)
@@ -416,6 +416,9 @@ def test_a_start_is_reported_once_and_confirmed_ever_after(store: Store) -> None
     events = store.last_event_id()
     assert store.report_started(trial_id, 1, "token-1", now=6.0)
     assert store.last_event_id() == events and store.attempts(trial_id)[0].started_at == 5.0
+    assert store.report(trial_id, 1, "token-1", checkpoint_step=10, now=6.5)
+    assert not store.report_started(trial_id, 1, "token-1", now=6.6), "a launch that was on its way for long"
+    assert store.report(trial_id, 1, "token-1", checkpoint_step=20, now=6.7)
     assert store.move_attempt(trial_id, 1, [AttemptState.RUNNING], AttemptState.STOPPING, now=7.0)
     assert not store.report_started(trial_id, 1, "token-1", now=8.0)
 
