@@ -178,6 +178,8 @@ _CAUSES = (
            message=r"\.numpy\(\) is not supported|__array__"),
     _Cause("turns a tensor into a NumPy array, which needs its values", "use torch's functions instead",
            (TypeError,), source=r"\b(np|numpy)\.\w+\("),
+    _Cause("takes too much memory before any training: {error}", "keep large data sets on disk, and read only the "
+           "samples of each batch", message=r"MemoryError|can't allocate memory|Unable to allocate .* array"),
     _Cause("asks for a GPU: {error}", "leave devices to ScaMP: drop .cuda() and device=…; --device names a GPU",
            message=r"(?i)cuda|nvidia|same device|device propagation"),
     _Cause("types of tensors do not match: {error}", "convert with .to(dtype), or make such inputs",
@@ -190,8 +192,6 @@ _CAUSES = (
            "path of a file that every machine has", (FileNotFoundError, NotADirectoryError)),
     _Cause("needs the network: {error}", "download files beforehand; a prediction needs no weights, so build the model "
            "from its configuration", (OSError,), r"(?i)connect|resolution|network|urlopen|timed out|Name or service"),
-    _Cause("takes too much memory before any training: {error}", "keep large data sets on disk, and read only the "
-           "samples of each batch", message=r"MemoryError|can't allocate memory"),
     _Cause("calls itself without end", "give the recursion an end", (RecursionError,)),
     _Cause("loads data in worker processes: {error}", "load samples in train_batch itself (num_workers=0)",
            message=r"DataLoader worker"),

@@ -27,6 +27,8 @@ from workloads.training.process_memory import (
 # Memory that libraries may keep after a first use, such as the machine code of convolutions; see docs/decisions/0009.
 ALLOWANCE_BYTES = 128 * MIB
 
+RESERVE_BYTES = 16 << 10  # kept back for the moment in which nothing else is free
+
 
 class OutOfMemory(Exception):
     """A step needed more memory than its budget.
@@ -136,10 +138,13 @@ def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> I
     if budget_bytes is not None and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, (baseline.data_bytes + budget_bytes) / total), device)
+    spare = bytearray(RESERVE_BYTES)
     try:
         budget.restore()
         yield budget
     except Exception as error:
+        spare.clear()
+        budget._set_limit(resource.RLIM_INFINITY)  # to look at the process takes memory, and so does this call
         overrun = classify(error, budget)
         if overrun is None:
             raise

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 
 from estimators.model import MIB, Plan
+from scamp_service.settings import ROOT
 from workloads.training.budget import Budget, OutOfMemory, classify
 from workloads.training.process_memory import Held, data_bytes
 
@@ -78,6 +81,26 @@ def test_a_failure_far_from_the_limit_is_not_an_overrun() -> None:
         assert isinstance(classify(error, at(97 * MIB, 100 * MIB)), OutOfMemory)
         assert classify(error, at(97 * MIB, None)) is None
     assert classify(ValueError("wrong shape"), at(97 * MIB, 100 * MIB)) is None
+
+
+FILL = """
+import torch
+from workloads.training.budget import OutOfMemory, enforce
+from workloads.training.process_memory import held
+
+last = None
+try:
+    with enforce(torch.device("cpu"), held(), 32 << 20):
+        while True:
+            last = (last, bytes(400))
+except OutOfMemory as error:
+    print("out of memory:", error)
+"""
+
+
+def test_small_objects_that_leave_nothing_free_are_an_overrun_too() -> None:
+    done = subprocess.run([sys.executable, "-c", FILL], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith("out of memory: "), done.stderr
 
 
 def test_an_overrun_is_found_behind_the_error_that_hides_it() -> None:
