@@ -32,6 +32,7 @@ from workloads.protocol import Batch, Workload
 from workloads.training import budget, checkpoint
 from workloads.training.faults import StorageFault
 from workloads.training.gang import AllGather, ReduceScatter, process_group
+from workloads.training.metrics import Sums, common_names
 from workloads.training.peak import measure_peak
 from workloads.training.step import evaluate, to_device, train_step
 from workloads.training.warm_up import warm_up
@@ -298,39 +299,32 @@ class _Run:
     def _evaluate(self) -> dict[str, float]:
         """Metrics averaged over all held-out samples. Padding gives every rank the same number of forward passes."""
         num, plan = self.workload.num_eval, self.job.plan
-        sums: dict[str, Tensor] = {}
+        sums = Sums()
         self.model.eval()
         with torch.no_grad():
             start, together = plan.data_rank(self.rank) * plan.micro_batch, plan.num_shares * plan.micro_batch
             for first in range(start, _round_up(num, together), together):
                 indices = torch.arange(first, first + plan.micro_batch)
-                counts = (indices < num).to(torch.float64)
                 batch = self._ready(self.workload.eval_batch(indices.clamp(max=num - 1)))
-                for name, values in evaluate(self.workload, self.model, batch).items():
-                    if values.shape != indices.shape:
-                        raise WorkloadError(
-                            f"evaluate must return metric {name!r} with one value per sample, shape [{len(indices)}],"
-                            f" got {list(values.shape)}: do not average over the samples"
-                        )
-                    # The value of a padded sample may be NaN, so it is left out and not multiplied by 0.
-                    kept = torch.where(counts > 0, values.detach().to("cpu", torch.float64), 0.0)
-                    sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + kept.sum()
+                metrics = evaluate(self.workload, self.model, batch)
+                if metrics or plan.pp == 1:  # in a pipeline, only the last stage has any
+                    sums.add(metrics, indices < num)
         self.model.train()
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # the root keeps gathered parameters after forward, for a backward that never runs
-        names = self._of_last_rank(sorted(sums))
+        names = self._names(sums)
         same = plan.world_size // (plan.num_shares * plan.pp)  # ranks that report the same samples
-        totals = self._sum(torch.stack([sums.get(name, torch.zeros((), dtype=torch.float64)) for name in names]))
+        totals = self._sum(sums.of(names))
         return {name: float(total) / (same * num) for name, total in zip(names, totals, strict=True)}
 
-    def _of_last_rank(self, names: list[str]) -> list[str]:
-        """The last rank's ``names``, because in a pipeline only the last stage has metrics."""
-        if self.job.plan.pp > 1:
-            listed = [names]
-            dist.broadcast_object_list(listed, src=self.job.plan.world_size - 1)
-            return listed[0]
-        return names
+    def _names(self, sums: Sums) -> list[str]:
+        """Names of the metrics, of which all ranks must have the same."""
+        listed: list[list[str]] = [sums.names]
+        if self.mesh is not None:
+            listed = [[] for _ in range(self.job.plan.world_size)]
+            dist.all_gather_object(listed, sums.names)
+        return common_names(listed)
 
     def _sum(self, mine: Tensor) -> Tensor:
         if self.mesh is not None:

@@ -1,0 +1,75 @@
+"""Adds up the metrics that ``evaluate`` returns for each batch, and refuses what cannot be averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from workloads.loading import WorkloadError
+
+
+class Sums:
+    """Sum of each metric over all samples seen so far, on the CPU in float64."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._is_first = True
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the metrics, sorted."""
+        return sorted(self._sums)
+
+    def add(self, metrics: Mapping[str, Tensor], kept: Tensor) -> None:
+        """Add the metrics of a batch; ``kept``, shape [n], is False for samples that only fill it up.
+
+        Raises ``WorkloadError`` unless each has one value per sample, and all batches have the same metrics.
+        """
+        if not isinstance(metrics, Mapping):
+            raise WorkloadError(f"evaluate must return a dictionary of metrics, got {type(metrics).__name__}")
+        for name, values in metrics.items():
+            _check(name, values, len(kept))
+        if not self._is_first and metrics.keys() != self._sums.keys():
+            raise WorkloadError(_differ(sorted(metrics), self.names, "for one batch", "for another"))
+        self._is_first = False
+        for name, values in metrics.items():
+            # The value of a sample that is left out may be NaN, so it is not multiplied by 0.
+            of_samples = torch.where(kept, values.detach().to("cpu", torch.float64), 0.0)
+            self._sums[name] = self._sums.get(name, torch.zeros((), dtype=torch.float64)) + of_samples.sum()
+
+    def of(self, names: Sequence[str]) -> Tensor:
+        """The sums of these metrics; 0 for one that this rank does not have, as in a pipeline all but the last."""
+        return torch.stack([self._sums.get(name, torch.zeros((), dtype=torch.float64)) for name in names])
+
+
+def common_names(of_ranks: Sequence[Sequence[str]]) -> list[str]:
+    """Names of the metrics of all ranks that have any. Raises ``WorkloadError`` if they differ, or none has any."""
+    having = [(rank, list(names)) for rank, names in enumerate(of_ranks) if names]
+    if not having:
+        raise WorkloadError("evaluate returned no metric: return at least the study's objective, and num_eval samples")
+    first, names = having[0]
+    for rank, others in having[1:]:
+        if others != names:
+            raise WorkloadError(_differ(others, names, f"on rank {rank}", f"on rank {first}"))
+    return names
+
+
+def _check(name: object, values: object, num_samples: int) -> None:
+    if not isinstance(name, str):
+        raise WorkloadError(f"evaluate must name its metrics by text, got {name!r}")
+    asked = f"evaluate must return metric {name!r} with one value per sample, shape [{num_samples}]"
+    if not isinstance(values, Tensor):
+        raise WorkloadError(f"{asked}, got a {type(values).__name__}: return a tensor")
+    if values.shape != (num_samples,):
+        raise WorkloadError(f"{asked}, got {list(values.shape)}: do not average over the samples")
+
+
+def _differ(some: Sequence[str], others: Sequence[str], here: str, there: str) -> str:
+    odd = ", ".join(sorted(set(some) ^ set(others))[:5])
+    where = here if set(some) - set(others) else there
+    return (
+        f"evaluate must return the same metrics for every batch, but {odd} is there only {where}: "
+        "return it always, because it is averaged over all samples"
+    )
