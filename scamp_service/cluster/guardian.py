@@ -143,9 +143,23 @@ def _watch(cluster: Any) -> None:
         dead = [name for name, _ in head.dead_processes() if name in SERVERS]
         silent = [name for name, address in addresses.items() if not _answers(address)]
         failed = FAILURES if dead else failed + 1 if silent else 0
+        _reap_adopted(cluster)
         if dead or silent:
             print(f"Ray's head: dead: {dead}, silent: {silent}", file=sys.stderr, flush=True)
     print("ending this Ray, because it does not answer any more", file=sys.stderr, flush=True)
+
+
+def _reap_adopted(cluster: Any) -> None:
+    """Take note of adopted processes that have ended, such as those that users' code has left: they pile up otherwise.
+
+    Ray takes note of its own, and would miss them.
+    """
+    started = [started for node in cluster.list_all_nodes() for started in node.all_processes.values()]
+    own = {one.process.pid for listed in started for one in listed}
+    for pid in _descendants(os.getpid()):
+        if pid not in own and _name_of_dead(pid):
+            with contextlib.suppress(ChildProcessError):  # its parent lives, and takes note itself
+                os.waitpid(pid, os.WNOHANG)
 
 
 def _answers(address: str) -> bool:

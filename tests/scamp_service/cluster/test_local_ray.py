@@ -41,11 +41,11 @@ def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
     ray.stop()
 
 
-def client(ray: LocalRay, **environment: str) -> subprocess.CompletedProcess[str]:
+def client(ray: LocalRay, code: str = CLIENT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Another process that connects to the cluster."""
     base = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     base |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_gcs_rpc_server_connect_timeout_s": "5"}
-    command = [sys.executable, "-c", CLIENT, ray.address]
+    command = [sys.executable, "-c", code, ray.address]
     return subprocess.run(command, env=base | environment, capture_output=True, text=True, timeout=90)
 
 
@@ -87,6 +87,26 @@ def wait_gone(pids: list[int], seconds: float = 20.0) -> None:
 def test_a_client_with_the_token_sees_every_virtual_node(local_ray: LocalRay) -> None:
     found = client(local_ray, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(local_ray.token_path))
     assert found.stdout.split() == ["6", "2"], found.stderr
+
+
+ORPHAN = """
+import logging, os, sys
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
+leave = "python -c 'import os, time; print(os.getpid(), flush=True); os.close(1); time.sleep(1.0)' & "
+print(ray.get(ray.remote(lambda: os.popen(leave).read()).remote()))
+"""
+
+
+@pytest.mark.ray
+def test_processes_that_users_code_leaves_are_no_zombies_in_the_end(local_ray: LocalRay) -> None:
+    found = client(local_ray, ORPHAN, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(local_ray.token_path))
+    pid = int(found.stdout)
+    deadline = time.monotonic() + 20.0
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"{pid} is {_state(pid)}"
+        time.sleep(0.1)
+    assert local_ray.alive()
 
 
 @pytest.mark.ray
