@@ -17,6 +17,7 @@ from scamp_service.sizing.sizer import ProcessSizer
 FOUR_DEVICES = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(4)))
 
 USER = """
+import time
 import torch
 from torch import nn
 from workloads.protocol import Workload
@@ -31,6 +32,8 @@ class Mine(Workload):
     def build_model(self):
         if self.params.get("broken"):
             raise KeyError("no such model")
+        if self.params.get("waits"):
+            time.sleep(1000)
         return nn.Linear(self.params.get("width", 8), 4)
     def train_batch(self, indices): return torch.zeros(len(indices), self.params.get("width", 8))
     eval_batch = train_batch
@@ -69,11 +72,12 @@ class Sizing:
         past: Sequence[Run] = (),
         cluster: Cluster = FOUR_DEVICES,
         share: int = 1,
+        study: int = 0,
     ) -> int:
         self.num += 1
         own = {Layout(): extra} if extra else {}
         known = {learned.layout: learned} if learned else {}
-        demand = Demand(Candidate(workload, code, params), own, known, share, past)
+        demand = Demand(Candidate(workload, code, params), own, known, share, past, study)
         self.sizer.request(self.num, demand, cluster)
         return self.num
 

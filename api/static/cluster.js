@@ -142,7 +142,7 @@ function updateWaiting(row, item) {
   setState(row.children[2], item.state);
   setText(row.children[3], item.num_ranks ? count(item.num_ranks) : "–");
   setText(row.children[4], item.reserved_mib ? count(item.reserved_mib) : "–");
-  setText(row.children[5], item.reason || (item.state === "WAITING" ? "no plan yet: its memory has not been estimated" : "queued for devices"));
+  setText(row.children[5], item.reason);
 }
 
 function drawController() {

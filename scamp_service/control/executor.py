@@ -95,7 +95,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A candidate to be sized.
+    """A candidate to be sized, of a study; studies take turns.
 
     ``own`` are the bytes beyond the traced peak that its own out-of-memory errors require, and ``learned`` are the
     corrections of its family, both under each layout that has any. ``share`` is the number of devices for each of the
@@ -108,6 +108,7 @@ class Demand:
     learned: Mapping[Layout, Learned] = field(default_factory=dict)
     share: int = 1
     past: Sequence[Run] = ()
+    study_id: int = 0
 
     def learned_bytes(self, layout: Layout) -> int:
         """Bytes that the family has learned to add under ``layout``."""

@@ -5,9 +5,10 @@ It implements the ``Sizer`` of ``control.executor``. ``traces`` makes the traces
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,10 +28,13 @@ from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
 from scamp_service.sizing.step_seconds import pipeline_step, predicted_step_seconds, with_memory
-from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
+from scamp_service.sizing.trace_process import Interrupted, TraceFailed, TraceProcess
 from scamp_service.sizing.traces import Blobs, Tracer
 
 log = logging.getLogger("scamp.sizing")
+
+PATIENCE_SECONDS = 10.0
+"""A trace may hold up other studies for this long, unless it is the only one of its study."""
 
 
 class Planner(Protocol):
@@ -52,6 +56,7 @@ class Planner(Protocol):
 @dataclass(slots=True, eq=False)
 class _Job:
     trial_id: int
+    study_id: int
     demand: Demand
     cluster: Cluster
     search: PlanSearch[Sized | Unsized] = field(repr=False)
@@ -60,12 +65,37 @@ class _Job:
     structure: str = ""
 
 
+@dataclass(slots=True)
+class _Turns:
+    """Whose turn it is: that of the study with the fewest jobs in progress, and then of the one that waits longest.
+
+    A job's turn is one trace. Every other turn of a study goes to the candidate with the fewest traces, so that a small
+    one that fits at once does not wait for all the layouts of a large one. The other turns go to the oldest candidate,
+    so that a large one does not wait for all the small ones that keep arriving.
+    """
+
+    num_turns: Counter[int] = field(default_factory=Counter)  # of each study
+    latest: dict[int, int] = field(default_factory=dict)  # study → number of its latest turn, of all studies
+
+    def next(self, waiting: Sequence[_Job], in_progress: Sequence[_Job]) -> _Job:
+        """The job of ``waiting`` whose turn it is, and note its turn."""
+        busy = Counter(job.study_id for job in in_progress)
+        study = min(
+            {job.study_id for job in waiting}, key=lambda study: (busy[study], self.latest.get(study, -1), study)
+        )
+        fewest_first = self.num_turns[study] % 2 == 0
+        own = [job for job in waiting if job.study_id == study]
+        job = min(own, key=lambda job: (job.num_traces if fewest_first else 0, job.trial_id))
+        self.latest[study] = self.num_turns.total()
+        self.num_turns[study] += 1
+        return job
+
+
 class ProcessSizer:
     """Sizes candidates in ``workers`` threads, each with a trace process; a trace has ``seconds`` of processor time.
 
-    Candidates take turns, one trace each. Every other turn goes to the candidate with the fewest traces, so that a
-    small one that fits at once does not wait for all the layouts of a large one. The other turns go to the oldest
-    candidate, so that a large one does not wait for all the small ones that keep arriving.
+    Studies take turns, and so do the candidates of each. A trace that holds up other studies while its own study has
+    another one in progress is ended after a while and made again later, and so is one that nobody needs any more.
     """
 
     def __init__(
@@ -82,7 +112,8 @@ class ProcessSizer:
         self._planner, self._kind_of = planner, kind_of
         self._tracers = [Tracer(store, cache_dir, seconds, on_cuda=on_cuda) for on_cuda in (False, True)]
         self._changed = threading.Condition()
-        self._turns = itertools.count()
+        self._turns = _Turns()
+        self._in_progress: dict[TraceProcess, tuple[_Job, float]] = {}  # with the time since when
         self._waiting: list[_Job] = []
         self._open: dict[int, _Job] = {}
         self._results: dict[int, Sized | Unsized] = {}
@@ -101,14 +132,15 @@ class ProcessSizer:
             if trial_id in self._open or trial_id in self._results or not cluster.devices or self._closed:
                 return
             search = self._search(demand, cluster)
-            job = _Job(trial_id, demand, cluster, search, next(search))
+            job = _Job(trial_id, demand.study_id, demand, cluster, search, next(search))
             self._open[trial_id] = job
             self._waiting.append(job)
             self._changed.notify()
 
     def results(self) -> Mapping[int, Sized | Unsized]:
-        """Results by trial id that have not been forgotten."""
+        """Results by trial id that have not been forgotten. Regular calls also end the traces that hold up others."""
         with self._changed:
+            self._end_some()
             return dict(self._results)
 
     def forget(self, trial_ids: Sequence[int]) -> None:
@@ -131,15 +163,19 @@ class ProcessSizer:
     def _work(self, process: TraceProcess, warm_up: bool) -> None:
         if warm_up and not self._tracers[False].cache.has_any():  # cached traces may be enough for the first candidates
             process.start()
-        while (job := self._next()) is not None:
+        while (job := self._next(process)) is not None:
             try:
                 result = self._advance(job, process)
+            except Interrupted:
+                result = None
+                job.num_traces += 1
             except TraceFailed as failed:
                 result = Unsized(failed.reason, failed.infeasible, job.structure, may_pass=failed.may_pass)
             except Exception as error:  # our own bug: this trial fails, and the thread continues with the others
                 log.exception("sizing of trial %s failed", job.trial_id)
                 result = Unsized(f"sizing failed: {type(error).__name__}: {error}", infeasible=False)
             with self._changed:
+                del self._in_progress[process]
                 if self._open.get(job.trial_id) is not job:
                     continue  # forgotten meanwhile
                 if result is None:
@@ -150,18 +186,33 @@ class ProcessSizer:
                     self._results[job.trial_id] = result
         process.end()
 
-    def _next(self) -> _Job | None:
+    def _next(self, process: TraceProcess) -> _Job | None:
         """The job whose turn it is; None once this is closed."""
         with self._changed:
             while not self._closed:
                 self._waiting = [job for job in self._waiting if self._open.get(job.trial_id) is job]
                 if self._waiting:
-                    fewest_first = next(self._turns) % 2 == 0
-                    job = min(self._waiting, key=lambda job: (job.num_traces if fewest_first else 0, job.trial_id))
+                    job = self._turns.next(self._waiting, [job for job, _ in self._in_progress.values()])
                     self._waiting.remove(job)
+                    self._in_progress[process] = job, time.monotonic()
                     return job
                 self._changed.wait()
             return None
+
+    def _end_some(self) -> None:
+        """End old traces that nobody needs while anyone waits, or of studies with several while one without waits."""
+        newest_first = list(self._in_progress.items())[::-1]
+        waiting = {job.study_id for job in self._waiting if self._open.get(job.trial_id) is job}
+        needed = Counter(job.study_id for _, (job, _) in newest_first if self._open.get(job.trial_id) is job)
+        if not waiting or len(newest_first) < len(self._processes):
+            return
+        for process, (job, since) in newest_first:
+            is_needed = self._open.get(job.trial_id) is job
+            yields = not is_needed or (needed[job.study_id] > 1 and any(not needed[study] for study in waiting))
+            if yields and time.monotonic() - since > PATIENCE_SECONDS:
+                log.info("a trace of trial %s is ended after %.0f s: others wait", job.trial_id, PATIENCE_SECONDS)
+                process.interrupt()
+                needed[job.study_id] -= is_needed
 
     def _advance(self, job: _Job, process: TraceProcess) -> Sized | Unsized | None:
         """Search with the cached traces and at most one new one; returns None when it needs more in another turn."""

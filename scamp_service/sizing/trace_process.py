@@ -44,6 +44,10 @@ class TraceFailed(Exception):
         self.reason, self.infeasible, self.may_pass = reason, infeasible, may_pass
 
 
+class Interrupted(Exception):
+    """A request was ended by ``TraceProcess.interrupt``; it may be made again."""
+
+
 class _HostFailed(Exception):
     """The host failed a request, for a reason that may pass."""
 
@@ -55,13 +59,14 @@ class _Lost(_HostFailed):
 class TraceProcess:
     """A child process, and its replacement when it is lost. It runs as ``SCAMP_USER_CODE_USER`` if that is set.
 
-    Use it from one thread only, whose children die with it. Only ``kill`` may be called from another thread.
+    Use it from one thread only, whose children die with it. ``kill`` and ``interrupt`` may be called from any thread.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._killed = threading.Event()
+        self._is_asked = self._is_interrupted = False
         self._num_asked = 0
         self._unread = b""
         self._lent: Lent | None = None
@@ -96,7 +101,7 @@ class TraceProcess:
             self._unread = b""
 
     def ask(self, request: Mapping[str, Any], seconds: int) -> Json:
-        """The child's answer. Raises ``TraceFailed`` for an error, or when the host fails the request three times.
+        """The child's answer. Raises ``Interrupted``, and ``TraceFailed`` for an error or the third fault of the host.
 
         ``seconds`` limits the processor time of the request.
         """
@@ -114,6 +119,8 @@ class TraceProcess:
             except (_HostFailed, Unavailable, OSError) as fault:
                 if isinstance(fault, _Lost):
                     self.end()
+                    if self._is_interrupted:
+                        raise Interrupted from fault
                 if pause is None or self._killed.wait(pause):
                     may_pass = not isinstance(fault, _Lost)
                     raise TraceFailed(_final(fault), infeasible=False, may_pass=may_pass) from fault
@@ -125,6 +132,13 @@ class TraceProcess:
         with self._lock:
             self._killed.set()
             if self._child is not None:
+                self._child.kill()
+
+    def interrupt(self) -> None:
+        """End the child if it works on a request, whose caller gets ``Interrupted``."""
+        with self._lock:
+            if self._is_asked and self._child is not None:
+                self._is_interrupted = True
                 self._child.kill()
 
     def end(self) -> None:
@@ -146,12 +160,17 @@ class TraceProcess:
             raise _Lost("the process that traces the model was closed")
         self._num_asked += 1
         line = json.dumps({**self._readable(request), "id": self._num_asked, "seconds": seconds}).encode() + b"\n"
+        with self._lock:
+            self._is_asked, self._is_interrupted = True, False
         try:
             child.stdin.write(line)
             child.stdin.flush()
+            return self._answer(child, time.monotonic() + START_SECONDS + WALL_FACTOR * seconds)
         except OSError as error:
             raise _Lost(_end_of(child)) from error
-        return self._answer(child, time.monotonic() + START_SECONDS + WALL_FACTOR * seconds)
+        finally:
+            with self._lock:
+                self._is_asked = False
 
     def _readable(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """The request, with copies of the user's files where the child runs as a user who cannot read ours."""

@@ -139,7 +139,7 @@ class Store(Removals):
         with self._write() as connection:
             for number, params in candidates:
                 row = {"study_id": study_id, "number": number, "params": params}
-                row |= {"state": TrialState.WAITING, "created_at": now}
+                row |= {"state": TrialState.WAITING, "reason": _NO_PLAN_YET, "created_at": now}
                 trial_id = connection.execute(insert, row).scalar()
                 if trial_id is not None:
                     new.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET})
@@ -510,7 +510,8 @@ def _legal(moves: Mapping[_State, frozenset[_State]], expected: Iterable[_State]
     return legal
 
 
-_NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": ""}
+_NO_PLAN_YET = "waits for its plan: its memory and step time have not been predicted yet"
+_NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": _NO_PLAN_YET}
 
 
 def _other_study(key: str | None, study_id: int) -> Conflict:

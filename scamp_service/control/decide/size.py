@@ -48,4 +48,4 @@ def demand_of(s: Snapshot, learned: Corrections, share: int, trial: Trial) -> De
     """What the sizer needs to know of a trial: what its own runs and its family have learned, and its share."""
     study = s.studies[trial.study_id]
     own, family = own_need(s.failures.get(trial.id, ())), study.family(trial)
-    return Demand(study.candidate(trial), own, learned.get(family, {}), share, s.past.get(family, ()))
+    return Demand(study.candidate(trial), own, learned.get(family, {}), share, s.past.get(family, ()), study.id)

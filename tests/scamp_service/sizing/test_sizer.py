@@ -4,7 +4,7 @@ import io
 import os
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from estimators.model import Candidate, Layout
 from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
-from scamp_service.sizing.sizer import ProcessSizer
+from scamp_service.sizing.sizer import ProcessSizer, _Job, _Turns
 from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import TraceCache
 from tests.sizing import FOUR_DEVICES, USER, MemoryBlobs, Sizing
@@ -219,6 +219,48 @@ def test_a_small_candidate_does_not_wait_for_all_layouts_of_a_large_one(sizing: 
     sizing.end(small)
     assert large not in sizing.sizer.results()
     assert isinstance(sizing.end(large), Sized)
+
+
+def in_progress(sizer: ProcessSizer) -> list[int]:
+    """Trials whose traces are in progress; reading it ends those that hold up others."""
+    sizer.results()
+    return sorted(job.trial_id for job, _ in sizer._in_progress.values())
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_study_whose_traces_wait_does_not_hold_up_another_one(
+    sizing: Sizing, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scamp_service.sizing.sizer.PATIENCE_SECONDS", 2.0)
+    hung = [sizing.begin({"waits": number}, workload="mine.py:Mine", code=code, study=1) for number in range(1, 5)]
+    until(lambda: len(in_progress(sizing.sizer)) == 2)
+    assert isinstance(sizing.size({"depth": 1, "width": 56}, study=2), Sized)
+    until(lambda: len(in_progress(sizing.sizer)) == 2)  # nobody else waits
+    sizing.sizer.forget(hung)  # the study was stopped
+    others = [sizing.begin({"depth": 1, "width": width}, study=3) for width in (72, 80)]
+    assert all(isinstance(sizing.end(trial), Sized) for trial in others)
+
+
+def test_studies_take_turns() -> None:
+    turns, demand = _Turns(), Demand(Candidate("vit_digits", None, {}))
+    search: Any = None
+    waiting = [
+        _Job(trial, study, demand, FOUR_DEVICES, search, ()) for study in (1, 2, 3) for trial in range(study, 31, 3)
+    ]
+    order: list[_Job] = []
+    while waiting:
+        order.append(turns.next(waiting, order[-1:]))
+        waiting.remove(order[-1])
+    assert [job.study_id for job in order] == [1, 2, 3] * 10
+    busy = [order[0]] * 2 + [order[1]]
+    assert turns.next(order, busy).study_id == 3, "the only one without a trace in progress"
+    assert turns.next(order[:2] * 2, busy).study_id == 2
 
 
 def test_a_request_is_served_once_and_a_forgotten_one_not_at_all(sizing: Sizing) -> None:

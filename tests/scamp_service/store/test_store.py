@@ -202,7 +202,7 @@ def test_a_new_trial_has_nothing_yet(store: Store) -> None:
         state=TrialState.WAITING,
         attempt=0,
         params={"lr": 0.1},
-        reason="",
+        reason="waits for its plan: its memory and step time have not been predicted yet",
         structure="",
         sized=None,
         measured_bytes=0,
