@@ -38,11 +38,14 @@ def open_archive(data: bytes) -> Iterator[zipfile.ZipFile]:
 
 
 def unpack_code(data: bytes, target: Path) -> Path:
-    """Unzip ``data`` into the new folder ``target`` and return ``target``; a folder that exists is left as it is.
+    """Unzip ``data`` into the folder ``target`` and return ``target``.
 
-    Raises ``ArchiveError``, and then leaves nothing behind.
+    In a folder that exists, files that are missing or were changed are written again: users' code may do that to its
+    own files, and other processes share the folder. Raises ``ArchiveError``, and then leaves no new folder behind.
     """
     if target.is_dir():
+        with open_archive(data) as archive:
+            _restore(archive, target)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
@@ -85,15 +88,36 @@ def _check_size(num_bytes: int) -> None:
 
 
 def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
-    unpacked_bytes = 0
-    for member in archive.infolist():
-        path = folder / member.filename
-        if member.is_dir():
+    for name, content in _contents(archive):
+        path = folder / name
+        if content is None:
             path.mkdir(parents=True, exist_ok=True)
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(member) as source, path.open("xb") as file:
-            content = source.read(MAX_CODE_BYTES - unpacked_bytes + 1)  # the size in the zip's directory may be wrong
-            unpacked_bytes += len(content)
-            _check_size(unpacked_bytes)
+        with path.open("xb") as file:
             file.write(content)
+
+
+def _restore(archive: zipfile.ZipFile, folder: Path) -> None:
+    for name, content in _contents(archive):
+        path = folder / name
+        if content is None or (path.is_file() and path.read_bytes() == content):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+            Path(temporary, "file").write_bytes(content)
+            Path(temporary, "file").replace(path)  # a process that reads it sees a whole file
+
+
+def _contents(archive: zipfile.ZipFile) -> Iterator[tuple[str, bytes | None]]:
+    """Yield (name, content) of each member; the content of a folder is None."""
+    unpacked_bytes = 0
+    for member in archive.infolist():
+        if member.is_dir():
+            yield member.filename, None
+            continue
+        with archive.open(member) as source:
+            content = source.read(MAX_CODE_BYTES - unpacked_bytes + 1)  # the size in the zip's directory may be wrong
+        unpacked_bytes += len(content)
+        _check_size(unpacked_bytes)
+        yield member.filename, content

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from workloads.function import FunctionWorkload
 from workloads.protocol import Workload
-from workloads.refusals import explain
+from workloads.refusals import WorkloadError, explain
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -35,10 +35,6 @@ BUILT_INS: Mapping[str, str] = {
     "vit_digits_with_fault": "workloads.models.vit_digits_with_fault:VitDigitsWithFault",
 }
 _ROOT = "scamp_user_"
-
-
-class WorkloadError(Exception):
-    """The named workload cannot be used; the message says why, and where in the user's files."""
 
 
 def load_workload(name: str, code_dir: Path | None) -> type[Workload]:

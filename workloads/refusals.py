@@ -10,7 +10,7 @@ import linecache
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,10 @@ from typing import Any, TypeVar
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.optim import Optimizer
+
+from workloads.archive import ArchiveError
+from workloads.hints import Contradiction
+from workloads.protocol import Workload
 
 MESSAGE_CHARACTERS = 240  # of an error's own message
 SOURCE_CHARACTERS = 100
@@ -28,6 +32,10 @@ _PYTHON = Path(sysconfig.get_path("stdlib")).resolve()
 _UNDER_TORCH = ("torch", "numpy", "sympy")  # their lines say nothing to the author of a model
 
 _Kind = TypeVar("_Kind")
+
+
+class WorkloadError(Exception):
+    """The workload cannot be used; the message says why, and where in the user's files."""
 
 
 class WrongResult(Exception):
@@ -80,6 +88,14 @@ def expect_optimizer(value: Any, function: Callable[..., Any]) -> Optimizer:
     return optimizer
 
 
+def expect_counts(workload: Workload) -> None:
+    """Raise ``WorkloadError`` unless the sets of ``workload`` have samples."""
+    for name in ("num_train", "num_eval"):
+        count = getattr(workload, name)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise WorkloadError(f"{name} is {count!r}: it must be the number of samples, a whole number from 1")
+
+
 def kinds_of(value: Any) -> str:
     """The type of a result in words, with the shape of a tensor."""
     if value is None:
@@ -89,10 +105,15 @@ def kinds_of(value: Any) -> str:
     return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def explain(error: BaseException, folder: Path | None) -> str:
-    """The error in at most four lines; ``folder`` holds the user's files, None for a built-in workload."""
+def explain(error: BaseException, folder: Path | None, *, in_training: bool = False) -> str:
+    """The error in at most four lines; ``folder`` holds the user's files, None for a built-in workload.
+
+    ``in_training`` are real tensors; otherwise they are those of a prediction, which have no values.
+    """
+    if isinstance(error, WorkloadError | ArchiveError | Contradiction):  # these are in the user's words
+        return str(error)
     lines = places(_frames(error), folder)
-    what, advice = _meaning(error, lines[-1] if lines else "")
+    what, advice = _meaning(error, lines[-1] if lines else "", _CAUSES if in_training else _PREDICTING + _CAUSES)
     return "\n".join([*lines, what, *([f"→ {advice}"] if advice else [])])
 
 
@@ -165,7 +186,7 @@ _VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 _READS = "reads a value of a tensor; a prediction knows the sizes of tensors, but not their values"
 _COUNTS = "makes a tensor whose size depends on values; a prediction knows sizes, but no values"
 
-_CAUSES = (
+_PREDICTING = (
     _Cause(_READS, "drop the print, or print a detached value after the training step", _VALUES,
            source=r"\bprint\(|\b(logger|logging|log|wandb|writer)\.\w+\("),
     _Cause(_COUNTS, "keep the size fixed: multiply by a mask, or use torch.where(condition, a, b)", _VALUES[1:]),
@@ -182,6 +203,14 @@ _CAUSES = (
            "samples of each batch", message=r"MemoryError|can't allocate memory|Unable to allocate .* array"),
     _Cause("asks for a GPU: {error}", "leave devices to ScaMP: drop .cuda() and device=…; --device names a GPU",
            message=r"(?i)cuda|nvidia|same device|device propagation"),
+    _Cause("needs the network: {error}", "download files beforehand; a prediction needs no weights, so build the model "
+           "from its configuration", (OSError,), r"(?i)connect|resolution|network|urlopen|timed out|Name or service"),
+    _Cause("loads data in worker processes: {error}", "load samples in train_batch itself (num_workers=0)",
+           message=r"DataLoader worker"),
+)  # fmt: skip
+"""Causes of errors that only a prediction has, whose tensors have no values."""
+
+_CAUSES = (
     _Cause("types of tensors do not match: {error}", "convert with .to(dtype), or make such inputs",
            message=r"(?i)dtype|scalar type|tensor of type"),
     _Cause("sizes of tensors do not match: {error}", "compare the sizes of the inputs with those of the layers",
@@ -190,11 +219,7 @@ _CAUSES = (
            message=r"in-place operation"),
     _Cause("needs a file that is not there: {error}", "send your folder along with --working-dir, or give the full "
            "path of a file that every machine has", (FileNotFoundError, NotADirectoryError)),
-    _Cause("needs the network: {error}", "download files beforehand; a prediction needs no weights, so build the model "
-           "from its configuration", (OSError,), r"(?i)connect|resolution|network|urlopen|timed out|Name or service"),
     _Cause("calls itself without end", "give the recursion an end", (RecursionError,)),
-    _Cause("loads data in worker processes: {error}", "load samples in train_batch itself (num_workers=0)",
-           message=r"DataLoader worker"),
     _Cause("has no parameters to train: {error}", "give the optimizer the model's parameters",
            message=r"optimizer got an empty parameter list"),
     _Cause("ends Python ({error})", "raise an exception instead", (SystemExit, KeyboardInterrupt)),
@@ -202,7 +227,7 @@ _CAUSES = (
 """The first that applies explains an error. The message of any other error must do."""
 
 
-def _meaning(error: BaseException, source: str) -> tuple[str, str]:
+def _meaning(error: BaseException, source: str, causes: Sequence[_Cause]) -> tuple[str, str]:
     """(what happened, what to do about it, which may be empty)"""
     if isinstance(error, WrongResult | Stopped):
         return error.what, error.advice
@@ -210,7 +235,7 @@ def _meaning(error: BaseException, source: str) -> tuple[str, str]:
     message = f"{name}: {text}" if text else name
     if re.search(r"\braise\b", source) and not isinstance(error, _VALUES):
         return message, ""  # the author's own words
-    for cause in _CAUSES:
+    for cause in causes:
         if cause.applies(error, message, source):
             return cause.what.replace("{error}", text or name), cause.advice
     return message, ""
@@ -220,7 +245,7 @@ def _text(error: BaseException) -> str:
     """The error's message in one line, without the C++ stack that torch appends."""
     try:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
-    except Exception:  # a user's class of errors may be broken
+    except BaseException:  # a user's class of errors may be broken
         return ""
     text = " ".join(text.partition("Exception raised from ")[0].split())
     return text if len(text) <= MESSAGE_CHARACTERS else f"{text[: MESSAGE_CHARACTERS - 1]}…"

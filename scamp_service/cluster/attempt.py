@@ -13,6 +13,7 @@ from estimators.model import MIB
 from scamp_service.cluster.folders import Folders
 from scamp_service.cluster.reports import Delivery, LineWriter, Reports
 from scamp_service.cluster.sink import SinkClient
+from scamp_service.files import code_zip
 from scamp_service.lifecycle import Outcome
 
 MAX_DETAIL = 8000
@@ -90,7 +91,7 @@ class Training:
                 return Outcome.FAULT, f"rank {reports.rank}: {fault}"[:MAX_DETAIL], True
             if reports.order.plan.world_size > 1 and lost_its_peers(error):
                 return None, f"rank {reports.rank} lost its peers: {error}"[:MAX_DETAIL], False
-            return Outcome.ERROR, _describe(error), True
+            return Outcome.ERROR, _describe(error, self._code_dir), True
         finally:
             writer.flush()
 
@@ -100,7 +101,7 @@ class Training:
         order, rank, world = self.reports.order, self.reports.rank, self.reports.order.plan.world_size
         job = Job(
             candidate=order.candidate,
-            code_dir=self._unpacked(order.candidate.code) if order.candidate.code else None,
+            code_dir=self._unpack(order.candidate.code) if order.candidate.code else None,
             plan=order.plan,
             seed=order.seed,
             steps=order.steps,
@@ -112,13 +113,17 @@ class Training:
         )
         return self.train(job, rank, world, self._store(rank, world), self.reports)
 
-    def _unpacked(self, sha256: str) -> Path:
+    @property
+    def _code_dir(self) -> Path | None:
+        code = self.reports.order.candidate.code
+        return self.folders.code / code if code else None
+
+    def _unpack(self, sha256: str) -> Path:
+        """The folder with the user's files, as they were sent. The zip is kept beside it."""
         from workloads.archive import unpack_code
 
-        target = self.folders.code / sha256
-        if not target.exists():
-            unpack_code(self.sink.ask("blob", sha256, give_up=self.give_up), target)
-        return target
+        file = code_zip(self.folders.code, sha256, lambda: self.sink.ask("blob", sha256, give_up=self.give_up))
+        return unpack_code(file.read_bytes(), self.folders.code / sha256)
 
     def _store(self, rank: int, world: int) -> Any:
         if self.rendezvous is None:
@@ -131,6 +136,8 @@ class Training:
         return connect(self.rendezvous, world)
 
 
-def _describe(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(error))
-    return f"{type(error).__name__}: {error}"[:500] + "\n" + text[-MAX_DETAIL:]
+def _describe(error: BaseException, code_dir: Path | None) -> str:
+    """The error in the words of ``explain``, an empty line, and the traceback."""
+    from workloads.refusals import explain
+
+    return f"{explain(error, code_dir, in_training=True)}\n\n{''.join(traceback.format_exception(error))[-MAX_DETAIL:]}"

@@ -51,10 +51,12 @@ class RankHandle:
 class GangRecord:
     """State of a gang that its ranks do not hold. A gang exists as long as a rank has its key.
 
-    ``broken`` says why the gang must be stopped; empty while every rank lives.
+    ``broken`` says why the gang must be stopped; empty while every rank lives. ``is_recorded`` means that a rank has
+    stored the outcome.
     """
 
     broken: str = ""
+    is_recorded: bool = False
     stopping_since: float | None = None
 
 

@@ -69,8 +69,11 @@ class Ranks:
     # --- what exists now --------------------------------------------------------------------------------------------
 
     def gangs(self, now: float) -> dict[str, GangStatus]:
-        """Status of every attempt that has a rank."""
-        return {key: self._gang_status(key, now) for key in sorted({r.key for r in self.known.values() if r.key})}
+        """Status of every attempt that has a rank, and until it is stopped of one that only this object knows to be
+        broken."""
+        keys = {rank.key for rank in self.known.values() if rank.key}
+        keys |= {key for key, gang in self._gangs.items() if gang.broken and not gang.is_recorded}
+        return {key: self._gang_status(key, now) for key in sorted(keys)}
 
     def members(self, key: str) -> list[RankHandle]:
         """Ranks of a gang."""
@@ -131,7 +134,9 @@ class Ranks:
         if gang.stopping_since is not None:
             return
         gang.stopping_since = now
-        for rank in self.members(key):
+        if not (members := self.members(key)):
+            del self._gangs[key]
+        for rank in members:
             if gang.broken:  # the remaining ranks hang in a collective
                 self._end(rank, now)
             else:
@@ -202,6 +207,8 @@ class Ranks:
             if rank.asked is None or now - rank.asked < patience or rank.phase is Phase.ENDING:
                 continue
             why = f"has not answered for {patience:.0f} s"
+            if rank.phase is not Phase.STARTING:
+                why += ": it was frozen, or its code held Python's lock in one long call"
             log.warning("the rank %s %s; ending it", rank.name, why)
             if rank.phase is Phase.STARTING:
                 self._failures.failed(rank.device, f"it {why}", now)
@@ -234,8 +241,15 @@ class Ranks:
             may_trust_ray = node in self._drained or (node in self._alive and rank.status is None)
             if has_ended(rank, may_trust_ray, self._lease_seconds, now):
                 del self.known[rank.name]
-                if not self.members(rank.key):
-                    self._gangs.pop(rank.key, None)
+                self._forget_gang(rank.key)
+
+    def _forget_gang(self, key: str) -> None:
+        """Forget a gang without ranks, unless nobody else knows why it is broken."""
+        gang = self._gangs.get(key)
+        if gang is None or self.members(key):
+            return
+        if not gang.broken or gang.is_recorded or gang.stopping_since is not None:
+            del self._gangs[key]
 
     def _keep_warm(self, pool: Pool, now: float) -> None:
         """Keep one idle rank ready on each device that has room for another gang, and end surplus idle ones.
@@ -315,7 +329,7 @@ class Ranks:
             log.warning("a rank obeys a newer controller; this one changes nothing any more")
         except ray.exceptions.RayError as error:
             if rank.name in self.known and kind != "kill":  # otherwise its host has left: see ``has_ended``
-                self._died(kind, rank, _first_line(error), now)
+                self._died(kind, rank, _cause_of_death(rank, error), now)
         else:
             self._hear(kind, rank, answer, now)
 
@@ -328,8 +342,8 @@ class Ranks:
     def _died(self, kind: str, rank: RankHandle, why: str, now: float) -> None:
         if rank.phase is Phase.STARTING:
             self._failures.failed(rank.device, why, now)
-        self._break(rank.key, f"a rank on {rank.device} died: {why}")
         if rank.phase is not Phase.ENDING:  # Ray calls one that we have killed dead before it is
+            self._break(rank.key, f"a rank on {rank.device} died: {why}")
             rank.is_known = True  # whatever it ran, it runs no more
         self._end(rank, now)
         if kind != "run" and not rank.dead:  # the error of a run may be caused by the rank that it waits for
@@ -369,6 +383,7 @@ class Ranks:
             self._end(rank, now)
 
     def _attempt_ended(self, rank: RankHandle, ended: Ended, now: float) -> None:
+        self._gangs[rank.key].is_recorded |= ended.outcome is not None
         if ended.outcome not in (Outcome.DONE, Outcome.STOPPED) and not ended.reusable:
             self._break(rank.key, f"a rank on {rank.device} ended: {_first_line(ended.outcome or ended.detail)}")
         is_old = rank.status is not None and rank.status.version != source_hash()
@@ -376,12 +391,19 @@ class Ranks:
             self._end(rank, now)
             return
         key, rank.key, rank.since = rank.key, "", now
-        if not self.members(key):
-            self._gangs.pop(key, None)
+        self._forget_gang(key)
 
     def _hold(self, rank: RankHandle) -> None:
         """Keep a call open, whose error says at once that the rank has died."""
         self._calls.expect("hold", rank, rank.actor.hold.remote(HOLD_SECONDS))
+
+
+def _cause_of_death(rank: RankHandle, error: Exception) -> str:
+    """Why a rank's process has ended, as far as Ray knows."""
+    if "exits with a connection error" not in str(error):
+        return _first_line(error)
+    where = f"; its last words may be in Ray's log worker-*-{rank.status.process.pid}.err" if rank.status else ""
+    return f"its process was killed (is the host short of memory?), crashed in native code, or called os._exit{where}"
 
 
 def _first_line(text: object) -> str:

@@ -18,7 +18,10 @@ from scamp_service.model import LogLine, Metric
 ROWS_PER_FLUSH = 64
 FLUSH_SECONDS = 0.1
 MAX_WAITING_ROWS = 4096  # beyond this, training waits for the sink
+MAX_WAITING_CHARACTERS = 2**18  # of log lines, which are charged to the memory budget of a trial on CPUs
 MAX_LINE = 2000
+MAX_LOG_CHARACTERS = 4 * 2**20
+"""What one rank logs beyond this in an attempt is dropped: it would fill the database."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 MAX_REFLUSHES = 8  # after an error that is not known to pass, over about 25 s
 PASSING = (Unavailable, OSError, MemoryError)
@@ -56,6 +59,7 @@ class Reports:
         self.why_lost = ""
         self._step_seconds, self._timed_steps = 0.0, 0
         self._num_metrics = self._num_logs = 0
+        self._waiting_characters = self._logged_characters = 0
         self._closed = self._stop = False
         self._delivery = Delivery.STORED
         self.num_signs = self.present_step = 0
@@ -75,13 +79,21 @@ class Reports:
             self._changed.notify_all()
 
     def log(self, text: str) -> None:
-        """Queue a log line, cut to ``MAX_LINE`` characters. Blocks while ``MAX_WAITING_ROWS`` are queued."""
+        """Queue a log line, cut to ``MAX_LINE`` characters, unless ``MAX_LOG_CHARACTERS`` were queued before.
+
+        Blocks while ``MAX_WAITING_ROWS`` or ``MAX_WAITING_CHARACTERS`` are queued.
+        """
         with self._changed:
+            if self._logged_characters > MAX_LOG_CHARACTERS:
+                return
             self._wait_for_room()
             self._num_logs += 1
-            order = self.order
-            row = LogLine(order.trial_id, order.attempt, self.rank, self._num_logs, time.time(), text[:MAX_LINE])
-            self._logs.append(row)
+            order, text = self.order, text[:MAX_LINE]
+            self._logged_characters += len(text)
+            if self._logged_characters > MAX_LOG_CHARACTERS:
+                text = f"this rank has printed {MAX_LOG_CHARACTERS >> 20} MiB in this attempt: the rest is not kept"
+            self._waiting_characters += len(text)
+            self._logs.append(LogLine(order.trial_id, order.attempt, self.rank, self._num_logs, time.time(), text))
             self._changed.notify_all()
 
     def measured(self, peak_bytes: int) -> None:
@@ -134,9 +146,11 @@ class Reports:
         return self._delivery
 
     def _wait_for_room(self) -> None:
-        self._changed.wait_for(
-            lambda: self._delivery is not Delivery.STORED or len(self._metrics) + len(self._logs) < MAX_WAITING_ROWS
-        )
+        self._changed.wait_for(lambda: self._delivery is not Delivery.STORED or self._has_room())
+
+    def _has_room(self) -> bool:
+        num_rows = len(self._metrics) + len(self._logs)
+        return num_rows < MAX_WAITING_ROWS and self._waiting_characters < MAX_WAITING_CHARACTERS
 
     def _send(self) -> None:
         """Run the sender thread: whatever ends it early, the rows do not count as stored."""
@@ -196,6 +210,7 @@ class Reports:
         if not (metrics or logs or self._news):
             return None
         del self._metrics[: len(metrics)], self._logs[: len(logs)]
+        self._waiting_characters -= sum(len(line.text) for line in logs)
         self._news, self._sent_step = False, max(self._sent_step, self._checkpoint_step)
         self._changed.notify_all()
         order = self.order
@@ -224,6 +239,9 @@ class LineWriter(io.TextIOBase):
     def writable(self) -> bool:
         """Always True."""
         return True
+
+    def reconfigure(self, **options: Any) -> None:
+        """Accept the options of a text file, such as another encoding, which change nothing here."""
 
     def write(self, text: str) -> int:
         """Log the complete lines of ``text`` and keep the rest; a carriage return also ends a line."""

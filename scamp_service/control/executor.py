@@ -70,7 +70,10 @@ class Executor(Protocol):
         ...
 
     def gangs(self) -> Mapping[str, GangStatus]:
-        """Every attempt (``trial/attempt``) with a rank that may still hold memory."""
+        """Every attempt (``trial/attempt``) with a rank that may still hold memory.
+
+        One that broke without an outcome in the database is listed until ``stop``, so that the reason is not lost.
+        """
         ...
 
     def silent(self) -> frozenset[str]:

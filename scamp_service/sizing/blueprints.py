@@ -22,11 +22,12 @@ from estimators.scaling.blueprint import Blueprint, fit
 from estimators.scaling.example import Example, NoBlueprint
 from estimators.scaling.formula import PARTS, RANKS, SAMPLES, NotWhole, Points, Whole
 from estimators.scaling.model_formulas import PredictedModel
+from scamp_service.files import write_atomically
 from scamp_service.model import Json
 from scamp_service.sizing.groups import Group, Task, grouped, parted, variables
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
-from scamp_service.sizing.traces import Tracer, write_atomically
+from scamp_service.sizing.traces import Tracer
 
 _EXAMPLE, _BLUEPRINT = TypeAdapter(Example), TypeAdapter(Blueprint)
 

@@ -17,8 +17,8 @@ from estimators.devices.kind import DeviceKind
 from placement.model import Cluster
 from scamp_service.cluster.gpus import Gpu
 from scamp_service.errors import InvalidInput
+from scamp_service.files import write_atomically
 from scamp_service.settings import ROOT
-from scamp_service.sizing.traces import write_atomically
 
 CPU = "cpu"
 DEVICE_KIND = TypeAdapter(DeviceKind)

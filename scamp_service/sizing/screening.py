@@ -25,6 +25,7 @@ from threadpoolctl import threadpool_limits
 from estimators.devices.kind import DeviceKind
 from placement.model import Cluster
 from scamp_service.errors import InvalidInput
+from scamp_service.files import write_atomically
 from scamp_service.model import Json
 from scamp_service.sizing.blueprints import BlueprintFinder
 from scamp_service.sizing.estimate import OneBlob
@@ -32,7 +33,7 @@ from scamp_service.sizing.joint_search import Search
 from scamp_service.sizing.screened import Screened, Screening
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
-from scamp_service.sizing.traces import Tracer, source_hash, write_atomically
+from scamp_service.sizing.traces import Tracer, source_hash
 from scamp_service.sizing.under_way import TRACE_SECONDS, UnderWay
 from scamp_service.study.user_code import check_code
 

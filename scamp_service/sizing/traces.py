@@ -12,7 +12,6 @@ import logging
 import lzma
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -23,6 +22,7 @@ from pydantic import TypeAdapter
 
 from estimators.model import Candidate, Layout
 from estimators.trace import Trace
+from scamp_service.files import code_zip, write_atomically
 from scamp_service.model import Json
 from scamp_service.settings import ROOT
 from scamp_service.sizing.trace_process import TraceProcess
@@ -135,31 +135,13 @@ class Tracer:
         """
         files: dict[str, str | None] = {"code_zip": None, "code_dir": None}
         if code is not None:
-            files["code_zip"] = str(process.persist(lambda: self._code_zip(code)))
-            files["code_dir"] = str((self._cache_dir / "code" / code).resolve())
+            folder = (self._cache_dir / "code").resolve()
+            files["code_zip"] = str(process.persist(lambda: code_zip(folder, code, lambda: self._store.blob(code))))
+            files["code_dir"] = str(folder / code)
         asked = {"ask": what, "workload": workload, "on_cuda": self._on_cuda, **files, **request}
         points: Sequence[Json] = request.get("points", [request])
         with self._under_way.doing(str(Layout(**points[0]["layout"])) if "layout" in points[0] else what):
             return process.ask(asked, len(points) * self._seconds)
-
-    def _code_zip(self, sha256: str) -> Path:
-        file = (self._cache_dir / "code" / f"{sha256}.zip").resolve()
-        if not file.is_file():
-            write_atomically(file, self._store.blob(sha256))
-        return file
-
-
-def write_atomically(file: Path, data: bytes) -> None:
-    """Write a file so that readers always see all of it or the previous one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as temporary:
-        try:
-            temporary.write(data)
-            temporary.flush()
-        except OSError:
-            os.unlink(temporary.name)  # it takes the space that is missing
-            raise
-    os.replace(temporary.name, file)
 
 
 def source_hash(*packages: str) -> str:

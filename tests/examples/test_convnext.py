@@ -14,7 +14,7 @@ from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code
 from tests.sizing import MemoryBlobs, Sizing
 from workloads.loading import load_workload
-from workloads.training.runtime import batch_indices
+from workloads.training.samples import batch_indices
 from workloads.training.step import train_step
 
 STUDY = Path(__file__).parents[2] / "examples" / "convnext.yaml"

@@ -31,12 +31,23 @@ def with_a_broken_member(name: str) -> bytes:
     return bytes(data)
 
 
-def test_code_is_unpacked_whole_and_only_once(tmp_path: Path) -> None:
+def test_code_is_unpacked_whole(tmp_path: Path) -> None:
     target = tmp_path / "code" / "abc"
     assert unpack_code(zipped({"model.py": SOURCE, "pkg/deep.py": "X = 1"}), target) == target
     assert (target / "pkg/deep.py").read_text() == "X = 1"
-    unpack_code(zipped({"other.py": ""}), target)
-    assert not (target / "other.py").exists()
+    assert [path.name for path in target.parent.iterdir()] == ["abc"]
+
+
+def test_files_that_the_code_has_removed_or_changed_are_written_again_and_others_left(tmp_path: Path) -> None:
+    target, data = tmp_path / "code" / "abc", zipped({"model.py": SOURCE, "pkg/deep.py": "X = 1", "pkg/same.py": ""})
+    unpack_code(data, target)
+    (target / "model.py").unlink()
+    (target / "pkg/deep.py").write_text("X = 2")
+    (target / "cache.txt").write_text("mine")
+    same = (target / "pkg/same.py").stat()
+    unpack_code(data, target)
+    assert (target / "model.py").read_text() == SOURCE and (target / "pkg/deep.py").read_text() == "X = 1"
+    assert (target / "cache.txt").read_text() == "mine" and (target / "pkg/same.py").stat() == same
     assert [path.name for path in target.parent.iterdir()] == ["abc"]
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import workloads
-from workloads.loading import BUILT_INS, WorkloadError, load_workload
+from workloads.loading import BUILT_INS, load_workload
 from workloads.protocol import Workload
+from workloads.refusals import WorkloadError
 
 VALID = """
 from workloads.protocol import Workload

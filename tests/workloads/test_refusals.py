@@ -13,7 +13,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from workloads import refusals
-from workloads.refusals import WrongResult, expect, expect_loss, explain, places
+from workloads.refusals import WorkloadError, WrongResult, expect, expect_counts, expect_loss, explain, places
 
 
 def raised(folder: Path, source: str) -> BaseException:
@@ -104,6 +104,22 @@ def test_a_wrong_result_is_shown_at_the_function_that_returned_it(tmp_path: Path
     assert explain(caught.value, tmp_path).startswith(
         "net.py, line 3: def loss(model, x):\nreturns int instead of the loss"
     )
+
+
+@pytest.mark.parametrize("count", [0, -5, 2.0, None, True, "9"])
+@pytest.mark.parametrize("name", ["num_train", "num_eval"])
+def test_a_workload_has_samples(name: str, count: Any) -> None:
+    expect_counts(SimpleNamespace(num_train=1, num_eval=9))  # type: ignore[arg-type]
+    workload: Any = SimpleNamespace(**{"num_train": 1, "num_eval": 9, name: count})
+    with pytest.raises(WorkloadError, match=rf"{name} is {count!r}: it must be the number of samples"):
+        expect_counts(workload)
+
+
+def test_advice_for_predictions_is_not_given_in_training(tmp_path: Path) -> None:
+    error = raised(tmp_path, "import numpy as np\ndef f(x):\n    np.zeros('a')\n")
+    assert "needs its values" in explain(error, tmp_path)
+    place, message = explain(error, tmp_path, in_training=True).splitlines()
+    assert place == "net.py, line 3: np.zeros('a')" and message.startswith("TypeError: ")
 
 
 def test_a_loss_is_one_number_that_depends_on_parameters() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 from estimators.model import Layout
 from estimators.tracing.session import Recipe
 from estimators.tracing.tracer import examples, trace, trace_peak
-from workloads.archive import ArchiveError, unpack_code
+from workloads.archive import unpack_code
 from workloads.hints import Contradiction
-from workloads.loading import WorkloadError, load_estimable, load_workload
+from workloads.loading import load_estimable, load_workload
 from workloads.protocol import Workload
 from workloads.refusals import explain
 from workloads.sandbox.imports import check_imports
@@ -50,8 +50,6 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
         return _ASKED[request["ask"]](request, code_dir)
     except (_RefusedParams, Contradiction) as error:
         return error_answer("params", str(error))
-    except (ArchiveError, WorkloadError) as error:
-        return error_answer("workload", str(error))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
         if fault := host_fault(error):
             return error_answer("host", fault)

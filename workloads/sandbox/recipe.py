@@ -10,14 +10,18 @@ from estimators.tracing.session import Recipe
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.parallel.divisions import divisions_of
 from workloads.protocol import Split, Workload
-from workloads.refusals import expect, expect_optimizer
+from workloads.refusals import expect, expect_counts, expect_optimizer
 from workloads.training.step import train_step
 
 _STEPS = 1000  # passed to ``on_step``; the length of the study does not change the structure of a step
 
 
 def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
-    """The tracer's recipe for ``workload``; ``on_cuda`` traces the step as it runs on CUDA."""
+    """The tracer's recipe for ``workload``; ``on_cuda`` traces the step as it runs on CUDA.
+
+    Raises ``WorkloadError`` if it has no samples.
+    """
+    expect_counts(workload)
 
     def optimizer(model: torch.nn.Module, layout: Layout, mesh: DeviceMesh | None) -> torch.optim.Optimizer:
         made = expect_optimizer(workload.optimizer(model), workload.optimizer)

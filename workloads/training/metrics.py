@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from workloads.loading import WorkloadError
+from workloads.refusals import WorkloadError
 
 
 class Sums:

@@ -10,6 +10,7 @@ import gc
 import math
 import re
 import time
+import traceback
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,14 +27,16 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from estimators.model import Candidate, Plan
-from workloads.loading import WorkloadError, load_workload
+from workloads.loading import load_workload
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.protocol import Batch, Workload
+from workloads.refusals import WorkloadError
 from workloads.training import budget, checkpoint
 from workloads.training.faults import StorageFault
 from workloads.training.gang import AllGather, ReduceScatter, process_group
 from workloads.training.metrics import Sums, common_names
 from workloads.training.peak import measure_peak
+from workloads.training.samples import batch_indices, rank_slices
 from workloads.training.step import evaluate, to_device, train_step
 from workloads.training.warm_up import warm_up
 
@@ -135,7 +138,7 @@ def train(
         overrun = error.with_traceback(None)  # the traceback's frames hold memory that the next job needs
         overrun.__cause__ = overrun.__context__ = None
     except RuntimeError as error:
-        if world_size > 1 and re.search(_PEER_GONE, str(error)):
+        if world_size > 1 and re.search(_PEER_GONE, str(error)) and not _is_raised_by_others(error):
             raise PeerLost(f"another rank of the gang is gone; look for the cause in its error ({error})") from error
         raise
     finally:
@@ -145,6 +148,13 @@ def train(
 
 
 _PEER_GONE = r"onnection (closed|reset|refused)|[Bb]roken pipe|Timed out waiting|Application timeout|Socket closed"
+
+
+def _is_raised_by_others(error: BaseException) -> bool:
+    """Whether a ``raise`` of users' code or of another library than torch made the error, and no collective."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    own = (Path(torch.__file__).parent, Path(__file__).parents[1])
+    return "raise" in (frame.line or "") and not any(Path(frame.filename).is_relative_to(folder) for folder in own)
 
 
 def _train(
@@ -337,26 +347,6 @@ class _Run:
         highest = torch.tensor(mine)
         dist.all_reduce(highest, op=dist.ReduceOp.MAX)
         return int(highest)
-
-
-def batch_indices(num_train: int, batch: int, step: int, seed: int) -> Tensor:
-    """Indices of the training samples of optimizer step ``step``, shape [batch].
-
-    Each epoch is one shuffle, and batches run across epochs without a gap. The indices depend only on the arguments, so
-    a trial continues with the same samples under another plan.
-    """
-    positions = torch.arange(step * batch, (step + 1) * batch)
-    parts = []
-    for epoch in range(int(positions[0]) // num_train, int(positions[-1]) // num_train + 1):
-        shuffled = torch.randperm(num_train, generator=torch.Generator().manual_seed(hash((seed, epoch))))
-        inside = positions[(positions // num_train) == epoch]
-        parts.append(shuffled[inside % num_train])
-    return torch.cat(parts)
-
-
-def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
-    """The micro-batches of ``rank``, cut from its contiguous share of the global batch ``indices``."""
-    return indices.chunk(plan.num_shares)[plan.data_rank(rank)].chunk(plan.num_micro_batches)
 
 
 def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device, mesh: DeviceMesh | None) -> nn.Module:

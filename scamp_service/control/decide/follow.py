@@ -50,7 +50,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
     gang = s.gangs.get(attempt.key)
     match attempt.outcome:
         case Outcome.ERROR | Outcome.LOST | Outcome.STALLED if before := narrower(s, study, trial, attempt):
-            why = attempt.detail or "its ranks disappeared"
+            why = _cause(attempt) or "its ranks disappeared"
             reason = f"continues on {devices(before.plan)} as before: on {devices(attempt.plan)}: {why}"
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": trial.num_lost + 1}, before)
         case Outcome.DONE if trial.value is None:
@@ -68,7 +68,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case Outcome.FAULT:
             yield run_later(s.now, trial, attempt)
         case Outcome.ERROR:
-            yield MoveTrial(trial, TrialState.FAILED, {"reason": attempt.detail})
+            yield MoveTrial(trial, TrialState.FAILED, {"reason": _cause(attempt)})
         case Outcome.STOPPED:
             why = attempt.detail or "its ranks were stopped in order, with the service"
             reason = f"will run again from its last checkpoint: {why}"
@@ -95,6 +95,11 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             yield Launch(order_for(s, trial, attempt))
         case None:
             yield _lose(attempt, "all its ranks disappeared")
+
+
+def _cause(attempt: Attempt) -> str:
+    """The detail of an attempt's outcome without the traceback, which follows an empty line."""
+    return attempt.detail.partition("\n\n")[0]
 
 
 def _left(s: Snapshot, attempt: Attempt) -> str:

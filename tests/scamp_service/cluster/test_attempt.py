@@ -74,7 +74,8 @@ def test_any_rank_reports_that_it_ran_out_of_memory_and_how_much_it_needed() -> 
 def test_a_user_who_leaves_the_process_has_made_an_error() -> None:
     sink = FakeSink()
     ended = end(fail(SystemExit("bye")), sink, rank=1)
-    assert ended.outcome is Outcome.ERROR and ended.detail.startswith("SystemExit: bye\n") and not ended.reusable
+    assert ended.outcome is Outcome.ERROR and not ended.reusable
+    assert ended.detail.startswith("ends Python (bye)\n→ raise an exception instead\n\nTraceback")
     assert sink.outcomes == [(Outcome.ERROR, ended.detail)]
 
 

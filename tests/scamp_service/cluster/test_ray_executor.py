@@ -207,6 +207,20 @@ def test_a_killed_rank_breaks_its_gang_at_once_and_stopping_frees_every_process(
     assert not is_running(victim) and not is_running(sibling)
 
 
+def test_why_a_rank_died_is_known_until_its_gang_is_stopped(world: World) -> None:
+    order = world.order(world.devices()[:1], steps=LONG)
+    world.launch(order)
+    world.training(order)
+    (victim,) = world.pids(order)
+    os.kill(victim, signal.SIGKILL)
+    world.until(lambda: not world.executor._ranks.members(order.key), "forgotten", 10.0)
+    gang = world.executor.gangs()[order.key]
+    assert gang.state is GangState.BROKEN
+    assert "its process was killed" in gang.detail and f"worker-*-{victim}.err" in gang.detail
+    world.executor.stop(order.key)
+    world.ended(order, 5.0)
+
+
 @pytest.mark.parametrize("step", [0, 8])
 def test_an_overrun_is_told_as_such_and_harms_no_neighbour_on_the_device(world: World, step: int) -> None:
     device = world.devices()[:1]
@@ -423,7 +437,9 @@ def test_prints_and_the_traceback_of_user_code_arrive_and_its_process_is_not_use
     pids = world.pids(order)
     attempt = world.ended(order)
     assert attempt.outcome is Outcome.ERROR
-    assert attempt.detail.startswith("LookupError: no such thing") and "mine.py" in attempt.detail
+    explained, _, traceback = attempt.detail.partition("\n\n")
+    assert explained == 'mine.py, line 12: raise LookupError("no such thing")\nLookupError: no such thing'
+    assert traceback.startswith("Traceback") and "runtime.py" in traceback
     assert [line.text for _, line in world.store.logs(order.trial_id)][:2] == ["hello from 16", "and to stderr"]
     assert not any(is_running(pid) for pid in pids)
 

@@ -63,6 +63,7 @@ def test_a_stream_becomes_lines() -> None:
     sink = FakeSink(lambda report: True)
     channel = reports(sink)
     writer = LineWriter(channel)
+    writer.reconfigure(encoding="utf-8")  # as users' code may do
     print("one", "line", file=writer)
     print("progress 1\rprogress 2", end="", file=writer)
     print("x" * (MAX_LINE + 1) + "\n\n", file=writer)
@@ -73,6 +74,31 @@ def test_a_stream_becomes_lines() -> None:
     assert lines[:2] == ["one line", "progress 1"]
     assert len(lines[2]) == MAX_LINE and lines[2].startswith("progress 2xxx")
     assert lines[3] == "no end of line"
+
+
+def test_a_rank_that_prints_without_end_fills_neither_its_memory_nor_the_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_LOG_CHARACTERS", 3 * 2**20)
+    most = 0
+
+    def slow(report: Report) -> bool:
+        nonlocal most
+        most = max(most, sum(len(line.text) for line in channel._logs))
+        time.sleep(0.001)
+        return True
+
+    sink = FakeSink(slow)
+    channel = reports(sink)
+    for _ in range(5000):
+        print("x" * 1000, file=LineWriter(channel))
+    channel.metrics(1, {"accuracy": 0.1})
+    assert channel.close() is Delivery.STORED
+    lines = [row.text for report in sink.accepted for row in report.logs]
+    assert 2**17 < most < module.MAX_WAITING_CHARACTERS + MAX_LINE
+    assert 3.0e6 < sum(map(len, lines)) < 3.2e6
+    assert lines[-1] == "this rank has printed 3 MiB in this attempt: the rest is not kept"
+    assert sum(len(report.metrics) for report in sink.accepted) == 1
 
 
 def failing(error: BaseException, times: float) -> Callable[[Report], bool]:

@@ -174,6 +174,12 @@ def test_a_lost_gang_is_queued_again_until_the_budget_is_spent() -> None:
     assert move.to is TrialState.FAILED and "rank 1 was killed" in move.changes["reason"]
 
 
+def test_the_reason_of_a_failed_trial_is_the_error_without_its_traceback() -> None:
+    failed = attempt(outcome=Outcome.ERROR, detail="mine.py, line 3: f()\nKeyError: 'a'\n\nTraceback\n  File …")
+    move = only_move(effects(trials=[trial()], attempts=[failed]))
+    assert move.to is TrialState.FAILED and move.changes["reason"] == "mine.py, line 3: f()\nKeyError: 'a'"
+
+
 def test_an_attempt_whose_ranks_died_is_recorded_as_lost_with_the_reason() -> None:
     for gangs, why in (
         ({}, "all its ranks disappeared"),

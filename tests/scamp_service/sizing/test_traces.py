@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from estimators.model import Candidate, Layout
+from scamp_service.files import write_atomically
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
-from scamp_service.sizing.traces import TraceCache, Tracer, write_atomically
+from scamp_service.sizing.traces import TraceCache, Tracer
 from tests.sizing import MemoryBlobs
 
 SMALL = Candidate("vit_digits", None, {"depth": 1, "width": 16, "batch": 8})

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from workloads.models.stdlib_gpt import EVAL_MODULES, TRAIN_MODULES, VOCABULARY, StdlibGpt, _text, unigram_entropy
-from workloads.training.runtime import batch_indices
+from workloads.training.samples import batch_indices
 from workloads.training.step import train_step
 
 

@@ -7,7 +7,7 @@ import torch
 
 from estimators.model import Plan
 from workloads.models.unet3d_blobs import Unet3dBlobs
-from workloads.training.runtime import batch_indices
+from workloads.training.samples import batch_indices
 from workloads.training.step import train_step
 
 

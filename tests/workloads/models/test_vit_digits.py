@@ -7,7 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from workloads.models.vit_digits import VitDigits, _digits
-from workloads.training.runtime import batch_indices
+from workloads.training.samples import batch_indices
 from workloads.training.step import train_step
 
 

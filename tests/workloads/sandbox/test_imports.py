@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from workloads.loading import WorkloadError, load_workload
+from workloads.loading import load_workload
+from workloads.refusals import WorkloadError
 from workloads.sandbox.imports import check_imports
 
 START = """

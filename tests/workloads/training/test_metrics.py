@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from workloads.loading import WorkloadError
+from workloads.refusals import WorkloadError
 from workloads.training.metrics import Sums, common_names
 
 ALL = torch.ones(2, dtype=torch.bool)

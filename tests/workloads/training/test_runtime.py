@@ -10,7 +10,7 @@ import torch
 
 from estimators.model import Candidate, Plan
 from tests.workloads.one_rank import Collected
-from workloads.training.runtime import Job, batch_indices, rank_slices, train
+from workloads.training.runtime import Job, train
 
 # fp32 sums in another order, over a few steps of AdamW; a wrong scale or sample shows up at 1e-2.
 TOLERANCE = 1e-5
@@ -63,7 +63,7 @@ class Tied(Workload):
     def eval_batch(self, indices): return indices
     def loss(self, model, batch):
         if self.params.get("fail_at") == self.step:
-            raise ValueError("the user's own mistake")
+            raise RuntimeError(self.params["words"]) if "words" in self.params else ValueError("the user's own mistake")
         return functional.cross_entropy(model(batch), (batch + 1) % 17) * self.params.get("factor", 1.0)
     def evaluate(self, model, batch):
         return {"loss": functional.cross_entropy(model(batch), (batch + 1) % 17, reduction="none")}
@@ -252,6 +252,11 @@ def test_a_rank_that_fails_is_named_and_its_sibling_knows_it_is_not_to_blame(ran
     assert any("the user's own mistake" in answer["message"] for answer in answers)
 
 
+def test_an_error_of_users_that_reads_like_a_lost_peer_is_their_own(ranks: Any, tied: dict[str, Any]) -> None:
+    answers = ranks.train(Plan(4, dp_shard=2), params={"fail_at": 1, "words": "Connection reset by the data"}, **tied)
+    assert "RuntimeError" in {answer["error"] for answer in answers}
+
+
 def test_a_loss_that_is_not_finite_ends_the_training_with_its_step(ranks: Any, tied: dict[str, Any]) -> None:
     answers = ranks.train(Plan(4, dp_shard=2), params={"factor": float("inf")}, **tied)
     assert [answer["error"] for answer in answers] == ["NonFiniteLoss"] * 2
@@ -262,21 +267,3 @@ def test_an_objective_that_the_workload_does_not_report_is_refused(ranks: Any) -
     (answer,) = ranks.train(Plan(64), metric="f1")
     assert answer["error"] == "WorkloadError"
     assert "reports accuracy, loss, train_loss" in answer["message"]
-
-
-def test_each_epoch_visits_every_sample_once_in_an_order_that_no_plan_changes() -> None:
-    seen = torch.cat([batch_indices(50, 8, step, seed=3) for step in range(25)])
-    for epoch in seen.split(50):
-        assert epoch.sort().values.equal(torch.arange(50))
-    assert not seen[:50].equal(seen[50:100])
-    assert not seen[:50].equal(torch.cat([batch_indices(50, 10, step, seed=4) for step in range(5)]))
-    assert seen[:50].equal(torch.cat([batch_indices(50, 10, step, seed=3) for step in range(5)]))
-
-
-@pytest.mark.parametrize(
-    "plan", [Plan(24), Plan(3, 8), Plan(6, 2, dp_shard=2), Plan(2, 3, dp_shard=2, dp_replicate=2)], ids=str
-)
-def test_the_micro_batches_of_all_ranks_are_the_batch(plan: Plan) -> None:
-    parts = [part for rank in range(plan.world_size) for part in rank_slices(torch.arange(24), plan, rank)]
-    assert [len(part) for part in parts] == [plan.micro_batch] * (plan.world_size * plan.num_micro_batches)
-    assert torch.cat(parts).equal(torch.arange(24))

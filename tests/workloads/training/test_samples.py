@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from estimators.model import Plan
+from workloads.training.samples import FEW, batch_indices, rank_slices
+
+
+def test_each_epoch_visits_every_sample_once_in_an_order_that_no_plan_changes() -> None:
+    seen = torch.cat([batch_indices(50, 8, step, seed=3) for step in range(25)])
+    for epoch in seen.split(50):
+        assert epoch.sort().values.equal(torch.arange(50))
+    assert not seen[:50].equal(seen[50:100])
+    assert not seen[:50].equal(torch.cat([batch_indices(50, 10, step, seed=4) for step in range(5)]))
+    assert seen[:50].equal(torch.cat([batch_indices(50, 10, step, seed=3) for step in range(5)]))
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(24), Plan(3, 8), Plan(6, 2, dp_shard=2), Plan(2, 3, dp_shard=2, dp_replicate=2)], ids=str
+)
+def test_the_micro_batches_of_all_ranks_are_the_batch(plan: Plan) -> None:
+    parts = [part for rank in range(plan.world_size) for part in rank_slices(torch.arange(24), plan, rank)]
+    assert [len(part) for part in parts] == [plan.micro_batch] * (plan.world_size * plan.num_micro_batches)
+    assert torch.cat(parts).equal(torch.arange(24))
+
+
+@pytest.mark.parametrize("num", [FEW + 1, 100_000, 2**18])
+def test_an_epoch_of_many_samples_is_a_shuffle_too(num: int) -> None:
+    first, second = (batch_indices(num, num, step, seed=3) for step in range(2))
+    for epoch in (first, second):
+        assert epoch.sort().values.equal(torch.arange(num))
+        order = torch.stack([torch.arange(num), epoch, epoch.roll(1), epoch % 2]).double()
+        assert (torch.corrcoef(order) - torch.eye(4)).abs().max() < 5 / num**0.5, "five standard deviations"
+    assert (first == second).sum() < 20
+
+
+def test_a_few_of_very_many_samples_cost_nothing() -> None:
+    """The whole permutation would take eight petabytes."""
+    indices = batch_indices(10**15, 64, 10**12, seed=0)
+    assert len(set(indices.tolist())) == 64 and int(indices.min()) >= 0 and int(indices.max()) < 10**15
+    assert indices.equal(batch_indices(10**15, 64, 10**12, seed=0))

@@ -1,0 +1,65 @@
+"""Which samples each step and each rank trains on: every plan sees the same ones in the same order."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from estimators.model import Plan
+
+FEW = 2**16  # samples whose whole permutation is drawn; it takes 8 bytes and about 10 ns a sample, in every step
+ROUNDS = 6
+_MULTIPLIERS = (0x1FE4C1C5BF58476D, 0x14D049BB133111EB)  # odd, with about as many ones as zeros
+
+
+def batch_indices(num_train: int, batch: int, step: int, seed: int) -> Tensor:
+    """Indices of the training samples of optimizer step ``step``, shape [batch].
+
+    Each epoch is one shuffle, and batches run across epochs without a gap. The indices depend only on the arguments, so
+    a trial continues with the same samples under another plan.
+    """
+    positions = torch.arange(step * batch, (step + 1) * batch)
+    parts = []
+    for epoch in range(int(positions[0]) // num_train, int(positions[-1]) // num_train + 1):
+        generator = torch.Generator().manual_seed(hash((seed, epoch)))
+        inside = positions[(positions // num_train) == epoch] % num_train
+        few = num_train <= FEW
+        parts.append(
+            torch.randperm(num_train, generator=generator)[inside] if few else _permuted(inside, num_train, generator)
+        )
+    return torch.cat(parts)
+
+
+def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
+    """The micro-batches of ``rank``, cut from its contiguous share of the global batch ``indices``."""
+    return indices.chunk(plan.num_shares)[plan.data_rank(rank)].chunk(plan.num_micro_batches)
+
+
+def _permuted(positions: Tensor, num: int, generator: torch.Generator) -> Tensor:
+    """What a random permutation of ``num`` numbers makes of ``positions`` (int64), without drawing all of it.
+
+    A Feistel network permutes the numbers of an even number of bits; a result that is not below ``num`` is permuted
+    again, until it is ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002).
+    """
+    half = ((num - 1).bit_length() + 1) // 2
+    mask = (1 << half) - 1
+    keys = torch.randint(2**62, (ROUNDS,), generator=generator).tolist()
+
+    def permuted(numbers: Tensor) -> Tensor:
+        left, right = numbers >> half, numbers & mask
+        for key in keys:
+            left, right = right, left ^ (_mixed(right ^ key) & mask)
+        return left << half | right
+
+    found = permuted(positions)
+    while bool((outside := found >= num).any()):
+        found[outside] = permuted(found[outside])
+    return found
+
+
+def _mixed(numbers: Tensor) -> Tensor:
+    """Numbers (int64) each bit of which depends on all lower bits of ``numbers``, and most on the higher ones."""
+    for multiplier in _MULTIPLIERS:
+        numbers = numbers * multiplier  # modulo 2^64
+        numbers = numbers ^ (numbers >> 31)
+    return numbers
