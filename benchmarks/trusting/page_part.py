@@ -68,9 +68,11 @@ _DRAWN = """
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A study of ``num_trials`` trials that have ended; the page is followed for ``live_seconds``."""
+    """A study of ``num_trials`` trials that have ended; the page is loaded ``num_loads`` times, then followed for
+    ``live_seconds``."""
 
     num_trials: int
+    num_loads: int
     live_seconds: float
 
     def __str__(self) -> str:
@@ -95,7 +97,7 @@ def cases(quick: bool, seed: int) -> Sequence[Case]:
     """1,000 and 10,000 trials, or only 300 if ``quick``; none without Chromium. ``seed`` is not used."""
     if not find_chromium():
         return []
-    return [Case(300, QUICK_SECONDS)] if quick else [Case(num, LIVE_SECONDS) for num in (1_000, 10_000)]
+    return [Case(300, 1, QUICK_SECONDS)] if quick else [Case(num, LOADS, LIVE_SECONDS) for num in (1_000, 10_000)]
 
 
 def notes(findings: Sequence[object]) -> list[str]:
@@ -117,7 +119,7 @@ def measure(case: Case, seconds: float) -> Result:
         attempts = _running(store)
         page.call("Page.addScriptToEvaluateOnNewDocument", source=_WATCH)
         page.call("Network.setCacheDisabled", cacheDisabled=True)
-        loads = [_first_chart(page, f"{url}/studies/1", seconds) for _ in range(LOADS)]
+        loads = [_first_chart(page, f"{url}/studies/1", seconds) for _ in range(case.num_loads)]
         with _reporting(store, attempts):
             time.sleep(WARM_UP_SECONDS)
             blocked_pct, busy_pct = _shares(page, case.live_seconds)
