@@ -1,8 +1,9 @@
 """The guardian of a private Ray cluster, ``python -m scamp_service.cluster.guardian``: the process that starts it.
 
-It adopts every process of its cluster. It ends them all on SIGTERM, or when its standard input closes, which also
-happens when its parent is killed. It also ends them when the cluster does not answer any more: what is left of a Ray
-whose GCS or head raylet has died or hangs is of no use, and whoever started the guardian starts a new one.
+It adopts every process of its cluster, and ends those that outlive a rank. It ends them all on SIGTERM, or when its
+standard input closes, which also happens when its parent is killed. It also ends them when the cluster does not answer
+any more: what is left of a Ray whose GCS or head raylet has died or hangs is of no use, and whoever started the
+guardian starts a new one.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ ANSWER_SECONDS = 2.0
 FAILURES = 4
 """Checks in a row without an answer after which the cluster is given up."""
 START_CHECK_SECONDS = 0.2
+ADOPTED_SECONDS = 20.0
+"""For which processes may outlive the rank that has started them."""
 NODE_SECONDS = 10.0
 SERVERS = ("gcs_server", "raylet")
 
@@ -137,29 +140,43 @@ def _watch(cluster: Any) -> None:
         "GCS": cluster.address,
         "the head's raylet": f"{node.node_manager_address}:{node.node_manager_port}",
     }
+    adopted = _Adopted(cluster)
     while failed < FAILURES:
         if select.select([sys.stdin], [], [], CHECK_SECONDS)[0] and not os.read(sys.stdin.fileno(), 4096):
             return
         dead = [name for name, _ in head.dead_processes() if name in SERVERS]
         silent = [name for name, address in addresses.items() if not _answers(address)]
         failed = FAILURES if dead else failed + 1 if silent else 0
-        _reap_adopted(cluster)
+        adopted.end()
         if dead or silent:
             print(f"Ray's head: dead: {dead}, silent: {silent}", file=sys.stderr, flush=True)
     print("ending this Ray, because it does not answer any more", file=sys.stderr, flush=True)
 
 
-def _reap_adopted(cluster: Any) -> None:
-    """Take note of adopted processes that have ended, such as those that users' code has left: they pile up otherwise.
+class _Adopted:
+    """Processes whose parents have ended, such as those that users' code has left behind, or a raylet that died."""
 
-    Ray takes note of its own, and would miss them.
-    """
-    started = [started for node in cluster.list_all_nodes() for started in node.all_processes.values()]
-    own = {one.process.pid for listed in started for one in listed}
-    for pid in _descendants(os.getpid()):
-        if pid not in own and _name_of_dead(pid):
-            with contextlib.suppress(ChildProcessError):  # its parent lives, and takes note itself
-                os.waitpid(pid, os.WNOHANG)
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._since: dict[int, float] = {}
+
+    def end(self) -> None:
+        """Take note of those that have ended, and end those that are left after a while, with all their children.
+
+        Ray takes note of its own, and would miss them. Its workers end by themselves when their raylet has died.
+        """
+        nodes = self._cluster.list_all_nodes()
+        own = {one.process.pid for node in nodes for listed in node.all_processes.values() for one in listed}
+        adopted, now = set(_children(os.getpid())) - own, time.monotonic()
+        self._since = {pid: self._since.get(pid, now) for pid in adopted}
+        for pid, since in self._since.items():
+            if _name_of_dead(pid):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            elif now - since > ADOPTED_SECONDS:
+                for one in (pid, *_descendants(pid)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(one, signal.SIGKILL)
 
 
 def _answers(address: str) -> bool:
@@ -202,8 +219,22 @@ def _reap() -> bool:
         return False
 
 
+def _children(parent: int) -> list[int]:
+    return [pid for pid, of in _parents().items() if of == parent]
+
+
 def _descendants(root: int) -> list[int]:
-    """Process ids of all descendants of ``root``, from one pass over /proc."""
+    """Process ids of all descendants of ``root``."""
+    parents = _parents()
+    found: list[int] = []
+    level = {root}
+    while level := {pid for pid, parent in parents.items() if parent in level}:
+        found += level
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """The parent of every process, from one pass over /proc."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -211,11 +242,7 @@ def _descendants(root: int) -> list[int]:
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, ValueError):
                 continue  # it has just ended
-    found: list[int] = []
-    level = {root}
-    while level := {pid for pid, parent in parents.items() if parent in level}:
-        found += level
-    return found
+    return parents
 
 
 if __name__ == "__main__":

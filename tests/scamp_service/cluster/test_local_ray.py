@@ -93,16 +93,22 @@ ORPHAN = """
 import logging, os, sys
 import ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
-leave = "python -c 'import os, time; print(os.getpid(), flush=True); os.close(1); time.sleep(1.0)' & "
+leave = "setsid python -c 'import os, time; print(os.getpid(), flush=True); os.close(1); time.sleep({seconds})' & "
 print(ray.get(ray.remote(lambda: os.popen(leave).read()).remote()))
 """
 
 
 @pytest.mark.ray
-def test_processes_that_users_code_leaves_are_no_zombies_in_the_end(local_ray: LocalRay) -> None:
-    found = client(local_ray, ORPHAN, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(local_ray.token_path))
+@pytest.mark.parametrize("seconds", [1, 1000], ids=["ends", "lives on"])
+def test_processes_that_users_code_leaves_behind_are_ended_and_no_zombies(local_ray: LocalRay, seconds: int) -> None:
+    found = client(
+        local_ray,
+        ORPHAN.replace("{seconds}", str(seconds)),
+        RAY_AUTH_MODE="token",
+        RAY_AUTH_TOKEN_PATH=str(local_ray.token_path),
+    )
     pid = int(found.stdout)
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 20.0 + seconds // 50
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline, f"{pid} is {_state(pid)}"
         time.sleep(0.1)
