@@ -68,9 +68,7 @@ def serve(
 ) -> None:
     """Start the API, the dashboard, the controller and a local Ray cluster, and run until Ctrl-C."""
     with _service(settings_of(host=host, port=port, data_dir=data_dir, ray_address=ray_address)) as service:
-        while True:
-            time.sleep(0.5)
-            service.watch()
+        _keep(service)
 
 
 @app.command()
@@ -83,9 +81,7 @@ def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = ROOT /
         out.print(f"study {created['id']} ({spec.name}): {service.url}/studies/{created['id']}", markup=False)
         _tail(client, created["id"], spec, between=service.watch)
         out.print(f"\nstill serving at {service.url}  (Ctrl-C to stop)")
-        while True:
-            time.sleep(0.5)
-            service.watch()
+        _keep(service)
 
 
 @app.command(hidden=True)
@@ -105,7 +101,7 @@ def _service(settings: Settings, *, next_port: bool = False) -> Iterator[Service
     import signal
 
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background jobs start with it ignored
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, _interrupt)
     began = time.monotonic()
     withhold_secrets()
     with Service(settings, next_port=next_port) as service:
@@ -116,6 +112,22 @@ def _service(settings: Settings, *, next_port: bool = False) -> Iterator[Service
             yield service
         except KeyboardInterrupt:
             out.print("\nstopping …")
+
+
+_signals: list[int] = []
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    _signals.append(number)
+    raise KeyboardInterrupt
+
+
+def _keep(service: Service) -> None:
+    """Keep the service running until a signal asks it to stop."""
+    while not _signals:  # Python discards a KeyboardInterrupt that is raised in some callbacks, such as of imports
+        service.watch()
+        time.sleep(0.5)
+    raise KeyboardInterrupt
 
 
 # --- one study, here ----------------------------------------------------------------------------------------------

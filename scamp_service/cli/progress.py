@@ -26,6 +26,7 @@ COLOURS = {
     "INFEASIBLE": "dark_orange",
     "CANCELLED": "grey50",
 }
+EXPLAINED = ("WAITING", "QUEUED", "FAILED", "INFEASIBLE", "CANCELLED")
 WARNING = "dark_orange"
 BAR = 24
 
@@ -152,7 +153,7 @@ def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableT
     value = "" if trial["value"] is None else f"{trial['value']:.4f}"
     varied = {name: value for name, value in trial["params"].items() if fixed.get(name) != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
-    if trial["value"] is None and trial["reason"]:
+    if trial["reason"] and (trial["value"] is None or state in EXPLAINED):
         tail += f": {plain(' '.join(trial['reason'].split()))[:300]}"
     return [
         str(trial["number"]),

@@ -16,6 +16,7 @@ from typing import Any
 
 from scamp_service.cluster.gpus import inventory, visible
 from scamp_service.errors import Refused, Unavailable
+from scamp_service.files import write_atomically
 from scamp_service.settings import ROOT, Settings
 from scamp_service.user_account import USER, Lent, UserAccount, account_of, check_folder, started_as
 from scamp_service.user_environment import user_environment
@@ -136,13 +137,10 @@ def check_account(settings: Settings) -> None:
 def write_token(path: Path) -> None:
     """Create the secret unless it exists. Only its owner can read it, from the moment of its creation."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+    if path.is_file() and path.read_text().strip():
         path.chmod(0o600)
-        return
-    with os.fdopen(handle, "w") as file:
-        file.write(secrets.token_hex(32))
+    else:  # an empty one was left by a full disk
+        write_atomically(path, secrets.token_hex(32).encode())
 
 
 def _nodes(settings: Settings) -> list[dict[str, Any]]:

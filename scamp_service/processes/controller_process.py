@@ -41,6 +41,7 @@ from scamp_service.study.spec import StudySpec
 
 log = logging.getLogger("scamp.local")
 
+CONNECT_SECONDS = 10.0
 TICK_SECONDS = 0.1
 CLUSTER_SECONDS = 1.0
 """How often the state of the cluster is written, for the API to read."""
@@ -84,11 +85,12 @@ def run_study(
     """Run one study to its end in this process.
 
     It uses the Ray cluster at ``settings.ray_address``, or else starts a local one. ``watch(store, study_id)`` is
-    called a few times a second. Ctrl-C stops the study. Returns the open store and the study's id. Raises ``Conflict``
-    when a service or another run uses the data directory, ``Refused`` when users' code cannot run as the user that is
-    set for it, and ``Unavailable`` when the local Ray dies.
+    called a few times a second. Ctrl-C stops the study, and a second one this process. Returns the open store and the
+    study's id. Raises ``Conflict`` when a service or another run uses the data directory, ``Refused`` when users' code
+    cannot run as the user that is set for it, and ``Unavailable`` when Ray cannot be reached or the local one dies.
     """
     check_account(settings)
+    _expect_listener(settings.ray_address)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
         store = Store(settings.url)
@@ -114,6 +116,9 @@ def run_study(
                 )
             if interrupted.is_set():
                 interrupted.clear()
+                if store.study(study.id).state is StudyState.STOPPING:  # asked twice: it may be that Ray is away
+                    _leave(stack)
+                    raise KeyboardInterrupt
                 store.move_study(
                     study.id, [StudyState.RUNNING], StudyState.STOPPING, reason="interrupted", now=time.time()
                 )
@@ -123,6 +128,20 @@ def run_study(
             time.sleep(TICK_SECONDS)
         watch(store, study.id)
     return store, study.id
+
+
+def _expect_listener(address: str) -> None:
+    """Raise ``Unavailable`` if nobody listens at ``address`` (host:port); other forms are left to Ray."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise Unavailable(
+            f"the Ray cluster at {address} cannot be reached ({error}): check --ray-address or RAY_ADDRESS, or unset "
+            "both to start a local one"
+        ) from error
 
 
 _left: list[ExitStack] = []

@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -46,6 +47,7 @@ FIRST_BEAT_SECONDS = 180.0
 SILENT_SECONDS = {"api": 10.0, "controller": 12.0}
 """A child whose loop does not turn for so long is restarted. Before that, a lease must be able to lapse."""
 STOP_SECONDS = 10.0
+LEAST_FREE_BYTES = 2**20
 
 
 class Service:
@@ -66,6 +68,7 @@ class Service:
         self._ray: LocalRay | None = None
         self._starting = threading.Thread()
         self._ray_pause = 0.0
+        self._trouble = ""
         self._lock: IO[str] | None = None
         self.url = ""
 
@@ -89,6 +92,9 @@ class Service:
             self._wait_healthy()  # first, because only one process can migrate the database
             self._spawn("controller")
             write_server_file(settings.data_dir, self.url)
+        except OSError as error:
+            self.stop()
+            raise _unusable(settings.data_dir, error) from error
         except BaseException:
             self.stop()
             raise
@@ -101,12 +107,25 @@ class Service:
 
     def watch(self) -> None:
         """Restart the processes that have died or hang. Call it about twice a second."""
+        self._watch_disk()
         if self._ray is not None and not self._starting.is_alive():
             with _or_later("the local Ray"):
                 self._watch_ray(self._ray)
         for name in self._children:
             with _or_later(f"the {name} process"):
                 self._watch_child(name)
+
+    def _watch_disk(self) -> None:
+        """Say so when the data directory cannot hold anything more: the logs lie there, too."""
+        data_dir, trouble = self.settings.data_dir, ""
+        try:
+            if shutil.disk_usage(data_dir).free < LEAST_FREE_BYTES:
+                trouble = "is on a full disk: free some space; until then nothing is stored, and trials wait"
+        except OSError as error:
+            trouble = f"cannot be used ({error.strerror}): stop ScaMP, and restore it"
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.warning("the data directory %s %s", data_dir, trouble or "can be used again")
 
     def _watch_ray(self, ray: LocalRay) -> None:
         seconds = time.monotonic() - self._started["ray"]
@@ -135,7 +154,8 @@ class Service:
 
     def stop(self) -> None:
         """End every process that this service has started, and no other."""
-        server_file(self.settings.data_dir).unlink(missing_ok=True)
+        with suppress(OSError):
+            server_file(self.settings.data_dir).unlink(missing_ok=True)
         for name in self._children:
             self._end(name)
         if self._ray is not None:
@@ -253,9 +273,15 @@ def secrets_pipe(settings: Settings) -> Iterator[int]:
 
 
 def lock_data_dir(data_dir: Path) -> IO[str]:
-    """Lock the data directory until this process ends. Raises ``Conflict`` when another process has the lock."""
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = (data_dir / "service.lock").open("w")
+    """Lock the data directory until this process ends.
+
+    Raises ``Conflict`` when another process has the lock, and ``Unavailable`` when the directory cannot be used.
+    """
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = (data_dir / "service.lock").open("w")
+    except OSError as error:
+        raise _unusable(data_dir, error) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -264,6 +290,14 @@ def lock_data_dir(data_dir: Path) -> IO[str]:
         use = f"use it at {url} with scamp submit" if url else "stop it"
         raise Conflict(f"another ScaMP process is using {data_dir}; {use}, or choose another --data-dir") from None
     return handle
+
+
+def _unusable(data_dir: Path, error: OSError) -> Unavailable:
+    where = f": {error.filename}" if error.filename else ""
+    return Unavailable(
+        f"the data directory {data_dir} cannot be used ({error.strerror}{where}); make it writable for this user, with "
+        "some space on its disk, or choose another one with --data-dir"
+    )
 
 
 def free_port(host: str, first: int, num_ports: int = PORTS_TRIED) -> int:

@@ -72,6 +72,7 @@ class Database:
     def write(self) -> Iterator[sa.Connection]:
         """One transaction: everything in the block is committed at its end, or nothing is."""
         with self._write_mutex, self._explained():
+            self._expect_file()
             if not self.sqlite:
                 with self.engine.begin() as connection:
                     yield connection
@@ -86,6 +87,7 @@ class Database:
     def read(self) -> Iterator[sa.Connection]:
         """A connection to read from: each statement in the block sees what was committed when the statement began."""
         with self._read_mutex, self._explained():
+            self._expect_file()
             if self.sqlite and not self.path:
                 with self._keep() as connection, connection.begin():
                     yield connection
@@ -99,6 +101,14 @@ class Database:
             yield
         except (sa.exc.DBAPIError, sa.exc.TimeoutError, sqlite3.Error) as error:
             raise self._explain(error) from error
+
+    def _expect_file(self) -> None:
+        """Raise ``Unavailable`` if the file was removed or replaced: open connections would go on in a deleted one."""
+        if self.sqlite and self.path and _identity(self.path) != self._identity:
+            raise Unavailable(
+                f"the study database {self.path} was removed or replaced while ScaMP was using it, and nothing was "
+                "changed: stop ScaMP, put the file back with those beside it (-wal, -shm), and start ScaMP again"
+            )
 
     def _keep(self) -> AbstractContextManager[sa.Connection]:
         if self._kept is None:
@@ -118,6 +128,7 @@ class Database:
     def _open_sqlite(self) -> sa.Engine:
         if self.path:
             self._create_file(self.path)
+            self._identity = _identity(self.path)
             engine = sa.create_engine(self.url, pool_size=16, max_overflow=48, pool_timeout=BUSY_SECONDS)
         else:
             engine = sa.create_engine(self.url, poolclass=StaticPool, connect_args={"check_same_thread": False})
@@ -209,6 +220,15 @@ class Database:
         return Unavailable(
             f"the study database {self._name} cannot be used, and nothing was changed: {advice} ({text})"
         )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 _TAKE_LOCK = sa.text("SELECT pg_advisory_xact_lock(:key)")

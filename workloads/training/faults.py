@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
+from json import JSONDecodeError
+from pickle import UnpicklingError
 
 FAULTS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EREMOTEIO, errno.ENOLINK, errno.ENODEV}
@@ -37,9 +40,15 @@ def storage_error(error: BaseException) -> str:
     for cause in _causes(error):
         if isinstance(cause, OSError) and not isinstance(cause, ConnectionError):  # that is a lost rank
             return _words(cause)
-        if isinstance(cause, RuntimeError) and "PytorchStreamWriter" in str(cause):  # it hides the error number
-            return str(cause).splitlines()[0]
+        if isinstance(cause, RuntimeError) and _OF_TORCHS_FILES.search(str(cause)):  # it hides the error number
+            return f"is the disk full or failing? {str(cause).strip().splitlines()[0]}"
+        if isinstance(cause, _DAMAGED):
+            return f"a file in it is damaged: {type(cause).__name__} {cause}".strip().splitlines()[0]
     return ""
+
+
+_OF_TORCHS_FILES = re.compile("PytorchStream|inline_container|iostream error")
+_DAMAGED = (EOFError, UnpicklingError, JSONDecodeError)
 
 
 def _words(error: OSError) -> str:

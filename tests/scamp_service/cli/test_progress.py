@@ -47,6 +47,13 @@ def test_the_leaderboard_has_the_milliseconds_of_a_step_below_the_memory_of_tria
     assert " / 31.4" not in printed(leaderboard([trial_fields(trial(measured_bytes=25 * MIB))], FIXED))
 
 
+def test_the_leaderboard_says_why_a_trial_waits_although_it_has_a_value() -> None:
+    waits = trial(state=TrialState.QUEUED, value=0.5, reason="waits 40 s after: rank 0: No space left on device")
+    assert "waits 40 s after: rank 0: No space left" in printed(leaderboard([trial_fields(waits)], FIXED), 300)
+    ended = trial(state=TrialState.COMPLETED, value=0.5, reason="trained all 30 steps")
+    assert "trained all" not in printed(leaderboard([trial_fields(ended)], FIXED), 300)
+
+
 def test_without_a_terminal_a_line_says_why_nothing_can_run(capsys: pytest.CaptureFixture[str]) -> None:
     summary = {"trials": {"WAITING": 4}, "best": None}
     without: dict[str, Any] = {"status": "no devices", "detail": "start nodes with GPUs \x1b[31m", "devices": []}

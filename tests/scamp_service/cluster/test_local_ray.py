@@ -232,6 +232,9 @@ def test_the_token_is_secret_from_the_first_moment_and_kept(tmp_path: Path) -> N
     assert len(token) == 64
     write_token(path)
     assert path.read_text() == token
+    path.write_text("")  # left by a start on a full disk
+    write_token(path)
+    assert len(path.read_text()) == 64 and path.stat().st_mode & 0o777 == 0o600
 
 
 def test_an_open_ray_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE
 from scamp_service.processes import controller_process, cycles
-from scamp_service.processes.controller_process import controlling
+from scamp_service.processes.controller_process import controlling, run_study
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
+from scamp_service.study.spec import StudySpec
+from tests.serving import SPEC
 
 
 class Nothing:
@@ -76,3 +79,11 @@ def test_the_lease_is_renewed_while_cycles_pause(store: Store, tmp_path: Path, m
             tick()
             time.sleep(0.01)
     assert reign.num_cycles == 1
+
+
+def test_a_ray_where_nobody_listens_is_refused_before_a_study_is_made(tmp_path: Path) -> None:
+    spec = StudySpec.model_validate(SPEC)
+    for address in ("nonsense.invalid:1", "127.0.0.1:1"):
+        with pytest.raises(Unavailable, match=rf"the Ray cluster at {address} cannot be reached .*RAY_ADDRESS"):
+            run_study(Settings(data_dir=tmp_path, ray_address=address), spec, None, lambda store, study: None)
+    assert not list(tmp_path.iterdir())

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -194,6 +196,33 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World(tmp_path, monkeypatch)
     with world.service:
         yield world
+
+
+def test_a_full_disk_is_said_once_and_so_is_its_end(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for free in (0, 2**30):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+        world.live(5.0)
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "is on a full disk: free some space" in first and second.endswith("can be used again")
+
+
+@pytest.mark.parametrize("name", ["", "logs", "service.lock"])
+def test_a_data_directory_that_cannot_be_used_is_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / "data"
+    if name == "service.lock":
+        (folder / name).mkdir(parents=True)
+    else:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name if name else folder).write_text("a file")
+    with (
+        pytest.raises(Unavailable, match=r"the data directory .*/data cannot be used \(.*--data-dir"),
+        World(folder, monkeypatch).service,
+    ):
+        pass
 
 
 def test_a_ray_that_dies_is_replaced_at_once_with_the_controller(world: World) -> None:

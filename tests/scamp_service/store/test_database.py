@@ -247,6 +247,21 @@ def test_a_database_that_another_one_holds_is_waited_for_and_then_said_so(tmp_pa
     store.close()
 
 
+@pytest.mark.parametrize("happens", ["removed", "replaced"])
+def test_nothing_is_accepted_into_a_file_that_was_removed(tmp_path: Path, happens: str) -> None:
+    store = Store(url_of(tmp_path))
+    store.create_study(SPEC, now=1.0)
+    (tmp_path / "data" / "scamp.db").rename(tmp_path / "away.db")
+    if happens == "replaced":
+        (tmp_path / "data" / "scamp.db").touch()
+    for use in (lambda: store.create_study(SPEC, now=1.0), store.studies):
+        with pytest.raises(Unavailable, match="was removed or replaced while ScaMP was using it"):
+            use()
+    (tmp_path / "away.db").rename(tmp_path / "data" / "scamp.db")
+    assert len(store.studies()) == 1 and store.create_study(SPEC, now=1.0).id == 2
+    store.close()
+
+
 def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("to do: " * 1000)

@@ -101,6 +101,19 @@ def test_a_checkpoint_that_cannot_be_read_is_a_fault_of_the_storage(tmp_path: Pa
         checkpoint.load(tmp_path, 10, model, optimizer)
 
 
+@pytest.mark.parametrize("name", ["*.distcp", ".metadata", "scalars.json"])
+@pytest.mark.parametrize("left", [b"", b"garbage"])
+def test_a_damaged_checkpoint_is_a_fault_of_the_storage(tmp_path: Path, name: str, left: bytes) -> None:
+    model, optimizer = trained()
+    checkpoint.save(tmp_path, 10, model, optimizer)
+    for file in (tmp_path / "step-10").glob(name):
+        file.write_bytes(left)
+    with pytest.raises(
+        StorageFault, match=r"the checkpoint of step 10 cannot be read from .*: a file in it is damaged"
+    ):
+        checkpoint.load(tmp_path, 10, model, optimizer)
+
+
 def test_a_step_that_is_committed_already_is_kept(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 10, *trained())
     before = (tmp_path / "step-10").stat().st_ino
@@ -121,6 +134,6 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     model, optimizer = trained()
     checkpoint.save(tmp_path, 1, model, optimizer)
     (tmp_path / "step-1" / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "harm")))
-    with pytest.raises(pickle.UnpicklingError, match="has no place in a checkpoint"):
+    with pytest.raises(StorageFault, match="is damaged: UnpicklingError .* has no place in a checkpoint"):
         checkpoint.load(tmp_path, 1, model, optimizer)
     assert not (tmp_path / "harm").exists()

@@ -36,6 +36,14 @@ def test_any_failed_file_operation_on_a_checkpoint_is_a_storage_error_but_a_lost
     assert storage_error(RuntimeError("PytorchStreamWriter failed writing file data/0\nstack")).endswith("data/0")
 
 
+@pytest.mark.parametrize(
+    "words", ["[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598", "basic_ios: iostream error"]
+)
+def test_a_disk_that_fills_in_the_middle_of_a_file_is_a_storage_error(words: str) -> None:
+    failed = CheckpointException("save", {1: _wrap_exception(RuntimeError(words))})
+    assert storage_error(failed) == f"is the disk full or failing? {words}"
+
+
 def test_errors_that_cause_each_other_end() -> None:
     first, second = ValueError(), ValueError()
     first.__context__, second.__context__ = second, first
