@@ -134,6 +134,6 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     model, optimizer = trained()
     checkpoint.save(tmp_path, 1, model, optimizer)
     (tmp_path / "step-1" / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "harm")))
-    with pytest.raises(StorageFault, match="is damaged: UnpicklingError .* has no place in a checkpoint"):
+    with pytest.raises(StorageFault, match=r"is damaged: UnpicklingError .* has no place in a checkpoint"):
         checkpoint.load(tmp_path, 1, model, optimizer)
     assert not (tmp_path / "harm").exists()
