@@ -32,7 +32,7 @@ FAILURES = 4
 """Checks in a row without an answer after which the cluster is given up."""
 START_CHECK_SECONDS = 0.2
 ADOPTED_SECONDS = 20.0
-"""For which processes may outlive the rank that has started them."""
+"""How long a process may outlive the rank that has started it."""
 NODE_SECONDS = 10.0
 SERVERS = ("gcs_server", "raylet")
 
@@ -161,9 +161,9 @@ class _Adopted:
         self._since: dict[int, float] = {}
 
     def end(self) -> None:
-        """Take note of those that have ended, and end those that are left after a while, with all their children.
+        """Reap those that have ended, and kill those that are left after ``ADOPTED_SECONDS``, with their descendants.
 
-        Ray takes note of its own, and would miss them. Its workers end by themselves when their raylet has died.
+        Ray reaps its own processes. Its workers end by themselves when their raylet has died.
         """
         nodes = self._cluster.list_all_nodes()
         own = {one.process.pid for node in nodes for listed in node.all_processes.values() for one in listed}

@@ -21,7 +21,7 @@ MAX_WAITING_ROWS = 4096  # beyond this, training waits for the sink
 MAX_WAITING_CHARACTERS = 2**18  # of log lines, which are charged to the memory budget of a trial on CPUs
 MAX_LINE = 2000
 MAX_LOG_CHARACTERS = 4 * 2**20
-"""What one rank logs beyond this in an attempt is dropped: it would fill the database."""
+"""The most that is kept of the log of one rank in one attempt; more would fill the database."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 MAX_REFLUSHES = 8  # after an error that is not known to pass, over about 25 s
 PASSING = (Unavailable, OSError, MemoryError)

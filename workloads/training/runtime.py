@@ -329,7 +329,7 @@ class _Run:
         return {name: float(total) / (same * num) for name, total in zip(names, totals, strict=True)}
 
     def _names(self, sums: Sums) -> list[str]:
-        """Names of the metrics, of which all ranks must have the same."""
+        """The names of the metrics. Raises ``WorkloadError`` if ranks have different ones."""
         listed: list[list[str]] = [sums.names]
         if self.mesh is not None:
             listed = [[] for _ in range(self.job.plan.world_size)]

@@ -36,7 +36,7 @@ def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
 
 
 def _permuted(positions: Tensor, num: int, generator: torch.Generator) -> Tensor:
-    """What a random permutation of ``num`` numbers makes of ``positions`` (int64), without drawing all of it.
+    """Elements ``positions`` (int64) of a random permutation of 0 … ``num`` - 1, which is never built as a whole.
 
     A Feistel network permutes the numbers of an even number of bits; a result that is not below ``num`` is permuted
     again, until it is ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002).
@@ -58,7 +58,7 @@ def _permuted(positions: Tensor, num: int, generator: torch.Generator) -> Tensor
 
 
 def _mixed(numbers: Tensor) -> Tensor:
-    """Numbers (int64) each bit of which depends on all lower bits of ``numbers``, and most on the higher ones."""
+    """A hash of each of ``numbers`` (int64), in which a small change spreads over all bits."""
     for multiplier in _MULTIPLIERS:
         numbers = numbers * multiplier  # modulo 2^64
         numbers = numbers ^ (numbers >> 31)
