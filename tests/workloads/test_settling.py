@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -56,25 +55,30 @@ Keep = tuple[str, int, int, str]
 
 
 @pytest.fixture(scope="module")
-def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[Any]:
+def train(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Any:
     folder = tmp_path_factory.mktemp("keeps")
-    ranks = Ranks(
-        folder, warm
-    )  # new ones: gaps that the profiler has left in a used one may hold a candidate of this size
     (folder / "keeps.py").write_text(KEEPS)
-    peaks = {plan: ranks.train(plan, params=MODEL)[0]["peak"] for plan in (ALONE, PAIR)}
+
+    def trained(plan: Plan, **given: Any) -> list[dict[str, Any]]:
+        # in new ranks: gaps that another training has left in the heap may hold a candidate of this size
+        ranks = Ranks(tmp_path_factory.mktemp("ranks"), warm)
+        try:
+            return ranks.train(plan, **given)
+        finally:
+            ranks.close()
+
+    peaks = {plan: trained(plan, params=MODEL)[0]["peak"] for plan in (ALONE, PAIR)}
 
     def run(spare_mib: int, *keep: Keep, plan: Plan = ALONE) -> dict[str, Any]:
         """How it ends with so many MiB more than the peak of its tensors."""
         given = {"workload": "keeps.py:Keeps", "code_dir": str(folder), "params": {**MODEL, "keep": keep}}
-        answers = ranks.train(plan, budget_bytes=peaks[plan] + spare_mib * MIB, **given)
+        answers = trained(plan, budget_bytes=peaks[plan] + spare_mib * MIB, **given)
         dead = [answer for answer in answers if answer["error"] == "OutOfMemory"]
         ended: dict[str, Any] = (dead or answers)[0]
         assert dead or ended["error"] == "", ended["traceback"]
         return ended
 
-    yield run
-    ranks.close()
+    return run
 
 
 def test_what_a_first_step_and_a_first_evaluation_keep_is_not_the_candidates(train: Any) -> None:
