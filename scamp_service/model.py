@@ -87,7 +87,8 @@ class Trial:
     which the stopping rule has decided. ``value`` is the objective at ``step``: the newest while the trial runs, the
     final one afterwards, NaN if it diverged. ``num_faults`` counts the attempts in a row that a fault of the host ended
     without a new checkpoint; before ``retry_at`` the trial does not run again. ``offer`` are the devices on which an
-    INFEASIBLE trial fits under no plan, None if it would fit on no devices at all.
+    INFEASIBLE trial fits under no plan, None if it would fit on no devices at all. It ``once_fit`` if the cluster had
+    devices for its newest plan, and has lost them.
     """
 
     id: int
@@ -114,6 +115,7 @@ class Trial:
     num_faults: int = 0
     retry_at: float = 0.0
     offer: Offer | None = None
+    once_fit: bool = False
 
     @property
     def plan(self) -> Plan | None:
@@ -196,13 +198,13 @@ class Attempt:
 class Refusals:
     """INFEASIBLE trials of a running study for which the devices of ``offer`` do not suffice.
 
-    ``begun`` means that they had run before, and last did not run out of memory: the cluster has lost their devices.
+    They ``once_fit`` if the cluster has lost the devices of their plans.
     ``newest_at`` is the time of the newest verdict.
     """
 
     study_id: int
     offer: Offer
-    begun: bool
+    once_fit: bool
     newest_at: float
 
 

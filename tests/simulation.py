@@ -24,7 +24,7 @@ from placement.model import Cluster, Device
 from placement.planning.learned import choose_learned
 from placement.planning.options import ChosenPlan, NoPlan
 from scamp_service.control.controller import Controller
-from scamp_service.control.decide.finish import JOIN_SECONDS
+from scamp_service.control.decide.finish import JOIN_SECONDS, RETURN_SECONDS
 from scamp_service.control.executor import Demand, GangState, GangStatus, Order, Unsized
 from scamp_service.control.leadership import Elected, Leadership, Reign
 from scamp_service.errors import Unavailable
@@ -49,7 +49,7 @@ class Faults:
     fill_disk: float = 0.02  # per gang and step: no checkpoint can be written for up to two minutes
     lose_sink: float = 0.03  # per gang and step: its reports wait for up to ten seconds, and are lost if it dies
     join_late: float = 0.3  # per simulation: at first there is only one device on each node
-    shrink: float = 0.2  # per simulation: one device leaves for good
+    shrink: float = 0.2  # per simulation: one device leaves, in half of them for good
     freeze_rank: float = 0.01  # per gang and step
     hang_start: float = 0.05  # a launch of which a rank never answers
     slow_start: float = 0.2  # a launch that takes up to a minute
@@ -416,6 +416,9 @@ class World:
             if device.id in gang.order.devices:
                 self._remove(key)
         self.absent.add(device.id)
+        if self.rng.random() < 0.5:
+            self.num_lost_nodes += 1
+            self.after(self.rng.uniform(60.0, 0.8 * RETURN_SECONDS), lambda: self.absent.discard(device.id))
 
     def _lose_node(self, node: str) -> None:
         for key, gang in list(self.gangs_by_key.items()):
@@ -784,7 +787,8 @@ class Simulation:
         # A controller that begins believes the wall clock: how long does the study wait for nodes that join?
         is_misled = self.world.has_jumped and self.world.epoch > 1
         attempts = self.store.attempts(trial.id)
-        returns = bool(attempts) and attempts[-1].outcome is not Outcome.OUT_OF_MEMORY  # lost nodes are waited for
+        ran_out = bool(attempts) and attempts[-1].outcome is Outcome.OUT_OF_MEMORY
+        returns = trial.plan is not None and not ran_out  # the devices of its plan are waited for
         is_whole = returns or not self.world.num_lost_nodes
         may_fit = is_whole and not is_misled and trial.params["mib"] + trial.params.get("spike", 0) <= 60
         if trial.state is TrialState.INFEASIBLE and may_fit:

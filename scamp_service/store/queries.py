@@ -53,18 +53,13 @@ HISTORY = (
 )
 OPTIONS = select(schema.comparisons.c.options).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 _is_refused = sa.and_(_trials.c.state == TrialState.INFEASIBLE, _trials.c.offer.is_not(None))
-_zero: sa.ColumnElement[int] = sa.literal_column("0")  # no parameter: PostgreSQL groups by it
-_ran_out = (
-    sa.exists()
-    .where(_attempts.c.trial_id == _trials.c.id, _attempts.c.attempt == _trials.c.attempt)
-    .where(_attempts.c.outcome == sa.literal_column(f"'{Outcome.OUT_OF_MEMORY}'"))
-)
-_begun = sa.and_(_trials.c.attempt > _zero, sa.or_(_trials.c.num_oom == _zero, ~_ran_out)).label("begun")
 REFUSALS = (
-    select(_trials.c.study_id, _trials.c.offer, _begun, func.max(_trials.c.finished_at, type_=schema.Real()))
+    select(
+        _trials.c.study_id, _trials.c.offer, _trials.c.once_fit, func.max(_trials.c.finished_at, type_=schema.Real())
+    )
     .join(schema.studies, schema.studies.c.id == _trials.c.study_id)
     .where(schema.studies.c.state == StudyState.RUNNING, _is_refused)
-    .group_by(_trials.c.study_id, _trials.c.offer, _begun)
+    .group_by(_trials.c.study_id, _trials.c.offer, _trials.c.once_fit)
     .order_by(_trials.c.study_id)
 )
 REFUSED_TRIALS = (

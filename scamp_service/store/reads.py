@@ -128,7 +128,7 @@ class Reads:
 
     def refusals(self) -> list[Refusals]:
         """INFEASIBLE trials of running studies by study and by the devices for which this was found, by study."""
-        return [Refusals(study, offer, bool(begun), at) for study, offer, begun, at in self._rows(sql.REFUSALS)]
+        return [Refusals(study, offer, bool(once_fit), at) for study, offer, once_fit, at in self._rows(sql.REFUSALS)]
 
     def refused_trials(self, study_id: int, offer: Offer, *, limit: int = 100) -> list[Trial]:
         """The first INFEASIBLE trials of a study for which the devices of ``offer`` do not suffice, by id."""

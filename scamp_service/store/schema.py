@@ -20,7 +20,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0009"
+REVISION = "0010"
 """The newest migration, which creates the tables below. ``alembic_version`` holds it in an up-to-date database."""
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
@@ -209,8 +209,9 @@ trials = Table(
     Column("num_faults", sa.Integer, nullable=False, default=0),
     Column("retry_at", Real, nullable=False, default=0.0),
     Column("offer", OfferText),
+    Column("once_fit", sa.Boolean, nullable=False, default=False),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
-    Index("ix_trials_offer", "study_id", "state", "offer", "attempt", "finished_at"),
+    Index("ix_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_trials_state", "state"),
     Index("ix_trials_family", "family", "id"),
     Index(

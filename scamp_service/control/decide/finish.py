@@ -10,8 +10,8 @@ from scamp_service.lifecycle import StudyState
 
 JOIN_SECONDS = 15.0
 """A study stays open for this long after it was found that a trial fits nowhere: nodes may still be joining."""
-RETURN_SECONDS = 300.0
-"""The same for a trial that has run before: the node that it ran on may come back."""
+RETURN_SECONDS = 3600.0
+"""The same where the cluster has lost the devices of the trial's plan: a node may be restarted or replaced."""
 
 
 def finish_studies(s: Snapshot) -> Iterator[Effect]:
@@ -19,7 +19,7 @@ def finish_studies(s: Snapshot) -> Iterator[Effect]:
     trials end. A study with INFEASIBLE trials stays open until these verdicts have some age."""
     busy = {trial.study_id for trial in (*s.trials, *s.refused)}
     for refusals, seconds in s.refusals.items():
-        if seconds < (RETURN_SECONDS if refusals.begun else JOIN_SECONDS):
+        if seconds < (RETURN_SECONDS if refusals.once_fit else JOIN_SECONDS):
             busy.add(refusals.study_id)
     for study in s.studies.values():
         if study.broken and study.state is StudyState.RUNNING:

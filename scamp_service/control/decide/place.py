@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from estimators.learning import Learned
 from estimators.model import MIB
-from placement.model import Cluster, Gang, Placement, Queued
+from placement.model import Cluster, Gang, Offer, Placement, Queued
 from placement.packing.ledger import Ledger
 from placement.packing.packer import PASSES_BEFORE_RESERVATION, pack, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
@@ -30,7 +30,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     queued: list[Trial] = []
     # Two attempts of one trial must not use its checkpoints at the same time.
     winding_down = {attempt.trial_id for attempt in s.attempts}
-    too_few = cache(partial(_too_few, s.cluster))  # thousands may wait with equal demands
+    missing_in = cache(partial(missing_devices, s.cluster.offer))  # thousands may wait with equal demands
     any_learned = any(learned.values())
     for trial in s.in_state(TrialState.QUEUED):
         if s.studies[trial.study_id].state is not StudyState.RUNNING:
@@ -40,7 +40,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
             continue
         if any_learned and (newer := _learned_since(s, trial, learned)):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again with {newer}"})
-        elif missing := too_few(*_sized(trial).demand):
+        elif missing := missing_in(*_sized(trial).demand):
             yield MoveTrial(trial, TrialState.WAITING, {"reason": f"will be planned again: {missing}"})
         elif trial.id not in winding_down and not must_wait(s.now, trial):
             queued.append(trial)
@@ -95,12 +95,13 @@ def _learned_since(s: Snapshot, trial: Trial, learned: Corrections) -> Learned |
     return newer if newer and newer.extra_bytes >= planned_with + MIB else None
 
 
-def _too_few(cluster: Cluster, num_ranks: int, mib: int) -> str:
-    """Why a plan of so many ranks fits on the cluster in no state of its devices; empty if it does in some."""
-    able = sum(device.capacity_mib >= mib for device in cluster.devices)
+def missing_devices(offer: Offer, num_ranks: int, mib: int) -> str:
+    """Why a plan of so many ranks never fits on these devices; empty if it does when they are free."""
+    able = sum(number for _, offered_mib, number in offer if offered_mib >= mib)
     if able >= num_ranks:
         return ""
-    return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such devices"
+    devices = "device" if able == 1 else "devices"
+    return f"its plan needs {num_ranks} × {mib} MiB, and the cluster now has {able} such {devices}"
 
 
 def _fair_order(s: Snapshot, queued: Iterable[Trial]) -> list[Trial]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from estimators.learning import own_need
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
 from scamp_service.control.decide.faults import must_wait, size_later
+from scamp_service.control.decide.place import missing_devices
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.lifecycle import StudyState, TrialState
@@ -32,8 +33,7 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
                 changes: Json = {"family": study.family(trial), "reason": sized.reason}
                 yield MoveTrial(trial, TrialState.QUEUED, changes, sized)
             case Unsized(infeasible=True) as unsized:
-                changes = {"reason": unsized.reason, "structure": unsized.structure, "offer": unsized.offer}
-                yield MoveTrial(trial, TrialState.INFEASIBLE, changes)
+                yield _refused(trial, unsized)
             case Unsized(may_pass=True) as unsized:
                 yield size_later(s.now, trial, unsized.reason)
             case Unsized() as unsized:
@@ -42,6 +42,16 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
                 # One that has trained gets no wider plan for the sake of speed: nobody knows whether that one works.
                 own = min(share, trial.plan.world_size) if trial.attempt and trial.plan else share
                 yield Size(trial, demand_of(s, learned, own, trial))
+
+
+def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
+    """The trial fits nowhere. If that is because the cluster has lost the devices of its plan, they may come back."""
+    offer, reason = unsized.offer, unsized.reason
+    missing = missing_devices(offer, *trial.sized.demand) if trial.sized and offer is not None else ""
+    if missing:
+        reason = f"{missing}. If they come back within an hour, it will be planned again. Without them, {reason}"
+    changes: Json = {"reason": reason, "structure": unsized.structure, "offer": offer, "once_fit": bool(missing)}
+    return MoveTrial(trial, TrialState.INFEASIBLE, changes)
 
 
 def demand_of(s: Snapshot, learned: Corrections, share: int, trial: Trial) -> Demand:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from scamp_service.control import controller
 from scamp_service.control.contained import ContainedErrors
-from scamp_service.control.decide import decide
+from scamp_service.control.decide import decide, finish
 from scamp_service.control.decide.effects import Effect
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import GangStatus
@@ -155,6 +155,13 @@ def test_when_a_verdict_is_final_the_simulation_fails(monkeypatch: pytest.Monkey
     monkeypatch.setattr(controller, "offers_more", lambda offer, before: False)
     faults = Faults(join_late=1.0, lose_node=0.0)
     assert any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in range(40))
+
+
+def test_when_the_devices_of_a_plan_are_not_waited_for_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults, seeds = Faults(shrink=1.0, jump_clock=0.0), (2005, 2064)
+    assert not any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in seeds)
+    monkeypatch.setattr(finish, "RETURN_SECONDS", finish.JOIN_SECONDS)
+    assert all(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in seeds)
 
 
 class AnswersWhileItIsRead(SimulatedExecutor):

@@ -4,9 +4,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from estimators.learning import Ending, Learned, Run
 from estimators.model import MIB, Layout, Plan
-from placement.model import Cluster, Device
+from placement.model import Cluster, Device, Offer
 from placement.packing.packer import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as d
@@ -417,6 +419,23 @@ def test_a_verdict_names_the_devices_that_it_holds_for() -> None:
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
     move = only_move(effects(trials=[waiting], sized={1: Unsized("needs 200 MiB", True, "s", (("virtual", 96, 2),))}))
     assert move.to is TrialState.INFEASIBLE and move.changes["offer"] == (("virtual", 96, 2),)
+    assert move.changes["reason"] == "needs 200 MiB" and not move.changes["once_fit"]
+
+
+@pytest.mark.parametrize(
+    ("offer", "missing"),
+    [
+        ((("virtual", 96, 1),), "its plan needs 2 × 90 MiB, and the cluster now has 1 such device"),
+        ((("virtual", 89, 4),), "its plan needs 2 × 90 MiB, and the cluster now has 0 such devices"),
+        ((("A10", 90, 1), ("virtual", 96, 1)), ""),
+        (None, ""),
+    ],
+)
+def test_a_verdict_says_whether_the_cluster_has_lost_the_devices_of_its_plan(offer: Offer | None, missing: str) -> None:
+    waiting = trial(state=TrialState.WAITING, attempt=0, plan=Plan(2, dp_shard=2), reserved_mib=90)
+    change = only_move(effects(trials=[waiting], sized={1: Unsized("no plan fits", True, "s", offer)})).changes
+    assert change["once_fit"] == bool(missing) and change["reason"].startswith(missing)
+    assert change["reason"].endswith("no plan fits") and ("within an hour" in change["reason"]) == bool(missing)
 
 
 def test_a_trial_that_fitted_nowhere_is_planned_again_when_the_cluster_has_grown() -> None:
@@ -439,8 +458,8 @@ def test_a_queued_trial_is_planned_again_when_its_plan_needs_more_devices_than_t
 
 
 def test_a_study_stays_open_while_nodes_may_join_or_come_back() -> None:
-    for begun, seconds in ((False, JOIN_SECONDS), (True, RETURN_SECONDS)):
-        verdict = Refusals(1, (), begun, newest_at=100.0)
+    for once_fit, seconds in ((False, JOIN_SECONDS), (True, RETURN_SECONDS)):
+        verdict = Refusals(1, (), once_fit, newest_at=100.0)
         assert effects(trials=[], refusals={verdict: seconds - 1.0}) == []
         ended = effects(trials=[], refusals={verdict: seconds})
         assert ended == [d.FinishStudy(1, StudyState.COMPLETED)]

@@ -261,22 +261,12 @@ def test_a_trial_that_fitted_nowhere_is_found_by_its_devices_while_its_study_run
     assert store.refusals() == []
 
 
-def test_devices_are_waited_for_unless_the_last_attempt_ran_out_of_memory(store: Store) -> None:
-    trial_id, four = new_trial(store), (("virtual", 96, 4),)
-    begun = []
-    for number, outcome in enumerate((Outcome.OUT_OF_MEMORY, Outcome.LOST), start=1):
-        queue(store, trial_id)
-        assert begin(store, trial_id, number)
-        assert store.move_attempt(
-            trial_id, number, [AttemptState.STARTING], AttemptState.ENDED, now=2.0, outcome=outcome
-        )
-        assert store.move_trial(trial_id, TrialState.RUNNING, number, TrialState.WAITING, now=3.0, num_oom=1)
-        assert store.move_trial(
-            trial_id, TrialState.WAITING, number, TrialState.INFEASIBLE, now=4.0, reason="too large", offer=four
-        )
-        begun += [refusals.begun for refusals in store.refusals()]
-        assert store.move_trial(trial_id, TrialState.INFEASIBLE, number, TrialState.WAITING, now=5.0)
-    assert begun == [False, True]
+def test_verdicts_that_may_pass_are_found_by_themselves(store: Store) -> None:
+    four = (("virtual", 96, 4),)
+    for number, once_fit in enumerate((False, True, True)):
+        move = (new_trial(store, number=number), TrialState.WAITING, 0, TrialState.INFEASIBLE)
+        assert store.move_trial(*move, now=number, reason="too large", offer=four, once_fit=once_fit)
+    assert sorted(store.refusals(), key=str) == [Refusals(1, four, False, 0.0), Refusals(1, four, True, 2.0)]
 
 
 def test_verdicts_of_a_clock_that_was_ahead_are_dated_anew(store: Store) -> None:
