@@ -49,7 +49,7 @@ def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
     offer, reason = unsized.offer, unsized.reason
     missing = missing_devices(offer, *trial.sized.demand) if trial.sized and offer is not None else ""
     if missing:
-        reason = f"{missing}. If they come back within an hour, it will be planned again. Without them, {reason}"
+        reason = f"{missing}. The study waits an hour for more of them. Until then: {reason}"
     changes: Json = {"reason": reason, "structure": unsized.structure, "offer": offer, "once_fit": bool(missing)}
     return MoveTrial(trial, TrialState.INFEASIBLE, changes)
 

@@ -435,7 +435,7 @@ def test_a_verdict_says_whether_the_cluster_has_lost_the_devices_of_its_plan(off
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=Plan(2, dp_shard=2), reserved_mib=90)
     change = only_move(effects(trials=[waiting], sized={1: Unsized("no plan fits", True, "s", offer)})).changes
     assert change["once_fit"] == bool(missing) and change["reason"].startswith(missing)
-    assert change["reason"].endswith("no plan fits") and ("within an hour" in change["reason"]) == bool(missing)
+    assert change["reason"].endswith("no plan fits") and ("waits an hour" in change["reason"]) == bool(missing)
 
 
 def test_a_trial_that_fitted_nowhere_is_planned_again_when_the_cluster_has_grown() -> None:
