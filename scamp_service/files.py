@@ -1,12 +1,15 @@
-"""Small files that several processes share."""
+"""Small files that several processes share, and whether their directory can hold more."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+LEAST_FREE_BYTES = 2**20
 
 
 def write_atomically(file: Path, data: bytes) -> None:
@@ -28,3 +31,13 @@ def code_zip(folder: Path, sha256: str, fetch: Callable[[], bytes]) -> Path:
     if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
         write_atomically(file, fetch())
     return file
+
+
+def trouble_with(data_dir: Path) -> str:
+    """What is wrong with the data directory, and what to do about it; empty if it can hold more."""
+    try:
+        if shutil.disk_usage(data_dir).free >= LEAST_FREE_BYTES:
+            return ""
+        return "is on a full disk: free some space; until then nothing is stored, and trials wait"
+    except OSError as error:
+        return f"cannot be used ({error.strerror}): stop ScaMP, and restore it"

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 from api.routes.parameters import TheSettings, TheStore
 from api.views.process import Health, Readiness
 from scamp_service.errors import Unavailable
+from scamp_service.files import trouble_with
 from scamp_service.lifecycle import CONTROLLER_LEASE
 
 router = APIRouter(tags=["process"])
@@ -20,20 +21,22 @@ async def is_alive() -> Health:  # not in a thread: it must answer also when all
 
 @router.get(
     "/readyz",
-    responses={503: {"description": "Not ready; `database` and `controller` say which", "model": Readiness}},
+    responses={
+        503: {"description": "Not ready; `database`, `data_directory` and `controller` say why", "model": Readiness}
+    },
 )
 def is_ready(response: Response, store: TheStore, settings: TheSettings) -> Readiness:
-    """Readiness: the database can be reached, and a controller is running."""
+    """Readiness: the database can be reached, the data directory can hold more, and a controller is running."""
+    database, controller, directory = "ok", "ok", trouble_with(settings.data_dir) or "ok"
     try:
         age = store.lease_age(CONTROLLER_LEASE)
+        if age is None:
+            controller = "no controller holds the lease"
+        elif age > settings.lease_seconds:
+            controller = f"silent for {age:.0f} s"
     except Unavailable as error:
-        response.status_code = 503
-        return Readiness(status="not ready", database=str(error), controller="unknown")
-    if age is None:
-        controller = "no controller holds the lease"
-    elif age > settings.lease_seconds:
-        controller = f"silent for {age:.0f} s"
-    else:
-        return Readiness(status="ready", database="ok", controller="ok")
-    response.status_code = 503
-    return Readiness(status="not ready", database="ok", controller=controller)
+        database, controller = str(error), "unknown"
+    ready = {database, controller, directory} == {"ok"}
+    response.status_code = 200 if ready else 503
+    status = "ready" if ready else "not ready"
+    return Readiness(status=status, database=database, data_directory=directory, controller=controller)

@@ -143,12 +143,13 @@ function showBanner(cluster) {
   const banner = byId("banner");
   const words = trouble(cluster);
   banner.hidden = !words;
-  banner.classList.toggle("down", !cluster.controller_alive);
+  banner.classList.toggle("down", !cluster.controller_alive || Boolean(cluster.data_directory));
   setText(banner, words);
 }
 
 /** Why no trial is started now, or an empty string. */
 function trouble(cluster) {
+  if (cluster.data_directory) return `The data directory ${cluster.data_directory}.`;
   const detail = cluster.detail ? ` ${cluster.detail}` : "";
   if (cluster.controller_alive) return cluster.status === "ready" ? "" : `The cluster is ${cluster.status}. Trials stay queued until its devices are ready.${detail}`;
   const silent = cluster.controller_silent_seconds;

@@ -85,6 +85,9 @@ class ClusterView(View):
 
     status: Annotated[str, Field(description="`starting` until a live controller has reported", examples=["ready"])]
     detail: Annotated[str, Field(description="why the cluster is not ready; empty otherwise")]
+    data_directory: Annotated[
+        str, Field(description="what is wrong with the data directory, such as a full disk; empty if nothing is")
+    ]
     controller_alive: Annotated[bool, Field(description="whether the controller has renewed its lease in time")]
     controller_silent_seconds: Annotated[
         float | None, Field(description="seconds since the controller last reported; null: it never has")

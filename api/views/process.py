@@ -20,4 +20,5 @@ class Readiness(View):
 
     status: Annotated[str, Field(description="`ready` or `not ready`", examples=["ready"])]
     database: Annotated[str, Field(description="`ok`, or why it cannot be reached", examples=["ok"])]
+    data_directory: Annotated[str, Field(description="`ok`, or why nothing can be stored in it", examples=["ok"])]
     controller: Annotated[str, Field(description="`ok`, or why no controller is at work", examples=["ok"])]

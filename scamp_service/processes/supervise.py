@@ -11,7 +11,6 @@ import fcntl
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +27,7 @@ import httpx
 
 from scamp_service.cluster.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Refused, Unavailable
+from scamp_service.files import trouble_with
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
 
@@ -47,7 +47,6 @@ FIRST_BEAT_SECONDS = 180.0
 SILENT_SECONDS = {"api": 10.0, "controller": 12.0}
 """A child whose loop does not turn for so long is restarted. Before that, a lease must be able to lapse."""
 STOP_SECONDS = 10.0
-LEAST_FREE_BYTES = 2**20
 
 
 class Service:
@@ -117,15 +116,10 @@ class Service:
 
     def _watch_disk(self) -> None:
         """Say so when the data directory cannot hold anything more: the logs lie there, too."""
-        data_dir, trouble = self.settings.data_dir, ""
-        try:
-            if shutil.disk_usage(data_dir).free < LEAST_FREE_BYTES:
-                trouble = "is on a full disk: free some space; until then nothing is stored, and trials wait"
-        except OSError as error:
-            trouble = f"cannot be used ({error.strerror}): stop ScaMP, and restore it"
+        trouble = trouble_with(self.settings.data_dir)
         if trouble != self._trouble:
             self._trouble = trouble
-            log.warning("the data directory %s %s", data_dir, trouble or "can be used again")
+            log.warning("the data directory %s %s", self.settings.data_dir, trouble or "can be used again")
 
     def _watch_ray(self, ray: LocalRay) -> None:
         seconds = time.monotonic() - self._started["ray"]

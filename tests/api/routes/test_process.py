@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,18 @@ def test_ready_needs_a_controller_that_holds_the_lease(api: InProcess) -> None:
     assert first and api.store.renew_lease("controller", first, now=time.time())
     answer = api.get("/readyz")
     assert answer.status_code == 200
-    assert answer.json() == {"status": "ready", "database": "ok", "controller": "ok"}
+    assert answer.json() == {"status": "ready", "database": "ok", "data_directory": "ok", "controller": "ok"}
+
+
+def test_a_full_disk_and_a_directory_that_is_gone_are_told(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = api.store.take_lease("controller", "c", None, now=time.time())
+    assert lease and api.get("/readyz").status_code == 200
+    assert api.get("/v1/cluster").json()["data_directory"] == ""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    answer = api.get("/readyz")
+    assert answer.status_code == 503 and "is on a full disk: free some space" in answer.json()["data_directory"]
+    assert answer.json()["data_directory"] == api.get("/v1/cluster").json()["data_directory"]
+    assert api.get("/healthz").status_code == 200, "a restart would not help"
 
 
 def test_a_database_that_cannot_be_read_is_told_by_ready_and_by_every_answer(
