@@ -181,6 +181,13 @@ MUTANTS = (
         "        case Outcome.DONE if attempt.attempt > 1:\n",
     ),
     Case(
+        "retry: the lost devices of a plan are not waited for",
+        f"{CONTROL}/decide/finish.py",
+        "RETURN_SECONDS if refusals.once_fit else JOIN_SECONDS",
+        "JOIN_SECONDS",
+        ("tests/scamp_service/control/test_decide.py", *SIMULATED),
+    ),
+    Case(
         "retry: losses are not counted",
         f"{CONTROL}/decide/follow.py",
         "num_lost = trial.num_lost + weight",
