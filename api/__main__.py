@@ -28,7 +28,7 @@ def main() -> int:
     try:
         server = server_for(settings_of_process().model_copy(update=Settings(**given).model_dump(include=set(given))))
     except ScampError as error:
-        print(f"scamp: {error}", file=sys.stderr)
+        print("scamp:", " ".join(str(error).split()), file=sys.stderr)  # on one line: the supervisor repeats the last
         return 2
     server.run()
     return 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from scamp_service.errors import InvalidInput
 from scamp_service.user_environment import hide_environment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,9 +23,13 @@ SECRETS_PIPE = "SCAMP_SECRETS_PIPE"
 
 
 class Settings(BaseSettings):
-    """Options of ``scamp serve`` and its processes. Each field is an environment variable, ``host`` is SCAMP_HOST."""
+    """Options of ``scamp serve`` and its processes. Each field is an environment variable, ``host`` is SCAMP_HOST.
 
-    model_config = SettingsConfigDict(env_prefix="SCAMP_", extra="ignore")
+    An empty variable counts as unset. Folders are absolute, because the processes have different working directories.
+    Raises ``InvalidInput`` that names the variables with wrong values.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="SCAMP_", extra="ignore", env_ignore_empty=True)
 
     data_dir: Path = Field(default=Path.home() / ".scamp", description="database, checkpoints, logs, tokens")
     checkpoint_dir: str = Field(default="", description="checkpoints, which all hosts must see; default: in data_dir")
@@ -48,7 +54,9 @@ class Settings(BaseSettings):
     keep_traces_days: float | None = Field(
         default=None, description="days that a trace stays after it was last read; default: always", ge=0
     )
-    lease_seconds: float = Field(default=10.0, description="a controller silent for longer may be replaced", gt=0)
+    lease_seconds: float = Field(
+        default=10.0, description="a controller silent for longer may be replaced", gt=0, le=3600
+    )
 
     trusted_proxies: str = Field(
         default="", description="addresses of reverse proxies whose X-Forwarded-* headers count, such as 127.0.0.1"
@@ -61,15 +69,41 @@ class Settings(BaseSettings):
         description="Unix user that runs users' code; ScaMP must then run as root; default: its own",
     )
 
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise InvalidInput("; ".join(map(_mistake, error.errors()))) from None
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, folder: Path) -> Path:
+        return folder.expanduser().absolute()
+
+    @field_validator("checkpoint_dir")
+    @classmethod
+    def _absolute_if_any(cls, folder: str) -> str:
+        if "://" in folder:
+            raise ValueError("must be a folder; mount the storage on each host")
+        return str(Path(folder).expanduser().absolute()) if folder else ""
+
     @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints on this host, absolute."""
-        return Path(self.checkpoint_dir or self.data_dir / "checkpoints").absolute()
+        return Path(self.checkpoint_dir or self.data_dir / "checkpoints")
 
     @property
     def url(self) -> str:
         """SQLAlchemy URL of the study database."""
         return self.database_url or f"sqlite:///{self.data_dir / 'scamp.db'}"
+
+
+def _mistake(error: Any) -> str:
+    """What is wrong with one variable: ``error`` is one of a ``ValidationError``'s."""
+    name = str(error["loc"][0])
+    value = "" if name in SECRETS else f" is {error['input']!r}, but"
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Input should ").removeprefix("must ")
+    return f"SCAMP_{name.upper()}{value} must {message}"
 
 
 def settings_of_process() -> Settings:
@@ -83,7 +117,7 @@ def settings_of_process() -> Settings:
             secrets: dict[str, str] = json.load(stream)
     else:
         secrets = {}
-    settings = Settings(**secrets)  # type: ignore[arg-type]
+    settings = Settings(**secrets)
     withhold_secrets()
     return settings
 

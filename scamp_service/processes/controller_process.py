@@ -36,6 +36,7 @@ from scamp_service.processes.sweeper import Remover, Sweeper
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of
 from scamp_service.sizing.sizer import Planner, ProcessSizer
+from scamp_service.store.database import expect_shared
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 
@@ -90,6 +91,7 @@ def run_study(
     cannot run as the user that is set for it, and ``Unavailable`` when Ray cannot be reached or the local one dies.
     """
     check_account(settings)
+    expect_shared(settings.url)
     _expect_listener(settings.ray_address)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))

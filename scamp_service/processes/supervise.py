@@ -30,6 +30,7 @@ from scamp_service.errors import Conflict, Refused, Unavailable
 from scamp_service.files import trouble_with
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
+from scamp_service.store.database import expect_shared
 
 log = logging.getLogger("scamp.serve")
 
@@ -47,15 +48,16 @@ FIRST_BEAT_SECONDS = 180.0
 SILENT_SECONDS = {"api": 10.0, "controller": 12.0}
 """A child whose loop does not turn for so long is restarted. Before that, a lease must be able to lapse."""
 STOP_SECONDS = 10.0
+LAST_CHARACTERS = 500  # of a child's log
 
 
 class Service:
     """The processes of ``scamp serve``, as a context manager. ``url`` is the address of the API.
 
     Entering raises ``Refused`` for a public address without a token and for a user that cannot run users' code,
-    ``Conflict`` when the data directory is in use,
-    and ``Unavailable`` when the API does not start or its port is in use. Only with ``next_port``, or when nobody chose
-    the port, the next free one is taken: whoever chose a port would otherwise talk to another service there.
+    ``InvalidInput`` for a database that other processes cannot use, ``Conflict`` when the data directory is in use, and
+    ``Unavailable`` when the API does not start or its port is in use. Only with ``next_port``, or when nobody chose the
+    port, the next free one is taken: whoever chose a port would otherwise talk to another service there.
     """
 
     def __init__(self, settings: Settings, *, next_port: bool = False) -> None:
@@ -79,6 +81,7 @@ class Service:
                 "or listen on 127.0.0.1"
             )
         check_account(settings)
+        expect_shared(settings.url)
         self._lock = lock_data_dir(settings.data_dir)
         try:
             port = free_port(settings.host, settings.port, self._num_ports)
@@ -138,7 +141,8 @@ class Service:
         child, pulse = self._children[name], self._pulses[name]
         if child.poll() is not None:
             if time.monotonic() - self._started[name] > RESTART_SECONDS:
-                log.warning("the %s process ended with code %s; restarting it", name, child.returncode)
+                code, words = child.returncode, self._last_words(name)
+                log.warning("the %s process ended with code %s and is started again; %s", name, code, words)
                 self._spawn(name)
             return
         silent = pulse.silent_seconds()
@@ -214,11 +218,22 @@ class Service:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self._children["api"].poll() is None:
             try:
-                if httpx.get(f"{self.url}/healthz", timeout=1.0).is_success:
+                # A proxy from the environment cannot reach this machine.
+                if httpx.get(f"{self.url}/healthz", timeout=1.0, trust_env=False).is_success:
                     return
             except httpx.TransportError:
                 time.sleep(0.05)
-        raise Unavailable(f"the API did not start; see its log {self.settings.data_dir / 'logs' / 'api.log'}")
+        raise Unavailable(f"the API did not start; {self._last_words('api')}")
+
+    def _last_words(self, name: str) -> str:
+        """The last line of a child's log, and where that is."""
+        log_file = self.settings.data_dir / "logs" / f"{name}.log"
+        with suppress(OSError):
+            lines = log_file.read_text(errors="replace")[-LAST_CHARACTERS:].split("\n")
+            if last := [line.strip() for line in lines if line.strip()][-1:]:
+                words = "".join(one if one.isprintable() else " " for one in last[0].removeprefix("scamp: "))
+                return f"the last line of {log_file} is: {words}"
+        return f"see its log {log_file}"
 
 
 def try_to_start(ray: LocalRay, times: int = 1) -> None:

@@ -259,6 +259,14 @@ def _parse(url: str) -> sa.URL:
     return parsed
 
 
+def expect_shared(url: str) -> None:
+    """Raise ``InvalidInput`` unless processes with any working directory can share the database of this URL."""
+    parsed = _parse(url)
+    file = _file(parsed)
+    if parsed.get_backend_name() == "sqlite" and (file is None or not file.is_absolute()):
+        raise InvalidInput("several processes share the database: write sqlite:////PATH, with an absolute path")
+
+
 def _file(url: sa.URL) -> Path | None:
     """The file of a SQLite database; None for SQLite in memory and for PostgreSQL."""
     named = url.database if url.get_backend_name() == "sqlite" else None

@@ -122,8 +122,8 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def services(data_dir: Path) -> Iterator[list[Served]]:
-    """The newest one runs."""
-    services = [Served(data_dir, **CLUSTER)]
+    """The newest one runs. The first one has a proxy in its environment that nobody can reach."""
+    services = [Served(data_dir, **CLUSTER, http_proxy="http://127.0.0.1:9", https_proxy="http://127.0.0.1:9")]
     yield services
     for service in services:
         service.abandon()

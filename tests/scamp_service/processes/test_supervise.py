@@ -208,6 +208,19 @@ def test_a_full_disk_is_said_once_and_so_is_its_end(
     assert "is on a full disk: free some space" in first and second.endswith("can be used again")
 
 
+def test_the_end_of_a_child_is_said_with_the_last_line_of_its_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_file = world.service.settings.data_dir / "logs" / "controller.log"
+    log_file.write_text("an earlier line\nscamp: Ray \x1b[2Jcannot be reached\n\n")
+    world.live(5.0)
+    world.children["controller"].returncode = 1
+    world.live(1.0)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("the controller process ended with code 1 and is started again; ")
+    assert said.endswith(f"the last line of {log_file} is: Ray  [2Jcannot be reached")
+
+
 @pytest.mark.parametrize("name", ["", "logs", "service.lock"])
 def test_a_data_directory_that_cannot_be_used_is_said_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

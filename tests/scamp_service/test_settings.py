@@ -1,0 +1,63 @@
+"""Wrong variables are named in one line; folders mean the same in every process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scamp_service.errors import InvalidInput
+from scamp_service.settings import Settings
+from scamp_service.store.database import expect_shared
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SCAMP_PORT", "abc", "SCAMP_PORT is 'abc', but must be a valid integer"),
+        ("SCAMP_VIRTUAL_DEVICES", "0", "SCAMP_VIRTUAL_DEVICES is '0', but must be greater than or equal to 1"),
+        ("SCAMP_LEASE_SECONDS", "inf", "SCAMP_LEASE_SECONDS is 'inf', but must be less than or equal to 3600"),
+        ("SCAMP_LEASE_SECONDS", "nan", "SCAMP_LEASE_SECONDS is 'nan'"),
+        ("SCAMP_CHECKPOINT_DIR", "s3://b", "SCAMP_CHECKPOINT_DIR is 's3://b', but must be a folder"),
+    ],
+)
+def test_a_wrong_variable_is_named_in_one_line(
+    name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidInput) as wrong:
+        Settings()
+    assert str(wrong.value).startswith(said) and "\n" not in str(wrong.value)
+
+
+def test_all_wrong_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCAMP_PORT", "0")
+    monkeypatch.setenv("SCAMP_DEVICE_MIB", "1e3")
+    with pytest.raises(InvalidInput, match=r"SCAMP_PORT.*; SCAMP_DEVICE_MIB"):
+        Settings()
+
+
+def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATA_DIR", "PORT", "KEEP_LOGS_DAYS", "CHECKPOINT_DIR"):
+        monkeypatch.setenv(f"SCAMP_{name}", "")
+    found = Settings()
+    assert (found.data_dir, found.port, found.keep_logs_days) == (Path.home() / ".scamp", 8100, None)
+    assert found.checkpoints == Path.home() / ".scamp" / "checkpoints"
+
+
+def test_folders_are_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = Settings(data_dir=Path("data"), checkpoint_dir="~/kept")
+    assert (found.data_dir, found.checkpoints) == (tmp_path / "data", Path.home() / "kept")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///scamp.db", "mysql://a:secret@h/b", "no"])
+def test_a_database_that_processes_cannot_share_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="write sqlite:///") as wrong:
+        expect_shared(url)
+    assert "secret" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite:////data/scamp.db", "postgresql://host/scamp"])
+def test_a_database_that_processes_can_share_is_accepted(url: str) -> None:
+    expect_shared(url)
