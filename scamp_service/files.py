@@ -34,7 +34,7 @@ def code_zip(folder: Path, sha256: str, fetch: Callable[[], bytes]) -> Path:
 
 
 def trouble_with(data_dir: Path) -> str:
-    """What is wrong with the data directory, and what to do about it; empty if it can hold more."""
+    """Say what is wrong with the data directory and what to do about it; an empty string if it has space."""
     try:
         if shutil.disk_usage(data_dir).free >= LEAST_FREE_BYTES:
             return ""

@@ -99,7 +99,7 @@ class Settings(BaseSettings):
 
 
 def _mistake(error: Any) -> str:
-    """What is wrong with one variable: ``error`` is one of a ``ValidationError``'s."""
+    """One error of a ``ValidationError``, as a sentence that names the environment variable."""
     name = str(error["loc"][0])
     value = "" if name in SECRETS else f" is {error['input']!r}, but"
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input should ").removeprefix("must ")

@@ -7,10 +7,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from api.routes.answers import problems
+from api.routes.answers import problems, trouble_with_data
 from api.routes.parameters import TheSettings, TheStore
 from api.views.cluster import ClusterView, GangView, controller_view, device_view, gang_view, waiting_view
-from scamp_service.files import trouble_with
 from scamp_service.lifecycle import CONTROLLER_LEASE, TrialState
 from scamp_service.model import Study, Trial
 from scamp_service.store.store import Store
@@ -36,7 +35,7 @@ def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
     return ClusterView(
         status=state.get("status", "starting") if alive else "starting",
         detail=state.get("detail", "") if alive else _why_silent(silent),
-        data_directory=trouble_with(settings.data_dir),
+        data_directory=trouble_with_data(settings),
         controller_alive=alive,
         controller_silent_seconds=silent,
         controller=controller_view(state.get("controller", {})),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
+from api.routes.answers import trouble_with_data
 from api.routes.parameters import TheSettings, TheStore
 from api.views.process import Health, Readiness
 from scamp_service.errors import Unavailable
-from scamp_service.files import trouble_with
 from scamp_service.lifecycle import CONTROLLER_LEASE
 
 router = APIRouter(tags=["process"])
@@ -27,7 +27,7 @@ async def is_alive() -> Health:  # not in a thread: it must answer also when all
 )
 def is_ready(response: Response, store: TheStore, settings: TheSettings) -> Readiness:
     """Readiness: the database can be reached, the data directory can hold more, and a controller is running."""
-    database, controller, directory = "ok", "ok", trouble_with(settings.data_dir) or "ok"
+    database, controller, directory = "ok", "ok", trouble_with_data(settings) or "ok"
     try:
         age = store.lease_age(CONTROLLER_LEASE)
         if age is None:

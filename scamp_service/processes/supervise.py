@@ -48,7 +48,7 @@ FIRST_BEAT_SECONDS = 180.0
 SILENT_SECONDS = {"api": 10.0, "controller": 12.0}
 """A child whose loop does not turn for so long is restarted. Before that, a lease must be able to lapse."""
 STOP_SECONDS = 10.0
-LAST_CHARACTERS = 500  # of a child's log
+LAST_BYTES = 500  # of a child's log
 
 
 class Service:
@@ -228,8 +228,9 @@ class Service:
     def _last_words(self, name: str) -> str:
         """The last line of a child's log, and where that is."""
         log_file = self.settings.data_dir / "logs" / f"{name}.log"
-        with suppress(OSError):
-            lines = log_file.read_text(errors="replace")[-LAST_CHARACTERS:].split("\n")
+        with suppress(OSError), log_file.open("rb") as log_stream:
+            log_stream.seek(max(0, log_file.stat().st_size - LAST_BYTES))
+            lines = log_stream.read().decode(errors="replace").split("\n")
             if last := [line.strip() for line in lines if line.strip()][-1:]:
                 words = "".join(one if one.isprintable() else " " for one in last[0].removeprefix("scamp: "))
                 return f"the last line of {log_file} is: {words}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from estimators.learning import own_need
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
 from scamp_service.control.decide.faults import must_wait, size_later
+from scamp_service.control.decide.finish import RETURN_WORDS
 from scamp_service.control.decide.place import missing_devices
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import Demand, Unsized
@@ -49,7 +50,7 @@ def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
     offer, reason = unsized.offer, unsized.reason
     missing = missing_devices(offer, *trial.sized.demand) if trial.sized and offer is not None else ""
     if missing:
-        reason = f"{missing}. The study waits an hour for more of them. Until then: {reason}"
+        reason = f"{missing}. The study waits {RETURN_WORDS} for more of them. Until then: {reason}"
     changes: Json = {"reason": reason, "structure": unsized.structure, "offer": offer, "once_fit": bool(missing)}
     return MoveTrial(trial, TrialState.INFEASIBLE, changes)
 

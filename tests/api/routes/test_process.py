@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.serving import InProcess
+from tests.serving import InProcess, settings_in
 
 
 def test_ready_needs_a_controller_that_holds_the_lease(api: InProcess) -> None:
@@ -24,7 +25,7 @@ def test_ready_needs_a_controller_that_holds_the_lease(api: InProcess) -> None:
     assert answer.json() == {"status": "ready", "database": "ok", "data_directory": "ok", "controller": "ok"}
 
 
-def test_a_full_disk_and_a_directory_that_is_gone_are_told(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = api.store.take_lease("controller", "c", None, now=time.time())
     assert lease and api.get("/readyz").status_code == 200
     assert api.get("/v1/cluster").json()["data_directory"] == ""
@@ -33,6 +34,13 @@ def test_a_full_disk_and_a_directory_that_is_gone_are_told(api: InProcess, monke
     assert answer.status_code == 503 and "is on a full disk: free some space" in answer.json()["data_directory"]
     assert answer.json()["data_directory"] == api.get("/v1/cluster").json()["data_directory"]
     assert api.get("/healthz").status_code == 200, "a restart would not help"
+
+
+def test_an_api_that_runs_alone_needs_no_data_directory(tmp_path: Path) -> None:
+    alone = InProcess(settings_in(tmp_path).model_copy(update={"data_dir": tmp_path / "none"}))
+    assert alone.store.take_lease("controller", "c", None, now=time.time())
+    assert alone.get("/readyz").json()["data_directory"] == "ok"
+    alone.close()
 
 
 def test_a_database_that_cannot_be_read_is_told_by_ready_and_by_every_answer(
