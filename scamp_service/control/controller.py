@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from placement.model import Offer, offers_more
 from scamp_service.control.contained import ContainedErrors
@@ -35,7 +35,28 @@ BROKEN_AFTER = 3
 """A study is stopped after this many FAILED trials when no other trial has got further than WAITING."""
 WENT_WRONG = (Outcome.ERROR, Outcome.LOST, Outcome.STALLED)
 ERRORS_BEFORE_FAILED = 30
-"""A study is stopped after this many cycles in a row in which our own code failed on it."""
+SECONDS_BEFORE_FAILED = 120.0
+"""A study is stopped once our own code has failed on it in this many cycles in a row, and for this long: a fault of Ray
+or of the host passes meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failing:
+    """Cycles in a row that failed, the first one at ``since`` (monotonic seconds), and how the last one did."""
+
+    since: float
+    times: int = 0
+    why: str = ""
+
+    def again(self, why: str) -> _Failing:
+        return _Failing(self.since, self.times + 1, why)
+
+    def is_lasting(self, now: float) -> bool:
+        return self.times >= ERRORS_BEFORE_FAILED and now - self.since >= SECONDS_BEFORE_FAILED
+
+    def in_words(self, now: float) -> str:
+        how_often = f"{self.times} times in a row within {now - self.since:.0f} s"
+        return f"the controller failed on it {how_often}; see its log: {self.why}"[:500]
 
 
 class Controller:
@@ -68,8 +89,9 @@ class Controller:
         self._refusals: FirstSeen[Refusals] = FirstSeen(monotonic)
         self._absent: FirstSeen[str] = FirstSeen(monotonic)
         self._contained = ContainedErrors() if errors is None else errors
-        self._num_undecided = 0  # cycles in a row without decisions
-        self._errors: dict[int, tuple[int, str]] = {}  # study → cycles in a row in which our own code failed, and how
+        self._monotonic = monotonic
+        self._undecided: _Failing | None = None  # cycles without decisions
+        self._failing: dict[int, _Failing] = {}  # study → cycles in which our own code failed on it
 
     def tick(self) -> None:
         """Run one cycle: find, decide, apply. Raises ``Deposed`` once another controller leads, and ``Unavailable``.
@@ -88,28 +110,31 @@ class Controller:
                 log.exception("cannot apply %s", type(effect).__name__)
                 study_id = e.study_of(effect)
                 self._contained.add(e.words_of(effect), error, study_id, self._clock())
-                failed[study_id] = f"{type(error).__name__}: {error}"
-        self._errors = {study: (self._errors.get(study, (0, ""))[0] + 1, why) for study, why in failed.items()}
+                failed[study_id] = _in_words(error)
+        first = _Failing(self._monotonic())
+        self._failing = {study: self._failing.get(study, first).again(why) for study, why in failed.items()}
 
     def _decisions(self) -> list[e.Effect]:
         try:
             found = decide(self.find())
         except (Deposed, Unavailable):
             raise
-        except Exception:
-            self._num_undecided += 1
-            if self._num_undecided % ERRORS_BEFORE_FAILED == 0:
-                self._fail_culprits()
+        except Exception as error:
+            now = self._monotonic()
+            self._undecided = (self._undecided or _Failing(now)).again(_in_words(error))
+            if self._undecided.is_lasting(now):
+                self._fail_culprits(self._undecided, now)
+                self._undecided = None  # if there was none, the next search for one waits as long
             raise
-        self._num_undecided = 0
+        self._undecided = None
         return found
 
-    def _fail_culprits(self) -> None:
+    def _fail_culprits(self, failing: _Failing, now: float) -> None:
         """End each study for which alone nothing can be decided, if something can when there is no study."""
         if not self._why_undecided([]):
             for study in self._live_studies():
                 if why := self._why_undecided([study]):
-                    self._fail(study, _our_fault(self._num_undecided, why))
+                    self._fail(study, replace(failing, why=why).in_words(now))
 
     def _why_undecided(self, studies: Sequence[Study]) -> str:
         """The error in finding and deciding with these studies alone; empty if there is none."""
@@ -118,7 +143,7 @@ class Controller:
         except (Deposed, Unavailable):
             raise
         except Exception as error:
-            return f"{type(error).__name__}: {error}"
+            return _in_words(error)
         return ""
 
     def record_stops(self) -> None:
@@ -277,8 +302,8 @@ class Controller:
 
     def _our_fault(self, study: Study) -> str:
         """Why the study cannot go on although its trials might; empty if it can."""
-        times, why = self._errors.get(study.id, (0, ""))
-        return "" if times < ERRORS_BEFORE_FAILED else _our_fault(times, why)
+        now, failing = self._monotonic(), self._failing.get(study.id)
+        return failing.in_words(now) if failing and failing.is_lasting(now) else ""
 
     # --- apply: one transaction per effect, then at most one act that is safe to repeat -----------------------------
 
@@ -335,8 +360,8 @@ class Controller:
         self._searches[study_id] = search
 
 
-def _our_fault(times: int, why: str) -> str:
-    return f"the controller failed on it {times} times in a row; see its log: {why}"[:500]
+def _in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _question(trial: Trial) -> tuple[bool, int]:

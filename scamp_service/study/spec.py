@@ -50,9 +50,10 @@ class Budget(Strict):
     """Limits of a study.
 
     ``steps`` are the optimizer steps of one trial, with an evaluation after every ``report_every`` of them.
-    ``max_concurrent`` limits the trials that run at once. A trial may be lost ``max_lost`` times and run out of memory
-    ``max_oom`` times before it fails. An attempt that makes no progress for ``stall_seconds`` is ended; without a value
-    it is 50 of its steps, at least 300 s, and 900 s before the first steps are timed.
+    ``max_concurrent`` limits the trials that run at once. A trial may be lost ``max_lost`` times without a new
+    checkpoint in between, and run out of memory ``max_oom`` times, before it fails. An attempt that makes no progress
+    for ``stall_seconds`` is ended; without a value it is 50 of its steps, at least 300 s, and 900 s before the first
+    steps are timed.
     """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20

@@ -74,9 +74,9 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             reason = f"will run again from its last checkpoint: {why}"
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason}, wider(s, trial, attempt))
         case Outcome.LOST:
-            yield _retry(study, trial, attempt.detail or "its ranks disappeared")
+            yield _retry(study, trial, attempt, attempt.detail or "its ranks disappeared")
         case Outcome.STALLED:
-            yield _retry(study, trial, f"it {attempt.detail}", weight=STALL_WEIGHT)
+            yield _retry(study, trial, attempt, f"it {attempt.detail}", weight=STALL_WEIGHT)
         case None if study.state is not StudyState.RUNNING:
             yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
         case None if gang is not None and gang.state is not GangState.ALIVE:
@@ -116,13 +116,18 @@ def _lose(attempt: Attempt, why: str) -> Effect:
     return MoveAttempt(attempt, AttemptState.STOPPING, {"outcome": Outcome.LOST, "detail": why})
 
 
-def _retry(study: StudyRules, trial: Trial, why: str, weight: int = 1) -> Effect:
-    """Run the trial again. The attempt counts as ``weight`` losses."""
-    num_lost = trial.num_lost + weight
+def _retry(study: StudyRules, trial: Trial, attempt: Attempt, why: str, weight: int = 1) -> Effect:
+    """Run the trial again. The attempt counts as ``weight`` losses, of those since the last new checkpoint.
+
+    If none of its ranks has begun to train, it is no loss: neither its workload nor its plan can be the cause.
+    """
+    if attempt.outcome is Outcome.LOST and attempt.started_at is None:
+        return MoveTrial(trial, TrialState.QUEUED, {"reason": f"will run again, as no rank had begun to train: {why}"})
+    num_lost = weight + (0 if attempt.checkpoint_step >= 0 else trial.num_lost)
     why = f"{why} (this counts as {weight} losses)" if weight > 1 else why
     if num_lost > study.max_lost:
-        losses = f"{num_lost} loss{'es' * (num_lost > 1)} of attempts, most recently because {why}"
-        reason = f"{losses}; raise budget.max_lost to allow more"
+        losses = f"{num_lost} loss{'es' * (num_lost > 1)} of attempts without a new checkpoint, most recently because"
+        reason = f"{losses} {why}; raise budget.max_lost to allow more"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_lost": num_lost})
     reason = f"will run again ({num_lost} of at most {study.max_lost} losses): {why}"
     return MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": num_lost})

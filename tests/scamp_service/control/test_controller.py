@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 import pytest
@@ -220,9 +221,11 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
     simulation = Simulation(store, 3, no_faults())
     executor: Any = simulated.SimulatedExecutor(simulation.world, 1)
     errors = ContainedErrors()
-    one = controller.Controller(store, executor, simulation.controllers[0].sizer, clock=lambda: 7.0, errors=errors)
+    seconds = count(0.0, controller.SECONDS_BEFORE_FAILED / controller.ERRORS_BEFORE_FAILED)
+    now: dict[str, Any] = {"clock": lambda: 7.0, "monotonic": lambda: next(seconds)}
+    one = controller.Controller(store, executor, simulation.controllers[0].sizer, **now, errors=errors)
     monkeypatch.setattr(controller, "Search", no_search)
-    for _ in range(controller.ERRORS_BEFORE_FAILED + 1):
+    while store.studies()[0].state is StudyState.RUNNING:
         one.tick()
     for study, each in zip(store.studies(), sorted(errors.to_json(), key=lambda each: each["study_id"]), strict=True):
         assert each["study_id"] == study.id and each["times"] >= controller.ERRORS_BEFORE_FAILED
@@ -241,19 +244,39 @@ def test_a_study_about_which_nothing_can_be_decided_fails_alone(monkeypatch: pyt
     monkeypatch.setattr(controller, "decide", lambda snapshot: decide_without(culprit, snapshot))
     one, _ = one_controller(store, simulation)
     for _ in range(controller.ERRORS_BEFORE_FAILED):
-        with pytest.raises(ZeroDivisionError):
-            one.tick()
+        fail_once(one)
         assert {attempt.outcome for attempt in store.open_attempts()} == {None}, "its ranks go on"
+    assert store.study(culprit).state is StudyState.RUNNING, "all this took no time: the fault may pass"
+    simulation.clock.now += controller.SECONDS_BEFORE_FAILED
+    fail_once(one)
     study = store.study(culprit)
     assert study.state is StudyState.FAILED
-    assert (
-        study.reason == "the controller failed on it 30 times in a row; see its log: ZeroDivisionError: a bug of ours"
+    assert study.reason == (
+        "the controller failed on it 31 times in a row within 120 s; see its log: ZeroDivisionError: a bug of ours"
     )
     assert {trial.state for trial in store.trials(culprit)} == {TrialState.CANCELLED}
     monkeypatch.undo()
     while not simulation.has_ended:
         simulation.cycle()
     assert store.study(other).state is StudyState.COMPLETED
+
+
+def test_a_few_errors_far_apart_end_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that was frozen, or that pauses after errors, has tried less often than it seems."""
+    store = empty_store()
+    simulation = Simulation(store, 3, no_faults())
+    culprit = store.studies()[0].id
+    monkeypatch.setattr(controller, "decide", lambda snapshot: decide_without(culprit, snapshot))
+    one, _ = one_controller(store, simulation)
+    for _ in range(controller.ERRORS_BEFORE_FAILED - 1):
+        fail_once(one)
+        simulation.clock.now += controller.SECONDS_BEFORE_FAILED
+    assert store.study(culprit).state is StudyState.RUNNING
+
+
+def fail_once(one: controller.Controller) -> None:
+    with pytest.raises(ZeroDivisionError):
+        one.tick()
 
 
 def decide_without(culprit: int, snapshot: Snapshot) -> list[Effect]:
@@ -264,11 +287,12 @@ def decide_without(culprit: int, snapshot: Snapshot) -> list[Effect]:
 
 def test_an_error_that_no_study_causes_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
     store = empty_store()
-    one, _ = one_controller(store, Simulation(store, 3, no_faults()))
+    simulation = Simulation(store, 3, no_faults())
+    one, _ = one_controller(store, simulation)
     monkeypatch.setattr(controller, "decide", lambda snapshot: 1 // 0)
     for _ in range(2 * controller.ERRORS_BEFORE_FAILED):
-        with pytest.raises(ZeroDivisionError):
-            one.tick()
+        fail_once(one)
+        simulation.clock.now += controller.SECONDS_BEFORE_FAILED
     assert {study.state for study in store.studies()} == {StudyState.RUNNING}
 
 

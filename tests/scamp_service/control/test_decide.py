@@ -176,6 +176,23 @@ def test_a_lost_gang_is_queued_again_until_the_budget_is_spent() -> None:
     assert move.to is TrialState.FAILED and "rank 1 was killed" in move.changes["reason"]
 
 
+def test_an_attempt_whose_ranks_never_began_is_no_loss() -> None:
+    lost = attempt(outcome=Outcome.LOST, detail="b left the cluster before its ranks were started", started_at=None)
+    again = only_move(effects(trials=[trial(num_lost=2)], attempts=[lost]))
+    assert again.to is TrialState.QUEUED and "num_lost" not in again.changes
+    assert "b left the cluster" in again.changes["reason"]
+
+
+def test_losses_are_counted_since_the_last_progress() -> None:
+    for outcome, weight in ((Outcome.LOST, 1), (Outcome.STALLED, 3)):
+        studies = {1: study(max_lost=5)}
+        for checkpoint_step, before in ((-1, 5), (40, 0)):
+            lost = attempt(outcome=outcome, detail="rank 1 was killed", checkpoint_step=checkpoint_step)
+            move = only_move(effects(trials=[trial(num_lost=5)], attempts=[lost], studies=studies))
+            assert move.changes["num_lost"] == before + weight
+            assert move.to is (TrialState.FAILED if before else TrialState.QUEUED)
+
+
 def test_the_reason_of_a_failed_trial_is_the_error_without_its_traceback() -> None:
     failed = attempt(outcome=Outcome.ERROR, detail="mine.py, line 3: f()\nKeyError: 'a'\n\nTraceback\n  File …")
     move = only_move(effects(trials=[trial()], attempts=[failed]))
