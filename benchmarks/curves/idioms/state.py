@@ -1,0 +1,459 @@
+"""State that a forward pass changes: averages of weights, clamped weights, counters, statistics, queues."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from .points import LENGTH, WIDTH, WORDS, Images, Points, Stack, Texts
+
+
+class MovingTarget(nn.Module):
+    """A layer and a target that follows it; the block adds what both say. Subclasses define ``follow``."""
+
+    def __init__(self):
+        super().__init__()
+        self.online = nn.Linear(WIDTH, WIDTH)
+        self.target = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            if self.training:
+                self.follow()
+            wanted = self.target(x).tanh()
+        return x + self.online(x).tanh() - 0.5 * wanted
+
+
+class InPlaceTarget(MovingTarget):
+    def follow(self):
+        for target, online in zip(self.target.parameters(), self.online.parameters(), strict=True):
+            target.mul_(0.8).add_(online, alpha=0.2)
+
+
+class EmaInPlace(Points):
+    """Each block's forward moves a target layer towards the trained one, in place.
+
+    From https://github.com/facebookresearch/fairscale/issues/805 (parameters that are averages of others).
+    """
+
+    def build_model(self):
+        return Stack(*(InPlaceTarget() for _ in range(2)))
+
+
+class DataTarget(MovingTarget):
+    def follow(self):
+        for target, online in zip(self.target.parameters(), self.online.parameters(), strict=True):
+            target.data = target.data * 0.8 + online.data * 0.2
+
+
+class EmaByData(Points):
+    """Each block's forward assigns new tensors to the ``.data`` of a target layer.
+
+    From https://github.com/facebookresearch/fairscale/issues/1061 (an average of weights under FSDP).
+    """
+
+    def build_model(self):
+        return Stack(*(DataTarget() for _ in range(2)))
+
+
+class Shadowed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("shadow", self.linear.weight.detach().clone())
+
+    def forward(self, x):
+        if self.training:
+            self.shadow = 0.8 * self.shadow + 0.2 * self.linear.weight.detach()
+        return x + self.linear(x).tanh() - 0.5 * functional.linear(x, self.shadow).tanh()
+
+
+class EmaReassigned(Points):
+    """Each block's forward replaces a buffer by a new average of the block's weight.
+
+    From https://github.com/lucidrains/vector-quantize-pytorch/pull/57 (averages that are kept as buffers).
+    """
+
+    def build_model(self):
+        return Stack(*(Shadowed() for _ in range(2)))
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.linear(x).tanh()
+
+
+class MeanTeacher(nn.Module):
+    """Points → logits of the student, and of the teacher, which follows at the start of each training pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.student = Stack(*(Plain() for _ in range(3)))
+        self.teacher = copy.deepcopy(self.student).requires_grad_(False)
+
+    def forward(self, points):
+        if self.training:
+            with torch.no_grad():
+                for teacher, student in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
+                    teacher.lerp_(student, 0.2)
+        with torch.no_grad():
+            wanted = self.teacher(points)
+        return self.student(points), wanted
+
+
+class EmaOfWholeModel(Points):
+    """The model's forward moves a whole teacher towards the student by lerp_ (mean teacher, BYOL, DINO).
+
+    From https://github.com/pytorch/pytorch/issues/117742 (an EMA model updated by hand under FSDP).
+    """
+
+    def build_model(self):
+        return MeanTeacher()
+
+    def losses(self, model, batch):
+        points, labels = batch
+        logits, wanted = model(points)
+        return functional.cross_entropy(logits, labels, reduction="none") + 0.3 * (logits - wanted).square().mean(-1)
+
+
+class ClampedByDataBlock(Plain):
+    def forward(self, x):
+        for parameter in self.parameters():
+            parameter.data.clamp_(-0.15, 0.15)
+        return super().forward(x)
+
+
+class ClampedByData(Points):
+    """Each forward clamps the block's weights through ``.data``, as the critic of a Wasserstein GAN does.
+
+    From https://github.com/martinarjovsky/WassersteinGAN/issues/32 (which parameters are clamped).
+    """
+
+    def build_model(self):
+        return Stack(*(ClampedByDataBlock() for _ in range(2)))
+
+
+class NonNegativeBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(WIDTH, WIDTH)
+        self.mix = nn.Parameter(torch.rand(WIDTH, WIDTH) / 8 - 0.02)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mix.clamp_(min=0)
+        return x + functional.linear(self.up(x).tanh(), self.mix)
+
+
+class ClampedNoGrad(Points):
+    """Each forward makes one weight of the block non-negative under no_grad, as input-convex networks do.
+
+    From https://github.com/pytorch/pytorch/issues/117742 (FSDP and parameters that are changed by hand).
+    """
+
+    def build_model(self):
+        return Stack(*(NonNegativeBlock() for _ in range(2)))
+
+
+class CountingBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+        return x + (self.calls / 6).clamp(max=1.0) * self.linear(x).tanh()
+
+
+class CounterBuffer(Points):
+    """A gate opens with the number of training passes, which a buffer counts in place.
+
+    From https://github.com/pytorch/pytorch/issues/96136 (checkpointed blocks change their buffers twice).
+    """
+
+    def build_model(self):
+        return Stack(*(CountingBlock() for _ in range(2)))
+
+
+class RememberingBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.calls = 0
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+        return x + min(1.0, self.calls / 6) * self.linear(x).tanh()
+
+
+class CounterAttribute(Points):
+    """A gate opens with the number of training passes, which a plain Python attribute counts.
+
+    From https://github.com/pytorch/pytorch/pull/4594 (checkpointed modules that count their passes).
+    """
+
+    def build_model(self):
+        return Stack(*(RememberingBlock() for _ in range(2)))
+
+
+class NormedConv(nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(6, 6, 3, padding=1), norm
+
+    def forward(self, x):
+        return x + self.norm(self.conv(x)).relu()
+
+
+class NormedNet(nn.Module):
+    def __init__(self, *norms):
+        super().__init__()
+        self.first = nn.Conv2d(2, 6, 3, padding=1)
+        self.blocks = nn.ModuleList(NormedConv(norm) for norm in norms)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean((2, 3)))
+
+
+class BatchNormBlocks(Images):
+    """Batch normalisation inside of blocks, whose statistics recompute must not update twice.
+
+    From https://github.com/pytorch/pytorch/issues/96136 (checkpoint updates batch normalisation twice).
+    """
+
+    depends_on_division = True
+
+    def build_model(self):
+        return NormedNet(*(nn.BatchNorm2d(6) for _ in range(2)))
+
+
+class CumulativeBatchNorm(Images):
+    """Batch normalisation with momentum None: the running mean over all passes, by their number.
+
+    From https://github.com/pytorch/pytorch/issues/62471 (checkpoint and running averages).
+    """
+
+    depends_on_division = True
+
+    def build_model(self):
+        return NormedNet(*(nn.BatchNorm2d(6, momentum=None) for _ in range(2)))
+
+
+class TrackedInstanceNorm(Images):
+    """Instance normalisation that tracks the batch's mean statistics for evaluation.
+
+    From https://github.com/facebookresearch/fairscale/issues/1035 (running statistics with checkpointing).
+    """
+
+    depends_on_division = True
+
+    def build_model(self):
+        return NormedNet(*(nn.InstanceNorm2d(6, affine=True, track_running_stats=True) for _ in range(2)))
+
+
+class CentredBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x):
+        centred = x - self.mean
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return x + self.linear(centred).tanh()
+
+
+class RunningMean(Points):
+    """Activations are centred by a running mean of earlier batches; the buffer is replaced in each pass.
+
+    From https://github.com/espnet/espnet/pull/6284 (statistics that each rank updates from its own batch).
+    """
+
+    writes_batch_state = True
+
+    def build_model(self):
+        return Stack(*(CentredBlock() for _ in range(2)))
+
+
+class Quantizer(nn.Module):
+    """The nearest of eight codes; in training, codes move to the mean of what they stand for."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        codes = torch.randn(8, WIDTH)
+        self.register_buffer("codes", codes)
+        self.register_buffer("sums", codes.clone())
+        self.register_buffer("counts", torch.ones(8))
+
+    def forward(self, x):
+        hidden = self.linear(x)
+        nearest = torch.cdist(hidden.detach(), self.codes).argmin(-1)
+        quantized = self.codes[nearest]
+        if self.training:
+            members = functional.one_hot(nearest, 8).to(hidden)
+            with torch.no_grad():
+                self.counts.mul_(0.9).add_(members.sum(0), alpha=0.1)
+                self.sums.mul_(0.9).add_(members.t() @ hidden.detach(), alpha=0.1)
+                self.codes.copy_(self.sums / self.counts[:, None])
+        return x + hidden + (quantized - hidden).detach()
+
+
+class CodebookByEma(Points):
+    """Vector quantization: a codebook that follows the batch by exponential averages, without gradients.
+
+    From https://github.com/lucidrains/vector-quantize-pytorch/issues/222 (codebooks that differ between workers).
+    """
+
+    writes_batch_state = True
+
+    def build_model(self):
+        return Stack(*(Quantizer() for _ in range(2)))
+
+
+class Contrast(nn.Module):
+    """Two views of points → logits: the own other view first, then the keys of earlier batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.query = Stack(*(Plain() for _ in range(2)))
+        self.key = copy.deepcopy(self.query).requires_grad_(False)
+        self.register_buffer("queue", functional.normalize(torch.randn(24, 4), dim=1))
+        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+
+    def forward(self, points, others):
+        queries = functional.normalize(self.query(points), dim=1)
+        with torch.no_grad():
+            keys = functional.normalize(self.key(others), dim=1)
+        logits = torch.cat([(queries * keys).sum(1, keepdim=True), queries @ self.queue.clone().t()], 1)
+        if self.training:
+            with torch.no_grad():
+                places = (self.place + torch.arange(len(keys), device=keys.device)) % len(self.queue)
+                self.queue[places] = keys
+                self.place.copy_((self.place + len(keys)) % len(self.queue))
+        return 2 * logits
+
+
+class MocoQueue(Points):
+    """A queue of the keys of earlier batches, to which each pass adds its own (momentum contrast).
+
+    From https://github.com/lightly-ai/lightly/issues/1018 (ranks whose queues differ).
+    """
+
+    writes_batch_state = True
+
+    def build_model(self):
+        return Contrast()
+
+    def losses(self, model, batch):
+        points, labels = batch
+        return functional.cross_entropy(model(points, points * 0.9 + 0.1), torch.zeros_like(labels), reduction="none")
+
+
+class ActNorm(nn.Module):
+    """Scale and shift whose first values make the first batch of mean 0 and deviation 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.zeros(WIDTH))
+        self.register_buffer("initialized", torch.tensor(False))
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        if self.training and not self.initialized:
+            with torch.no_grad():
+                self.scale.copy_(1 / (x.std(0, correction=0) + 0.1))
+                self.shift.copy_(-x.mean(0) * self.scale)
+                self.initialized.fill_(True)
+        return x + self.linear(x * self.scale + self.shift).tanh()
+
+
+class InitializedByData(Points):
+    """Parameters that the first batch initializes (ActNorm of Glow, weight normalisation by data).
+
+    From https://github.com/lucidrains/vector-quantize-pytorch/pull/17 (initialization from each replica's batch).
+    """
+
+    writes_batch_state = True
+
+    def build_model(self):
+        return Stack(*(ActNorm() for _ in range(2)))
+
+
+class RenormedBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH, max_norm=2.0)
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, words):
+        return x + self.linear(x + self.words(words)).tanh()
+
+
+class RenormedEmbedding(Texts):
+    """Embeddings with max_norm: each lookup shortens the rows that it uses, in place.
+
+    From https://github.com/pytorch/pytorch/issues/37246 (max_norm changes the weight of a replica).
+    """
+
+    writes_batch_state = True
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.places = nn.Parameter(torch.randn(LENGTH, WIDTH) * 0.1)
+            self.blocks = nn.ModuleList(RenormedBlock() for _ in range(2))
+            self.head = nn.Linear(WIDTH, WORDS)
+
+        def forward(self, words):
+            x = self.places.expand(len(words), LENGTH, WIDTH)
+            for block in self.blocks:
+                x = block(x, words)
+            return self.head(x)
+
+    def build_model(self):
+        return self.Net()
+
+
+class Memory(nn.Module):
+    """Keeps the size of its activations, one number for each sample, in a plain list."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.seen = []
+
+    def forward(self, x):
+        hidden = self.linear(x).tanh()
+        self.seen.append(hidden.square().mean(-1))
+        return x + hidden
+
+
+class StashedOutputs(Points):
+    """Blocks leave an auxiliary loss of each sample in an attribute, which the loss reads after the pass.
+
+    From https://github.com/deepspeedai/DeepSpeed/issues/4808 (models with losses beside their output).
+    """
+
+    def build_model(self):
+        return Stack(*(Memory() for _ in range(2)))
+
+    def losses(self, model, batch):
+        points, labels = batch
+        for block in model.blocks:
+            block.seen.clear()
+        surprise = functional.cross_entropy(model(points), labels, reduction="none")
+        return surprise + 0.1 * sum(block.seen[0] for block in model.blocks)
