@@ -124,7 +124,7 @@ function drawBest() {
   const signature = best ? JSON.stringify([best.id, best.value, best.state, best.plan]) : study.state_text;
   if (signature === shownBest) return;
   shownBest = signature;
-  if (!best) return byId("best-box").replaceChildren(h("p", { class: "muted" }, `No trial has completed${study.no_success ? "" : " yet"}.`));
+  if (!best) return byId("best-box").replaceChildren(h("p", { class: "muted" }, LIVE_STUDY.has(study.state) ? "No trial has completed yet." : "No trial succeeded."));
   const { spec } = study;
   const running = best.state === "COMPLETED" ? "" : ", still running";
   const params = Object.entries(best.params).flatMap(([name, value]) => [h("dt", {}, name), h("dd", { title: value }, paramValue(value))]);

@@ -27,7 +27,9 @@ class HistoryView(View):
     id: list[int]
     state: list[TrialState]
     step: list[int]
-    value: Annotated[list[float | None], Field(description="null: the trial has reported none, or it diverged")]
+    value: Annotated[
+        list[float | None], Field(description="null: the trial has reported none, or one that is not finite")
+    ]
     leading: Annotated[
         list[int],
         Field(description="numbers of the trials whose curves are worth drawing: running, best, newest; at most 200"),

@@ -5,6 +5,7 @@ It works on the JSON of the API and of ``summary``, so ``scamp run`` and ``scamp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ def without_devices(cluster: Mapping[str, Any]) -> str:
 
 
 def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], rows: int = 12) -> Table:
-    """Table of the best ``rows`` trials, then all trials without a value, such as failed and infeasible ones.
+    """Table of the best ``rows`` trials, then all trials without a finite value, such as failed and infeasible ones.
 
     A parameter is shown where it differs from the study's ``fixed`` value. Below its MiB a trial has the milliseconds
     of a step, predicted for the gang alone on its host and measured, if either is known.
@@ -63,10 +64,10 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     sign = -1.0 if spec["objective"]["direction"] == "maximize" else 1.0
     order = {"COMPLETED": 0, "RUNNING": 1, "PRUNED": 2}
     valued = sorted(
-        (t for t in trials if t["value"] is not None),
+        (t for t in trials if _is_compared(t)),
         key=lambda t: (order.get(t["state"], 3), sign * t["value"], t["number"]),
     )
-    others = [t for t in trials if t["value"] is None]
+    others = [t for t in trials if not _is_compared(t)]
     table = Table(title=None, box=None, header_style="dim", pad_edge=False)
     for heading, right in [("trial", True), ("state", False), (metric, True), ("plan", False),
                            ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
@@ -153,7 +154,7 @@ def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableT
     value = "" if trial["value"] is None else f"{trial['value']:.4f}"
     varied = {name: value for name, value in trial["params"].items() if fixed.get(name) != value}
     tail = " ".join(f"{name}={_short(value)}" for name, value in varied.items())
-    if trial["reason"] and (trial["value"] is None or state in EXPLAINED):
+    if trial["reason"] and (not _is_compared(trial) or state in EXPLAINED):
         tail += f": {plain(' '.join(trial['reason'].split()))[:300]}"
     return [
         str(trial["number"]),
@@ -163,6 +164,11 @@ def _row(trial: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[RenderableT
         "\n".join(costs),
         Text(tail, "dim"),
     ]
+
+
+def _is_compared(trial: Mapping[str, Any]) -> bool:
+    """Whether the trial has an objective that can be compared: one that is finite."""
+    return trial["value"] is not None and math.isfinite(trial["value"])
 
 
 def _ms(seconds: float | None) -> str:

@@ -56,31 +56,34 @@ class Rung:
         return bisect_left(self._finite, value)
 
 
-def judge(peers: Rung, trial_id: int, rung: int, *, maximize: bool, reduction_factor: int) -> Verdict:
-    """Judge the trial ``trial_id`` at the step ``rung``.
+def judge(peers: Rung, trial_id: int, rung: int, step: int, *, maximize: bool, reduction_factor: int) -> Verdict:
+    """Judge the trial ``trial_id`` at the step ``rung``. ``step`` is the last one that it has reported.
 
     ``peers`` has the objective of every trial that has reported at this step, including this one.
     Of n values the best ⌈n / reduction_factor⌉ continue, and so does any value equal to the last of these. No trial
     stops until ``reduction_factor`` trials have reported. With fewer, the best 1/reduction_factor would be less than
     one trial; stopping the second trial merely because it is behind the first (as Optuna and Ray do) would let the
-    order of arrival decide. A trial whose value is not finite stops at once, because training does not recover from
-    that.
+    order of arrival decide. A trial whose value is not finite stops at once, because it cannot be compared.
     """
     value = peers[trial_id]
+    be, then = ("is", "") if step == rung else ("was", f" at step {rung}")
     if not math.isfinite(value):
+        advice = "if evaluate cannot compute it so early, raise stopping.min_steps"
         return Verdict(
-            True, f"stopped at step {rung}: the objective is {value}, and training does not recover from that"
+            True, f"stopped at step {step}: the objective {be} {value}{then}, which compares with no other; {advice}"
         )
     num_peers, num_keep = len(peers), math.ceil(len(peers) / reduction_factor)
     rank = 1 + peers.num_better(value, maximize=maximize)
     if num_peers < reduction_factor:
         few = f"no trial stops until {reduction_factor} have reported"
-        return Verdict(False, f"continues after step {rung}: {value:.4g} is number {rank} of {num_peers}; {few}")
+        return Verdict(
+            False, f"continues after step {step}: {value:.4g} {be} number {rank} of {num_peers}{then}; {few}"
+        )
     kept = f"the best {num_keep} continue" if num_keep > 1 else "only the best one continues"
-    place = f"{value:.4g} is number {rank} of {num_peers}, and {kept}"
+    place = f"{value:.4g} {be} number {rank} of {num_peers}{then}, and {kept}"
     if rank > num_keep:
-        return Verdict(True, f"stopped at step {rung}: {place}")
-    return Verdict(False, f"continues after step {rung}: {place}")
+        return Verdict(True, f"stopped at step {step}: {place}")
+    return Verdict(False, f"continues after step {step}: {place}")
 
 
 def rungs(spec: StudySpec) -> tuple[int, ...]:

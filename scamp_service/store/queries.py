@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from functools import cache
 from typing import Any, Literal
@@ -266,7 +267,7 @@ def best_trial(direction: Literal["maximize", "minimize"], is_completed: bool) -
     return (
         select_trials()
         .where(_trials.c.study_id == bindparam("study_id"), completed if is_completed else live)
-        .where(value <= float("inf"))  # excludes NaN, which sorts above infinity: see schema.Real
+        .where(value > -math.inf, value < math.inf)  # also excludes NaN, which sorts above infinity: see schema.Real
         .order_by(value.desc() if direction == "maximize" else value, _trials.c.number)
         .limit(1)
     )

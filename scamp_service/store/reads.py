@@ -145,7 +145,7 @@ class Reads:
     def best_trial(self, study_id: int, direction: Literal["maximize", "minimize"]) -> Trial | None:
         """The best COMPLETED trial, or else the best that still runs; None if neither exists.
 
-        The lower number wins a tie, and NaN never wins.
+        The lower number wins a tie, and NaN and infinity never win.
         """
         for is_completed in (True, False):
             if rows := self._rows(sql.best_trial(direction, is_completed), study_id=study_id):

@@ -712,7 +712,7 @@ def test_a_completed_study_without_a_completed_trial_is_not_shown_as_a_success(
         expect(mark).to_have_text("Completed, no trial succeeded")
         expect(mark.locator(".state-completed")).to_have_count(0)  # which is green
         assert mark.evaluate("e => e.scrollWidth <= e.clientWidth"), "the words stay within their cell"
-    expect(pages[0].locator("#best-box")).to_have_text("No trial has completed.")
+    expect(pages[0].locator("#best-box")).to_have_text("No trial succeeded.")
 
 
 @pytest.mark.browser

@@ -58,6 +58,12 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
                 f"it ended without reporting the objective {study.metric!r}; choose a metric that evaluate() returns"
             )
             yield MoveTrial(trial, TrialState.FAILED, {"reason": reason})
+        case Outcome.DONE if trial.value is not None and not math.isfinite(trial.value):
+            reason = (
+                f"its objective {study.metric!r} was {trial.value} at step {trial.step}, the last one: no other trial "
+                "compares with that; evaluate must return finite numbers"
+            )
+            yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
         case Outcome.DONE:
             yield MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} steps"})
         case Outcome.OUT_OF_MEMORY:
@@ -161,7 +167,9 @@ def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
         peers = s.rungs.get(study.id, {}).get(rung)
         if peers is None or trial.id not in peers:
             continue
-        verdict = judge(peers, trial.id, rung, maximize=study.maximize, reduction_factor=study.reduction_factor)
+        verdict = judge(
+            peers, trial.id, rung, trial.step, maximize=study.maximize, reduction_factor=study.reduction_factor
+        )
         if verdict.stop:
             yield MoveTrial(trial, TrialState.PRUNED, {"reason": verdict.reason, "judged_step": rung})
             return

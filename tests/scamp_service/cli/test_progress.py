@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,14 @@ def test_the_leaderboard_says_why_a_trial_waits_although_it_has_a_value() -> Non
     assert "waits 40 s after: rank 0: No space left" in printed(leaderboard([trial_fields(waits)], FIXED), 300)
     ended = trial(state=TrialState.COMPLETED, value=0.5, reason="trained all 30 steps")
     assert "trained all" not in printed(leaderboard([trial_fields(ended)], FIXED), 300)
+
+
+def test_an_objective_that_is_not_finite_comes_after_all_others_with_its_reason() -> None:
+    broken = [trial(number=n, state=TrialState.PRUNED, value=value, reason=f"was {value}") for n, value in
+              enumerate([math.nan, math.inf])]  # fmt: skip
+    ended = [trial(number=n, state=TrialState.PRUNED, value=value) for n, value in ((2, 0.25), (3, 0.5))]
+    shown = printed(leaderboard(map(trial_fields, [*broken, *ended]), FIXED)).splitlines()[2:]
+    assert ["0.5000" in shown[0], "0.2500" in shown[1], "was nan" in shown[2], "was inf" in shown[3]] == [True] * 4
 
 
 def test_without_a_terminal_a_line_says_why_nothing_can_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -432,6 +432,13 @@ def test_a_trial_that_diverged_is_pruned_without_a_value_for_the_sampler() -> No
     assert move.changes["reason"] == "diverged: the training loss became nan at step 3"
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_trial_that_ends_with_an_objective_that_is_not_finite_has_not_completed(value: float) -> None:
+    move = only_move(effects(trials=[trial(step=60, value=value)], attempts=[attempt(outcome=Outcome.DONE)]))
+    assert move.to is TrialState.PRUNED
+    assert move.changes["reason"].startswith(f"its objective 'accuracy' was {value} at step 60, the last one:")
+
+
 def test_a_verdict_names_the_devices_that_it_holds_for() -> None:
     waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
     move = only_move(effects(trials=[waiting], sized={1: Unsized("needs 200 MiB", True, "s", (("virtual", 96, 2),))}))

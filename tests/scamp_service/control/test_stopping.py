@@ -28,10 +28,10 @@ def study(steps: int, every: int | None = None, **stopping: Any) -> StudySpec:
     )
 
 
-def verdict(values: list[float], *, eta: int = 3, maximize: bool = True) -> Verdict:
-    """Of the last of ``values`` to arrive."""
+def verdict(values: list[float], *, eta: int = 3, maximize: bool = True, step: int = 30) -> Verdict:
+    """Of the last of ``values`` to arrive, which has trained for ``step`` steps."""
     peers = Rung(dict(enumerate(values)))
-    return judge(peers, len(values) - 1, 30, maximize=maximize, reduction_factor=eta)
+    return judge(peers, len(values) - 1, 30, step, maximize=maximize, reduction_factor=eta)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,15 @@ def test_the_best_third_goes_on_and_the_rest_stops() -> None:
     )
 
 
+def test_a_trial_that_is_judged_late_is_stopped_where_it_is() -> None:
+    late = "0.55 was number 2 of 3 at step 30, and only the best one continues"
+    assert verdict([0.5, 0.6, 0.55], step=90) == Verdict(True, f"stopped at step 90: {late}")
+    assert verdict([0.5, 0.6, math.nan], step=90).reason.startswith(
+        "stopped at step 90: the objective was nan at step 30"
+    )
+    assert verdict([0.9], step=90).reason.startswith("continues after step 90: 0.9 was number 1 of 1 at step 30; no")
+
+
 def test_smaller_is_better_when_minimizing() -> None:
     assert not verdict([3.0, 2.0, 1.0], maximize=False).stop
     assert verdict([1.0, 2.0, 3.0], maximize=False).stop
@@ -101,7 +110,8 @@ def test_equal_values_are_treated_alike() -> None:
 @pytest.mark.parametrize("maximize", [True, False])
 def test_a_value_that_is_not_finite_stops_at_once_and_counts_as_the_worst(broken: float, maximize: bool) -> None:
     assert verdict([broken], maximize=maximize).stop
-    assert "does not recover" in verdict([1.0, 2.0, broken], maximize=maximize).reason
+    reason = verdict([1.0, 2.0, broken], maximize=maximize).reason
+    assert f"the objective is {broken}" in reason and "stopping.min_steps" in reason and "training" not in reason
     assert not verdict([broken, broken, 1.0], maximize=maximize).stop
 
 
@@ -112,7 +122,7 @@ def test_the_verdict_follows_from_the_values_and_not_from_the_order_of_arrival(
     last = len(values) - 1
     items = list(enumerate(values))
     random.Random(seed).shuffle(items)
-    shuffled = judge(Rung(dict(items)), last, 30, maximize=maximize, reduction_factor=eta)
+    shuffled = judge(Rung(dict(items)), last, 30, 30, maximize=maximize, reduction_factor=eta)
     assert shuffled == verdict(values, eta=eta, maximize=maximize)
     finite = [value for value in values if math.isfinite(value)]
     best = (max if maximize else min)(finite, default=None)
@@ -123,7 +133,7 @@ def test_the_verdict_follows_from_the_values_and_not_from_the_order_of_arrival(
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=60, unique=True), st.integers(2, 4))
 def test_of_distinct_values_one_in_reduction_factor_goes_on(values: list[float], eta: int) -> None:
     peers = dict(enumerate(values))
-    kept = sum(not judge(Rung(peers), trial, 30, maximize=True, reduction_factor=eta).stop for trial in peers)
+    kept = sum(not judge(Rung(peers), trial, 30, 30, maximize=True, reduction_factor=eta).stop for trial in peers)
     assert kept == (len(values) if len(values) < eta else math.ceil(len(values) / eta))
 
 

@@ -61,12 +61,18 @@ def test_the_best_trial_is_a_completed_one(store: Store) -> None:
     assert (best(store, "maximize"), best(store, "minimize")) == (3, 5)
 
 
-def test_a_diverged_trial_is_never_the_best(store: Store) -> None:
-    ids = new_study(store, 2)
-    value(store, ids[0], math.nan)
+def test_a_trial_whose_objective_is_not_finite_is_never_the_best(store: Store) -> None:
+    ids = new_study(store, 4)
+    for trial_id, state, broken in zip(
+        ids,
+        [TrialState.COMPLETED, TrialState.COMPLETED, TrialState.RUNNING],
+        [math.nan, math.inf, -math.inf],
+        strict=False,
+    ):
+        value(store, trial_id, broken, state)
     assert best(store, "maximize") is best(store, "minimize") is None
-    value(store, ids[1], -1e300)
-    assert best(store, "maximize") == best(store, "minimize") == 1
+    value(store, ids[3], -1e300)
+    assert best(store, "maximize") == best(store, "minimize") == 3
 
 
 def test_totals_count_all_studies(store: Store) -> None:
