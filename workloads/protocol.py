@@ -48,15 +48,15 @@ class Workload(ABC):
         the same shape at each call.
         """
 
-    @property
-    @abstractmethod
-    def num_train(self) -> int:
-        """Number of training samples."""
+    if TYPE_CHECKING:  # an attribute of the class, one that the constructor sets, or a property
 
-    @property
-    @abstractmethod
-    def num_eval(self) -> int:
-        """Number of held-out samples."""
+        @property
+        def num_train(self) -> int:
+            """Number of training samples."""
+
+        @property
+        def num_eval(self) -> int:
+            """Number of held-out samples."""
 
     @abstractmethod
     def train_batch(self, indices: Tensor) -> Batch:

@@ -25,6 +25,8 @@ from workloads.protocol import Workload
 
 MESSAGE_CHARACTERS = 240  # of an error's own message
 SOURCE_CHARACTERS = 100
+COUNTS = ("num_train", "num_eval")
+"""The numbers of samples of a workload."""
 _ROOT = Path(__file__).resolve().parents[1]
 _BUILT_IN = _ROOT / "workloads" / "models"
 _LIBRARIES = Path(sysconfig.get_path("purelib")).resolve()
@@ -90,10 +92,18 @@ def expect_optimizer(value: Any, function: Callable[..., Any]) -> Optimizer:
 
 def expect_counts(workload: Workload) -> None:
     """Raise ``WorkloadError`` unless the sets of ``workload`` have samples."""
-    for name in ("num_train", "num_eval"):
+    if missing := missing_counts(workload):
+        raise WorkloadError(f"{' and '.join(missing)} is missing: set it in the class, in __init__, or as a property")
+    for name in COUNTS:
         count = getattr(workload, name)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise WorkloadError(f"{name} is {count!r}: it must be the number of samples, a whole number from 1")
+
+
+def missing_counts(workload: Workload) -> list[str]:
+    """Names of the numbers of samples that ``workload`` does not have; a property is not asked for its value."""
+    unset = [name for name in COUNTS if inspect.getattr_static(workload, name, None) is None]
+    return [name for name in unset if getattr(workload, name, None) is None]  # it may come from __getattr__
 
 
 def kinds_of(value: Any) -> str:

@@ -89,6 +89,11 @@ def test_nothing_is_written_into_the_folder_of_the_study(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["model.py"]
 
 
+def test_the_constructor_may_set_the_numbers_of_samples(tmp_path: Path) -> None:
+    own = VALID.replace("num_train = num_eval = 1", "def __init__(self, params): self.num_train = self.num_eval = 3")
+    assert load_workload("model.py:Mine", write(tmp_path, {"model.py": own}))({}).num_train == 3
+
+
 def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:
     files = {
         "raises.py": "def f():\n    return 1 / 0\nf()\n",
@@ -105,7 +110,8 @@ def test_what_cannot_be_loaded_is_one_clear_error(tmp_path: Path) -> None:
     assert "inside the folder" in refused("/etc/passwd:Mine", tmp_path)
     assert "no class 'Yours'" in refused("ok.py:Yours", tmp_path)
     assert "not a subclass" in refused("ok.py:Other", tmp_path)
-    assert "does not define build_model, eval_batch, evaluate, loss" in refused("ok.py:Half", tmp_path)
+    half = refused("ok.py:Half", tmp_path)
+    assert "does not define build_model, eval_batch, evaluate, loss, train_batch; add what is missing" in half
     assert "needs.py, line 1, needs the module not_installed_anywhere" in refused("needs.py:Mine", tmp_path)
     assert "syntax.py, line 1: def f(:\nSyntaxError" in refused("syntax.py:Mine", tmp_path)
     assert "exits.py, line 1: import sys; sys.exit(3)\nends Python (3)" in refused("exits.py:Mine", tmp_path)

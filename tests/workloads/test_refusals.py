@@ -106,12 +106,15 @@ def test_a_wrong_result_is_shown_at_the_function_that_returned_it(tmp_path: Path
     )
 
 
-@pytest.mark.parametrize("count", [0, -5, 2.0, None, True, "9"])
+@pytest.mark.parametrize("count", [0, -5, 2.0, True, "9"])
 @pytest.mark.parametrize("name", ["num_train", "num_eval"])
 def test_a_workload_has_samples(name: str, count: Any) -> None:
     expect_counts(SimpleNamespace(num_train=1, num_eval=9))  # type: ignore[arg-type]
     workload: Any = SimpleNamespace(**{"num_train": 1, "num_eval": 9, name: count})
     with pytest.raises(WorkloadError, match=rf"{name} is {count!r}: it must be the number of samples"):
+        expect_counts(workload)
+    delattr(workload, name)
+    with pytest.raises(WorkloadError, match=f"{name} is missing: set it in the class, in __init__, or as a property"):
         expect_counts(workload)
 
 

@@ -17,7 +17,7 @@ from workloads.archive import unpack_code
 from workloads.hints import Contradiction
 from workloads.loading import load_estimable, load_workload
 from workloads.protocol import Workload
-from workloads.refusals import explain
+from workloads.refusals import expect_counts, explain
 from workloads.sandbox.imports import check_imports
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.faults import host_fault
@@ -111,6 +111,10 @@ def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, 
     batch = params.get("batch", workload.default_batch)
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise _RefusedParams(f"batch must be a positive whole number, got {batch!r}")
+    expect_counts(workload)
+    if batch > workload.num_train:  # a step would train on samples twice
+        what = "batch" if "batch" in params else "batch, by default_batch,"
+        raise _RefusedParams(f"{what} is {batch}, but num_train is {workload.num_train}: set batch to at most that")
     return workload, batch
 
 

@@ -40,7 +40,10 @@ class Net(nn.Module):
         return x
 
 class Trick(Workload):
-    num_train = num_eval = 5
+    num_eval = 32
+    def __init__(self, params):
+        super().__init__(params)
+        self.num_train = params.get("num_train", 32)
     def build_model(self): return Net(self.params.get("forward", ""))
     def train_batch(self, indices):
         exec(self.params.get("batch_trick", ""))
@@ -144,6 +147,18 @@ def test_the_batch_is_the_candidates_or_the_workloads_default(traces: TraceProce
 def test_a_batch_that_is_no_positive_whole_number_is_infeasible(traces: TraceProcess, batch: Any) -> None:
     with pytest.raises(TraceFailed, match="batch must be a positive whole number") as failed:
         ask(traces, "vit_digits", {"batch": batch}, Layout())
+    assert failed.value.infeasible
+
+
+@pytest.mark.parametrize(("params", "message"), [
+    ({"batch": 33}, r"\Abatch is 33, but num_train is 32: set batch to at most that\Z"),
+    ({"num_train": 31}, r"\Abatch, by default_batch, is 32, but num_train is 31: set batch to at most that\Z"),
+])  # fmt: skip
+def test_a_batch_of_more_samples_than_there_are_is_infeasible(
+    traces: TraceProcess, code: dict[str, str], params: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TraceFailed, match=message) as failed:
+        ask(traces, "user.py:Trick", params, Layout(), code)
     assert failed.value.infeasible
 
 
