@@ -1,0 +1,271 @@
+"""Gradients that the user's own hooks and functions change, or that are part of the loss."""
+
+import torch
+from torch import nn
+from torch.func import functional_call, jvp, vmap
+from torch.nn import functional
+
+from .points import CLASSES, FEATURES, WIDTH, Points, Stack
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.linear(x).tanh()
+
+
+def scale_gradient(module, inputs, outputs):
+    return tuple(None if gradient is None else 0.5 * gradient for gradient in inputs)
+
+
+class BackwardHooks(Points):
+    """A backward hook on a layer of each block, and on each block, halves the gradient that goes on.
+
+    From https://github.com/facebookresearch/fairscale/issues/1101 (backward hooks of the user's own under FSDP).
+    """
+
+    def build_model(self):
+        model = Stack(*(Block() for _ in range(2)))
+        for block in model.blocks:
+            block.linear.register_full_backward_hook(scale_gradient)
+            block.register_full_backward_hook(scale_gradient)
+        return model
+
+
+class ForwardHooks(Points):
+    """Forward hooks: one changes each block's input, one its output, one keeps features for the loss.
+
+    From https://github.com/pytorch/pytorch/issues/95617 (forward hooks and what they see).
+    """
+
+    class Net(Stack):
+        def __init__(self, *blocks):
+            super().__init__(*blocks)
+            self.features = {}
+            for number, block in enumerate(blocks):
+                block.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 0.9,))
+                block.register_forward_hook(lambda module, inputs, output: output + 0.1)
+                block.linear.register_forward_hook(self.keep(number))
+
+        def keep(self, number):
+            def hook(module, inputs, output):
+                self.features[number] = output
+
+            return hook
+
+        def forward(self, x):
+            logits = super().forward(x)
+            return logits, self.features[0].square().mean(-1)
+
+    def build_model(self):
+        return self.Net(Block(), Block())
+
+    def losses(self, model, batch):
+        points, labels = batch
+        logits, sizes = model(points)
+        return functional.cross_entropy(logits, labels, reduction="none") + 0.1 * sizes
+
+
+class HooksOnParameters(Points):
+    """A hook on a parameter of each block removes the gradient of half of its rows.
+
+    From https://github.com/meta-pytorch/torchrec/pull/4268 (hooks on parameters never fire under FSDP2).
+    """
+
+    def build_model(self):
+        model = Stack(*(Block() for _ in range(2)))
+        kept = (torch.arange(WIDTH, device="cpu") % 2 == 0).float()[:, None]
+        for block in model.blocks:
+            block.linear.weight.register_hook(lambda gradient: gradient * kept)
+        return model
+
+
+class PrunedBlock(Block):
+    """Half of the weights are 0 before each pass, and stay so."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", (torch.arange(WIDTH * WIDTH).view(WIDTH, WIDTH) % 3 > 0).float())
+        self.linear.register_forward_pre_hook(self.prune)
+
+    def prune(self, linear, inputs):
+        with torch.no_grad():
+            linear.weight.data.mul_(self.kept)
+
+
+class PrunedWeights(Points):
+    """A forward hook sets pruned weights to 0 in place, because the optimizer's momentum moves them.
+
+    From https://github.com/pytorch/pytorch/issues/103958 (how to keep pruned weights at 0 under FSDP).
+    """
+
+    def build_model(self):
+        return Stack(*(PrunedBlock() for _ in range(2)))
+
+
+class GradientPenalty(Points):
+    """The loss contains the size of the gradient by the input: a double backward pass (WGAN-GP, R1).
+
+    From https://github.com/pytorch/pytorch/issues/7714 (gradient penalties).
+    """
+
+    def build_model(self):
+        return Stack(*(Block() for _ in range(2)))
+
+    def losses(self, model, batch):
+        points, labels = batch
+        with torch.enable_grad():
+            points = points.detach().requires_grad_()
+            losses = functional.cross_entropy(model(points), labels, reduction="none")
+            (slopes,) = torch.autograd.grad(losses.sum(), points, create_graph=model.training)
+        return losses + 0.5 * slopes.square().sum(-1)
+
+
+class Forces(Points):
+    """The model's output is a gradient of its own energy by its input, also in evaluation (molecular potentials).
+
+    From https://github.com/soran-ghaderi/torchebm/pull/251 (score matching under FSDP2).
+    """
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.energy = Stack(*(Block() for _ in range(2)))
+
+        def forward(self, points):
+            with torch.enable_grad():
+                points = points.detach().requires_grad_()
+                energies = self.energy(points).square().sum(-1)
+                (forces,) = torch.autograd.grad(energies.sum(), points, create_graph=self.training)
+            return -forces
+
+    def build_model(self):
+        return self.Net()
+
+    def losses(self, model, batch):
+        points, _ = batch
+        return (model(points) - points.sin()).square().mean(-1)
+
+
+class DirectionalDerivative(Points):
+    """The loss contains a derivative along a direction, by forward-mode differentiation of the model.
+
+    From https://github.com/pytorch/pytorch/issues/182641 (jvp through FSDP2).
+    """
+
+    def build_model(self):
+        return Stack(*(Block() for _ in range(2)))
+
+    def losses(self, model, batch):
+        points, labels = batch
+        logits, slopes = jvp(model, (points,), (torch.ones_like(points),))
+        return functional.cross_entropy(logits, labels, reduction="none") + 0.05 * slopes.square().mean(-1)
+
+
+class FunctionalCall(Points):
+    """The loss calls the model a second time, with smaller weights in place of its parameters.
+
+    From https://github.com/soran-ghaderi/torchebm/pull/251 (functional_call under FSDP2).
+    """
+
+    def build_model(self):
+        return Stack(*(Block() for _ in range(2)))
+
+    def losses(self, model, batch):
+        points, labels = batch
+        smaller = {name: 0.9 * parameter for name, parameter in model.named_parameters()}
+        logits = model(points)
+        distances = (logits - functional_call(model, smaller, (points,))).square().mean(-1)
+        return functional.cross_entropy(logits, labels, reduction="none") + 0.5 * distances
+
+
+class MappedBlock(Block):
+    def forward(self, x):
+        return vmap(super().forward)(x)
+
+
+class MappedOverSamples(Points):
+    """Blocks compute one sample, and vmap applies them to all of a batch.
+
+    From https://github.com/pytorch/pytorch/issues/102197 (transforms of torch.func and DDP).
+    """
+
+    def build_model(self):
+        return Stack(*(MappedBlock() for _ in range(2)))
+
+
+class Reverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -0.3 * gradient
+
+
+class ReversedGradients(Points):
+    """A second head learns what the features should not tell; its gradient is reversed (domain adaptation).
+
+    From https://github.com/pytorch/pytorch/issues/106637 (two losses of one forward pass under FSDP).
+    """
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(FEATURES, WIDTH)
+            self.blocks = nn.ModuleList(Block() for _ in range(2))
+            self.head, self.domain = nn.Linear(WIDTH, CLASSES), nn.Linear(WIDTH, 1)
+
+        def forward(self, points):
+            x = self.first(points)
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x), self.domain(Reverse.apply(x))[:, 0]
+
+    def build_model(self):
+        return self.Net()
+
+    def losses(self, model, batch):
+        points, labels = batch
+        logits, domains = model(points)
+        told = functional.binary_cross_entropy_with_logits(domains, (points[:, 0] > 0).float(), reduction="none")
+        return functional.cross_entropy(logits, labels, reduction="none") + told
+
+
+class Binarize(torch.autograd.Function):
+    """The sign in the forward pass; in the backward pass, the gradient where the weight is small."""
+
+    @staticmethod
+    def forward(ctx, weight, scale):
+        ctx.save_for_backward(weight, scale)
+        return weight.sign() * scale
+
+    @staticmethod
+    def backward(ctx, gradient):
+        weight, scale = ctx.saved_tensors
+        return gradient * scale * (weight.abs() < 0.24), (gradient * weight.sign()).sum(1, keepdim=True)
+
+
+class BinaryBlock(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.scale = nn.Parameter(torch.full((WIDTH, 1), 0.2))
+
+    def forward(self, x):
+        weight = Binarize.apply(self.linear.weight, self.scale)
+        return x + functional.linear(x, weight, self.linear.bias).tanh()
+
+
+class BinaryWeights(Points):
+    """Blocks use the signs of their weights, by an autograd function with a gradient of its own.
+
+    From https://github.com/pytorch/pytorch/issues/103958 (gradients that the user changes under FSDP).
+    """
+
+    def build_model(self):
+        return Stack(*(BinaryBlock() for _ in range(2)))
