@@ -25,6 +25,7 @@ class Reader(nn.Module):
     def __init__(self):
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH)
+        nn.init.normal_(self.words.weight, std=0.2)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
 
