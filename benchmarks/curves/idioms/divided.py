@@ -261,7 +261,7 @@ class ScaledBlock(SplitBlock):
 class ScaledSplit(Texts):
     """Split blocks with parameters of their own beside the layers that are split (layer scale).
 
-    From https://github.com/pytorch/torchtitan/issues/2318 (norms of gradients that depend on the plan).
+    From https://github.com/NVIDIA/Megatron-LM/issues/1446 (gradients that differ between ranks of a sequence).
     """
 
     def build_model(self):

@@ -278,7 +278,7 @@ class CompiledBlock(nn.Module):
 class CompiledPart(Points):
     """A function inside each block is compiled.
 
-    From https://github.com/pytorch/pytorch/issues/153354 (compiled and checkpointed parts under FSDP2).
+    From https://github.com/pytorch/pytorch/issues/97436 (torch.compile and gradient checkpointing).
     """
 
     def build_model(self):

@@ -119,7 +119,7 @@ class FusedStorageBlock(nn.Module):
 class FusedStorage(Points):
     """Three weights that are views of one storage, as after splitting a fused matrix.
 
-    From https://github.com/pytorch/pytorch/issues/117742 (FSDP and parameters that are changed by hand).
+    From https://github.com/pytorch/pytorch/pull/24828 (parameters that are views of one flat tensor).
     """
 
     def build_model(self):
