@@ -11,6 +11,7 @@ import heapq
 import itertools
 import math
 import random
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -59,7 +60,7 @@ class Search:
         self._spec = spec
         self._axes = {name: _Axis(dimension) for name, dimension in spec.space.items()}
         self._distributions = {name: axis.distribution for name, axis in self._axes.items()}
-        self._grid: list[Params] | None = None
+        self._grid: _Grid | None = None
         self._memory = _Memory(self._distributions, spec.objective.direction)
 
     @property
@@ -81,7 +82,7 @@ class Search:
         rest = numbers[len(starts) :]
         match self._spec.search.sampler:
             case "grid":
-                proposed = self._grid_points()[rest.start - len(self._spec.start_with) :][: len(rest)]
+                proposed = self._on_grid(rest)
             case "random":
                 proposed = [{**self._spec.fixed, **self._at_random(number)} for number in rest]
             case "tpe":
@@ -108,16 +109,14 @@ class Search:
             asked.append(self._memory.ask(first_number, asked, sampler))
         return [{**self._spec.fixed, **self._decoded(sampled)} for sampled in asked[len(starts) :]]
 
-    def _grid_points(self) -> list[Params]:
-        """Every point of the grid once, except those of ``start_with``; shuffled, as the budget may end first."""
+    def _on_grid(self, rest: range) -> list[Params]:
         if self._grid is None:
-            axes = self._axes.values()
-            points = [dict(zip(self._axes, values, strict=True)) for values in itertools.product(*map(_values, axes))]
-            random.Random(self._spec.search.seed).shuffle(points)
-            tried = [self._started(number) for number in range(len(self._spec.start_with))]
-            candidates = ({**self._spec.fixed, **point} for point in points)
-            self._grid = [candidate for candidate in candidates if candidate not in tried]
-        return self._grid
+            self._grid = _Grid(
+                self._axes, self._spec.search.seed, map(self._started, range(len(self._spec.start_with)))
+            )
+        first = rest.start - len(self._spec.start_with)
+        places = range(first, min(first + len(rest), len(self._grid)))
+        return [{**self._spec.fixed, **self._grid.point(place)} for place in places]
 
     def _seed(self, number: int) -> int:
         digest = hashlib.sha256(f"{self._spec.search.seed}/{number}".encode()).digest()
@@ -168,12 +167,47 @@ class _Axis:
         return value
 
 
-def _values(axis: _Axis) -> Iterable[Scalar]:
+class _Grid:
+    """Every point of a grid once, except those ``tried`` before; shuffled, as the budget may end first.
+
+    It holds four bytes for each point, and makes a point when it is asked for.
+    """
+
+    def __init__(self, axes: Mapping[str, _Axis], seed: int, tried: Iterable[Params]) -> None:
+        self._values = {name: _values(axis) for name, axis in axes.items()}
+        order = array("I", range(math.prod(map(len, self._values.values()))))
+        random.Random(seed).shuffle(order)
+        numbers = [{value: number for number, value in enumerate(values)} for values in self._values.values()]
+        left_out = {self._number(numbers, point) for point in tried}
+        self._order = array("I", (number for number in order if number not in left_out)) if left_out else order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def point(self, place: int) -> Params:
+        """The parameters at this place of the shuffled grid."""
+        number, point = self._order[place], Params()
+        for name, values in reversed(self._values.items()):
+            number, index = divmod(number, len(values))
+            point[name] = values[index]
+        return {name: point[name] for name in self._values}
+
+    def _number(self, numbers: Sequence[Mapping[Scalar, int]], params: Params) -> int | None:
+        """The number of a point in the order of ``itertools.product``; None if it is not on the grid."""
+        found = 0
+        for name, known in zip(self._values, numbers, strict=True):
+            if (index := known.get(params[name])) is None:
+                return None
+            found = found * len(known) + index
+        return found
+
+
+def _values(axis: _Axis) -> Sequence[Scalar]:
     if isinstance(axis.dimension, Categorical):
         return axis.dimension.choice
     count = axis.dimension.num_values
     assert count is not None, "the spec refuses a grid over a continuous range"
-    return (axis.dimension.value(index) for index in range(count))
+    return [axis.dimension.value(index) for index in range(count)]
 
 
 class _Memory:

@@ -10,9 +10,13 @@ import hashlib
 import json
 import logging
 import lzma
+import math
 import os
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -36,12 +40,23 @@ _TRACE = TypeAdapter(Trace)
 NUMBERS = frozenset({"lr", "weight_decay"})
 
 
-class TraceCache:
-    """Traces by everything that determines them, in memory and in one small file each; a damaged file is ignored."""
+MOST_IN_MEMORY = 512
+"""Traces that are kept in memory, those used last. A trace of a demo model takes about 0.13 MiB."""
+RENEWAL_SECONDS = 3600.0
+"""How often the file of a trace in use is renewed."""
 
-    def __init__(self, folder: Path, on_cuda: bool = False) -> None:
-        self._folder, self._on_cuda = folder, on_cuda
-        self._known: dict[str, Trace] = {}
+
+class TraceCache:
+    """Traces by everything that determines them, in memory and in one small file each; a damaged file is ignored.
+
+    Memory holds the ``MOST_IN_MEMORY`` that were used last. A file that is in use is renewed, because
+    SCAMP_KEEP_TRACES_DAYS counts from the last use.
+    """
+
+    def __init__(self, folder: Path, on_cuda: bool = False, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._on_cuda, self._clock = folder, on_cuda, clock
+        self._known: OrderedDict[str, tuple[Trace, float]] = OrderedDict()  # with the time of the file's renewal
+        self._lock = threading.Lock()
         self._sources = source_hash("estimators", "workloads")
 
     def key(self, candidate: Candidate, layout: Layout) -> str:
@@ -62,24 +77,38 @@ class TraceCache:
 
     def get(self, key: str) -> Trace | None:
         """The cached trace, or None."""
-        if key not in self._known:
-            try:
-                file = self._file(key, "xz")
-                self._known[key] = _TRACE.validate_json(lzma.decompress(file.read_bytes()))
-                os.utime(file)  # SCAMP_KEEP_TRACES_DAYS counts from the last use
-            except (OSError, lzma.LZMAError, ValueError):
+        with self._lock:
+            trace, renewed = self._known.get(key, (None, -math.inf))
+        try:
+            file = self._file(key, "xz")
+            if trace is None:
+                trace = _TRACE.validate_json(lzma.decompress(file.read_bytes()))
+            if (now := self._clock()) - renewed >= RENEWAL_SECONDS:
+                renewed = now
+                os.utime(file)
+        except (OSError, lzma.LZMAError, ValueError):
+            if trace is None:
                 return None
-        return self._known[key]
+        self._keep(key, trace, renewed)
+        return trace
 
     def put(self, key: str, answer: Json) -> Trace:
         """Cache the JSON of a trace, in memory only if the disk refuses the file; returns the trace."""
-        self._known[key] = trace = _TRACE.validate_python(answer)
+        trace = _TRACE.validate_python(answer)
+        self._keep(key, trace, self._clock())
         try:
             # Events of a step log shrink to about a sixth. A higher preset saves little and takes three times as long.
             write_atomically(self._file(key, "xz"), lzma.compress(_TRACE.dump_json(trace), preset=1))
         except OSError as error:
             log.warning("a trace is not kept on disk, and will be made again after a restart: %s", error)
         return trace
+
+    def _keep(self, key: str, trace: Trace, renewed: float) -> None:
+        with self._lock:
+            self._known[key] = trace, renewed
+            self._known.move_to_end(key)
+            while len(self._known) > MOST_IN_MEMORY:
+                self._known.popitem(last=False)
 
     def _file(self, key: str, suffix: str = "json") -> Path:
         return self._folder / key[:2] / f"{key}.{suffix}"

@@ -44,11 +44,14 @@ def plan_again(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effect
 
 def _narrow(s: Snapshot, learned: Corrections, share: int, idle: list[str]) -> Iterator[Effect]:
     winding_down = {attempt.trial_id for attempt in s.attempts}
-    queued, most = s.in_state(TrialState.QUEUED), max(share, len(idle))
-    too_wide = (trial for trial in queued if trial.sized and trial.sized.plan.world_size > most)
-    for trial in islice(too_wide, len(s.cluster.devices)):
-        if trial.num_oom or trial.id in winding_down or s.studies[trial.study_id].state is not StudyState.RUNNING:
-            continue
+    most = max(share, len(idle))
+
+    def is_too_wide(trial: Trial) -> bool:
+        if trial.sized is None or trial.num_oom or trial.id in winding_down:
+            return False
+        return trial.sized.plan.world_size > most and s.studies[trial.study_id].state is StudyState.RUNNING
+
+    for trial in islice(filter(is_too_wide, s.in_state(TrialState.QUEUED)), len(s.cluster.devices)):
         assert trial.sized
         num_ranks = trial.sized.plan.world_size
         sized = yield from _sized_for_share(s, learned, share, trial)

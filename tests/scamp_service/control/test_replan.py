@@ -122,6 +122,16 @@ def test_a_queued_gang_wider_than_its_share_gets_a_plan_that_can_begin() -> None
         assert not [one for one in found if isinstance(one, d.Size) or (isinstance(one, d.MoveTrial) and one.sized)]
 
 
+def test_queued_gangs_that_keep_their_plans_hide_no_other_one() -> None:
+    """As many as there are devices are planned again; those that ran out of memory are not among them."""
+    busy = [running(trial_id=number, devices=(f"n/{number}",)) for number in (1, 2, 3)]
+    trials = [trial(id=number, number=number) for number in (1, 2, 3)]
+    queued = {"state": TrialState.QUEUED, "attempt": 0, "plan": WIDE}
+    stuck = [trial(id=number, number=number, num_oom=1, **queued) for number in range(10, 14)]
+    found = effects([*trials, *stuck, trial(id=20, number=20, **queued)], busy)
+    assert [one.trial.id for one in found if isinstance(one, d.Size)] == [20]
+
+
 BEFORE = running(state=AttemptState.ENDED, outcome=Outcome.STOPPED, timed_steps=40)
 
 

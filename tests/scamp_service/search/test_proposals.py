@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -261,6 +263,23 @@ def test_a_grid_does_not_repeat_what_was_tried_first() -> None:
     assert len({str(p) for p in proposed}) == 24
     assert proposed[0] == {"a": "x", "b": 3, "c": 0.2}
     assert search.propose([], 1, 100) == proposed[1:]
+
+
+def test_a_large_grid_is_never_written_out_and_keeps_its_order() -> None:
+    """A grid that was begun by an earlier version continues: its points were shuffled as a list."""
+    side = {"low": 1, "high": 100}
+    space = {"a": side, "b": side, "c": {"choice": list("abcdefghij")}}
+    tried = [{"a": a, "b": 1, "c": "b"} for a in range(1, 101)]
+    search = Search(study(space, "grid", start_with=tried))
+    tracemalloc.start()
+    proposed = search.propose([], 100, 3)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 5 * 2**20, "a dict for each of 100,000 points takes over 20 MiB"
+    points = [{"a": a, "b": b, "c": c} for a, b, c in itertools.product(range(1, 101), range(1, 101), "abcdefghij")]
+    random.Random(3).shuffle(points)
+    assert proposed == [point for point in points[:200] if point not in tried][:3]
+    assert search.propose([], 99_999, 5) == [point for point in points[-200:] if point not in tried][-1:]
 
 
 def test_a_space_with_one_value_is_still_a_space() -> None:

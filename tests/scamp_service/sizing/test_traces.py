@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import lzma
+import os
 import resource
+import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from estimators.model import Candidate, Layout
 from scamp_service.files import write_atomically
+from scamp_service.sizing import traces
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
 from scamp_service.sizing.traces import TraceCache, Tracer
 from tests.sizing import MemoryBlobs
@@ -40,6 +44,34 @@ def test_a_damaged_file_counts_as_absent_and_is_replaced(process: TraceProcess, 
         assert TraceCache(tmp_path / "traces").get(file.stem) is None
     assert Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout()) == made
     assert file.read_bytes() == whole
+
+
+def test_memory_holds_the_traces_used_last_and_use_renews_their_files(
+    process: TraceProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "MOST_IN_MEMORY", 2)
+    made = Tracer(MemoryBlobs(), tmp_path, 60).trace(process, SMALL, Layout())
+    (file,) = tmp_path.rglob("*.xz")
+    now, answer = [0.0], asdict(made)
+    cache = TraceCache(tmp_path / "traces", clock=lambda: now[0])
+
+    def age_of(file: Path) -> int:
+        return int(time.time() - file.stat().st_mtime)
+
+    os.utime(file, (0, 0))
+    assert cache.get(file.stem) == made and age_of(file) < 60, "a day without restart of the service begins"
+    os.utime(file, (0, 0))
+    assert cache.get(file.stem) == made and age_of(file) > 60, "not at every use"
+    now[0] += traces.RENEWAL_SECONDS
+    assert cache.get(file.stem) == made and age_of(file) < 60
+    for name in ("aa", "bb"):
+        cache.put(name, answer)
+    for lost in (file, tmp_path / "traces" / "aa" / "aa.xz"):
+        lost.unlink()
+    assert cache.get(file.stem) is None, "it was used longest ago"
+    assert cache.get("aa") == made, "its file is gone, memory has it"
+    cache.put("cc", answer)
+    assert cache.get("aa") == made and cache.get("cc") == made
 
 
 def test_a_trace_that_the_disk_refuses_is_still_a_trace(process: TraceProcess, tmp_path: Path) -> None:
