@@ -139,8 +139,7 @@ class GradualUnfreezing(Points):
 
 
 class UnfrozenByGroups(Points):
-    """The features' group of parameters joins at step 2: its learning rate is 0 before, and it has no gradients. The
-    first layer belongs to no group.
+    """The blocks' group of parameters joins at step 2 (no gradients, learning rate 0); one layer is in no group.
 
     From https://github.com/allenai/rslearn/pull/632 (freezing that toggles requires_grad of groups).
     """
