@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from api.submission import MAX_SPEC_BYTES, parse_submission
 from scamp_service.model import Study
-from scamp_service.sizing.import_check import check_import
+from scamp_service.sizing.submission_check import check_workload
 from scamp_service.sizing.trace_process import TraceProcess
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
@@ -87,7 +87,9 @@ class Admission:
             found = await self._in(self._parsers, lambda: self._store.study_of_key(spec.to_json(), sha256, key))
             if found is not None:
                 return found
-        if code is not None:
+        if code is None:
+            check_workload(spec, None)
+        else:
             with self._place("imports", MOST_IMPORTS):
                 await self._in(self._importer, lambda: self._import(spec, code))
         return await self._in(self._parsers, lambda: self._create(spec, code, key))
@@ -95,7 +97,7 @@ class Admission:
     def _import(self, spec: StudySpec, code: bytes) -> None:
         self._process = TraceProcess()
         if not self._closed:
-            check_import(spec, code, self._process)
+            check_workload(spec, code, self._process)
 
     def _create(self, spec: StudySpec, code: bytes | None, key: str | None) -> Study:
         sha256 = self._store.put_blob(code) if code is not None else None

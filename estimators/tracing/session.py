@@ -138,7 +138,7 @@ class Session:
             modes.enter_context(torch.random.fork_rng(devices=[]))
             modes.callback(random.setstate, random.getstate())
             modes.callback(np.random.set_state, np.random.get_state(legacy=False))
-            with _NoInit():
+            with NoInit():
                 self._model = self._recipe.build_model()
             gc.collect()
             self._recorder.own("buffers")  # tensors that modules hold without registering them
@@ -451,7 +451,7 @@ class _FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta")
 
 
-class _NoInit(TorchFunctionMode):
+class NoInit(TorchFunctionMode):
     """Skips ``torch.nn.init``: it changes nothing on fake tensors, but takes most of the time of building a model."""
 
     def __torch_function__(

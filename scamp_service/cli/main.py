@@ -146,7 +146,7 @@ def run(
     A study that completes without a completed trial counts as failed.
     """
     from scamp_service.processes.controller_process import ray_address_of_environment, run_study
-    from scamp_service.sizing.import_check import check_import
+    from scamp_service.sizing.submission_check import check_workload
     from scamp_service.store.fields import trial_fields
     from scamp_service.store.summary import all_trials, device_fill, study_summary
 
@@ -154,7 +154,8 @@ def run(
     code = code_of(study, spec, working_dir)
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
     withhold_secrets()  # before any code of the study is imported
-    check_import(spec, code)
+    for warning in check_workload(spec, code):
+        err.print(f"scamp: warning: {warning}", markup=False, soft_wrap=True)
     with _live(quiet=as_json or not out.is_terminal) as update:
 
         def watch(store: Any, study_id: int) -> None:

@@ -16,7 +16,7 @@ import pytest
 from scamp_service import user_account
 from scamp_service.errors import InvalidInput, Refused
 from scamp_service.sizing import trace_process
-from scamp_service.sizing.import_check import check_import
+from scamp_service.sizing.submission_check import check_workload
 from scamp_service.study.parse import parse_study
 from scamp_service.study.user_code import bundle_code
 from scamp_service.user_account import USER, Lent, UserAccount, account_of, check_folder
@@ -112,7 +112,7 @@ def test_as_another_user_the_code_of_a_study_reads_nothing_of_the_service(
     })  # fmt: skip
     before = set(Path(tempfile.gettempdir()).glob("scamp-lent-*"))
     with pytest.raises(InvalidInput) as refused:
-        check_import(spec, bundle_code(tmp_path / "study.yaml", "mine.py:Mine"))
+        check_workload(spec, bundle_code(tmp_path / "study.yaml", "mine.py:Mine"))
     expected = {
         "uid": account.uid, "groups": [], "home": account.home, "reads": [], "kills": False, "becomes root": False,
         "own code": True, "writes beside it": False,

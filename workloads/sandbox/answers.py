@@ -17,7 +17,8 @@ from workloads.archive import unpack_code
 from workloads.hints import Contradiction
 from workloads.loading import load_estimable, load_workload
 from workloads.protocol import Workload
-from workloads.refusals import expect_counts, explain
+from workloads.refusals import WorkloadError, expect_counts, explain
+from workloads.sandbox.dry_run import mentioned, try_candidates
 from workloads.sandbox.imports import check_imports
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.faults import host_fault
@@ -31,6 +32,9 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     ``ask`` is one of
 
     - load: load the workload as ranks do, and look for imports in it that would fail; the answer is empty;
+    - dry run: the same, and try the candidates of the list ``params`` (see ``workloads.sandbox.dry_run``); the answer
+      has the ``tries``, whether ``all_tried``, which of all parameters and of the objective, ``metric``, are
+      ``mentioned`` in the user's code, and what is ``wrong`` with the workload, in words;
     - trace: trace a candidate with ``params`` under ``layout``; ``equal_blocks`` comes from another layout's answer;
     - candidates: for each item of the list ``params``, its batch, or the reason why the workload refuses it;
     - examples: for each item of the list ``points``, with ``params``, ``layout`` and ``micro_batch``, two examples for
@@ -65,6 +69,19 @@ def _load(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     return {}
 
 
+def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
+    workload = load_workload(request["workload"], code_dir)
+    check_imports(workload)
+    candidates, metric = request["params"], request["metric"]
+    names = dict.fromkeys([*(name for params in candidates for name in params), metric])
+    in_code = mentioned(names, workload, code_dir) if code_dir is not None else []
+    try:
+        tries = try_candidates(workload, candidates, metric)
+    except WorkloadError as error:
+        return {"wrong": str(error)}
+    return {"tries": tries, "all_tried": len(tries) == len(candidates), "mentioned": in_code, "wrong": ""}
+
+
 def _trace(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     workload, batch = _candidate(load_estimable(request["workload"], code_dir), request["params"])
     recipe, layout = recipe_of(workload, request["on_cuda"]), Layout(**request["layout"])
@@ -97,7 +114,14 @@ def _micro_batch_of(request: Mapping[str, Any], code_dir: Path | None) -> tuple[
     return recipe_of(workload, request["on_cuda"]), Layout(**request["layout"]), request["micro_batch"]
 
 
-_ASKED = {"load": _load, "trace": _trace, "candidates": _candidates, "examples": _examples, "peak": _peak}
+_ASKED = {
+    "load": _load,
+    "dry run": _dry_run,
+    "trace": _trace,
+    "candidates": _candidates,
+    "examples": _examples,
+    "peak": _peak,
+}
 
 
 def _candidate(make: Callable[[dict[str, Any]], Workload], params: Mapping[str, Any]) -> tuple[Workload, int]:

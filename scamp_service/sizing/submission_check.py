@@ -1,0 +1,175 @@
+"""Checks the workload of a study before the study is stored: it can be imported, reads its parameters, and reports the
+objective.
+
+The user's files are imported in a trace process, limited in time and memory, never here. There the workload is tried on
+two samples (``workloads.sandbox.dry_run``). Where that fails, as without the data, nothing is concluded: the trials
+will say it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from scamp_service.errors import InvalidInput
+from scamp_service.model import Json
+from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
+from scamp_service.study.space import Categorical, Range
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.user_code import check_code
+from scamp_service.study.values import Scalar
+from scamp_service.study.workload_names import BUILT_INS
+
+IMPORT_SECONDS = 60
+TRY_SECONDS = 15
+"""Seconds of processor time to import the workload and try candidates; afterwards it is only imported."""
+MOST_CANDIDATES = 12
+READ_BY_SCAMP = frozenset({"batch"})
+REPORTED_BY_SCAMP = "train_loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a dry run of some candidates has shown.
+
+    ``read`` are the parameters that any of them has read, and ``metrics`` those that any has returned; both are empty
+    if none could be tried to its end. ``mentioned`` are names that the user's code contains, so that other candidates
+    may read or return them. ``is_complete``: no other candidate returns other metrics.
+    """
+
+    read: frozenset[str]
+    metrics: tuple[str, ...]
+    mentioned: frozenset[str] = frozenset()
+    is_complete: bool = True
+
+
+def check_workload(spec: StudySpec, code: bytes | None, process: TraceProcess | None = None) -> list[str]:
+    """Warnings about parameters and metrics that may be wrong.
+
+    Raises ``InvalidInput`` for a workload that is unknown, is not in ``code`` (a zip), or cannot be imported, and for
+    parameters and an objective that are certain to be wrong. ``process`` is for callers that may have to kill it from
+    another thread. It is ended here.
+    """
+    check_code(spec.workload, code)
+    if code is None:
+        known = BUILT_INS[spec.workload]
+        return judge(spec, Found(frozenset(known.parameters), known.metrics))
+    process = process or TraceProcess()
+    try:
+        found = _try(spec, code, process)
+    except TraceFailed as failed:
+        raise _cannot_be_used(spec, failed.reason) from None
+    finally:
+        process.end()
+    return judge(spec, found) if found is not None else []
+
+
+def _cannot_be_used(spec: StudySpec, why: str) -> InvalidInput:
+    return InvalidInput(f"the workload {spec.workload!r} cannot be used: {why}")
+
+
+def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> Found | None:
+    """What a dry run shows; None if it does not come to its end.
+
+    Raises ``TraceFailed`` if the workload cannot be imported, and ``InvalidInput`` if its methods are of a wrong form.
+    """
+    candidates = candidates_to_try(spec)
+    with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
+        code_zip = Path(directory, "code.zip")
+        code_zip.write_bytes(code)
+        files = {"workload": spec.workload, "code_zip": str(code_zip), "code_dir": str(Path(directory, "code"))}
+        tried = {"ask": "dry run", "params": candidates, "metric": spec.objective.metric}
+        try:
+            answer = process.ask({**files, **tried}, TRY_SECONDS)
+        except TraceFailed:  # by an import, or by what is no reason to refuse the study: it hangs or ends its process
+            process.ask({**files, "ask": "load"}, IMPORT_SECONDS)
+            return None
+    if answer["wrong"]:
+        raise _cannot_be_used(spec, answer["wrong"])
+    return found_in(answer, len(candidates) == _num_values(spec))
+
+
+def _num_values(spec: StudySpec) -> int:
+    """The number of candidates that have every choice and both ends of every range between them."""
+    return max(len(_values(dimension)) for dimension in spec.space.values())
+
+
+def candidates_to_try(spec: StudySpec) -> list[dict[str, Scalar]]:
+    """Candidates that have between them every choice and both ends of every range, at most ``MOST_CANDIDATES``."""
+    values = {name: _values(dimension) for name, dimension in spec.space.items()}
+    return [
+        {**spec.fixed, **{name: some[number % len(some)] for name, some in values.items()}}
+        for number in range(min(MOST_CANDIDATES, _num_values(spec)))
+    ]
+
+
+def _values(dimension: Categorical | Range) -> Sequence[Scalar]:
+    return (
+        dimension.choice if isinstance(dimension, Categorical) else list(dict.fromkeys((dimension.low, dimension.high)))
+    )
+
+
+def found_in(answer: Json, have_all_values: bool) -> Found:
+    """What the answer of a dry run says. ``have_all_values``: the candidates have every choice between them."""
+    tries: Sequence[Mapping[str, Any]] = answer["tries"]
+    ended = [one for one in tries if "metrics" in one]
+    metrics = dict.fromkeys(name for one in ended for name in one["metrics"])
+    return Found(
+        frozenset(name for one in ended for name in one["read"]),
+        tuple(metrics),
+        frozenset(answer["mentioned"]),
+        have_all_values and answer["all_tried"] and not any("failed" in one for one in tries),
+    )
+
+
+def judge(spec: StudySpec, found: Found) -> list[str]:
+    """Warnings about parameters that were never read and an objective that was not returned.
+
+    Raises ``InvalidInput`` where these are certain to be mistakes.
+    """
+    if not found.metrics:
+        return []
+    wrong, doubtful = list(_wrong_objective(spec, found)), []
+    for name in dict.fromkeys([*spec.space, *spec.fixed]):
+        if name in found.read or name in READ_BY_SCAMP:
+            continue
+        if name in found.mentioned:
+            doubtful.append(name)
+        else:
+            free = sorted(found.read - set(spec.space) - set(spec.fixed))
+            wrong.append(
+                f"the workload never reads the parameter {name!r}"
+                + (_did_you_mean(name, free) or ": remove it from the study, or read it in the workload")
+            )
+    if wrong:
+        raise InvalidInput("; ".join(wrong))
+    objective = spec.objective.metric
+    warnings = []
+    if doubtful:
+        names = ", ".join(map(repr, doubtful))
+        warnings.append(f"no candidate that was tried has read {names}: see that other candidates do")
+    if objective not in (*found.metrics, REPORTED_BY_SCAMP):
+        warnings.append(f"no candidate that was tried has returned the objective {objective!r}, only {_listed(found)}")
+    return warnings
+
+
+def _wrong_objective(spec: StudySpec, found: Found) -> Iterator[str]:
+    objective = spec.objective.metric
+    if objective in (*found.metrics, REPORTED_BY_SCAMP) or not (found.is_complete or objective not in found.mentioned):
+        return
+    advice = _did_you_mean(objective, [*found.metrics, REPORTED_BY_SCAMP])
+    advice = advice or f": choose one of these or {REPORTED_BY_SCAMP}, or return it from evaluate"
+    yield f"the objective is {objective!r}, but evaluate returns {_listed(found)}{advice}"
+
+
+def _listed(found: Found) -> str:
+    return ", ".join(found.metrics)
+
+
+def _did_you_mean(name: str, names: Iterable[str]) -> str:
+    close = get_close_matches(name, list(names), 1, 0.7)
+    return f": did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scamp_service.errors import InvalidInput
+from scamp_service.sizing.submission_check import Found, candidates_to_try, check_workload, found_in, judge
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.user_code import bundle_code
+
+WORKLOAD = """
+import torch
+from torch import nn
+from workloads.protocol import Workload
+
+class Mine(Workload):
+    num_train = num_eval = 64
+    def __init__(self, params):
+        super().__init__(params)
+        self.width = params.get("width", 4)
+    def build_model(self): return nn.Linear(4, self.width)
+    def train_batch(self, indices): return torch.ones(len(indices), 4)
+    eval_batch = train_batch
+    def loss(self, model, batch): return model(batch).square().mean()
+    def evaluate(self, model, batch): return {"loss": model(batch).square().mean(-1)}
+    def optimizer(self, model):
+        if self.params["kind"] == "sgd":
+            return torch.optim.SGD(model.parameters(), self.params["lr"], self.params.get("momentum", 0.0))
+        return super().optimizer(model)
+"""
+KINDS = {"choice": ["adam", "sgd"]}
+
+
+def study(workload: str = "mine.py:Mine", *, metric: str = "loss", fixed: Any = None, **space: Any) -> StudySpec:
+    return parse_study({
+        "name": "mine",
+        "workload": workload,
+        "objective": {"metric": metric, "direction": "minimize"},
+        "space": {"lr": {"low": 0.1, "high": 1.0}, **space},
+        "fixed": fixed or {},
+    })  # fmt: skip
+
+
+def checked(folder: Path, source: str, spec: StudySpec | None = None) -> list[str]:
+    (folder / "mine.py").write_text(source)
+    return check_workload(spec or study(kind=KINDS), bundle_code(folder / "study.yaml", "mine.py:Mine"))
+
+
+@pytest.mark.usefixtures("warm_traces")
+def test_a_workload_is_admitted_with_parameters_that_only_some_candidates_read(tmp_path: Path) -> None:
+    assert (
+        checked(tmp_path, WORKLOAD, study(kind=KINDS, momentum={"low": 0.0, "high": 0.9}, batch={"choice": [8]})) == []
+    )
+
+
+@pytest.mark.usefixtures("warm_traces")
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (WORKLOAD + "\nraise RuntimeError('no such disk')\n", "no such disk"),
+        (WORKLOAD + "\nimport not_a_module_of_anyone\n", r"line \d+, needs the module not_a_module.* pip install"),
+        (
+            WORKLOAD + "    def evaluate(self, model, batch):\n        from not_a_module_of_anyone import score\n",
+            r"\Athe workload 'mine.py:Mine' cannot be used: mine.py, line \d+, needs the module not_a_module.*\Z",
+        ),
+        (WORKLOAD.replace("(Workload)", ""), "Workload"),
+        (WORKLOAD + "\nimport os; os._exit(3)\n", "ended the process"),
+        (WORKLOAD.replace("(batch).square().mean(-1)", "(batch).mean()"), "do not average over the samples"),
+        (WORKLOAD.replace("num_train = num_eval", "num_train"), r"cannot be used: num_eval is missing: set it in"),
+    ],
+)
+def test_a_workload_that_no_candidate_can_use_is_refused_in_its_own_words(
+    tmp_path: Path, source: str, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        checked(tmp_path, source)
+
+
+@pytest.mark.usefixtures("warm_traces")
+def test_a_parameter_that_is_never_read_and_an_unknown_objective_are_refused_together(tmp_path: Path) -> None:
+    wrong = study(kind=KINDS, metric="los", widht={"choice": [4, 8]}, fixed={"depth": 2})
+    with pytest.raises(InvalidInput) as refused:
+        checked(tmp_path, WORKLOAD, wrong)
+    assert str(refused.value) == (
+        "the objective is 'los', but evaluate returns loss: did you mean 'loss'?; "
+        "the workload never reads the parameter 'widht': did you mean 'width'?; "
+        "the workload never reads the parameter 'depth': remove it from the study, or read it in the workload"
+    )
+
+
+@pytest.mark.usefixtures("warm_traces")
+@pytest.mark.parametrize(
+    "fault", ["open('/data/images.npy')", "import os; os._exit(3)", "raise KeyError('no such model')"]
+)
+def test_nothing_is_concluded_from_a_dry_run_that_fails(tmp_path: Path, fault: str) -> None:
+    source = WORKLOAD.replace("indices): return", f"indices):\n        {fault}\n        return")
+    assert checked(tmp_path, source, study(kind=KINDS, metric="los", widht={"choice": [4]})) == []
+
+
+def test_a_built_in_workload_is_checked_without_a_process() -> None:
+    assert check_workload(study("vit_digits", batch={"choice": [8]}, width={"choice": [8]}), None) == []
+    assert check_workload(study("vit_digits", metric="train_loss"), None) == []
+    with pytest.raises(InvalidInput, match="no_such_workload"):
+        check_workload(study("no_such_workload"), None)
+    with pytest.raises(InvalidInput, match=r"reads the parameter 'widht': did you mean 'width'\?\Z"):
+        check_workload(study("vit_digits", widht={"choice": [8]}), None)
+    with pytest.raises(
+        InvalidInput, match=r"'acuracy', but evaluate returns accuracy, loss: did you mean 'accuracy'\?"
+    ):
+        check_workload(study("vit_digits", metric="acuracy"), None)
+
+
+def test_candidates_have_every_choice_and_both_ends_of_every_range_between_them() -> None:
+    spec = study(kind={"choice": [1, 2, 3]}, one={"low": 5, "high": 5}, fixed={"depth": 2, "lr0": 1.0})
+    found = candidates_to_try(spec)
+    assert [(one["lr"], one["kind"], one["one"]) for one in found] == [(0.1, 1, 5), (1.0, 2, 5), (0.1, 3, 5)]
+    assert all(one["depth"] == 2 for one in found)
+    assert len(candidates_to_try(study(kind={"choice": list(range(100))}))) == 12
+
+
+FOUND = Found(frozenset({"lr", "width"}), ("accuracy", "loss"))
+
+
+def test_what_the_users_code_mentions_is_only_doubted() -> None:
+    spec = study(momentum={"choice": [0.9]}, beta={"choice": [0.9]})
+    found = replace(FOUND, mentioned=frozenset({"momentum", "beta"}))
+    assert judge(spec, found) == [
+        "no candidate that was tried has read 'momentum', 'beta': see that other candidates do"
+    ]
+    partly = replace(FOUND, mentioned=frozenset({"score"}), is_complete=False)
+    (warning,) = judge(study(metric="score"), partly)
+    assert warning == "no candidate that was tried has returned the objective 'score', only accuracy, loss"
+    for certain in (replace(partly, is_complete=True), replace(partly, mentioned=frozenset())):
+        with pytest.raises(
+            InvalidInput, match="'score', but evaluate returns accuracy, loss: choose one of these or tra"
+        ):
+            judge(study(metric="score"), certain)
+
+
+def test_metrics_are_all_known_once_every_value_was_tried() -> None:
+    ended = {"read": ["lr"], "metrics": ["loss"]}
+    answer: dict[str, Any] = {"tries": [{"refused": "odd"}, ended], "all_tried": True, "mentioned": []}
+    assert found_in(answer, True) == Found(frozenset({"lr"}), ("loss",))
+    assert not found_in(answer, False).is_complete
+    assert not found_in({**answer, "all_tried": False}, True).is_complete
+    assert not found_in({**answer, "tries": [ended, {"failed": "OSError"}]}, True).is_complete
+    assert judge(study(metric="los"), found_in({**answer, "tries": [{"refused": "odd"}]}, True)) == []
+
+
+@pytest.mark.usefixtures("warm_traces")
+def test_users_code_finds_no_secret_in_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCAMP_API_TOKEN", "the-token-of-the-api")
+    monkeypatch.setenv("SCAMP_DATABASE_URL", "postgresql://scamp:the-password@host/scamp")
+    source = (
+        WORKLOAD + "\nimport os\nraise RuntimeError([n for n in os.environ if 'API_TOKEN' in n or 'DATABASE' in n])\n"
+    )
+    with pytest.raises(InvalidInput, match=r"RuntimeError: \[\]"):
+        checked(tmp_path, source)

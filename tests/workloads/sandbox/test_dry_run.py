@@ -1,0 +1,149 @@
+"""Which parameters a workload reads, and which metrics it returns, without training it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from scamp_service.study.workload_names import BUILT_INS
+from workloads.loading import load_workload
+from workloads.protocol import Workload
+from workloads.refusals import WorkloadError
+from workloads.sandbox import dry_run
+from workloads.sandbox.dry_run import NotingParams, mentioned, try_candidates
+
+PARAMS = {"width": 8, "rate": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("use", "read"),
+    [
+        (lambda params: params["width"], {"width"}),
+        (lambda params: params.get("width", 3), {"width"}),
+        (lambda params: params.get("depth", 3), {"depth"}),
+        (lambda params: "rate" in params, {"rate"}),
+        (lambda params: params.pop("rate"), {"rate"}),
+        (lambda params: params.setdefault("rate", 1), {"rate"}),
+        (lambda params: (len(params), bool(params), str(params), f"{params}"), set()),
+        (lambda params: dict(**params), {"width", "rate"}),
+        (lambda params: {**params}, {"width", "rate"}),
+        (lambda params: dict(params), {"width", "rate"}),
+        (lambda params: params | {"more": 1}, {"width", "rate"}),
+        (lambda params: {"more": 1} | params, {"width", "rate"}),
+        (lambda params: {}.update(params), {"width", "rate"}),
+        (lambda params: params.copy(), {"width", "rate"}),
+        (lambda params: copy.copy(params), {"width", "rate"}),
+        (lambda params: copy.deepcopy(params), {"width", "rate"}),
+        (lambda params: pickle.dumps(params), {"width", "rate"}),
+        (lambda params: json.dumps(params), {"width", "rate"}),
+        (lambda params: [name for name in params if name == "width"], {"width", "rate"}),
+        (lambda params: list(params.items()), {"width", "rate"}),
+        (lambda params: set(params) - {"width"}, {"width", "rate"}),
+    ],
+)
+def test_a_parameter_is_read_by_a_look_at_it_and_by_a_look_at_all(
+    use: Callable[[dict[str, Any]], object], read: set[str]
+) -> None:
+    params = NotingParams(PARAMS)
+    use(params)
+    assert params.read == read and isinstance(params, dict)
+
+
+class Line(Workload):
+    num_train, num_eval = 1, 3  # fewer than the samples that are tried
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(4, self.params["width"])
+
+    def train_batch(self, indices: Tensor) -> Tensor:
+        assert indices.tolist() == [0, 0]
+        return torch.ones(len(indices), 4)
+
+    def eval_batch(self, indices: Tensor) -> Tensor:
+        assert indices.tolist() == [0, 1]
+        return torch.ones(len(indices), 4)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).square().mean() * self.params.get("scale", 1.0)  # type: ignore[no-any-return]
+
+    def evaluate(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
+        size = model(batch).square().mean(-1)
+        return {"size": size, "large": (size > self.params.get("threshold", 1)).float()}
+
+
+def tries(workload: type[Workload], *candidates: dict[str, Any], metric: str = "size") -> list[dict[str, Any]]:
+    return try_candidates(workload, candidates, metric)
+
+
+@pytest.mark.parametrize("most", [dry_run.MOST_REAL_PARAMETERS, 3])
+def test_all_that_a_step_and_an_evaluation_read_is_known_of_small_and_of_fake_models(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(dry_run, "MOST_REAL_PARAMETERS", most)
+    (found,) = tries(Line, {"width": 2, "lr": 0.1})
+    assert found == {"read": ["lr", "scale", "threshold", "weight_decay", "width"], "metrics": ["large", "size"]}
+
+
+def test_candidates_are_tried_until_all_was_read_and_the_metric_is_there() -> None:
+    class Choosy(Line):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params)
+            if params["width"] == 3:
+                raise ValueError("width must be even")
+            if params["width"] == 4:
+                params["momentum"]
+
+    candidates = [{"width": width, "momentum": 0.9} for width in (3, 2, 4, 6)]
+    found = tries(Choosy, *candidates)
+    assert found[0] == {"refused": "width must be even"} and len(found) == 3 and "momentum" in found[2]["read"]
+    assert len(tries(Choosy, *candidates, metric="other")) == 4
+
+
+def test_whatever_fails_says_nothing_about_the_workload_except_a_wrong_form() -> None:
+    class NoData(Line):
+        def train_batch(self, indices: Tensor) -> Tensor:
+            raise FileNotFoundError("/data/images.npy")
+
+    assert tries(NoData, {"width": 2}) == [{"failed": "FileNotFoundError"}]
+
+    class Averages(Line):
+        def evaluate(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
+            return {"size": model(batch).mean()}
+
+    with pytest.raises(WorkloadError, match="do not average over the samples"):
+        tries(Averages, {"width": 2})
+
+    class Uncounted(Line):
+        num_eval = None  # type: ignore[assignment]
+
+    with pytest.raises(WorkloadError, match="num_eval is missing"):
+        tries(Uncounted, {"width": 2})
+
+
+def test_a_name_in_the_users_files_or_put_together_there_may_still_be_read(tmp_path: Path) -> None:
+    own = """def rate(params, kind):
+    print(f"width {params[f'{kind}_rate']} dht")
+    return params["beta" + str(1)], params["{}_decay".format(kind)], params["gamma_%s" % kind]
+"""
+    (tmp_path / "net.py").write_text(own)
+    (tmp_path / "more.json").write_text('{"momentum": 0.9}')
+    (tmp_path / "broken.py").write_text("def (")
+    unknown = ["thdiw"[::-1], "dets_rate"[::-1], "3ahpla"[::-1]]  # not in this file, which has the class
+    (tmp_path / "weights.bin").write_text(unknown[0])
+    known = ["momentum", "sgd_rate", "beta1", "weight_decay", "gamma_x", "threshold"]
+    assert mentioned([*known, *unknown], Line, tmp_path) == known
+
+
+@pytest.mark.parametrize("name", BUILT_INS)
+def test_what_is_said_of_a_built_in_workload_is_what_it_reads_and_returns(name: str) -> None:
+    known = BUILT_INS[name]
+    (found,) = tries(load_workload(name, None), {}, metric=known.metrics[0])
+    assert found == {"read": sorted(known.parameters), "metrics": sorted(known.metrics)}

@@ -1,0 +1,182 @@
+"""Tries a workload on two samples without training it: which parameters it reads, and which metrics it returns.
+
+``scamp_service.sizing.submission_check`` decides what that means for a study.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from estimators.tracing.session import NoInit
+from workloads.protocol import Workload
+from workloads.refusals import WorkloadError, missing_counts
+from workloads.training.metrics import Sums, common_names
+from workloads.training.step import evaluate
+
+NUM_SAMPLES = 2
+MOST_REAL_PARAMETERS = 5_000_000
+"""Larger models have fake tensors, which take no time and memory; then code that needs values of tensors fails."""
+TRY_SECONDS = 5.0
+"""Processor time after which no further candidate is tried."""
+_STEPS = 1000  # passed to ``on_step``
+_TEXT_SUFFIXES = frozenset({".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt"})
+
+
+class NotingParams(dict[str, Any]):
+    """Parameters of a candidate. ``read`` has the names that were looked up, also those that are not there.
+
+    Whoever looks at all of them, as by a loop, a copy or ``**params``, has read each. Printing them reads none.
+    """
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        super().__init__(params)
+        self.read: set[str] = set()
+
+
+def _noting_one(name: str) -> Callable[..., Any]:
+    method = getattr(dict, name)
+
+    def noting(self: NotingParams, key: str, *default: Any) -> Any:
+        self.read.add(key)
+        return method(self, key, *default)
+
+    return noting
+
+
+def _noting_all(name: str) -> Callable[..., Any]:
+    method = getattr(dict, name)
+
+    def noting(self: NotingParams, *args: Any) -> Any:
+        self.read.update(dict.__iter__(self))
+        return method(self, *args)
+
+    return noting
+
+
+for _name in ("__getitem__", "__contains__", "get", "pop", "setdefault"):
+    setattr(NotingParams, _name, _noting_one(_name))
+for _name in ("__iter__", "__reversed__", "__or__", "__ror__", "keys", "values", "items", "copy", "popitem"):
+    setattr(NotingParams, _name, _noting_all(_name))
+
+
+def try_candidates(
+    make: Callable[[Mapping[str, Any]], Workload], candidates: Sequence[Mapping[str, Any]], metric: str
+) -> list[dict[str, Any]]:
+    """What became of each candidate that was tried, until one has returned ``metric`` and all parameters were read.
+
+    It has the names that it ``read`` and its ``metrics``, or the words of its ``ValueError`` as ``refused``, or it
+    ``failed``, for whatever reason. Raises ``WorkloadError`` for a workload without a number of samples or with metrics
+    that are of the wrong form: no host and no data mend these.
+    """
+    tries: list[dict[str, Any]] = []
+    unread = {name for params in candidates for name in params} - {"batch"}  # which ScaMP itself reads
+    began = time.process_time()
+    for params in candidates:
+        noting = NotingParams(params)
+        tries.append(_tried(make, noting))
+        if "metrics" in tries[-1]:
+            unread -= noting.read
+            if not unread and metric in tries[-1]["metrics"]:
+                break
+        if time.process_time() - began > TRY_SECONDS:
+            break
+    return tries
+
+
+def _tried(make: Callable[[Mapping[str, Any]], Workload], params: NotingParams) -> dict[str, Any]:
+    try:
+        workload = make(params)
+    except ValueError as error:
+        return {"refused": str(error)}
+    except Exception as error:
+        return {"failed": type(error).__name__}
+    if missing := missing_counts(workload):
+        raise WorkloadError(f"{' and '.join(missing)} is missing: set it in the class, in __init__, or as a property")
+    try:
+        metrics = _evaluated(workload)
+    except WorkloadError:
+        raise
+    except Exception as error:
+        return {"failed": type(error).__name__}
+    return {"read": sorted(params.read), "metrics": metrics}
+
+
+def _evaluated(workload: Workload) -> list[str]:
+    """The names of the metrics, once every method has run that a step and an evaluation call."""
+    samples = torch.arange(NUM_SAMPLES)
+    batch = workload.train_batch(samples % workload.num_train)
+    held_out = workload.eval_batch(samples % workload.num_eval)
+    with ExitStack() as modes:
+        if not _is_small(workload):
+            modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+            modes.enter_context(NoInit())
+        model = workload.build_model()
+        workload.blocks(model)
+        workload.on_step(0, _STEPS, workload.optimizer(model))
+        model.train()
+        workload.loss(model, batch)
+        model.eval()
+        sums = Sums()
+        with torch.no_grad():
+            sums.add(evaluate(workload, model, held_out), torch.ones(NUM_SAMPLES, dtype=torch.bool))
+    return common_names([sums.names])
+
+
+def _is_small(workload: Workload) -> bool:
+    with torch.device("meta"):
+        model = workload.build_model()
+    return sum(parameter.numel() for parameter in model.parameters()) <= MOST_REAL_PARAMETERS
+
+
+def mentioned(names: Iterable[str], workload: type, folder: Path) -> list[str]:
+    """Those of ``names`` that the user's files or the classes of ``workload`` contain, or may put together.
+
+    Code that has not run may read them.
+    """
+    words: set[str] = set()
+    patterns: set[str] = set()
+    files = [file for file in folder.rglob("*") if file.suffix in _TEXT_SUFFIXES and file.is_file()]
+    modules = {sys.modules.get(one.__module__) for one in workload.__mro__}
+    files += [Path(path) for module in modules if (path := getattr(module, "__file__", None))]
+    for file in files:
+        text = file.read_text(errors="replace")
+        words |= set(re.findall(r"\w+", text))
+        patterns |= set(_patterns(text)) if file.suffix == ".py" else set()
+    return [name for name in names if name in words or any(re.fullmatch(pattern, name) for pattern in patterns)]
+
+
+def _patterns(source: str) -> Iterator[str]:
+    """Patterns of the names that ``source`` puts together: f"{kind}_rate", "{}_rate".format(kind) or "rate" + n."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        parts: list[str | None] = []  # None: any text
+        match node:
+            case ast.JoinedStr(values=values):
+                parts = [_text(value) for value in values]
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                parts = [None, _text(left), _text(right), None]
+            case ast.Constant(value=str(text)) if "{" in text or "%" in text:
+                parts = [part for fixed in re.split(r"\{.*?\}|%\w", text) for part in (fixed, None) if part != ""][:-1]
+        fixed = [part for part in parts if part is not None]
+        if fixed and all(re.fullmatch(r"\w+", part) for part in fixed):
+            yield "".join(".*" if part is None else part for part in parts)
+
+
+def _text(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
