@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
+import sys
 import threading
 import time
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from scamp_service.cluster.sink import Report, SinkClient
 from scamp_service.control.executor import Order
 from scamp_service.errors import Unavailable
 from scamp_service.model import LogLine, Metric
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 ROWS_PER_FLUSH = 64
 FLUSH_SECONDS = 0.1
@@ -229,12 +234,28 @@ class Reports:
 
 
 class LineWriter(io.TextIOBase):
-    """Text stream whose non-empty lines become log lines of the trial."""
+    """Text stream whose non-empty lines become log lines of the trial.
+
+    It has everything that libraries expect of ``sys.stdout``. What is written to its ``fileno``, as by a child process,
+    goes to the log of this process.
+    """
+
+    encoding = "utf-8"
+    errors = "replace"
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
         self._rest = ""
         self._lock = threading.Lock()
+        self.buffer = _Encoded(self)
+
+    def fileno(self) -> int:
+        """File descriptor of this process's standard error stream."""
+        return sys.__stderr__.fileno() if sys.__stderr__ is not None else 2
+
+    def detach(self) -> BinaryIO:
+        """``buffer``; both may still be used."""
+        return cast(BinaryIO, self.buffer)
 
     def writable(self) -> bool:
         """Always True."""
@@ -261,3 +282,27 @@ class LineWriter(io.TextIOBase):
             rest, self._rest = self._rest, ""
         if rest.strip():
             self._reports.log(rest)
+
+
+class _Encoded(io.BufferedIOBase):
+    """The ``buffer`` of a ``LineWriter``: takes the same text as bytes. Closing it, as wrappers do, has no effect."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+        self._decoder = codecs.getincrementaldecoder(LineWriter.encoding)(LineWriter.errors)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        self._writer.write(self._decoder.decode(bytes(data)))
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def fileno(self) -> int:
+        return self._writer.fileno()
+
+    def close(self) -> None:
+        self.flush()

@@ -17,15 +17,19 @@ import torch
 
 from estimators.model import MIB
 from workloads.training.process_memory import (
+    THREAD_STACK_BYTES,
     Held,
     data_bytes,
     give_back_free_memory,
     held,
     high_water,
+    num_threads,
 )
 
 # Memory that libraries may keep after a first use, such as the machine code of convolutions; see docs/decisions/0009.
 ALLOWANCE_BYTES = 128 * MIB
+
+USUAL_STACK_BYTES = 8 * MIB  # of a thread whose library chooses the size itself
 
 RESERVE_BYTES = 16 << 10  # kept back for the moment in which nothing else is free
 
@@ -37,14 +41,35 @@ class OutOfMemory(Exception):
     granted. ``requested_bytes`` is the size of that request, 0 if the error does not say it.
     """
 
-    def __init__(self, requested_bytes: int, measured_bytes: int, budget_bytes: int | None) -> None:
+    def __init__(
+        self, requested_bytes: int, measured_bytes: int, budget_bytes: int | None, num_threads: int = 0
+    ) -> None:
         self.requested_bytes, self.measured_bytes, self.budget_bytes = requested_bytes, measured_bytes, budget_bytes
-        limit = f"but its budget is {budget_bytes / MIB:.1f} MiB" if budget_bytes is not None else "without a budget"
+        self.num_threads = num_threads
         request = f"; last request {requested_bytes / MIB:.1f} MiB" if requested_bytes else ""
-        super().__init__(f"this rank needed {measured_bytes / MIB:.1f} MiB, {limit}{request}")
+        super().__init__(f"this rank {self._need()}{request}{self._threads()}")
 
-    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int, int, int | None]]:
-        return OutOfMemory, (self.requested_bytes, self.measured_bytes, self.budget_bytes)
+    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int, int, int | None, int]]:
+        return OutOfMemory, (self.requested_bytes, self.measured_bytes, self.budget_bytes, self.num_threads)
+
+    def _need(self) -> str:
+        needed, limit = self.measured_bytes / MIB, self.budget_bytes
+        if limit is None:
+            return f"needed {needed:.1f} MiB, without a budget"
+        if self.measured_bytes <= limit:
+            return f"used up its budget of {limit / MIB:.1f} MiB"
+        # As many digits as tell the two apart; 6 are enough for a byte.
+        digits = next(digits for digits in range(1, 7) if round(needed, digits) > round(limit / MIB, digits))
+        return f"needed {needed:.{digits}f} MiB, but its budget is {limit / MIB:.{digits}f} MiB"
+
+    def _threads(self) -> str:
+        """The threads, if their stacks are the cause: without them the budget would be enough."""
+        missing_bytes = self.measured_bytes - (self.budget_bytes or 0)
+        if self.budget_bytes is None or not self.num_threads or self.num_threads * THREAD_STACK_BYTES < missing_bytes:
+            return ""
+        stack = f"{THREAD_STACK_BYTES / MIB:g} MiB or more each for their stacks"
+        threads = f"{self.num_threads} thread{'s' * (self.num_threads > 1)}"
+        return f"; {threads} that it has started hold {stack}: start fewer"
 
 
 @dataclass(slots=True)
@@ -80,7 +105,7 @@ class Budget:
             highest = self.used_bytes() + above_now()
         self.restore()
         if highest > self.budget_bytes:
-            raise OutOfMemory(0, highest, self.budget_bytes)
+            raise self.overrun(0, highest)
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
@@ -118,6 +143,11 @@ class Budget:
         if self.device.type == "cpu" and self.budget_bytes is not None:
             hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
             resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+
+    def overrun(self, requested_bytes: int, measured_bytes: int) -> OutOfMemory:
+        """The error that this process needs ``measured_bytes``, with the threads started since the baseline."""
+        more = num_threads() - self.baseline.num_threads if self.device.type == "cpu" else 0
+        return OutOfMemory(requested_bytes, measured_bytes, self.budget_bytes, max(0, more))
 
     def used_bytes(self) -> int:
         """Bytes that the process now holds over the baseline, without memory that libraries have kept."""
@@ -175,27 +205,29 @@ def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
             return seen
         if isinstance(seen, torch.OutOfMemoryError):
             used = torch.cuda.max_memory_allocated(budget.device) - budget.baseline.data_bytes
-            return OutOfMemory(
-                _cuda_request_bytes(str(seen)), used + _cuda_request_bytes(str(seen)), budget.budget_bytes
-            )
+            return budget.overrun(_cuda_request_bytes(str(seen)), used + _cuda_request_bytes(str(seen)))
         if request := re.search(r"DefaultCPUAllocator: .*tried to allocate (\d+) bytes", str(seen)):
-            return OutOfMemory(int(request[1]), used + int(request[1]), budget.budget_bytes)
+            return budget.overrun(int(request[1]), used + int(request[1]))
         # Other errors may have other causes: they count as an overrun only if memory is almost used up.
-        exhausted = budget.budget_bytes is not None and used > budget.budget_bytes - _near(budget.budget_bytes)
+        near = 0 if budget.budget_bytes is None else _near(budget.budget_bytes, str(seen))
+        exhausted = budget.budget_bytes is not None and used > budget.budget_bytes - near
         if exhausted and (isinstance(seen, MemoryError) or re.search(_OTHER_FAILURES, str(seen))):
-            return OutOfMemory(0, max(used, budget.budget_bytes or 0), budget.budget_bytes)
+            return budget.overrun(0, max(used, budget.budget_bytes or 0))
         seen = seen.__cause__ or seen.__context__
     return None
 
 
-_OTHER_FAILURES = (
-    r"bad_alloc|start (new )?thread|Cannot allocate memory|could not (create|execute) a|Resource temporarily"
-)
+_NO_THREAD = r"start (new )?thread"
+_OTHER_FAILURES = rf"bad_alloc|{_NO_THREAD}|Cannot allocate memory|could not (create|execute) a|Resource temporarily"
 
 
-def _near(budget_bytes: int) -> int:
-    """Bytes below the budget that count as "at the limit", as a failed operation's temporaries are freed at once."""
-    return max(4 * MIB, budget_bytes // 8)
+def _near(budget_bytes: int, message: str) -> int:
+    """Bytes below the budget that count as "at the limit", as a failed operation's temporaries are freed at once.
+
+    A thread that could not start may have asked for the usual stack.
+    """
+    least = USUAL_STACK_BYTES + MIB if re.search(_NO_THREAD, message) else 4 * MIB
+    return max(least, budget_bytes // 8)
 
 
 def _cuda_request_bytes(message: str) -> int:

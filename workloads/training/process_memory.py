@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -32,11 +33,13 @@ class Held:
     """Memory of this process. ``data_bytes`` is its private writable memory, which includes the other two.
 
     ``tensor_bytes`` is in tensors. ``free_bytes`` is in gaps in malloc's heap, which malloc can fill but not give back.
+    Each of ``num_threads`` has a stack in it.
     """
 
     data_bytes: int
     tensor_bytes: int = 0
     free_bytes: int = 0
+    num_threads: int = 0
 
     def kept_since(self, before: Held) -> int:
         """Bytes added since ``before``, without tensors and without gaps that freed tensors have left.
@@ -51,19 +54,25 @@ class Held:
         tensors = after.tensor_bytes - before.tensor_bytes
         growth = max(0, after.data_bytes - before.data_bytes - tensors)
         gaps = min(growth, max(0, after.free_bytes - before.free_bytes))
-        return replace(self, data_bytes=self.data_bytes + growth, free_bytes=self.free_bytes + gaps)
+        num_threads = max(0, after.num_threads - before.num_threads)
+        return Held(self.data_bytes + growth, self.tensor_bytes, self.free_bytes + gaps, self.num_threads + num_threads)
 
 
 def held() -> Held:
     """The memory of this process after it has given back all that it can."""
     give_back_free_memory()
-    return Held(data_bytes(), _tensor_bytes(), _free_heap_bytes())
+    return Held(data_bytes(), _tensor_bytes(), _free_heap_bytes(), num_threads())
 
 
 def data_bytes() -> int:
     """Bytes of private writable memory of this process, as RLIMIT_DATA counts them."""
     (held_bytes,) = _status("VmData")
     return held_bytes
+
+
+def num_threads() -> int:
+    """Number of threads of this process."""
+    return len(os.listdir("/proc/self/task"))
 
 
 @contextmanager

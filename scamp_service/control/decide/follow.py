@@ -151,7 +151,7 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
     extra_bytes = need_after_out_of_memory(prediction.traced_bytes, reserved_bytes, attempt.measured_bytes)
     if num_oom > study.max_oom:
         failed = f"ran out of memory {num_oom} time{'s' * (num_oom > 1)} ({attempt.detail})"
-        reason = f"{failed}; raise budget.max_oom or lower the batch"
+        reason = f"{failed}; raise budget.max_oom, or let it need less, as by a smaller batch"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_oom": num_oom})
     reason = (
         f"ran out of memory with {attempt.mib_per_rank} MiB per rank; "

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import codecs
+import faulthandler
+import io
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -74,6 +79,25 @@ def test_a_stream_becomes_lines() -> None:
     assert lines[:2] == ["one line", "progress 1"]
     assert len(lines[2]) == MAX_LINE and lines[2].startswith("progress 2xxx")
     assert lines[3] == "no end of line"
+
+
+def test_the_stream_is_used_like_a_file_of_text_by_users_code_and_libraries() -> None:
+    sink = FakeSink(lambda report: True)
+    channel = reports(sink)
+    writer: Any = LineWriter(channel)
+    assert (writer.encoding, writer.isatty(), writer.writable(), writer.readable()) == ("utf-8", False, True, False)
+    writer.buffer.write("one ü".encode()[:-1])  # half a character
+    writer.buffer.write("ü\n".encode()[1:])
+    writer.buffer.flush()
+    io.TextIOWrapper(writer.buffer, encoding="utf-8", line_buffering=True).write("wrapped\n")  # closes it when it goes
+    io.TextIOWrapper(writer.detach(), encoding="utf-8").write("detached\n")
+    codecs.getwriter("utf-8")(writer.buffer).write("written\n")
+    writer.writelines(["several\n", "lines\n"])
+    faulthandler.dump_traceback(writer)  # writes to the process's own log
+    subprocess.run(["true"], stdout=writer, stderr=writer, check=True)
+    assert channel.close() is Delivery.STORED
+    lines = [row.text for report in sink.accepted for row in report.logs]
+    assert lines == ["one ü", "wrapped", "detached", "written", "several", "lines"]
 
 
 def test_a_rank_that_prints_without_end_fills_neither_its_memory_nor_the_database(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+import re
 import subprocess
 import sys
 from typing import Any
@@ -101,6 +103,52 @@ except OutOfMemory as error:
 def test_small_objects_that_leave_nothing_free_are_an_overrun_too() -> None:
     done = subprocess.run([sys.executable, "-c", FILL], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.startswith("out of memory: "), done.stderr
+
+
+THREADS = """
+import threading
+import torch
+from workloads.training.budget import OutOfMemory, enforce
+from workloads.training.process_memory import configure_malloc, held
+
+configure_malloc()
+for stack_mib in (0, 8):
+    threading.stack_size(stack_mib << 20)
+    never, end = threading.Event(), threading.Event()
+    try:
+        with enforce(torch.device("cpu"), held(), 20 << 20):
+            while True:
+                threading.Thread(target=end.wait).start()
+    except OutOfMemory as error:
+        print(error)
+    end.set()
+    for thread in threading.enumerate()[1:]:
+        thread.join()
+"""
+
+
+def test_threads_whose_stacks_use_up_the_budget_are_named() -> None:
+    done = subprocess.run([sys.executable, "-c", THREADS], cwd=ROOT, capture_output=True, text=True)
+    small, large = done.stdout.splitlines()
+    assert re.search(r"used up its budget of 20\.0 MiB; 1\d threads that it has started hold 1 MiB or more each", small)
+    assert "; 2 threads that it has started hold 1 MiB or more each for their stacks: start fewer" in large
+
+
+@pytest.mark.parametrize(
+    ("measured_bytes", "words"),
+    [
+        (5 * MIB, "this rank used up its budget of 5.0 MiB"),
+        (4 * MIB, "this rank used up its budget of 5.0 MiB"),
+        (5 * MIB + 1, "this rank needed 5.000001 MiB, but its budget is 5.000000 MiB"),
+        (5 * MIB + 40_000, "this rank needed 5.04 MiB, but its budget is 5.00 MiB"),
+        (5 * MIB + 60_000, "this rank needed 5.1 MiB, but its budget is 5.0 MiB"),
+        (9 * MIB, "this rank needed 9.0 MiB, but its budget is 5.0 MiB; 9 threads"),
+    ],
+)
+def test_an_overrun_says_numbers_that_differ(measured_bytes: int, words: str) -> None:
+    assert str(OutOfMemory(0, measured_bytes, 5 * MIB)) == words.partition("; 9")[0]
+    few = OutOfMemory(0, measured_bytes, 5 * MIB, num_threads=9 if "threads" in words else 0)
+    assert str(few).startswith(words) and str(pickle.loads(pickle.dumps(few))) == str(few)
 
 
 def test_an_overrun_is_found_behind_the_error_that_hides_it() -> None:
