@@ -6,8 +6,9 @@ with a real allocation failure, and its trial is planned again with ``Extra`` by
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from estimators.devices.catalogue import COMMUNICATORS
 from estimators.model import MIB, Layout, Peaks, Plan, Prediction
@@ -65,14 +66,38 @@ No rank on a GPU has been measured. The CUDA context is not included: a node kee
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationExtra:
+    """Bytes to add to the traced peak of an evaluation, because some ran out of memory.
+
+    ``needs`` maps the micro-batches of evaluations that failed to the bytes that each lacked. If all failures have the
+    same micro-batch, what was lacking is taken to grow with it, so that the next plan has a smaller one. Where a
+    smaller one has failed as well, it does not grow, and all of it is added whatever the micro-batch.
+    """
+
+    needs: Mapping[int, int] = field(default_factory=dict)
+
+    def bytes_for(self, micro_batch: int) -> int:
+        """Bytes to add with such micro-batches."""
+        most = max(self.needs.values(), default=0)
+        if len(self.needs) != 1:
+            return most
+        (failed,) = self.needs
+        return -(-most * micro_batch // failed)
+
+
+NO_EVALUATION_EXTRA = EvaluationExtra()
+
+
+@dataclass(frozen=True, slots=True)
 class Extra:
     """Bytes to add to the traced peak under each layout, because attempts needed more than was traced.
 
-    ``elsewhere`` are added under the layouts that are not named.
+    ``elsewhere`` are added under the layouts that are not named, and ``evaluation`` to the peak of evaluations.
     """
 
     under: Mapping[Layout, int] = field(default_factory=dict)
     elsewhere: int = 0
+    evaluation: EvaluationExtra = NO_EVALUATION_EXTRA
 
     def __post_init__(self) -> None:
         if min(self.elsewhere, *self.under.values(), 0) < 0:
@@ -85,18 +110,29 @@ class Extra:
 NO_EXTRA = Extra()
 
 
-def predict(profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN) -> Prediction:
+def predict(
+    profile: Peaks,
+    plan: Plan,
+    extra_bytes: int = 0,
+    margin: Margin = VIRTUAL_MARGIN,
+    evaluation: EvaluationExtra = NO_EVALUATION_EXTRA,
+) -> Prediction:
     """Predict the memory of the rank that needs most.
 
     ``extra_bytes`` are added to the traced peak, because this trial ran out of memory or because earlier trials needed
-    more. Raises KeyError when a layout of the plan has not been traced.
+    more; ``evaluation`` is added to the peak of evaluations. Raises KeyError when a layout of the plan has not been
+    traced.
     """
-    stages = predict_stages(profile, plan, extra_bytes, margin)
-    return max(stages, key=lambda stage: stage.peak_bytes)
+    stages = predict_stages(profile, plan, extra_bytes, margin, evaluation)
+    return max(stages, key=lambda stage: stage.needed_bytes)
 
 
 def predict_stages(
-    profile: Peaks, plan: Plan, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
+    profile: Peaks,
+    plan: Plan,
+    extra_bytes: int = 0,
+    margin: Margin = VIRTUAL_MARGIN,
+    evaluation: EvaluationExtra = NO_EVALUATION_EXTRA,
 ) -> tuple[Prediction, ...]:
     """One prediction for each pipeline stage, or a single one without a pipeline; see ``predict``."""
     stages = []
@@ -105,9 +141,38 @@ def predict_stages(
         peak, parts = curve.peak_bytes(plan.micro_batch), curve.parts(plan.micro_batch)
         slack = parts.get("slack", 0)
         parts = {**parts, "learned": extra_bytes} if extra_bytes else parts
-        margin_bytes = margin.bytes_for(peak + extra_bytes, plan.world_size)
-        stages.append(Prediction(peak - slack, slack, extra_bytes, margin_bytes=margin_bytes, parts=parts))
+        evaluated = evaluation_bytes(profile, layout, plan.evaluation_micro_batch, evaluation)
+        margin_bytes = margin.bytes_for(max(peak + extra_bytes, evaluated), plan.world_size)
+        stages.append(Prediction(peak - slack, slack, extra_bytes, 0, margin_bytes, parts, evaluated))
     return tuple(stages)
+
+
+def evaluation_bytes(profile: Peaks, layout: Layout, micro_batch: int, extra: EvaluationExtra) -> int:
+    """Peak bytes of an evaluation with such micro-batches, what was learned included; 0 if it is not known."""
+    curve = profile.evaluations.get(layout)
+    return curve.peak_bytes(micro_batch) + extra.bytes_for(micro_batch) if curve is not None else 0
+
+
+def with_evaluation_batch(
+    profile: Peaks, plan: Plan, extra_bytes: int = 0, extra: EvaluationExtra = NO_EVALUATION_EXTRA
+) -> Plan:
+    """The plan with the largest micro-batch of evaluations that needs no more memory than a training step of it.
+
+    If even one sample needs more, it is one sample. It is never larger than the micro-batch of training: evaluations
+    then need no larger activations than training has, and a larger one would save little time.
+    """
+    if all(layout not in profile.evaluations for layout in plan.layouts):
+        return plan
+    peaks = [profile.curves[layout].peak_bytes(plan.micro_batch) + extra_bytes for layout in plan.layouts]
+    least = max(peaks + [evaluation_bytes(profile, layout, 1, extra) for layout in plan.layouts])
+
+    def fits(size: int) -> bool:
+        return all(evaluation_bytes(profile, layout, size, extra) <= least for layout in plan.layouts)
+
+    if fits(plan.micro_batch):
+        return plan
+    size = bisect_left(range(2, plan.micro_batch), True, key=lambda size: not fits(size)) + 1
+    return replace(plan, evaluation_batch=size)
 
 
 def predict_states(
@@ -122,11 +187,19 @@ def predict_states(
 
 
 def largest_micro_batch(
-    profile: Peaks, layout: Layout, capacity_mib: int, extra_bytes: int = 0, margin: Margin = VIRTUAL_MARGIN
+    profile: Peaks,
+    layout: Layout,
+    capacity_mib: int,
+    extra_bytes: int = 0,
+    margin: Margin = VIRTUAL_MARGIN,
+    evaluation: EvaluationExtra = NO_EVALUATION_EXTRA,
 ) -> int:
     """Largest micro-batch with which one rank needs at most ``capacity_mib``, margin included; 0 when none fits.
 
-    Raises KeyError when the layout has not been traced.
+    Evaluations have a micro-batch of their own: they only exclude a layout under which not even one sample can be
+    evaluated. Raises KeyError when the layout has not been traced.
     """
     highest = margin.largest_peak_bytes(capacity_mib, layout.world_size)
+    if evaluation_bytes(profile, layout, 1, evaluation) > highest:
+        return 0
     return profile.curves[layout].largest_batch(highest - extra_bytes)

@@ -94,17 +94,24 @@ class Plan(Spread):
     """How one candidate is spread over ranks; every plan of a candidate trains on the same effective batch.
 
     An optimizer step runs ``num_micro_batches`` forward and backward passes of ``micro_batch`` samples on every rank.
+    ``evaluation_batch`` is the number of samples of a forward pass of an evaluation; 0: as many as ``micro_batch``.
     ``layouts`` has one for each stage; without a pipeline it has that of all ranks.
     """
 
     micro_batch: int
     num_micro_batches: int = 1
+    evaluation_batch: int = 0
     layouts: tuple[Layout, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_positive(self, "micro_batch", "num_micro_batches")
         layouts = _layouts(axis_values(self), self.num_micro_batches > 1, self.num_micro_batches if self.pp > 1 else 1)
         object.__setattr__(self, "layouts", layouts)  # they have checked the axes
+        if not 0 <= self.evaluation_batch < self.micro_batch:
+            raise ValueError(
+                f"evaluation_batch must be smaller than the micro-batch, which is {self.micro_batch}, got "
+                f"{self.evaluation_batch}: leave it out to evaluate in micro-batches of the same size"
+            )
 
     @property
     def num_shares(self) -> int:
@@ -115,6 +122,11 @@ class Plan(Spread):
     def batch(self) -> int:
         """Samples per optimizer step over all ranks (the effective batch)."""
         return self.num_shares * self.micro_batch * self.num_micro_batches
+
+    @property
+    def evaluation_micro_batch(self) -> int:
+        """Samples of a forward pass of an evaluation on one rank."""
+        return self.evaluation_batch or self.micro_batch
 
     @property
     def layout(self) -> Layout:
@@ -136,7 +148,8 @@ class Plan(Spread):
         steps = (
             f"{self.num_micro_batches} × {self.micro_batch}" if self.num_micro_batches > 1 else f"{self.micro_batch}"
         )
-        return ", ".join([self.ways, f"micro-batch {steps}", *self.inside])
+        evaluation = [f"evaluation {self.evaluation_batch}"] if self.evaluation_batch else []
+        return ", ".join([self.ways, f"micro-batch {steps}", *evaluation, *self.inside])
 
     def to_json(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
@@ -212,6 +225,14 @@ class Peaks(Protocol):
         """The peak curve of each layout traced so far."""
         ...
 
+    @property
+    def evaluations(self) -> Mapping[Layout, PeakCurve]:
+        """The peak curve of an evaluation under each of these layouts, over the micro-batch of the evaluation.
+
+        Layouts without one are left out: functions are not evaluated, and formulas know no evaluation.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Divisions:
@@ -252,7 +273,8 @@ class Prediction:
     ``traced_bytes`` are the tensors of the trace; ``slack_bytes`` is what a GPU's allocator needs beyond them.
     ``extra_bytes`` are added because this trial ran out of memory, or because earlier trials of its family needed more
     than was traced; ``bias_bytes`` of these are tensors, which a measured peak includes. ``margin_bytes`` cover memory
-    that no trace shows. ``parts`` is the peak by category (``CATEGORIES``), empty if it was not traced.
+    that no trace shows. ``parts`` is the peak by category (``CATEGORIES``), empty if it was not traced. All this is the
+    peak of a training step; ``evaluation_bytes`` is that of an evaluation, 0 if it is not known.
     """
 
     traced_bytes: int = 0
@@ -261,15 +283,22 @@ class Prediction:
     bias_bytes: int = 0
     margin_bytes: int = 0
     parts: Mapping[str, int] = field(default_factory=dict)
+    evaluation_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
-        """Peak bytes without the margin."""
+        """Peak bytes of a training step without the margin."""
         return self.traced_bytes + self.slack_bytes + self.extra_bytes
 
     @property
+    def needed_bytes(self) -> int:
+        """Peak bytes of training steps and evaluations without the margin."""
+        return max(self.peak_bytes, self.evaluation_bytes)
+
+    @property
     def predicted_bytes(self) -> int:
-        """Peak bytes without the margin and the allocator's slack; the study database calls this the predicted peak."""
+        """Peak bytes of a step without the margin and the allocator's slack; the study database calls this the
+        predicted peak."""
         return self.traced_bytes + self.extra_bytes
 
     @property
@@ -280,7 +309,7 @@ class Prediction:
     @property
     def reserved_mib(self) -> int:
         """Whole MiB to reserve on a device for one rank."""
-        return -(-(self.peak_bytes + self.margin_bytes) // MIB)
+        return -(-(self.needed_bytes + self.margin_bytes) // MIB)
 
     def error_pct(self, measured_bytes: int) -> float:
         """Signed error in percent against a measured peak of tensors; positive when too much was predicted."""

@@ -17,8 +17,8 @@ class ModelProfile:
     ``structure`` identifies the traced structure: two candidates that differ only in learning rate share it.
     ``state_bytes`` are the model states in the sense of ZeRO, held by one process when its optimizer begins:
     parameters, buffers, gradients and optimizer states. ``units`` and ``divisions`` come from the plain layout.
-    ``refusals`` say why layouts cannot be traced, so that no plan may use them. ``assumptions`` say in words what the
-    traces take for granted.
+    ``evaluations`` are the peak curves of evaluations, by their own micro-batch. ``refusals`` say why layouts cannot be
+    traced, so that no plan may use them. ``assumptions`` say in words what the traces take for granted.
     """
 
     structure: str
@@ -30,15 +30,23 @@ class ModelProfile:
     units: Sequence[Unit] = ()
     divisions: Divisions = INDIVISIBLE
     refusals: Mapping[Layout, str] = field(default_factory=dict)
+    evaluations: Mapping[Layout, PeakCurve] = field(default_factory=dict)
 
     def with_curve(
-        self, layout: Layout, curve: PeakCurve, work: StepWork | None = None, assumptions: Sequence[str] = ()
+        self,
+        layout: Layout,
+        curve: PeakCurve,
+        work: StepWork | None = None,
+        assumptions: Sequence[str] = (),
+        evaluation: PeakCurve | None = None,
     ) -> ModelProfile:
-        """A copy that also knows the peak curve of ``layout`` with its assumptions and, if given, the work of its
-        step."""
+        """A copy that also knows the peak curve of ``layout`` with its assumptions and, if given, the work of its step
+        and the peak curve of an evaluation."""
         known = {**self.work, layout: work} if work is not None else self.work
         assumed = tuple(sorted({*self.assumptions, *assumptions}))
-        return replace(self, curves={**self.curves, layout: curve}, work=known, assumptions=assumed)
+        evaluations = {**self.evaluations, layout: evaluation} if evaluation is not None else self.evaluations
+        curves = {**self.curves, layout: curve}
+        return replace(self, curves=curves, work=known, assumptions=assumed, evaluations=evaluations)
 
     def without(self, refusals: Mapping[Layout, str]) -> ModelProfile:
         """A copy that also knows why these layouts cannot be traced."""

@@ -26,6 +26,8 @@ class Trace:
     ``state_bytes`` are alive when the optimizer begins. ``equal_blocks`` is True if the model's blocks are equal and
     only a few of them were traced. ``log`` is None unless the curve is an envelope. ``units`` and ``divisions`` are
     those of the plain layout; other layouts have none. ``assumptions`` say in words what the trace takes for granted.
+    ``evaluation`` is the peak of an evaluation over its own micro-batch, None if nothing was evaluated; ``curve``
+    contains what evaluations keep.
     """
 
     batch: int
@@ -39,6 +41,7 @@ class Trace:
     units: tuple[Unit, ...] = ()
     divisions: Divisions = INDIVISIBLE
     assumptions: tuple[str, ...] = ()
+    evaluation: Envelope | PeakTable | None = None
 
     def gpu_curve(self, expandable: bool = False) -> PeakCurve:
         """Peak bytes that PyTorch's caching allocator needs if sizes are affine (there is a ``log``); else the peak of
@@ -66,5 +69,5 @@ def profile_of(
         if layout == Layout():
             profile = replace(profile, units=trace.units, divisions=trace.divisions)
         curve = trace.gpu_curve(expandable) if on_gpu else trace.curve
-        profile = profile.with_curve(layout, curve, trace.work, trace.assumptions)
+        profile = profile.with_curve(layout, curve, trace.work, trace.assumptions, trace.evaluation)
     return profile

@@ -85,6 +85,10 @@ class Passes:
         categories = ("optimizer",) * more + tuple(self.categories)
         return Passes(events, categories, self.work, self.num_before + more, owners, marks, streams, self.forward)
 
+    def equals(self, other: Passes) -> bool:
+        """Whether both logs allocate and free the same amounts, event by event, whatever is alive before them."""
+        return self.begins_with(other) and other.begins_with(self)
+
     def begins_with(self, other: Passes) -> bool:
         """Whether this log begins like ``other``: the bytes alive rise and fall by the same amounts, event by event."""
         mine, others = (live_bytes(p.events)[p.num_before :] - p.held_before for p in (self, other))
@@ -132,6 +136,7 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
             (_shifted(homes[buffer], back), size, categories[buffer], stream_of(buffer, 0)) for buffer, size in events
         ]
 
+    is_evaluation = passes.forward == passes.work
     synthesis = _Synthesis()
     before = passes.events[: passes.num_before]
     states = [relative([e for e in before if homes[e[0]][1] == block], block) for block in range(TRACED_BLOCKS)]
@@ -153,7 +158,7 @@ def _stretch(passes: Passes, num_blocks: int) -> Passes:
 
     for sweep in _sweeps(segments):
         if sweep[0].block is None:
-            append(sweep[0], _from_both_ends(relative(sweep[0].events, None), num_blocks), None)
+            append(sweep[0], _from_both_ends(relative(sweep[0].events, None), num_blocks, is_evaluation), None)
             continue
         by_block = sorted(sweep, key=lambda segment: segment.block or 0)
         first, second, third, last = (relative(segment.events, segment.block) for segment in by_block)
@@ -260,12 +265,18 @@ def _shifted(home: _Home, blocks: int) -> _Home:
     return home if block is None else (visit, block + blocks, count)
 
 
-def _from_both_ends(events: Sequence[_RelativeEvent], num_blocks: int) -> list[_RelativeEvent]:
-    """Events outside of the blocks for ``num_blocks`` blocks: the first stays the first, and the last the last."""
+def _from_both_ends(events: Sequence[_RelativeEvent], num_blocks: int, is_evaluation: bool) -> list[_RelativeEvent]:
+    """Events outside of the blocks for ``num_blocks`` blocks: the first stays the first, and the last the last.
+
+    Without a backward pass nothing holds the input of the last block any longer than that block: it is the memory of
+    the block before, and is freed after the last one.
+    """
+    touched = {home[1] for home, *_ in events if home[1] is not None}
+    near_end = {TRACED_BLOCKS - 2, TRACED_BLOCKS - 1} if is_evaluation else {TRACED_BLOCKS - 1}
+    if touched - near_end - {0}:
+        raise _CannotStretch("memory of a block in the middle is touched outside of the blocks")
     moved = []
     for home, size, category, stream in events:
-        if home[1] is not None and 0 < home[1] < TRACED_BLOCKS - 1:
-            raise _CannotStretch("memory of a block in the middle is touched outside of the blocks")
-        from_end = home[1] == TRACED_BLOCKS - 1
+        from_end = home[1] in near_end
         moved.append((_shifted(home, num_blocks - TRACED_BLOCKS) if from_end else home, size, category, stream))
     return moved

@@ -79,6 +79,13 @@ class Envelope:
             return largest
         return 1 if self.one_sample.at(1) <= capacity_bytes else 0
 
+    def plus(self, category: str, num_bytes: int) -> Envelope:
+        """The envelope with ``num_bytes`` more in ``category``, whatever the micro-batch."""
+        if not num_bytes:
+            return self
+        lines = tuple(line.plus(category, num_bytes) for line in self.lines)
+        return Envelope(lines, self.one_sample.plus(category, num_bytes))
+
     def _highest(self, micro_batch: int) -> Line:
         _check_micro_batch(micro_batch)
         if micro_batch == 1:
@@ -114,6 +121,12 @@ class PeakTable:
     def parts(self, micro_batch: int) -> dict[str, int]:
         """Bytes of the peak by category; raises ValueError below 1 and beyond the largest micro-batch traced."""
         return self._highest(micro_batch).parts_at(micro_batch)
+
+    def plus(self, category: str, num_bytes: int) -> PeakTable:
+        """The table with ``num_bytes`` more in ``category`` at every micro-batch."""
+        return PeakTable(
+            tuple((size, peak.plus(category, num_bytes) if num_bytes else peak) for size, peak in self.points)
+        )
 
     def _highest(self, micro_batch: int) -> Line:
         _check_micro_batch(micro_batch)

@@ -39,6 +39,10 @@ from estimators.work import Work
 UNEVEN = 2**16
 """The draw in which a model always makes the same choices."""
 _NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: all after the second repeat it
+_NUM_EVALUATED = 2  # micro-batches of an evaluation: FSDP's root, or all of it, stays gathered after the first
+
+
+Evaluate = Callable[[nn.Module, Iterable[Batch], int], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,10 @@ class Recipe:
 
     ``make_batch`` returns real tensors with the given number of samples. ``begin_step`` takes the number of the step,
     from 0. ``train_step`` runs the forward and backward passes of all micro-batches that it is given, and then calls
-    ``step`` and ``zero_grad`` of the optimizer that it is given. ``most_parts`` returns the number of parts that the
+    ``step`` and ``zero_grad`` of the optimizer that it is given. ``make_evaluation`` returns a function that evaluates
+    the model on all micro-batches that it is given, each with this number of samples; whatever one such function keeps,
+    others do not know. None: there is no evaluation. ``make_evaluation_batch`` is for it what ``make_batch`` is for
+    steps. ``most_parts`` returns the number of parts that the
     layers of a block can be divided into, and ``divisions`` how the model with its blocks can be divided. ``rank_part``
     returns the part of a batch that a rank has. ``on_cuda`` asks for the behaviour on CUDA (see
     ``estimators.tracing.cuda``).
@@ -60,6 +67,8 @@ class Recipe:
     optimizer: Callable[[nn.Module, Layout, DeviceMesh | None], Optimizer]
     begin_step: Callable[[int, Optimizer], None]
     train_step: Callable[[nn.Module, Optimizer, Iterable[Batch], int], object]
+    make_evaluation: Callable[[], Evaluate] | None = None
+    make_evaluation_batch: Callable[[int], Batch] = lambda size: None
     most_parts: Callable[[nn.Module], int] = lambda block: 1
     divisions: Callable[[nn.Module, Sequence[nn.Module]], Divisions] = lambda model, blocks: INDIVISIBLE
     rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
@@ -94,6 +103,14 @@ class Step:
         return tuple((buffer - first, size) for buffer, size in self.update.events if buffer >= first)
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One traced evaluation. It ``is_cut`` if code that looks at values ended the trace early."""
+
+    passes: Passes
+    is_cut: bool = False
+
+
 class Session:
     """One model in fake mode: the whole model at first, and the share of the layout's first rank after ``spread``.
 
@@ -114,6 +131,7 @@ class Session:
         self._num_steps = 0
         self._left_out: list[nn.Module] = []
         self._hooks: list[RemovableHandle] = []
+        self._evaluate: Evaluate | None = None
         self._begun: list[tuple[int, Work]] = []  # where in the log each micro-batch begins, and the work done by then
         self._without_gradient: set[Tensor] = set()
         # Micro-batch → block → bytes that the block returns; at -1 those that the first block takes.
@@ -154,6 +172,7 @@ class Session:
 
     def __exit__(self, *exc_info: Any) -> None:
         del self._model, self._optimizer, self._blocks, self._left_out, self._without_gradient, self._hooks
+        self._evaluate = None
         self._modes.close()
 
     @property
@@ -193,6 +212,7 @@ class Session:
 
     def shorten(self) -> None:
         """Leave ``TRACED_BLOCKS`` blocks in the model, and mark in the log where each begins."""
+        self._evaluate = None  # with what evaluations of the whole model have kept
         self._left_out = self._blocks[TRACED_BLOCKS:]
         self._blocks = shorten(self._model, self._blocks, TRACED_BLOCKS)
         self._optimizer = self._new_optimizer()
@@ -200,6 +220,7 @@ class Session:
 
     def spread(self) -> None:
         """Apply the layout to the model."""
+        self._evaluate = None
         self._layout = self._wanted
         self._model = self._recipe.apply_plan(self._model, self._blocks, self._layout, self._mesh)
         kept = set(self._model.modules())
@@ -265,6 +286,40 @@ class Session:
         self.has_drawn |= self._recorder.values.has_drawn or _random_state() != before
         self._without_gradient = watched.without_gradient
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before, owners=owners))
+
+    @property
+    def has_evaluation(self) -> bool:
+        """Whether the recipe has an evaluation."""
+        return self._recipe.make_evaluation is not None
+
+    def held_bytes(self) -> int:
+        """Bytes that are alive now."""
+        gc.collect()
+        return self._recorder.live_bytes
+
+    def evaluation(self, micro_batch: int) -> Evaluated:
+        """An evaluation, as far as it goes without the values of tensors. Call it after all steps.
+
+        The model has the states that it has between steps, and no gradients.
+        """
+        assert self._recipe.make_evaluation is not None
+        if self._evaluate is None:
+            self._evaluate = self._recipe.make_evaluation()
+        with _disable_current_modes():
+            made = self._recipe.make_evaluation_batch(micro_batch)
+            samples = self._recipe.rank_part(self._model, made, self._layout)
+        self._crossing: dict[int, int] = {}
+        num_before, owners, is_cut = self._begin_log(), self._owners(), False
+        self._seeded()
+        batches = (self._recorder.copied(samples) for _ in range(_NUM_EVALUATED))
+        with self._recorder.values.of_evaluation():
+            try:
+                self._evaluate(self._model, batches, micro_batch)
+            except Exception as error:
+                self._recorder.values.cut(error)
+                is_cut = True
+        passes = replace(self._recorder.passes, num_before=num_before, owners=owners)
+        return Evaluated(passes, is_cut)
 
     def update(self) -> Step:
         """An optimizer step on gradients that no pass has computed."""

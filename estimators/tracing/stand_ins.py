@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._pytree import tree_map_only
 
 from estimators.tracing.guards import calls, decides, passing_value
-from estimators.tracing.values import HOLDS, Values, calling_frame
+from estimators.tracing.values import HOLDS, ZEROS, Values, calling_frame
 
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 DECIDES_NOTHING = "a number taken by float() decides nothing"
@@ -144,6 +144,12 @@ def stand_ins(values: Values) -> Iterator[None]:
 
 def _looked_at(values: Values, tensor: FakeTensor) -> Tensor:
     value = values.of(tensor)
+    if value is None and values.in_evaluation:
+        values.assume(ZEROS)
+        with torch._C._DisableTorchDispatch():
+            zeros: Any = torch.zeros(tensor.shape, dtype=tensor.dtype)
+        zeros.stands_for = tensor  # an array made of it keeps the memory of the tensor alive
+        return zeros  # type: ignore[no-any-return]
     if value is None:
         raise DataDependentOutputException(_ITEM)
     return value

@@ -22,7 +22,7 @@ from estimators.peaks.step_log import StepLog, log_of
 from estimators.peaks.units import Outline, Seen, Unit, units_of
 from estimators.scaling.example import Example, ModelFacts
 from estimators.trace import Trace
-from estimators.tracing.session import UNEVEN, Recipe, Session, num_passes
+from estimators.tracing.session import UNEVEN, Evaluated, Recipe, Session, num_passes
 from estimators.tracing.values import EVEN
 from estimators.work import StepWork, Work
 
@@ -85,10 +85,12 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
     per_sample = (passes_of_all - passes_of_two) * (1 / (largest - 2))
     work = StepWork(passes_of_two - per_sample * 2, per_sample, steps.update_work)
     structure = _structure(second, curve)
+    evaluation = _evaluation_curve(recipe, layout, batch, draw, steps.evaluations)
+    kept_bytes = steps.evaluations.kept_bytes if steps.evaluations is not None else 0
     return (
         Trace(
-            batch, structure, steps.num_params, second.held_after, curve, work, stretched, log, steps.units,
-            steps.divisions, steps.assumptions,
+            batch, structure, steps.num_params, second.held_after, curve.plus("buffers", kept_bytes), work, stretched,
+            log, steps.units, steps.divisions, steps.assumptions, evaluation,
         ),
         steps.has_drawn,
     )  # fmt: skip
@@ -101,6 +103,7 @@ class _Steps:
     ``passes`` are by their number of samples: 2, 3 and more. ``single`` are those of one sample, None if the model
     refuses it. ``first_peak`` is the peak of the very first step where later passes may not show it. ``update_peak`` is
     the larger peak of the first two updates, and ``update`` the events of the buffers that the second one makes.
+    ``evaluations`` are those of the same model, None if there are none.
     """
 
     passes: Mapping[int, Passes]
@@ -114,6 +117,39 @@ class _Steps:
     divisions: Divisions
     assumptions: tuple[str, ...]
     has_drawn: bool
+    evaluations: _Evaluations | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluations:
+    """The evaluations traced under one layout, by their number of samples: 1 (unless the model refuses it), 2, 3 and
+    more. ``first`` is the very first one, and ``kept_bytes`` is what it leaves behind."""
+
+    passes: Mapping[int, Passes]
+    first: Passes
+    kept_bytes: int = 0
+
+
+def _evaluated(session: Session, sizes: Sequence[int]) -> _Evaluations | None:
+    """Evaluations of these sizes and of one sample, None if there are none; call it after all steps of the session."""
+    if not session.has_evaluation:
+        return None
+    first, held_after = session.evaluation(2), session.held_bytes()
+    kept_bytes = 0 if first.is_cut else max(0, held_after - first.passes.held_before)
+    of_two = session.evaluation(2) if kept_bytes else first
+    seen = {2: of_two, **{size: session.evaluation(size) for size in (*sizes, 1) if size != 2}}
+    if seen[1].is_cut and not first.is_cut:
+        del seen[1]
+    return _Evaluations({size: one.passes for size, one in seen.items()}, first.passes, kept_bytes)
+
+
+def _evaluated_alone(recipe: Recipe, layout: Layout, sizes: Sequence[int], draw: int) -> _Evaluations | None:
+    """The same of the whole model, after two steps that are not looked at."""
+    with Session(recipe, layout, draw) as session:
+        session.spread()
+        for _ in range(2):
+            session.step(2)
+        return _evaluated(session, sizes)
 
 
 def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
@@ -125,12 +161,13 @@ def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
         update_peak = max(first.update.peak, second.update.peak)
         single, num_params = _allowed(session, lambda: session.passes(1)), session.num_params
         outputs = {size: session.outputs(size) for size in passes}
+        evaluations = _evaluated(session, (2, largest, 3))
         equal_blocks = layout == Layout() and session.has_equal_blocks
         assumptions, has_drawn = tuple(session.assumptions), session.has_drawn
     units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
     return _Steps(
         passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
-        session.divisions, assumptions, has_drawn,
+        session.divisions, assumptions, has_drawn, evaluations,
     )  # fmt: skip
 
 
@@ -141,18 +178,22 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
             return None
         try:
             forward = session.forward(2) if verify else None
+            evaluation = session.evaluation(2) if verify and session.has_evaluation else None
             session.shorten()
             few: dict[int, Passes] = {}
+            verified = True
             if forward is not None:
                 plain = session.passes(2)
                 if (whole := stretch(plain, session.num_blocks)) is None or not whole.begins_with(forward):
                     return None
                 few = {2: plain} if layout == Layout() else {}
+            verified = evaluation is None or _is_stretched(session.evaluation(2), evaluation, session.num_blocks)
             session.spread()
             few |= {size: session.passes(size) for size in (2, largest, 3) if size not in few}
         except Exception:  # fewer blocks do not work; if nothing works, tracing the whole model raises the error
             return None
         few_single = _allowed(session, lambda: session.passes(1))
+        evaluated = _evaluated(session, (2, largest, 3)) if verified else None
         session.grow()
         first, second = session.update(), session.update()
         num_blocks, num_params = session.num_blocks, session.num_params
@@ -176,10 +217,25 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
     first_peak, second_peak = (peak.plus("activations", left) if left else peak for peak in peaks)
     update_peak = max(first_peak, second_peak)
     units = _units(session.outlines, passes, outputs, equal_blocks=True) if layout == Layout() else ()
+    evaluations = _all_stretched(evaluated, stretched)
     return _Steps(
         passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
-        session.divisions, assumptions, has_drawn,
+        session.divisions, assumptions, has_drawn, evaluations,
     )  # fmt: skip
+
+
+def _is_stretched(few: Evaluated, whole: Evaluated, num_blocks: int) -> bool:
+    """Whether the evaluation of a few blocks, stretched, is that of the whole model."""
+    longer = stretch(few.passes, num_blocks)
+    return longer is not None and longer.equals(whole.passes)
+
+
+def _all_stretched(few: _Evaluations | None, stretched: Callable[[Passes], Passes | None]) -> _Evaluations | None:
+    """The evaluations of a few blocks, each ``stretched``; None if one cannot be."""
+    if few is None or (first := stretched(few.first)) is None:
+        return None
+    passes = {size: longer for size, one in few.passes.items() if (longer := stretched(one)) is not None}
+    return _Evaluations(passes, first, few.kept_bytes) if len(passes) == len(few.passes) else None
 
 
 def _units(
@@ -207,6 +263,31 @@ def _curve(steps: _Steps) -> Envelope | None:
         one_sample = max(of_two.peak, floor)
     curve = fit({size: one.events for size, one in steps.passes.items()}, floor, one_sample, of_two.categories)
     return curve if curve is not None and steps.first_peak.fixed_bytes <= curve.peak_bytes(2) else None
+
+
+def _evaluation_curve(
+    recipe: Recipe, layout: Layout, batch: int, draw: int, seen: _Evaluations | None
+) -> Envelope | PeakTable | None:
+    """The peak of an evaluation, with the optimizer's states alive and no gradients; None if there is none.
+
+    ``seen`` are evaluations of 2, 3 and at least ``batch`` samples. If it is None, they are traced with the whole
+    model; if they are not affine in the micro-batch, powers of two are.
+    """
+    if recipe.make_evaluation is None:
+        return None
+    seen = seen or _evaluated_alone(recipe, layout, (2, max(batch, 4), 3), draw)
+    assert seen is not None
+    floor = max(seen.first.peak, seen.passes[2].peak)  # the first may also compute what it keeps
+    one_sample = max(seen.passes.get(1, seen.passes[2]).peak, floor if seen.kept_bytes else Line(0, 0))
+    logs = {size: one.events for size, one in seen.passes.items() if size > 1}
+    curve = fit(logs, floor, one_sample, seen.passes[2].categories)
+    if curve is not None:
+        return curve
+    sizes = sorted({1 << power for power in range(1, batch.bit_length())} | {max(batch, 2)})
+    whole = _evaluated_alone(recipe, layout, sizes, draw)
+    assert whole is not None
+    points = [(size, max(whole.passes.get(size, whole.passes[2]).peak, floor)) for size in (1, *sizes)]
+    return PeakTable(tuple(points))
 
 
 def _log(steps: _Steps) -> StepLog:

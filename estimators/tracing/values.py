@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 import sys
+import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,6 +37,8 @@ FIRST_SAMPLES = "data decide as the first samples do"
 HOLDS = "a check holds"
 DRAWN = "drawn at random"
 EVEN = "choices by the model are even"
+ZEROS = "numbers that are taken out of tensors are 0"
+IN_EVALUATION = "in evaluate, "
 
 _HOME = Path(__file__).parents[2]
 _HIDDEN = (str(Path(torch.__file__).parent), *(str(_HOME / name) for name in ("estimators", "workloads/sandbox")))
@@ -79,11 +83,13 @@ class Values:
     """The known values of one fake mode's tensors.
 
     A model's own choices, such as experts, are taken to be spread evenly if ``is_even``, and otherwise to be all the
-    same. ``has_drawn`` says whether any decision was random.
+    same. ``has_drawn`` says whether any decision was random. ``in_evaluation``: what runs now only makes metrics, so
+    whole tensors of unknown values may be looked at: they are 0.
     """
 
     def __init__(self, *, is_even: bool = True) -> None:
         self.is_even = is_even
+        self.in_evaluation = False
         self._known: dict[int, _Known] = {}
         self._places: dict[str, dict[tuple[str, int], None]] = {}
         self.has_drawn = False
@@ -92,6 +98,15 @@ class Values:
     def assumed(self) -> list[str]:
         """What decisions have assumed, each with the first place in the code and the number of others."""
         return [_told(one, list(places)) for one, places in sorted(self._places.items())]
+
+    @contextmanager
+    def of_evaluation(self) -> Iterator[None]:
+        """Put this around an evaluation: its assumptions say so, and its random draws decide nothing about a step."""
+        has_drawn, self.in_evaluation = self.has_drawn, True
+        try:
+            yield
+        finally:
+            self.has_drawn, self.in_evaluation = has_drawn, False
 
     def know_batch(self, fake: Any, real: Any) -> None:
         """The values of a batch's samples."""
@@ -305,7 +320,17 @@ class Values:
                 self.has_drawn = True
             else:
                 frame = calling_frame()
-                self._places.setdefault(one, {})[Path(frame.f_code.co_filename).name, frame.f_lineno] = None
+                self._note(one, frame.f_code.co_filename, frame.f_lineno)
+
+    def cut(self, error: BaseException) -> None:
+        """Note that an evaluation could not be traced beyond the place where this error happened."""
+        frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        shown = [place for place in frames if not place[0].startswith((*_HIDDEN, str(_HOME / "workloads")))]
+        self._note(f"nothing is predicted after {type(error).__name__}", *(shown or frames)[-1])
+
+    def _note(self, assumption: str, file: str, line: int) -> None:
+        words = IN_EVALUATION * self.in_evaluation + assumption
+        self._places.setdefault(words, {})[Path(file).name, line] = None
 
 
 def _told(what: str, places: Sequence[tuple[str, int]]) -> str:

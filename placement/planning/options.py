@@ -99,10 +99,20 @@ class Option:
         one_by_one = self.plan if self.plan.pp > 1 else replace(self.plan, num_micro_batches=1)
         return str(one_by_one)
 
+    @property
+    def evaluation(self) -> str:
+        """Words for an evaluation that needs more memory than a training step; empty if it does not."""
+        if self.prediction.needed_bytes == self.prediction.peak_bytes:
+            return ""
+        size = self.plan.evaluation_micro_batch
+        step = f"a training step alone {self.prediction.peak_bytes / MIB:.1f} MiB"
+        return f" to evaluate {size} sample{'s' * (size > 1)} at a time ({step})"
+
     def __str__(self) -> str:
+        reserved_mib = self.prediction.reserved_mib
         if self.fits:
-            return f"{self.plan}: one rank needs {self.prediction.reserved_mib} MiB, devices offer {self.offered_mib}"
-        needs = f"one rank would need {self.about}{self.prediction.reserved_mib} MiB{self.learned}"
+            return f"{self.plan}: one rank needs {reserved_mib} MiB{self.evaluation}, devices offer {self.offered_mib}"
+        needs = f"one rank would need {self.about}{reserved_mib} MiB{self.learned}{self.evaluation}"
         return f"{self.words}: {needs}, devices offer {self.offered_mib}"
 
 

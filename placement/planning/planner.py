@@ -301,8 +301,10 @@ def _nothing_allowed(request: Request, rows: Sequence[Row], profile: ModelProfil
 def _nothing_fits(refused: list[Option], request: Request) -> NoPlan:
     best = min(refused, key=lambda option: (option.states_alone, option.lacking_mib))
     reason = f"needs {best.about}{best.prediction.reserved_mib} MiB per device on its best plan ({best.words})"
-    reason += f"{best.learned}, {best.lacking_mib} more than the {best.offered_mib} offered"
-    if num_bytes := _categories(best, request.profile):
+    reason += f"{best.learned}{best.evaluation}, {best.lacking_mib} more than the {best.offered_mib} offered"
+    if best.evaluation:
+        reason += ": evaluate must return its metrics with smaller tensors"
+    elif num_bytes := _categories(best, request.profile):
         reason += f": {categories_in_words(num_bytes)}"
     wider = 2 * max(option.plan.world_size for option in refused)
     if wider <= len(request.cluster.devices) and request.batch % wider:

@@ -13,7 +13,15 @@ from heapq import heapify, heappop, heappush
 
 from estimators.axes import Spread
 from estimators.constraints import UNCONSTRAINED, Constraints
-from estimators.memory import NO_EXTRA, Extra, Margin, largest_micro_batch, predict, predict_states
+from estimators.memory import (
+    NO_EXTRA,
+    Extra,
+    Margin,
+    largest_micro_batch,
+    predict,
+    predict_states,
+    with_evaluation_batch,
+)
 from estimators.model import Layout, Peaks, Plan, Prediction
 from placement.model import Cluster
 from placement.planning.options import Option, Untraced, divisors, margin_for
@@ -97,11 +105,15 @@ class Request:
     ) -> Option:
         """The option with this micro-batch, whose layouts have been traced."""
         plan = _plan(micro_batch, num_micro_batches, way)
-        prediction = predict(self.profile, plan, self.extra.bytes_for(plan.layout), self.margin)
+        extra_bytes, evaluation = self.extra.bytes_for(plan.layout), self.extra.evaluation
+        plan = with_evaluation_batch(self.profile, plan, extra_bytes, evaluation)
+        prediction = predict(self.profile, plan, extra_bytes, self.margin, evaluation)
         return Option(plan, prediction, offered_mib, at_least=at_least)
 
     def _largest(self, layout: Layout, offered_mib: int) -> int:
-        return largest_micro_batch(self.profile, layout, offered_mib, self.extra.bytes_for(layout), self.margin)
+        return largest_micro_batch(
+            self.profile, layout, offered_mib, self.extra.bytes_for(layout), self.margin, self.extra.evaluation
+        )
 
 
 @dataclass(eq=False)

@@ -156,7 +156,7 @@ class Estimate:
         """Bytes of the smallest device that a rank of this plan runs on, without a margin; None without a replay."""
         if option.states_alone or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
             return None
-        return option.prediction.peak_bytes + self.outside_bytes(option)
+        return option.prediction.needed_bytes + self.outside_bytes(option)
 
     def largest_micro_batch(self, option: Option) -> int | None:
         """Largest micro-batch with which a rank of this plan fits, whatever the batch.
@@ -204,6 +204,7 @@ class Estimate:
             "text": str(option.plan) if option.fits else option.words,
             "fits": option.fits,
             "peak_bytes": option.prediction.peak_bytes,
+            "evaluation_bytes": option.prediction.evaluation_bytes,
             "parts": dict(option.prediction.parts),
             "outside_bytes": self.outside_bytes(option),
             "smallest_capacity_bytes": self.smallest_capacity_bytes(option),

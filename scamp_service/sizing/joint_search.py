@@ -160,6 +160,8 @@ class Search:
                 _put(one.profile.refusals, layout, trace)
             else:
                 _put(one.profile.curves, layout, self._curve(trace))
+                if trace.evaluation is not None:
+                    _put(one.profile.evaluations, layout, trace.evaluation)
         return bool(self._open)
 
     def _predict(
@@ -271,7 +273,7 @@ class Search:
 
     def _profile(self, trace: Trace) -> ModelProfile:
         profile = profile_of({Layout(): trace}, on_gpu=self._cluster.has_gpus)
-        return replace(profile, curves=dict(profile.curves), refusals={})
+        return replace(profile, curves=dict(profile.curves), refusals={}, evaluations=dict(profile.evaluations))
 
     def _curve(self, trace: Trace) -> Any:
         return trace.gpu_curve() if self._cluster.has_gpus else trace.curve

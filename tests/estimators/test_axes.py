@@ -19,7 +19,8 @@ OF_LAYOUTS = {"accumulate", "stage_index", "num_micro_batches"}
 
 
 def test_every_field_of_plans_and_layouts_has_a_row() -> None:
-    assert {item.name for item in fields(Plan) if item.init} == {*AXES, "micro_batch", "num_micro_batches"}
+    sizes = {"micro_batch", "num_micro_batches", "evaluation_batch"}
+    assert {item.name for item in fields(Plan) if item.init} == {*AXES, *sizes}
     assert {item.name for item in fields(Layout)} == {*AXES, *OF_LAYOUTS}
 
 

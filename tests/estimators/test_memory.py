@@ -1,10 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.memory import GANG_MARGIN_BYTES, GPU_MARGIN, MARGIN_BYTES, MARGIN_PERCENT, largest_micro_batch, predict
+from estimators.memory import (
+    GANG_MARGIN_BYTES,
+    GPU_MARGIN,
+    MARGIN_BYTES,
+    MARGIN_PERCENT,
+    EvaluationExtra,
+    largest_micro_batch,
+    predict,
+    with_evaluation_batch,
+)
 from estimators.model import CATEGORIES, MIB, Layout, Plan
 from estimators.peaks.envelope import Envelope, Line
 from estimators.profile import ModelProfile
@@ -75,3 +86,38 @@ def test_the_largest_peak_fits_with_its_margin_and_one_more_byte_does_not(capaci
     peak = GPU_MARGIN.largest_peak_bytes(capacity_mib, num_ranks)
     assert peak + GPU_MARGIN.bytes_for(peak, num_ranks) <= capacity_mib * MIB
     assert peak + 1 + GPU_MARGIN.bytes_for(peak + 1, num_ranks) > capacity_mib * MIB
+
+
+def evaluated(sample_mib: int, fixed_mib: int = 10) -> ModelProfile:
+    """``PROFILE`` with an evaluation of so many MiB, and more for each sample."""
+    curve = Envelope((Line(sample_mib * MIB, fixed_mib * MIB),), Line(0, (fixed_mib + sample_mib) * MIB))
+    return replace(PROFILE, evaluations={Layout(): curve})
+
+
+@given(st.integers(1, 30), st.integers(1, 40), st.integers(1, 20))
+def test_an_evaluation_is_as_large_as_a_step_leaves_room_for(sample_mib: int, fixed_mib: int, micro_batch: int) -> None:
+    profile = evaluated(sample_mib, fixed_mib)
+    plan = with_evaluation_batch(profile, Plan(micro_batch))
+    found, step_mib = predict(profile, plan), CURVE.peak_bytes(micro_batch) // MIB
+    size = plan.evaluation_micro_batch
+    assert found.evaluation_bytes == (fixed_mib + sample_mib * size) * MIB
+    assert found.peak_bytes == predict(PROFILE, Plan(micro_batch)).peak_bytes, "the peak of a step is one of its own"
+    assert found.needed_bytes == max(step_mib, fixed_mib + sample_mib) * MIB
+    assert size == micro_batch or fixed_mib + sample_mib * (size + 1) > max(step_mib, fixed_mib + sample_mib)
+
+
+def test_an_evaluation_of_which_one_sample_does_not_fit_excludes_every_micro_batch() -> None:
+    assert largest_micro_batch(evaluated(80), Layout(), 100) == largest_micro_batch(PROFILE, Layout(), 100) > 1
+    assert largest_micro_batch(evaluated(90), Layout(), 100) == 0
+
+
+def test_an_evaluation_that_ran_out_of_memory_is_made_of_fewer_samples_and_then_gets_more_memory() -> None:
+    profile = evaluated(1)
+    first = EvaluationExtra({8: 40 * MIB})  # 5 MiB for each sample
+    plan = with_evaluation_batch(profile, Plan(8), 0, first)
+    assert plan.evaluation_batch == 1, "10 + (1 + 5) · 2 > 18"
+    assert predict(profile, plan, evaluation=first).needed_bytes == predict(profile, Plan(8)).needed_bytes
+    second = EvaluationExtra({8: 40 * MIB, 1: 30 * MIB})
+    plan = with_evaluation_batch(profile, Plan(8), 0, second)
+    assert plan.evaluation_batch == 1 and predict(profile, plan, evaluation=second).needed_bytes == (11 + 40) * MIB
+    assert largest_micro_batch(profile, Layout(), 50, evaluation=second) == 0

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from estimators.tracing.session import NoInit
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, missing_counts
-from workloads.training.metrics import Sums, common_names
+from workloads.training.metrics import common_names
 from workloads.training.step import evaluate
 
 NUM_SAMPLES = 2
@@ -126,10 +126,7 @@ def _evaluated(workload: Workload) -> list[str]:
         workload.on_step(0, _STEPS, workload.optimizer(model))
         model.train()
         workload.loss(model, batch)
-        model.eval()
-        sums = Sums()
-        with torch.no_grad():
-            sums.add(evaluate(workload, model, held_out), torch.ones(NUM_SAMPLES, dtype=torch.bool))
+        sums = evaluate(workload, model, [(held_out, torch.ones(NUM_SAMPLES, dtype=torch.bool))])
     return common_names([sums.names])
 
 

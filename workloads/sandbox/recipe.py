@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import copy
+
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from estimators.model import Layout
-from estimators.tracing.session import Recipe
+from estimators.tracing.session import Evaluate, Recipe
+from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.parallel.divisions import divisions_of
-from workloads.protocol import Split, Workload
+from workloads.protocol import Batch, Split, Workload
 from workloads.refusals import expect, expect_counts, expect_optimizer
-from workloads.training.step import train_step
+from workloads.training.step import evaluate, train_step
 
 _STEPS = 1000  # passed to ``on_step``; the length of the study does not change the structure of a step
 
@@ -35,11 +39,23 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         optimizer=optimizer,
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
+        make_evaluation=None if isinstance(workload, FunctionWorkload) else lambda: _evaluation_of(copy(workload)),
+        make_evaluation_batch=lambda size: workload.eval_batch(torch.arange(size) % workload.num_eval),
         most_parts=_most_parts,
         divisions=lambda model, blocks: divisions_of(model, blocks, workload.train_batch(torch.arange(1))),
         rank_part=rank_part,
         on_cuda=on_cuda,
     )
+
+
+def _evaluation_of(workload: Workload) -> Evaluate:
+    """A function that evaluates; ``workload`` may keep fake tensors, so it must be a copy."""
+
+    def run(model: torch.nn.Module, batches: Iterable[Batch], num_samples: int) -> None:
+        counted = torch.ones(num_samples, dtype=torch.bool)
+        evaluate(workload, model, ((batch, counted) for batch in batches))
+
+    return run
 
 
 def _most_parts(block: torch.nn.Module) -> int:

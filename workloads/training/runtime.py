@@ -36,7 +36,7 @@ from workloads.training.faults import StorageFault
 from workloads.training.gang import AllGather, ReduceScatter, process_group
 from workloads.training.metrics import Sums, common_names
 from workloads.training.peak import measure_peak
-from workloads.training.samples import batch_indices, rank_slices
+from workloads.training.samples import batch_indices, evaluation_slices, rank_slices
 from workloads.training.step import evaluate, to_device, train_step
 from workloads.training.warm_up import warm_up
 
@@ -309,20 +309,9 @@ class _Run:
     def _evaluate(self) -> dict[str, float]:
         """Metrics averaged over all held-out samples. Padding gives every rank the same number of forward passes."""
         num, plan = self.workload.num_eval, self.job.plan
-        sums = Sums()
-        self.model.eval()
-        with torch.no_grad():
-            start, together = plan.data_rank(self.rank) * plan.micro_batch, plan.num_shares * plan.micro_batch
-            for first in range(start, _round_up(num, together), together):
-                indices = torch.arange(first, first + plan.micro_batch)
-                batch = self._ready(self.workload.eval_batch(indices.clamp(max=num - 1)))
-                metrics = evaluate(self.workload, self.model, batch)
-                if metrics or plan.pp == 1:  # in a pipeline, only the last stage has any
-                    sums.add(metrics, indices < num)
-        self.model.train()
-        for module in self.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()  # the root keeps gathered parameters after forward, for a backward that never runs
+        parts = evaluation_slices(num, plan, self.rank)
+        batches = ((self._ready(self.workload.eval_batch(part.clamp(max=num - 1))), part < num) for part in parts)
+        sums = evaluate(self.workload, self.model, batches)
         names = self._names(sums)
         same = plan.world_size // (plan.num_shares * plan.pp)  # ranks that report the same samples
         totals = self._sum(sums.of(names))
@@ -401,8 +390,3 @@ def _shared_parameters(model: nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     names = model.named_parameters(remove_duplicate=False)
     return {name: seen for name, parameter in names if (seen := first.setdefault(id(parameter), name)) != name}
-
-
-def _round_up(num: int, together: int) -> int:
-    """``num`` rounded up to a multiple of ``together``, so that every rank has the same number of micro-batches."""
-    return -(-num // together) * together

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -33,6 +35,18 @@ def batch_indices(num_train: int, batch: int, step: int, seed: int) -> Tensor:
 def rank_slices(indices: Tensor, plan: Plan, rank: int) -> tuple[Tensor, ...]:
     """The micro-batches of ``rank``, cut from its contiguous share of the global batch ``indices``."""
     return indices.chunk(plan.num_shares)[plan.data_rank(rank)].chunk(plan.num_micro_batches)
+
+
+def evaluation_slices(num_eval: int, plan: Plan, rank: int) -> Iterator[Tensor]:
+    """Yield the indices of the held-out samples that ``rank`` evaluates, one micro-batch after another.
+
+    All ranks get as many micro-batches, each of the same size, so some indices are ``num_eval`` or more: these only
+    fill up. A micro-batch has at most the samples that a rank's share of the held-out samples has.
+    """
+    size = min(plan.evaluation_micro_batch, -(-num_eval // plan.num_shares))
+    start, together = plan.data_rank(rank) * size, plan.num_shares * size
+    for first in range(0, num_eval, together):
+        yield torch.arange(first + start, first + start + size)
 
 
 def _permuted(positions: Tensor, num: int, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,7 @@
-"""One optimizer step. Ranks run this code, and the tracer runs it on fake tensors, so there must be no other copy.
+"""One optimizer step, and one evaluation. Ranks run this code, and the tracer runs it on fake tensors, so there must be
+no other copy.
 
-``workloads.training.runtime`` does everything before the step (indices, learning rate, random state) and after it
+``workloads.training.runtime`` does everything before them (indices, learning rate, random state) and after them
 (reports).
 """
 
@@ -10,10 +11,12 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_map_only
 
 from workloads.protocol import Batch, Chain, Workload
 from workloads.refusals import expect_loss
+from workloads.training.metrics import Sums
 
 
 def train_step(
@@ -42,8 +45,31 @@ def train_step(
     return torch.stack(losses).sum() if losses else torch.zeros(())
 
 
-def evaluate(workload: Workload, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-    """The workload's metrics for every sample; in a pipeline on the last stage only, and empty on the others."""
+def evaluate(workload: Workload, model: nn.Module, micro_batches: Iterable[tuple[Batch, Tensor]]) -> Sums:
+    """Evaluate the model on micro-batches; returns the sums of its metrics, in a pipeline on the last stage only.
+
+    Each micro-batch comes with a mask of the samples that count, shape [n]. They should be made on demand, so that only
+    one is alive at a time.
+    """
+    sums = Sums()
+    has_metrics = not isinstance(model, Chain) or model.is_last
+    model.eval()
+    try:
+        with torch.no_grad():
+            for batch, counted in micro_batches:
+                metrics = _metrics(workload, model, batch)
+                if has_metrics:
+                    sums.add(metrics, counted)
+                del batch, metrics  # otherwise they are still alive while the next batch is made
+    finally:
+        model.train()
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # the root keeps gathered parameters after forward, for a backward that never runs
+    return sums
+
+
+def _metrics(workload: Workload, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
     if isinstance(model, Chain) and model.place is not None:
         from workloads.parallel import pipeline
 

@@ -72,6 +72,10 @@ class Model:
     refused: Mapping[Layout, str] = field(default_factory=dict)
     traced: list[Layout] = field(default_factory=list)
     slow_downs: Mapping[str, SlowDown] = field(default_factory=dict)
+    evaluated: float = 0.0  # MiB of activations of a sample that is evaluated; 0: nothing is known of evaluations
+
+    def evaluation(self, layout: Layout) -> PeakCurve | None:
+        return line(self.state / layout.dp_shard, self.evaluated) if self.evaluated else None
 
     def curve(self, layout: Layout) -> PeakCurve:
         shards = layout.dp_shard * layout.tp * layout.pp * (layout.dp_replicate if layout.zero1 else 1)
@@ -113,7 +117,8 @@ class Model:
             if answer.layout in self.refused:
                 known = known.without({answer.layout: self.refused[answer.layout]})
             else:
-                known = known.with_curve(answer.layout, self.curve(answer.layout))
+                evaluation = self.evaluation(answer.layout)
+                known = known.with_curve(answer.layout, self.curve(answer.layout), evaluation=evaluation)
 
     def chosen(
         self,
@@ -390,6 +395,27 @@ def test_the_first_option_that_fits_is_the_chosen_one(share: int, extra_mib: int
     model = Model(state=90, sample=10, divisions=Divisions(most_parts=4))
     choice = model.chosen(batch=8, extra=Extra(elsewhere=extra_mib * MIB), share=share)
     assert next(option.plan for option in choice.options if option.fits) == choice.plan
+
+
+def test_a_heavy_evaluation_gets_a_micro_batch_of_its_own_and_leaves_that_of_training_alone() -> None:
+    light = Model(30, 1).chosen(32)
+    heavy = Model(30, 1, evaluated=10).chosen(32)
+    assert heavy.plan == replace(light.plan, evaluation_batch=4)
+    assert heavy.prediction.reserved_mib == light.prediction.reserved_mib
+    assert "micro-batch 32, evaluation 4: one rank needs" in heavy.reason
+
+
+def test_memory_is_reserved_for_evaluating_one_sample_and_the_reason_says_what_for() -> None:
+    found = Model(30, 1, evaluated=50).chosen(32)
+    assert (found.plan.micro_batch, found.plan.evaluation_batch) == (32, 1)
+    assert found.prediction.reserved_mib == 89
+    assert "needs 89 MiB to evaluate 1 sample at a time (a training step alone 72.0 MiB)" in found.reason
+    sharded = Model(30, 1, evaluated=65).chosen(32)
+    assert sharded.plan.world_size == 2, "the states that it needs are divided"
+    refused = Model(30, 1, evaluated=300).choose(32)
+    assert isinstance(refused, NoPlan)
+    assert "to evaluate 1 sample at a time" in refused.reason
+    assert refused.reason.endswith("more than the 100 offered: evaluate must return its metrics with smaller tensors")
 
 
 def test_what_one_layout_has_learned_changes_no_other() -> None:

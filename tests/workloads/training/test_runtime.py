@@ -92,7 +92,7 @@ def single(ranks: Any) -> list[Any]:
 PLANS = [
     Plan(64, recompute=True),
     Plan(16, num_micro_batches=4),
-    Plan(8, num_micro_batches=2, dp_shard=4, recompute=True),  # shards × accumulation, recompute
+    Plan(8, 2, evaluation_batch=3, dp_shard=4, recompute=True),  # shards × accumulation, recompute
     Plan(16, dp_shard=2, dp_replicate=2),  # shards × replicas
     Plan(16, num_micro_batches=2, dp_shard=2, reshard=False),  # kept whole × accumulation
     Plan(32, dp_replicate=2, tp=2),  # replicas × tensor parallel
@@ -101,7 +101,7 @@ PLANS = [
     Plan(16, num_micro_batches=4, tp=2, sequence_parallel=True, recompute=True),  # sequence × accumulation, recompute
     Plan(32, dp_shard=2, tp=2, sequence_parallel=True),  # shards × tensor and sequence parallel
     Plan(16, num_micro_batches=4, pp=2, schedule="gpipe", tp=2, recompute=True),  # pipeline × tensor parallel
-    Plan(8, num_micro_batches=4, pp=2, dp_shard=2),  # 1F1B × shards
+    Plan(8, num_micro_batches=4, evaluation_batch=5, pp=2, dp_shard=2),  # 1F1B × shards
     Plan(8, num_micro_batches=4, pp=2, dp_replicate=2, schedule="gpipe", recompute=True),  # pipeline × replicas
     Plan(16, num_micro_batches=2, dp_replicate=2, zero1=True, recompute=True),  # ZeRO-1 × accumulation, recompute
     Plan(64, co_shard=4),
@@ -137,7 +137,7 @@ def test_every_plan_gives_the_curve_of_one_process(ranks: Any, single: list[Any]
 
 def test_shared_parameters_and_unsaved_buffers_train_alike_when_sharded(ranks: Any, tied: dict[str, Any]) -> None:
     # One sample at a time leaves no padding in the evaluation of the 13: the sharded one pads, and must not count it.
-    assert_same(ranks.curve(Plan(4, dp_shard=2), **tied), ranks.curve(Plan(1, 8), **tied))
+    assert_same(ranks.curve(Plan(4, dp_shard=2, evaluation_batch=3), **tied), ranks.curve(Plan(1, 8), **tied))
 
 
 SHARDED, REPLICATED = Plan(32, dp_shard=2), Plan(16, dp_shard=2, dp_replicate=2)

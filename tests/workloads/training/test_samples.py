@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from estimators.model import Plan
-from workloads.training.samples import FEW, batch_indices, rank_slices
+from workloads.training.samples import FEW, batch_indices, evaluation_slices, rank_slices
 
 
 def test_each_epoch_visits_every_sample_once_in_an_order_that_no_plan_changes() -> None:
@@ -40,3 +40,16 @@ def test_a_few_of_very_many_samples_cost_nothing() -> None:
     indices = batch_indices(10**15, 64, 10**12, seed=0)
     assert len(set(indices.tolist())) == 64 and int(indices.min()) >= 0 and int(indices.max()) < 10**15
     assert indices.equal(batch_indices(10**15, 64, 10**12, seed=0))
+
+
+@pytest.mark.parametrize("num_eval", [1, 7, 24, 25])
+@pytest.mark.parametrize(
+    "plan", [Plan(8), Plan(8, evaluation_batch=3), Plan(4, 2, dp_shard=2, evaluation_batch=1)], ids=str
+)
+def test_all_ranks_together_evaluate_each_sample_once_in_equally_many_micro_batches(plan: Plan, num_eval: int) -> None:
+    parts = [list(evaluation_slices(num_eval, plan, rank)) for rank in range(plan.world_size)]
+    seen = sorted(int(index) for part in parts for indices in part for index in indices)
+    assert seen[:num_eval] == list(range(num_eval)), "and the rest only fills up"
+    assert len({len(part) for part in parts}) == 1
+    sizes = {len(indices) for part in parts for indices in part}
+    assert sizes == {min(plan.evaluation_micro_batch, -(-num_eval // plan.num_shares))}, "no copies of a few samples"
