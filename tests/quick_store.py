@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
 from sqlalchemy.sql import visitors
 
+from scamp_service.store import schema
 from scamp_service.store.database import Database
 from scamp_service.store.reads import Reads
 from scamp_service.store.store import Store
@@ -79,8 +80,7 @@ class QuickDatabase(Database):
         self._driver: sqlite3.Connection = usual.connection.driver_connection
         self.writes = Counter[str]()  # by table
         self._quick = QuickConnection(self.engine.dialect, self._driver, self.writes)
-        named = self._driver.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        self._filled = sorted({name for (name,) in named} - {"alembic_version"})
+        self._filled = sorted(schema.metadata.tables)
 
     @contextmanager
     def write(self) -> Iterator[Any]:

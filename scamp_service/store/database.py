@@ -176,12 +176,25 @@ class Database:
             revision = _revision(connection)
             if revision == schema.REVISION:
                 return
-            if not _migrate(connection, revision):
+            self._expect_free_names(connection, revision)
+            if revision is None:
+                _create(connection)
+            elif not _migrate(connection, revision):
                 raise Unavailable(
                     f"the study database {self._name} was written by a newer ScaMP (its schema is {revision}, and this "
                     f"version supports up to {schema.REVISION}); upgrade ScaMP, or choose another database with "
                     "SCAMP_DATABASE_URL"
                 )
+
+    def _expect_free_names(self, connection: sa.Connection, revision: str | None) -> None:
+        """Raise ``Unavailable`` if a table of another program has a name that one of ours is about to get."""
+        names = set(sa.inspect(connection).get_table_names())
+        taken = sorted(names & {schema.VERSION_TABLE, *schema.metadata.tables})
+        if taken and (revision is None or schema.VERSION_TABLE not in names):
+            raise Unavailable(
+                f"the database {self._name} has tables that ScaMP did not create and whose names it needs: "
+                f"{', '.join(taken)}; choose another database with SCAMP_DATABASE_URL"
+            )
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -287,15 +300,29 @@ def _configure_postgresql(connection: Any, _record: object) -> None:
     connection.commit()
 
 
+_OLD_VERSION_TABLE = "alembic_version"  # before the tables had a prefix; other programs have one of this name
+
+
 def _revision(connection: sa.Connection) -> str | None:
-    if not sa.inspect(connection).has_table("alembic_version"):
-        return None
-    found: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-    return found
+    """The revision of the schema; None if the database holds none of our tables."""
+    names = set(sa.inspect(connection).get_table_names())
+    if schema.VERSION_TABLE in names:
+        return connection.execute(sa.select(schema.version.c.version_num)).scalar()
+    if names >= {_OLD_VERSION_TABLE, "blobs", "studies", "trials", "attempts", "leases"}:
+        found: str | None = connection.exec_driver_sql(f"SELECT version_num FROM {_OLD_VERSION_TABLE}").scalar()
+        return found
+    return None
 
 
-def _migrate(connection: sa.Connection, revision: str | None) -> bool:
-    """Upgrade the schema from ``revision`` (None: an empty database) to the newest; False if it is unknown."""
+def _create(connection: sa.Connection) -> None:
+    """Create all tables."""
+    schema.metadata.create_all(connection, checkfirst=False)
+    schema.version.create(connection)
+    connection.execute(sa.insert(schema.version), {"version_num": schema.REVISION})
+
+
+def _migrate(connection: sa.Connection, revision: str) -> bool:
+    """Upgrade the schema from ``revision`` to the newest; False if it is unknown."""
     from alembic import command  # imported here: it takes 0.1 s, and most starts have nothing to migrate
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -303,22 +330,27 @@ def _migrate(connection: sa.Connection, revision: str | None) -> bool:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if revision is not None and revision not in known:
+    if revision not in known:
         return False
+    if not sa.inspect(connection).has_table(schema.VERSION_TABLE):
+        connection.exec_driver_sql(f"ALTER TABLE {_OLD_VERSION_TABLE} RENAME TO {schema.VERSION_TABLE}")
+        if connection.dialect.name == "postgresql":
+            name = f"{_OLD_VERSION_TABLE}_pkc"
+            connection.exec_driver_sql(f"ALTER INDEX {name} RENAME TO scamp_{name}")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-    if revision is not None and revision < FIRST_WITH_TALLIES:
+    if revision < FIRST_WITH_TALLIES:
         recount(connection)
     return True
 
 
 @lru_cache(maxsize=1)
 def _memory_script() -> str:
-    """One SQL script that creates what all migrations create. Simulations open hundreds of databases in memory."""
+    """One SQL script that creates all tables. Simulations open hundreds of databases in memory."""
     engine = sa.create_engine("sqlite://", poolclass=StaticPool)
     event.listen(engine, "connect", _configure_sqlite)
     with engine.connect() as connection:
-        _migrate(connection, None)
+        _create(connection)
         driver: Any = connection.connection.driver_connection
         script = "\n".join(driver.iterdump())
     engine.dispose()

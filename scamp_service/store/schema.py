@@ -2,7 +2,9 @@
 
 JSON is stored as compact text, and an enumeration as its value. Three types hide differences between the databases:
 ``Real`` (SQLite turns NaN into NULL), ``Text`` (PostgreSQL refuses the NUL character, both refuse lone surrogates) and
-``Key`` (autoincrement). ``migrations`` creates and changes the tables; a test checks that they match this module.
+``Key`` (autoincrement). An empty database gets the tables below; ``migrations`` change those of older versions, and a
+test checks that both ways lead to the same tables. Tables and indexes have a prefix, because other programs may keep
+theirs in the same database: Optuna's are called ``studies``, ``trials`` and ``alembic_version``.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0010"
-"""The newest migration, which creates the tables below. ``alembic_version`` holds it in an up-to-date database."""
+REVISION = "0011"
+"""The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
+
+VERSION_TABLE = "scamp_alembic_version"
 
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # only INTEGER PRIMARY KEY autoincrements in SQLite
 
@@ -151,21 +155,28 @@ def one_of(column: sa.Column[Any], *words: StrEnum) -> sa.ColumnElement[bool]:
 
 metadata = sa.MetaData()
 
+version = Table(
+    VERSION_TABLE,
+    sa.MetaData(),  # Alembic's own table, with its name of the primary key
+    Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
+
 blobs = Table(
-    "blobs",
+    "scamp_blobs",
     metadata,
     Column("sha256", sa.String(64), primary_key=True),
     Column("data", sa.LargeBinary, nullable=False),
 )
 
 studies = Table(
-    "studies",
+    "scamp_studies",
     metadata,
     Column("id", Key, primary_key=True),
     Column("name", Text, nullable=False),
     Column("state", Word(StudyState), nullable=False),
     Column("spec", JsonText, nullable=False),
-    Column("code", sa.String(64), ForeignKey("blobs.sha256")),
+    Column("code", sa.String(64), ForeignKey("scamp_blobs.sha256")),
     Column("reason", Text, nullable=False, default=""),
     Column("created_at", Real, nullable=False),
     Column("finished_at", Real),
@@ -175,10 +186,10 @@ studies = Table(
 
 _is_completed = sa.text("state = 'COMPLETED'")
 trials = Table(
-    "trials",
+    "scamp_trials",
     metadata,
     Column("id", Key, primary_key=True),
-    Column("study_id", Key, ForeignKey("studies.id"), nullable=False),
+    Column("study_id", Key, ForeignKey("scamp_studies.id"), nullable=False),
     Column("number", sa.Integer, nullable=False),
     Column("state", Word(TrialState), nullable=False),
     Column("attempt", sa.Integer, nullable=False, default=0),
@@ -211,11 +222,11 @@ trials = Table(
     Column("offer", OfferText),
     Column("once_fit", sa.Boolean, nullable=False, default=False),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
-    Index("ix_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
-    Index("ix_trials_state", "state"),
-    Index("ix_trials_family", "family", "id"),
+    Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
+    Index("ix_scamp_trials_state", "state"),
+    Index("ix_scamp_trials_family", "family", "id"),
     Index(
-        "ix_trials_best",
+        "ix_scamp_trials_best",
         "study_id",
         "value",
         "number",
@@ -225,39 +236,39 @@ trials = Table(
 )
 
 tallies = Table(
-    "tallies",
+    "scamp_tallies",
     metadata,
-    Column("study_id", Key, ForeignKey("studies.id"), primary_key=True, autoincrement=False),
+    Column("study_id", Key, ForeignKey("scamp_studies.id"), primary_key=True, autoincrement=False),
     Column("name", sa.String(40), primary_key=True),
     Column("num", Real, nullable=False),
 )
 
 measured = Table(
-    "measured",
+    "scamp_measured",
     metadata,
-    Column("trial_id", Key, ForeignKey("trials.id"), primary_key=True, autoincrement=False),
-    Column("study_id", Key, ForeignKey("studies.id"), nullable=False),
+    Column("trial_id", Key, ForeignKey("scamp_trials.id"), primary_key=True, autoincrement=False),
+    Column("study_id", Key, ForeignKey("scamp_studies.id"), nullable=False),
     Column("peak_error_pct", Real),
     Column("step_error_pct", Real),
     Column("num_oom", sa.Integer, nullable=False),
     Column("least_excess_pct", Real),
-    Index("ix_measured_peak_error_pct", "study_id", "peak_error_pct"),
-    Index("ix_measured_step_error_pct", "study_id", "step_error_pct"),
-    Index("ix_measured_least_excess_pct", "study_id", "least_excess_pct"),
+    Index("ix_scamp_measured_peak_error_pct", "study_id", "peak_error_pct"),
+    Index("ix_scamp_measured_step_error_pct", "study_id", "step_error_pct"),
+    Index("ix_scamp_measured_least_excess_pct", "study_id", "least_excess_pct"),
 )
 
 comparisons = Table(
-    "comparisons",
+    "scamp_comparisons",
     metadata,
-    Column("trial_id", Key, ForeignKey("trials.id"), primary_key=True, autoincrement=False),
+    Column("trial_id", Key, ForeignKey("scamp_trials.id"), primary_key=True, autoincrement=False),
     Column("options", JsonText, nullable=False),
     Column("pipeline", JsonText),
 )
 
 attempts = Table(
-    "attempts",
+    "scamp_attempts",
     metadata,
-    Column("trial_id", Key, ForeignKey("trials.id"), primary_key=True, autoincrement=False),
+    Column("trial_id", Key, ForeignKey("scamp_trials.id"), primary_key=True, autoincrement=False),
     Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
     Column("token", Text, nullable=False),
     Column("state", Word(AttemptState), nullable=False),
@@ -283,11 +294,13 @@ attempts = Table(
     Column(
         "objective_seq", sa.BigInteger, nullable=False, default=-1
     ),  # seq of the metrics row that trial.value comes from
-    Index("ix_attempts_state", "state"),
+    Index("ix_scamp_attempts_state", "state"),
 )
 
+_OF_ATTEMPT = ["scamp_attempts.trial_id", "scamp_attempts.attempt"]
+
 metrics = Table(
-    "metrics",
+    "scamp_metrics",
     metadata,
     Column("trial_id", Key, primary_key=True, autoincrement=False),
     Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
@@ -295,12 +308,12 @@ metrics = Table(
     Column("step", sa.BigInteger, nullable=False),
     Column("values", Floats, nullable=False),
     Column("time", Real, nullable=False),
-    ForeignKeyConstraint(["trial_id", "attempt"], ["attempts.trial_id", "attempts.attempt"], name="fk_metrics_attempt"),
-    Index("ix_metrics_trial_step", "trial_id", "step"),
+    ForeignKeyConstraint(["trial_id", "attempt"], _OF_ATTEMPT, name="fk_metrics_attempt"),
+    Index("ix_scamp_metrics_trial_step", "trial_id", "step"),
 )
 
 logs = Table(
-    "logs",
+    "scamp_logs",
     metadata,
     Column("id", Key, primary_key=True),
     Column("trial_id", Key, nullable=False),
@@ -309,13 +322,13 @@ logs = Table(
     Column("seq", sa.BigInteger, nullable=False),
     Column("time", Real, nullable=False),
     Column("text", Text, nullable=False),
-    ForeignKeyConstraint(["trial_id", "attempt"], ["attempts.trial_id", "attempts.attempt"], name="fk_logs_attempt"),
+    ForeignKeyConstraint(["trial_id", "attempt"], _OF_ATTEMPT, name="fk_logs_attempt"),
     UniqueConstraint("trial_id", "attempt", "rank", "seq", name="uq_logs_line"),
-    Index("ix_logs_trial", "trial_id", "id"),
+    Index("ix_scamp_logs_trial", "trial_id", "id"),
 )
 
 events = Table(
-    "events",
+    "scamp_events",
     metadata,
     Column("id", Key, primary_key=True),
     Column("time", Real, nullable=False),
@@ -323,11 +336,11 @@ events = Table(
     Column("study_id", Key),
     Column("trial_id", Key),
     Column("data", JsonText, nullable=False),
-    Index("ix_events_study", "study_id", "id"),
+    Index("ix_scamp_events_study", "study_id", "id"),
 )
 
 cluster = Table(
-    "cluster",
+    "scamp_cluster",
     metadata,
     Column("id", sa.Integer, CheckConstraint("id = 1", name="ck_cluster_one_row"), primary_key=True),
     Column("state", JsonText, nullable=False),
@@ -335,7 +348,7 @@ cluster = Table(
 )
 
 leases = Table(
-    "leases",
+    "scamp_leases",
     metadata,
     Column("name", sa.String(100), primary_key=True),
     Column("holder", Text, nullable=False),
@@ -345,7 +358,7 @@ leases = Table(
 )
 
 identity = Table(
-    "identity",
+    "scamp_identity",
     metadata,
     Column("id", sa.Integer, CheckConstraint("id = 1", name="ck_identity_one_row"), primary_key=True),
     Column("name", sa.String(16), nullable=False),

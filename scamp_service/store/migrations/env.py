@@ -2,7 +2,11 @@
 
 from alembic import context
 
-from scamp_service.store.schema import metadata
+from scamp_service.store import schema
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=schema.metadata,
+    version_table=schema.VERSION_TABLE,
+)
 context.run_migrations()

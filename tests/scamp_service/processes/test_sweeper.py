@@ -82,13 +82,11 @@ def sweep(store: Store, settings: Settings, now: float = 2000.0) -> None:
 def left(store: Store, study_id: int) -> dict[str, int]:
     """Number of rows in each table that belong to a study."""
     trials = sa.select(schema.trials.c.id).where(schema.trials.c.study_id == study_id)
-    own = {table.name: sa.select(sa.func.count()).select_from(table) for table in OWN_TABLES}
-    own = {
-        name: query.where(
-            (schema.trials.c.id if name == "trials" else schema.metadata.tables[name].c.trial_id).in_(trials)
-        )
-        for name, query in own.items()
-    }
+    own = {}
+    for table in OWN_TABLES:
+        trial_id = table.c.id if table is schema.trials else table.c.trial_id
+        name = table.name.removeprefix("scamp_")
+        own[name] = sa.select(sa.func.count()).select_from(table).where(trial_id.in_(trials))
     own["events"] = sa.select(sa.func.count()).where(schema.events.c.study_id == study_id)
     with store._database.read() as connection:
         return {name: connection.execute(query).scalar_one() for name, query in own.items()}

@@ -9,13 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import optuna
 import psycopg
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from optuna.exceptions import StorageInternalError
+from optuna.storages import RDBStorage
+from sqlalchemy.pool import NullPool
 
 from scamp_service.errors import InvalidInput, Unavailable
 from scamp_service.lifecycle import StudyState, TrialState
@@ -31,10 +36,39 @@ def url_of(path: Path) -> str:
     return f"sqlite:///{path / 'data' / 'scamp.db'}"
 
 
-def test_migrations_make_the_tables_that_the_code_expects(store: Store) -> None:
+def test_migrations_make_the_tables_that_the_code_expects(shared_url: str, monkeypatch: Any) -> None:
+    make_old(shared_url, monkeypatch, "0001", "")
+    store = Store(shared_url)
     with store._database.write() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, schema.metadata) == []
+        options = {"compare_type": True, "version_table": schema.VERSION_TABLE}
+        assert compare_metadata(MigrationContext.configure(connection, opts=options), schema.metadata) == []
+        upgraded = names_in(connection)
+    store.close()
+    assert all("scamp_" in name or name in ("uq_trials_study_number", "uq_logs_line") for name in upgraded), upgraded
+
+
+def names_in(connection: sa.Connection) -> set[str]:
+    """Names of tables, indexes and sequences, which no other program can use in the same database."""
+    if connection.dialect.name == "sqlite":
+        query = "SELECT name FROM sqlite_master"
+    else:
+        query = "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+    return set(connection.exec_driver_sql(query).scalars())
+
+
+def test_an_upgraded_database_has_the_same_names_as_a_new_one(shared_url: str, monkeypatch: Any) -> None:
+    make_old(shared_url, monkeypatch, "0010", "")
+    upgraded = Store(shared_url)
+    with upgraded._database.read() as connection:
+        names = names_in(connection)
+    with upgraded._database.write() as connection:
+        for table in (schema.version, *reversed(schema.metadata.sorted_tables)):
+            connection.execute(sa.schema.DropTable(table))
+    upgraded.close()
+    new = Store(shared_url)
+    with new._database.read() as connection:
+        assert names_in(connection) == names
+    new.close()
 
 
 def test_the_newest_migration_is_the_one_that_the_code_names() -> None:
@@ -72,17 +106,24 @@ def test_a_study_of_the_first_schema_is_kept_and_its_predictions_are_split(share
 
 def make_old(url: str, monkeypatch: Any, revision: str, statements: str) -> None:
     """A database as the version with this schema would have left it, after these statements."""
-    from alembic import command
-
-    upgrade = command.upgrade
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "upgrade", lambda config, target: upgrade(config, revision))
-        patch.setattr(schema, "REVISION", revision)
-        old = Store(url)
-    with old._database.write() as connection:
+    config = Config()
+    config.set_main_option("script_location", str(database.MIGRATIONS))
+    engine = engine_of(url)
+    with engine.begin() as connection, monkeypatch.context() as patch:
+        patch.setattr(schema, "VERSION_TABLE", "alembic_version")
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
         for statement in statements.split(";")[:-1]:
             connection.exec_driver_sql(statement)
-    old.close()
+    engine.dispose()
+
+
+def engine_of(url: str) -> sa.Engine:
+    """The database as another program opens it, before there is a store."""
+    parsed = database._parse(url)
+    if parsed.get_backend_name() == "sqlite":
+        Path(parsed.database or "").parent.mkdir(mode=0o700, exist_ok=True)
+    return sa.create_engine(parsed)
 
 
 _OF_0005 = """
@@ -117,7 +158,7 @@ def test_a_database_is_opened_again_with_all_that_it_holds(shared_url: str) -> N
 def test_a_database_of_a_newer_version_is_left_alone(shared_url: str) -> None:
     store = Store(shared_url)
     with store._database.write() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        connection.exec_driver_sql("UPDATE scamp_alembic_version SET version_num = '9999'")
     store.close()
     with pytest.raises(Unavailable, match=r"newer ScaMP \(its schema is 9999.*upgrade ScaMP"):
         Store(shared_url)
@@ -127,20 +168,110 @@ def test_an_unfinished_migration_leaves_nothing(shared_url: str, monkeypatch: An
     class PowerCut(Exception):
         pass
 
-    migrate = database._migrate
+    migrate, create = database._migrate, database._create
 
-    def cut(connection: sa.Connection, revision: str | None) -> bool:
-        migrate(connection, revision)
+    def cut(*given: Any) -> bool:
+        (create if len(given) == 1 else migrate)(*given)
         raise PowerCut
 
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "_migrate", cut)
-        with pytest.raises(PowerCut):
-            Store(shared_url)
-    engine = sa.create_engine(database._parse(shared_url))
-    assert sa.inspect(engine).get_table_names() == []
-    engine.dispose()
+    for old in (False, True):
+        if old:
+            make_old(shared_url, monkeypatch, "0001", "")
+        engine = engine_of(shared_url)
+        before = sa.inspect(engine).get_table_names()
+        with monkeypatch.context() as patch:
+            patch.setattr(database, "_migrate", cut)
+            patch.setattr(database, "_create", cut)
+            with pytest.raises(PowerCut):
+                Store(shared_url)
+        assert sa.inspect(engine).get_table_names() == before
+        engine.dispose()
     Store(shared_url).close()
+
+
+def open_in_optuna(url: str) -> Any:
+    """Optuna's storage on this database."""
+    storage = database._parse(url).render_as_string(hide_password=False)
+    return RDBStorage(storage, engine_kwargs={"poolclass": NullPool})
+
+
+def load_in_optuna(url: str) -> None:
+    """What somebody does who takes a database of ours for one of Optuna's. It fails, after tables were created."""
+    with pytest.raises((KeyError, RuntimeError, sa.exc.SQLAlchemyError, StorageInternalError)):
+        optuna.load_study(study_name="digits", storage=open_in_optuna(url))
+
+
+def test_optuna_may_keep_its_tables_in_the_same_database(shared_url: str) -> None:
+    store = Store(shared_url)
+    study = store.create_study(SPEC, now=1.0)
+    load_in_optuna(shared_url)
+    optuna.create_study(study_name="theirs", storage=open_in_optuna(shared_url)).add_trial(
+        optuna.create_trial(value=0.5)
+    )
+    assert store.create_trials(study.id, [(0, {})], now=2.0) == 1
+    store.close()
+    again = Store(shared_url)
+    assert again.create_study(SPEC, now=3.0).id == 2
+    again.close()
+    assert optuna.load_study(study_name="theirs", storage=open_in_optuna(shared_url)).best_value == 0.5
+
+
+def test_the_prefix_comes_first_to_a_database_of_optuna(shared_url: str) -> None:
+    load_in_optuna(shared_url)
+    store = Store(shared_url)
+    assert store.create_study(SPEC, now=1.0).id == 1
+    store.close()
+
+
+def test_an_old_database_that_optuna_has_broken_is_healed(shared_url: str, monkeypatch: Any) -> None:
+    make_old(shared_url, monkeypatch, "0010", _OF_0010)
+    load_in_optuna(shared_url)
+    store = Store(shared_url)
+    assert store.study(1).name == "s"
+    assert store.create_study(SPEC, now=1.0).id == 2
+    assert store.create_trials(1, [(0, {})], now=2.0) == 1
+    optuna.create_study(study_name="theirs", storage=open_in_optuna(shared_url))
+    assert store.create_study(SPEC, now=1.0).id == 3
+    store.close()
+
+
+_OF_0010 = """
+INSERT INTO studies (name, state, spec, reason, created_at, body_sha256) VALUES ('s', 'RUNNING', '{}', '', 1, '');
+"""
+
+
+def test_rows_of_others_that_make_every_write_fail_are_not_deleted(tmp_path: Path, monkeypatch: Any) -> None:
+    url = url_of(tmp_path)
+    make_old(url, monkeypatch, "0010", _OF_0010)
+    other = sqlite3.connect(tmp_path / "data" / "scamp.db")
+    other.execute("CREATE TABLE notes (study INTEGER REFERENCES studies (study_id))")
+    other.execute("INSERT INTO notes VALUES (1)")
+    other.commit()
+    with pytest.raises(Unavailable, match="nothing can be written: notes; move what they hold"):
+        Store(url)
+    assert other.execute("SELECT name FROM studies").fetchall() == [("s",)], "the upgrade has not begun"
+    other.execute("DELETE FROM notes")
+    other.commit()
+    other.close()
+    Store(url).close()
+
+
+@pytest.mark.parametrize(
+    ("table", "old"), [("scamp_trials", False), ("scamp_trials", True), ("scamp_alembic_version", False)]
+)
+def test_a_table_of_another_program_with_a_name_of_ours_is_said_so(
+    shared_url: str, monkeypatch: Any, table: str, old: bool
+) -> None:
+    if old:
+        make_old(shared_url, monkeypatch, "0010", "")
+    engine = engine_of(shared_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE {table} (version_num TEXT)")
+    before = sa.inspect(engine).get_table_names()
+    with pytest.raises(Unavailable, match=f"did not create and whose names it needs: {table}; choose another database"):
+        Store(shared_url)
+    assert sa.inspect(engine).get_table_names() == before
+    engine.dispose()
 
 
 _OPEN = """

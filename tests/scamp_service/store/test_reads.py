@@ -179,7 +179,7 @@ def test_the_past_of_a_family_is_found_by_an_index(store: Store) -> None:
         asked = tuple(given[name] for name in query.positiontup or ())
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", asked).all()
     told = " ".join(row[3] for row in plan)
-    assert "ix_trials_family" in told and "SCAN" not in told, told
+    assert "ix_scamp_trials_family" in told and "SCAN" not in told, told
 
 
 def test_the_families_of_a_study_begin_with_the_largest(store: Store) -> None:
