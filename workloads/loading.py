@@ -106,7 +106,7 @@ def _import_user_file(file: str, code_dir: Path) -> ModuleType:
             "in .py, or send the folder that contains it with --working-dir"
         )
     parts = path.relative_to(code_dir).with_suffix("").parts
-    root = f"{_ROOT}{hashlib.sha256(str(code_dir).encode()).hexdigest()[:16]}"
+    root = _root_of(code_dir)
     before = set(sys.modules)
     _UserCode.install(root, code_dir)
     try:
@@ -124,6 +124,23 @@ def _import_user_file(file: str, code_dir: Path) -> ModuleType:
         raise WorkloadError(explain(error, code_dir)) from error
 
 
+def forget_user_code(code_dir: Path) -> list[ModuleType]:
+    """Forget the modules of the user's files in ``code_dir``, also those imported under other names; returns them.
+
+    The next import runs the files again.
+    """
+    folder = code_dir.resolve()
+    sys.meta_path[:] = [one for one in sys.meta_path if not (isinstance(one, _UserCode) and one.folder == folder)]
+    root = _root_of(folder)
+    names = [name for name, module in list(sys.modules.items()) if _is_of(name, module, root, folder)]
+    return [sys.modules.pop(name) for name in names]
+
+
+def _is_of(name: str, module: ModuleType, root: str, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return name.partition(".")[0] == root or (isinstance(file, str) and file.startswith(f"{folder}/"))
+
+
 def can_import(name: str, level: int, importer: Mapping[str, Any]) -> bool:
     """Whether ``import name``, with ``level`` leading dots, works in the module whose globals are ``importer``.
 
@@ -137,6 +154,11 @@ def can_import(name: str, level: int, importer: Mapping[str, Any]) -> bool:
         within = user._package_of(name, importer)
         name = name if within is None else f"{within}.{name}"
     return _is_there(name)
+
+
+def _root_of(code_dir: Path) -> str:
+    """The name of the package under which the files of this folder are imported."""
+    return f"{_ROOT}{hashlib.sha256(str(code_dir).encode()).hexdigest()[:16]}"
 
 
 def _is_there(name: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from estimators.model import MIB
 from scamp_service.cluster.folders import Folders
@@ -15,6 +15,9 @@ from scamp_service.cluster.reports import Delivery, LineWriter, Reports
 from scamp_service.cluster.sink import SinkClient
 from scamp_service.files import code_zip
 from scamp_service.lifecycle import Outcome
+
+if TYPE_CHECKING:
+    from workloads.cleaning.cleaner import Cleaner
 
 MAX_DETAIL = 8000
 WITNESS_SECONDS = 3.0
@@ -25,7 +28,7 @@ WITNESS_SECONDS = 3.0
 class Ended:
     """How an attempt ended on this rank. ``outcome`` is None when this rank does not know the cause.
 
-    The process is about to end unless it is ``reusable``.
+    The process is about to end unless it is ``reusable``; after an attempt that went well, ``detail`` says why.
     """
 
     outcome: Outcome | None
@@ -38,7 +41,8 @@ class Training:
     """Everything that a rank needs for one attempt. ``train`` is ``workloads.training.runtime.train``.
 
     ``rendezvous`` is the address of the gang's store, None for a single rank; ``served`` is that store on rank 0.
-    ``is_last`` means that the process must not train another attempt.
+    ``cleaner`` cleans the process after users' code, which prints to ``output``. ``is_last`` means that the process
+    must not train another attempt.
     """
 
     train: Callable[..., str]
@@ -48,6 +52,8 @@ class Training:
     sink: SinkClient
     give_up: Callable[[], bool]
     folders: Folders
+    cleaner: Cleaner
+    output: LineWriter
     is_last: bool
 
     def run(self) -> Ended:
@@ -57,6 +63,8 @@ class Training:
         if not self.sink.ask("started", *identity, give_up=self.give_up):
             reports.close()
             return Ended(None, "the attempt has already ended", True)
+        if order.candidate.code:
+            self.cleaner.remember()
         outcome, detail, any_rank_reports = self._result()
         delivery = reports.close()  # every metric is stored before the outcome
         if delivery is Delivery.LOST and outcome in (Outcome.DONE, Outcome.STOPPED):  # rows are missing
@@ -66,8 +74,10 @@ class Training:
             reports.wait_for_stop(WITNESS_SECONDS)
         elif delivery is not Delivery.REFUSED and (any_rank_reports or reports.rank == 0):
             self.sink.ask("outcome", *identity, outcome, detail, give_up=self.give_up)
-        healthy = outcome in (Outcome.DONE, Outcome.STOPPED) and order.candidate.code is None
-        return Ended(outcome, detail, healthy and not self.is_last)
+        if outcome not in (Outcome.DONE, Outcome.STOPPED) or self.is_last:
+            return Ended(outcome, detail, False)
+        unclean = self.cleaner.restore(self._code_dir) if self._code_dir else ""
+        return Ended(outcome, f"the process is not clean: {unclean}" if unclean else "", not unclean)
 
     def _result(self) -> tuple[Outcome | None, str, bool]:
         """(outcome, detail, whether any rank reports it). Only rank 0 reports success."""
@@ -76,9 +86,8 @@ class Training:
         from workloads.training.runtime import NonFiniteLoss, lost_its_peers
 
         reports = self.reports
-        writer = LineWriter(reports)
         try:
-            with redirect_stdout(writer), redirect_stderr(writer):
+            with self.output.writing_to(reports), redirect_stdout(self.output), redirect_stderr(self.output):
                 verdict = self._run_workload()
             return Outcome.DONE if verdict == "done" else Outcome.STOPPED, "", False
         except OutOfMemory as error:
@@ -92,8 +101,6 @@ class Training:
             if reports.order.plan.world_size > 1 and lost_its_peers(error):
                 return None, f"rank {reports.rank} lost its peers: {error}"[:MAX_DETAIL], False
             return Outcome.ERROR, _describe(error, self._code_dir), True
-        finally:
-            writer.flush()
 
     def _run_workload(self) -> str:
         from workloads.training.runtime import Job

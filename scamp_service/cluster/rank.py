@@ -17,7 +17,7 @@ from ray._private.worker import global_worker
 
 from scamp_service.cluster.attempt import Ended, Training
 from scamp_service.cluster.folders import Folders
-from scamp_service.cluster.reports import Reports
+from scamp_service.cluster.reports import LineWriter, Reports
 from scamp_service.cluster.sink import LeaseWatch, Silence, SinkClient, is_waiting
 from scamp_service.cluster.whereabouts import whereabouts
 from scamp_service.control.executor import Order
@@ -40,6 +40,7 @@ Calls of controllers that have died stay in the other group until their attempt 
 class RankStatus:
     """State of a rank process. ``key`` is its attempt, empty when it is idle. ``version`` is that of its sources.
 
+    ``code`` is the archive of user code that it has run, the only one that it may ever run; None: none yet.
     ``num_signs`` grows as long as training goes on, and ``doing`` says what it does right now.
     """
 
@@ -49,6 +50,7 @@ class RankStatus:
     world: int
     reusable: bool
     version: str = ""
+    code: str | None = None
     num_signs: int = 0
     doing: str = ""
 
@@ -76,10 +78,13 @@ class Rank:
         ``epoch``, has been replaced: the one that leads now may not know of this rank.
         """
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # by which NVML counts, too; CUDA would count the fastest first
+        from workloads.cleaning.cleaner import Cleaner
         from workloads.training.runtime import train
         from workloads.training.warm_up import prepare_process
 
         self._train = train
+        self._output = LineWriter()
+        self._code: str | None = None
         self._folders = folders.here()
         close_environment(pass_environment)
         self._lease_seconds, self._max_attempts = lease_seconds, max_attempts
@@ -98,6 +103,7 @@ class Rank:
         if lease is not None and lease.epoch > epoch:
             raise Deposed(f"the controller of epoch {lease.epoch} leads now; that of epoch {epoch} started this rank")
         prepare_process()
+        self._cleaner = Cleaner()
         self._silence = Silence(lease_seconds)
         for watch in (self._watch_lease, self._watch_silence):
             threading.Thread(target=watch, daemon=True).start()
@@ -109,12 +115,11 @@ class Rank:
             self._obey(epoch)
             now = self._current
             if now is None or self._thread is None:
-                return RankStatus(Process.own(), "", 0, 0, self._reusable, source_hash())
+                return RankStatus(Process.own(), "", 0, 0, self._reusable, source_hash(), self._code)
             world, signs = now.order.plan.world_size, now.num_signs
             doing = f"{whereabouts(self._thread)} in step {now.present_step + 1}"
-            return RankStatus(
-                Process.own(), now.order.key, now.rank, world, self._reusable, source_hash(), signs, doing
-            )
+            mine = self._reusable, source_hash(), self._code
+            return RankStatus(Process.own(), now.order.key, now.rank, world, *mine, signs, doing)
 
     def hold(self, seconds: float) -> None:
         """Wait for ``seconds``. Ray reports the death of this process at once to a caller that waits for the answer."""
@@ -137,6 +142,8 @@ class Rank:
             self._obey(epoch)
             if self._current is None and order.key not in self._ended:
                 assert self._reusable, "this rank is about to end"
+                assert self._code in (None, order.candidate.code), "this rank has run another archive of user code"
+                self._code = order.candidate.code
                 self._current = Reports(order, rank, self._sink, self._silence.is_too_long)
                 if order.key in self._stopped:
                     self._current.stop()
@@ -183,6 +190,8 @@ class Rank:
             self._sink,
             self._silence.is_too_long,
             self._folders,
+            self._cleaner,
+            self._output,
             is_last=len(self._ended) + 1 >= self._max_attempts,
         )
 

@@ -26,8 +26,9 @@ class Phase(StrEnum):
 class RankHandle:
     """A rank process as the executor sees it. ``key`` is the attempt that it works for, empty when it is idle.
 
-    Times are monotonic seconds. ``asked`` is when the oldest question without an answer was asked, ``answered`` the
-    time of the last answer. ``is_known`` is False as long as nobody can say which attempt it runs.
+    ``code`` is the archive of user code that it has run; None: none yet, so that it may run any. Times are monotonic
+    seconds. ``asked`` is when the oldest question without an answer was asked, ``answered`` the time of the last
+    answer. ``is_known`` is False as long as nobody can say which attempt it runs.
     """
 
     name: str
@@ -36,6 +37,7 @@ class RankHandle:
     phase: Phase = Phase.STARTING
     status: RankStatus | None = None
     key: str = ""
+    code: str | None = None
     since: float = field(default_factory=time.monotonic)  # idle since; ENDING: since it was killed or found dead
     dead: bool = False  # according to Ray
     is_known: bool = True

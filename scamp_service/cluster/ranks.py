@@ -16,6 +16,7 @@ import ray
 
 from scamp_service.cluster.attempt import Ended
 from scamp_service.cluster.calls import Calls
+from scamp_service.cluster.idle_ranks import suitable, superfluous
 from scamp_service.cluster.pools import Pool
 from scamp_service.cluster.rank import RankStatus
 from scamp_service.cluster.rank_handle import GangRecord, Phase, RankHandle, has_ended, lives_here
@@ -34,8 +35,6 @@ PROBE_SECONDS = 5.0  # between two questions to a rank how it is
 SILENT_SECONDS = 30.0  # after which a rank that does not answer is ended
 START_SECONDS = 120.0  # the same for one that has never answered
 PUT_OFF_SECONDS = 1.0  # for which a launch that was put off keeps spare ranks from starting
-SPARE_RANKS = 2
-SPARE_SECONDS = 20.0
 
 
 class Ranks:
@@ -112,14 +111,17 @@ class Ranks:
         """
         if not self._may_act() or self.members(order.key):
             return
-        where = list(zip(order.devices, places, strict=True))
-        if not all(self._free(device) or self._may_start(pool, device, now) for device, pool in where):
+        code, where = order.candidate.code, list(zip(order.devices, places, strict=True))
+        if not all(suitable(self._idle(device), code) or self._may_start(pool, device, now) for device, pool in where):
             self._put_off_until = now + PUT_OFF_SECONDS
             return
         self._gangs[order.key] = GangRecord()
-        ranks = [next(iter(self._free(device)), None) or self.start(device, now) for device in order.devices]
+        ranks = [
+            next(iter(suitable(self._idle(device), code)), None) or self._start_instead(device, now)
+            for device in order.devices
+        ]
         for rank in ranks:
-            rank.key, rank.progressed = order.key, now
+            rank.key, rank.code, rank.progressed = order.key, code, now
         rendezvous = None
         if len(ranks) > 1:
             ips = [pool.node_ip for pool in places]
@@ -148,6 +150,13 @@ class Ranks:
         rank = self.known[name] = RankHandle(name, device, self._create(name, device))
         self._ask(rank, now)
         return rank
+
+    def _start_instead(self, device: str, now: float) -> RankHandle:
+        """Start a rank, in place of an idle one that has run other user code if the device has no room for both."""
+        others = [rank for rank in self._idle(device) if rank.code is not None and rank.phase is Phase.READY]
+        if others and len(self._on(device)) >= self._max_per_device:
+            self._end(others[0], now)
+        return self.start(device, now)
 
     def find(self, name: str, actor: Any, now: float) -> None:
         """Ask a rank of an earlier controller what it does."""
@@ -252,25 +261,24 @@ class Ranks:
             del self._gangs[key]
 
     def _keep_warm(self, pool: Pool, now: float) -> None:
-        """Keep one idle rank ready on each device that has room for another gang, and end surplus idle ones.
+        """Keep one clean idle rank ready on each device that has room for another gang, and end superfluous idle ones.
 
         A launch that was put off has priority: no spare rank starts shortly after it.
         """
         for device in pool.devices:
-            ranks = [r for r in self.known.values() if r.device == device.id and r.phase is not Phase.ENDING]
-            idle = [rank for rank in ranks if not rank.key]
-            for rank in idle[SPARE_RANKS:]:
-                if rank.phase is Phase.READY and now - rank.since > SPARE_SECONDS:
-                    self._end(rank, now)
-            room = len(ranks) < self._max_per_device
-            if not idle and room and now > self._put_off_until and self._may_start(pool, device.id, now):
+            for rank in superfluous(self._idle(device.id), now):
+                self._end(rank, now)
+            has_clean = any(rank.code is None for rank in self._idle(device.id))
+            room = len(self._on(device.id)) < self._max_per_device
+            if not has_clean and room and now > self._put_off_until and self._may_start(pool, device.id, now):
                 self.start(device.id, now)
 
-    def _free(self, device: str) -> list[RankHandle]:
-        """Idle ranks of the device, ready ones first."""
-        mine = (rank for rank in self.known.values() if rank.device == device and not rank.key)
-        free = [rank for rank in mine if rank.phase in (Phase.STARTING, Phase.READY)]
-        return sorted(free, key=lambda rank: rank.phase is not Phase.READY)
+    def _on(self, device: str) -> list[RankHandle]:
+        """Ranks of the device, except those that end."""
+        return [r for r in self.known.values() if r.device == device and r.phase is not Phase.ENDING]
+
+    def _idle(self, device: str) -> list[RankHandle]:
+        return [rank for rank in self._on(device) if not rank.key]
 
     def _may_start(self, pool: Pool, device: str, now: float) -> bool:
         """Whether another rank may start there: each takes a core, and half of those in use are left for training."""
@@ -375,7 +383,7 @@ class Ranks:
 
     def _take_over(self, rank: RankHandle, status: RankStatus, now: float) -> None:
         """Take over a rank of an earlier controller. One of another version may finish its attempt."""
-        rank.phase, rank.is_known, rank.key = Phase.READY, True, status.key
+        rank.phase, rank.is_known, rank.key, rank.code = Phase.READY, True, status.key, status.code
         if status.key:
             self._found[status.key] = status.world
             self._calls.expect("run", rank, rank.actor.join.remote(status.key))
@@ -386,6 +394,8 @@ class Ranks:
         self._gangs[rank.key].is_recorded |= ended.outcome is not None
         if ended.outcome not in (Outcome.DONE, Outcome.STOPPED) and not ended.reusable:
             self._break(rank.key, f"a rank on {rank.device} ended: {_first_line(ended.outcome or ended.detail)}")
+        if ended.outcome in (Outcome.DONE, Outcome.STOPPED) and ended.detail:
+            log.info("the rank %s is replaced: %s", rank.name, ended.detail)
         is_old = rank.status is not None and rank.status.version != source_hash()
         if not ended.reusable or is_old:
             self._end(rank, now)

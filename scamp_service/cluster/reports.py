@@ -8,7 +8,8 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -234,16 +235,17 @@ class Reports:
 
 
 class LineWriter(io.TextIOBase):
-    """Text stream whose non-empty lines become log lines of the trial.
+    """Text stream whose non-empty lines become log lines of the trial that runs, and are lost while there is none.
 
     It has everything that libraries expect of ``sys.stdout``. What is written to its ``fileno``, as by a child process,
-    goes to the log of this process.
+    goes to the log of this process. A process has one stream for all its attempts, because libraries keep the one that
+    they find when they are imported; closing it has no effect.
     """
 
     encoding = "utf-8"
     errors = "replace"
 
-    def __init__(self, reports: Reports) -> None:
+    def __init__(self, reports: Reports | None = None) -> None:
         self._reports = reports
         self._rest = ""
         self._lock = threading.Lock()
@@ -256,6 +258,16 @@ class LineWriter(io.TextIOBase):
     def detach(self) -> BinaryIO:
         """``buffer``; both may still be used."""
         return cast(BinaryIO, self.buffer)
+
+    @contextmanager
+    def writing_to(self, reports: Reports) -> Iterator[None]:
+        """Send what is written in the meantime to these reports."""
+        self._reports = reports
+        try:
+            yield
+        finally:
+            self.flush()
+            self._reports = None
 
     def writable(self) -> bool:
         """Always True."""
@@ -273,7 +285,7 @@ class LineWriter(io.TextIOBase):
                 self._rest = ""
         for line in lines:
             if line.strip():
-                self._reports.log(line)
+                self._log(line)
         return len(text)
 
     def flush(self) -> None:
@@ -281,7 +293,15 @@ class LineWriter(io.TextIOBase):
         with self._lock:
             rest, self._rest = self._rest, ""
         if rest.strip():
-            self._reports.log(rest)
+            self._log(rest)
+
+    def _log(self, line: str) -> None:
+        if reports := self._reports:
+            reports.log(line)
+
+    def close(self) -> None:
+        """Only flush: the next attempt writes to the same stream."""
+        self.flush()
 
 
 class _Encoded(io.BufferedIOBase):

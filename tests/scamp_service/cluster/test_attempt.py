@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from estimators.model import Candidate, Plan
 from scamp_service.cluster import attempt, reports
 from scamp_service.cluster.attempt import Ended, Training
 from scamp_service.cluster.folders import Folders
-from scamp_service.cluster.reports import Reports
+from scamp_service.cluster.reports import LineWriter, Reports
 from scamp_service.control.executor import Order
 from scamp_service.host import kernel
 from scamp_service.lifecycle import Outcome
@@ -26,12 +27,34 @@ from workloads.training.runtime import NonFiniteLoss, PeerLost
 PAIR = replace(ORDER, plan=Plan(1, dp_shard=2))
 
 
+class FakeCleaner:
+    """Says what it was told to say after users' code, and keeps what it was asked."""
+
+    def __init__(self, unclean: str = "") -> None:
+        self.unclean = unclean
+        self.asked: list[str] = []
+
+    def remember(self) -> None:
+        self.asked.append("remember")
+
+    def restore(self, code_dir: Path) -> str:
+        self.asked.append(f"restore {code_dir}")
+        return self.unclean
+
+
 def end(
-    train: Callable[..., str], sink: FakeSink, *, order: Order = ORDER, rank: int = 0, is_last: bool = False
+    train: Callable[..., str],
+    sink: FakeSink,
+    *,
+    order: Order = ORDER,
+    rank: int = 0,
+    cleaner: FakeCleaner | None = None,
+    output: LineWriter | None = None,
+    is_last: bool = False,
 ) -> Ended:
     channel = Reports(order, rank, sink, lambda: False)  # type: ignore[arg-type]
     folders = Folders(kernel(), Path("/nowhere"), Path("/nowhere"))
-    given: Any = (None, object(), sink, lambda: False, folders)
+    given: Any = (None, object(), sink, lambda: False, folders, cleaner or FakeCleaner(), output or LineWriter())
     return Training(train, channel, *given, is_last=is_last).run()
 
 
@@ -57,10 +80,38 @@ def test_rank_0_alone_reports_how_a_training_ended_and_the_process_can_train_aga
     assert (first.outcomes, second.outcomes) == ([(outcome, "")], [])
 
 
-def test_a_process_that_has_trained_often_or_has_run_a_users_code_is_not_used_again() -> None:
+def test_a_process_that_has_trained_often_is_not_used_again() -> None:
     assert not end(lambda *_: "done", FakeSink(), is_last=True).reusable
-    theirs = replace(ORDER, candidate=Candidate("vit_digits", "sha", {}))
-    assert not end(lambda *_: "done", FakeSink(), order=theirs).reusable
+
+
+def test_a_process_that_has_run_a_users_code_is_used_again_if_it_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Training, "_unpack", lambda self, sha256: None)
+    theirs = replace(ORDER, candidate=Candidate("mine.py:Mine", "sha", {}))
+    for unclean in ("", "threads still run: theirs"):
+        cleaner = FakeCleaner(unclean)
+        ended = end(lambda *_: "done", FakeSink(), order=theirs, cleaner=cleaner)
+        assert cleaner.asked == ["remember", "restore /nowhere/sha"]
+        assert (ended.outcome, ended.reusable) == (Outcome.DONE, not unclean) and unclean in ended.detail
+    built_in = FakeCleaner("never asked")
+    assert end(lambda *_: "done", FakeSink(), cleaner=built_in).reusable and built_in.asked == []
+
+
+def test_a_library_that_keeps_the_stream_of_an_earlier_attempt_prints_to_the_present_one() -> None:
+    output, streams = LineWriter(), []
+
+    def first(*_: Any) -> str:
+        streams.append(sys.stderr)
+        return "done"
+
+    def second(*_: Any) -> str:
+        print("from a library", file=streams[0])
+        return "done"
+
+    end(first, FakeSink(), output=output)
+    print("between two attempts", file=streams[0])
+    sink = FakeSink()
+    end(second, sink, output=output)
+    assert [line.text for report in sink.accepted for line in report.logs] == ["from a library"]
 
 
 def test_any_rank_reports_that_it_ran_out_of_memory_and_how_much_it_needed() -> None:

@@ -426,11 +426,53 @@ class Mine(VitDigits):
 """
 
 
-def test_prints_and_the_traceback_of_user_code_arrive_and_its_process_is_not_used_again(world: World) -> None:
+def put_code(world: World, source: str) -> str:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("mine.py", USER_CODE)
-    sha = world.store.put_blob(packed.getvalue())
+        archive.writestr("mine.py", source)
+    return world.store.put_blob(packed.getvalue())
+
+
+MARKING_CODE = """
+import logging, os
+import torch
+from workloads.models.vit_digits import VitDigits
+
+class Mine(VitDigits):
+    def on_step(self, step, *rest):
+        super().on_step(step, *rest)
+        if step == 0:
+            print(os.getpid(), "sees", os.environ.get("MARK"), torch.get_default_dtype(), len(logging.root.handlers))
+            os.environ["MARK"] = "1"
+            torch.set_default_dtype(torch.bfloat16 if self.params.get("last") else torch.float32)
+            logging.root.addHandler(logging.StreamHandler())
+            if self.params.get("keeps"):
+                torch.nn.functional.relu = self.loss
+"""
+
+
+def test_own_code_runs_again_in_its_own_process_which_is_clean_or_replaced_and_never_runs_other_code(
+    world: World,
+) -> None:
+    mine, other = put_code(world, MARKING_CODE), put_code(world, f"{MARKING_CODE}# other")
+    for devices in (world.devices()[:1], world.devices()):
+        seen = []
+        for code, params in ((mine, {}), (mine, {"keeps": 1}), (mine, {}), (other, {}), (mine, {})):
+            order = world.order(devices, steps=1, workload="mine.py:Mine", code=code, params=params)
+            world.launch(order)
+            assert world.ended(order).outcome is Outcome.DONE
+            lines = [line.text.split(" sees ") for _, line in world.store.logs(order.trial_id) if " sees " in line.text]
+            assert len(lines) == len(devices)
+            seen += [lines]
+        first, again, replaced, others, last = [{pid for pid, _ in lines} for lines in seen]
+        assert first == again, "the same archive runs in the same processes"
+        assert not first & replaced, "they were not clean any more"
+        assert last == replaced and not others & (first | replaced)
+        assert len({state for lines in seen for _, state in lines}) == 1, seen
+
+
+def test_prints_and_the_traceback_of_user_code_arrive_and_its_process_is_not_used_again(world: World) -> None:
+    sha = put_code(world, USER_CODE)
     order = world.order(world.devices()[:1], steps=50, workload="mine.py:Mine", code=sha)
     world.launch(order)
     world.training(order)

@@ -1,0 +1,92 @@
+"""Compares the imported libraries with what they were: users' code may replace their functions and set their flags.
+
+Compared are all attributes of modules, and those of torch's central classes. Libraries also change by themselves when
+they load something late or count, so only values of kinds that users change are looked at. Torch also wraps functions
+of its own late, such as ``step`` of an optimizer when the first one is made; users' wrappers are found otherwise, as
+functions that outlive their module.
+"""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections.abc import Iterator, Mapping
+from operator import is_
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+_FLAGS = (bool, float, str)  # what users set; integers count and None becomes something late, both in many libraries
+_OWN = frozenset({"__warningregistry__", "__loader__", "__spec__", "__path__", "__builtins__", "__slotnames__"})
+_CLASSES = (nn, torch.nn.modules, torch.optim, torch.utils.data)
+
+
+class Libraries:
+    """The attributes of all modules that were imported when ``remember`` was called."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, tuple[ModuleType, dict[str, Any]]] = {}
+        self._classes: dict[type, dict[str, Any]] = {one: dict(vars(one)) for one in _central_classes()}
+
+    def remember(self) -> None:
+        """Add the modules that were imported since the last call."""
+        for name, module in list(sys.modules.items()):
+            if name not in self._modules and type(module) is ModuleType:
+                self._modules[name] = module, dict(vars(module))
+
+    def changed(self) -> list[str]:
+        """What was changed, at most a few of it; the registries of shown warnings are emptied instead."""
+        return list(self._changes())[:3]
+
+    def _changes(self) -> Iterator[str]:
+        for name, (module, before) in self._modules.items():
+            if sys.modules.get(name) is not module:
+                yield f"the module {name} was replaced"
+            if registry := vars(module).get("__warningregistry__"):
+                registry.clear()
+            yield from _differences(name, vars(module), before)
+        for one, before in self._classes.items():
+            yield from _differences(f"{one.__module__}.{one.__qualname__}", vars(one), before)
+
+
+def forget_classes() -> None:
+    """Empty the caches in which libraries keep classes of users for as long as the process lives."""
+    for clear in typing._cleanups:  # type: ignore[attr-defined]
+        clear()
+    if fully_shard := sys.modules.get("torch.distributed.fsdp._fully_shard._fully_shard"):
+        fully_shard.cls_to_fsdp_cls.clear()
+
+
+def _central_classes() -> Iterator[type]:
+    yield from (torch.Tensor, torch.autograd.Function, torch.Generator)
+    for module in _CLASSES:
+        yield from (value for value in vars(module).values() if isinstance(value, type))
+
+
+def _differences(where: str, now: Mapping[str, Any], before: dict[str, Any]) -> Iterator[str]:
+    """What was changed since ``before``, which then becomes what is there now."""
+    if len(now) == len(before) and all(map(is_, now.values(), before.values())):
+        return
+    for name in [name for name, value in before.items() if _was_changed(name, value, now.get(name))]:
+        yield f"{where}.{name} was changed"
+    for name in [name for name in now if name not in before and _is_foreign(where, name, now[name])]:
+        yield f"{where}.{name} was added"
+    before.update(now)
+
+
+def _was_changed(name: str, before: Any, now: Any) -> bool:
+    if now is before or hasattr(now, "__wrapped__"):
+        return False
+    if isinstance(before, _FLAGS):
+        return not name.startswith("_") and (type(now) is not type(before) or bool(now != before))
+    return callable(before)
+
+
+def _is_foreign(where: str, name: str, value: Any) -> bool:
+    """Whether a new attribute is none that the module itself has defined late, nor a submodule."""
+    if isinstance(value, ModuleType) or name in _OWN or hasattr(value, "__wrapped__"):
+        return False
+    defines = isinstance(value, FunctionType | BuiltinFunctionType | type)
+    return not (defines and value.__module__ == where)
