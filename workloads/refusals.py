@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
 from workloads.archive import ArchiveError
@@ -32,6 +34,8 @@ _BUILT_IN = _ROOT / "workloads" / "models"
 _LIBRARIES = Path(sysconfig.get_path("purelib")).resolve()
 _PYTHON = Path(sysconfig.get_path("stdlib")).resolve()
 _UNDER_TORCH = ("torch", "numpy", "sympy")  # their lines say nothing to the author of a model
+
+_SPREADING = (DataParallel, DistributedDataParallel)
 
 _Kind = TypeVar("_Kind")
 
@@ -104,6 +108,29 @@ def missing_counts(workload: Workload) -> list[str]:
     """Names of the numbers of samples that ``workload`` does not have; a property is not asked for its value."""
     unset = [name for name in COUNTS if inspect.getattr_static(workload, name, None) is None]
     return [name for name in unset if getattr(workload, name, None) is None]  # it may come from __getattr__
+
+
+def expect_model(value: Any, function: Callable[..., Any]) -> nn.Module:
+    """The model that ``function`` has returned. Raises ``WrongResult`` if it is spread over devices or processes."""
+    model = expect(value, nn.Module, function, "an nn.Module")
+    wrappers = [type(module).__name__ for module in model.modules() if isinstance(module, _SPREADING)]
+    if wrappers:
+        raise WrongResult(
+            function,
+            f"returns a model in {wrappers[0]}, which spreads it over devices itself",
+            "return the model without it: ScaMP spreads it",
+        )
+    return model
+
+
+def expect_no_scaler(workload: Workload) -> None:
+    """Raise ``WorkloadError`` if ``workload`` has a ``GradScaler``: its factor would stay in the gradients."""
+    for name, value in vars(workload).items():
+        if isinstance(value, GradScaler):
+            raise WorkloadError(
+                f"the workload has a GradScaler, self.{name}: ScaMP computes and applies the gradients, and does not "
+                "scale the loss; remove it, and train in bfloat16 (torch.autocast) or in float32"
+            )
 
 
 def kinds_of(value: Any) -> str:
@@ -211,8 +238,19 @@ _PREDICTING = (
            (TypeError,), source=r"\b(np|numpy)\.\w+\("),
     _Cause("takes too much memory before any training: {error}", "keep large data sets on disk, and read only the "
            "samples of each batch", message=r"MemoryError|can't allocate memory|Unable to allocate .* array"),
-    _Cause("asks for a GPU: {error}", "leave devices to ScaMP: drop .cuda() and device=…; --device names a GPU",
-           message=r"(?i)cuda|nvidia|same device|device propagation"),
+    _Cause("has a lazy layer, whose size nobody knows before its first batch",
+           "give the size: nn.Linear(8, 4) instead of nn.LazyLinear(4)", message="UninitializedParameter"),
+    _Cause("spreads the model over processes itself: {error}", "leave that to ScaMP: return the model without "
+           "DataParallel, DistributedDataParallel, FullyShardedDataParallel, fully_shard and init_process_group",
+           message=r"(?i)process group|torch\.distributed using env|FSDP needs"),
+    _Cause("uses SyncBatchNorm, which torch has for GPUs alone", "use nn.BatchNorm", message=r"SyncBatchNorm expected"),
+    _Cause("is compiled by torch.jit.script, which cannot be divided",
+           "return the model itself, or torch.compile(model)", message=r"not supported on ScriptModules"),
+    _Cause("has a tensor on the meta device, which has no values: {error}", "build the model with real tensors",
+           message=r"\bmeta and cpu|\bcpu and meta"),
+    _Cause("asks for a device: {error}", "leave devices to ScaMP, which moves the model and its batches: remove "
+           '.to("cuda"), .cuda(), device="cuda" and the like', message=r"(?i)cuda|nvidia|same device|device propagation"
+           r"|not linked with support|accelerator device|puts a tensor on"),
     _Cause("needs the network: {error}", "download files beforehand; a prediction needs no weights, so build the model "
            "from its configuration", (OSError,), r"(?i)connect|resolution|network|urlopen|timed out|Name or service"),
     _Cause("loads data in worker processes: {error}", "load samples in train_batch itself (num_workers=0)",

@@ -29,6 +29,14 @@ from estimators.work import Operation, Work, WorkCounter
 
 Batch = Any
 _DEVICE = torch.ops.prim.device.default
+_TRACED_DEVICES = ("cpu", "meta")
+
+
+class OtherDevice(Exception):
+    """A traced operation puts a tensor on another device than the CPU. Its fake kernels would end the process."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(f"it puts a tensor on {device}")
 
 
 class _EndOfForward(BaseException):
@@ -191,6 +199,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]  # fake mode would return a new storage, ranks return the same one
         kwargs = kwargs or {}
+        if (device := kwargs.get("device")) is not None and device.type not in _TRACED_DEVICES:
+            raise OtherDevice(device)
         if self._paused:
             return func(*args, **kwargs)
         if func in sparse.OPERATIONS and (made := self._sparse(func, args)) is not None:

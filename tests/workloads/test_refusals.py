@@ -13,7 +13,17 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from workloads import refusals
-from workloads.refusals import WorkloadError, WrongResult, expect, expect_counts, expect_loss, explain, places
+from workloads.refusals import (
+    WorkloadError,
+    WrongResult,
+    expect,
+    expect_counts,
+    expect_loss,
+    expect_model,
+    expect_no_scaler,
+    explain,
+    places,
+)
 
 
 def raised(folder: Path, source: str) -> BaseException:
@@ -39,7 +49,16 @@ def raised(folder: Path, source: str) -> BaseException:
         ("x.nonzero()", "size depends on values", "mask"),
         ("x[x > 0]", "size depends on values", "mask"),
         ("x.numpy()", "NumPy", "torch's functions"),
-        ("x.cuda()", "asks for a GPU", "leave devices to ScaMP"),
+        ("x.cuda()", "asks for a device", "leave devices to ScaMP"),
+        ("x.to('mps')", "asks for a device", "leave devices to ScaMP"),
+        ("nn.Linear(4, 4, device='meta')(x)", "on the meta device, which has no values", "real tensors"),
+        ("nn.LazyLinear(4)(x)", "has a lazy layer", r"nn\.Linear\(8, 4\) instead"),
+        (
+            "nn.parallel.DistributedDataParallel(nn.Linear(4, 4))",
+            "spreads the model over processes",
+            "init_process_group",
+        ),
+        ("torch.distributed.init_process_group('gloo')", "spreads the model over processes", "leave that to ScaMP"),
         ("nn.Linear(5, 5)(x)", r"sizes of tensors do not match: .*\[3, 4\]", "inputs"),
         ("nn.Embedding(5, 5)(x)", "types of tensors do not match", r"\.to\(dtype\)"),
         ("nn.Linear(4, 4).weight.add_(1)", "changes a parameter in place", "no_grad"),
@@ -116,6 +135,19 @@ def test_a_workload_has_samples(name: str, count: Any) -> None:
     delattr(workload, name)
     with pytest.raises(WorkloadError, match=f"{name} is missing: set it in the class, in __init__, or as a property"):
         expect_counts(workload)
+
+
+def test_a_model_is_returned_without_what_spreads_it() -> None:
+    model = nn.Linear(4, 4)
+    assert expect_model(model, min) is model
+    with pytest.raises(WrongResult, match="a model in DataParallel, which spreads it over devices itself: return"):
+        expect_model(nn.Sequential(nn.DataParallel(model)), min)
+
+
+def test_a_workload_that_scales_its_loss_is_refused() -> None:
+    expect_no_scaler(SimpleNamespace(scale=2.0))  # type: ignore[arg-type]
+    with pytest.raises(WorkloadError, match=r"has a GradScaler, self\.scaler: ScaMP computes"):
+        expect_no_scaler(SimpleNamespace(scaler=torch.amp.GradScaler("cpu")))  # type: ignore[arg-type]
 
 
 def test_advice_for_predictions_is_not_given_in_training(tmp_path: Path) -> None:

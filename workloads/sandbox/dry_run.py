@@ -22,6 +22,7 @@ from estimators.tracing.session import NoInit
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, missing_counts
 from workloads.training.metrics import common_names
+from workloads.training.outline import outline_of
 from workloads.training.step import evaluate
 
 NUM_SAMPLES = 2
@@ -131,9 +132,7 @@ def _evaluated(workload: Workload) -> list[str]:
 
 
 def _is_small(workload: Workload) -> bool:
-    with torch.device("meta"):
-        model = workload.build_model()
-    return sum(parameter.numel() for parameter in model.parameters()) <= MOST_REAL_PARAMETERS
+    return sum(parameter.numel() for parameter in outline_of(workload).parameters()) <= MOST_REAL_PARAMETERS
 
 
 def mentioned(names: Iterable[str], workload: type, folder: Path) -> list[str]:

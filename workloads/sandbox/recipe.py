@@ -14,7 +14,7 @@ from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.parallel.divisions import divisions_of
 from workloads.protocol import Batch, Split, Workload
-from workloads.refusals import expect, expect_counts, expect_optimizer
+from workloads.refusals import expect_counts, expect_model, expect_no_scaler, expect_optimizer
 from workloads.training.step import evaluate, train_step
 
 _STEPS = 1000  # passed to ``on_step``; the length of the study does not change the structure of a step
@@ -23,16 +23,17 @@ _STEPS = 1000  # passed to ``on_step``; the length of the study does not change 
 def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
     """The tracer's recipe for ``workload``; ``on_cuda`` traces the step as it runs on CUDA.
 
-    Raises ``WorkloadError`` if it has no samples.
+    Raises ``WorkloadError`` if it has no samples, or scales its loss.
     """
     expect_counts(workload)
+    expect_no_scaler(workload)
 
     def optimizer(model: torch.nn.Module, layout: Layout, mesh: DeviceMesh | None) -> torch.optim.Optimizer:
         made = expect_optimizer(workload.optimizer(model), workload.optimizer)
         return spread_optimizer(made, layout, mesh)
 
     return Recipe(
-        build_model=lambda: expect(workload.build_model(), torch.nn.Module, workload.build_model, "an nn.Module"),
+        build_model=lambda: expect_model(workload.build_model(), workload.build_model),
         make_batch=lambda size: workload.train_batch(torch.arange(size) % workload.num_train),
         blocks=workload.blocks,
         apply_plan=apply_plan,

@@ -35,6 +35,7 @@ from workloads.training import budget, checkpoint
 from workloads.training.faults import StorageFault
 from workloads.training.gang import AllGather, ReduceScatter, process_group
 from workloads.training.metrics import Sums, common_names
+from workloads.training.outline import outline_of
 from workloads.training.peak import measure_peak
 from workloads.training.samples import batch_indices, evaluation_slices, rank_slices
 from workloads.training.step import evaluate, to_device, train_step
@@ -349,8 +350,7 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
         model = workload.build_model().to(device)
         return apply_plan(model, workload.blocks(model), plan.layout, None)
     drawn = dict(_tensors(workload.build_model())) if mesh.get_rank() == 0 else {}
-    with torch.device("meta"):
-        model = workload.build_model()
+    model = outline_of(workload)
     outline = dict(_tensors(model))
     shared = _shared_parameters(model)
     apply_plan(model, workload.blocks(model), plan.layout_of(mesh.get_rank()), mesh)

@@ -173,6 +173,10 @@ def test_parameters_that_the_workload_refuses_are_infeasible_in_its_own_words(
 HERE = r"\Auser\.py, line \d+: exec\(.*\)\n"  # the line of the user's file that runs the trick
 
 HOSTILE = {
+    "moves to a GPU": (
+        {"forward": "x = x.to('cuda:0')"},
+        HERE + "asks for a device: it puts a tensor on cuda:0\n→ leave",
+    ),
     "loops for ever": (
         {"forward": "while True: pass"},
         HERE + "took more than 2 s of processor time.*\n→ .*--seconds 8",

@@ -58,7 +58,7 @@ class Net(nn.Module):
 
 class Tied(Workload):
     num_train, num_eval = 50, 13
-    def build_model(self): return Net()
+    def build_model(self): return Net().to("cuda" if torch.cuda.is_available() else "cpu")  # a habit of many
     def train_batch(self, indices): return indices % 17
     def eval_batch(self, indices): return indices
     def loss(self, model, batch):
