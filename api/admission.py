@@ -88,20 +88,21 @@ class Admission:
             if found is not None:
                 return found
         if code is None:
-            check_workload(spec, None)
+            warnings = check_workload(spec, None)
         else:
             with self._place("imports", MOST_IMPORTS):
-                await self._in(self._importer, lambda: self._import(spec, code))
-        return await self._in(self._parsers, lambda: self._create(spec, code, key))
+                warnings = await self._in(self._importer, lambda: self._import(spec, code))
+        return await self._in(self._parsers, lambda: self._create(spec, code, key, warnings))
 
-    def _import(self, spec: StudySpec, code: bytes) -> None:
+    def _import(self, spec: StudySpec, code: bytes) -> list[str]:
         self._process = TraceProcess()
-        if not self._closed:
-            check_workload(spec, code, self._process)
+        return [] if self._closed else check_workload(spec, code, self._process)
 
-    def _create(self, spec: StudySpec, code: bytes | None, key: str | None) -> Study:
+    def _create(self, spec: StudySpec, code: bytes | None, key: str | None, warnings: list[str]) -> Study:
         sha256 = self._store.put_blob(code) if code is not None else None
-        return self._store.create_study(spec.to_json(), code=sha256, idempotency_key=key, now=time.time())
+        return self._store.create_study(
+            spec.to_json(), code=sha256, idempotency_key=key, warnings=warnings, now=time.time()
+        )
 
     async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], _Answer]) -> _Answer:
         return await asyncio.get_running_loop().run_in_executor(threads, work)

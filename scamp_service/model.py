@@ -41,6 +41,7 @@ class Study:
     reason: str  # why it failed or was stopped; empty otherwise
     created_at: float
     finished_at: float | None
+    warnings: tuple[str, ...] = ()  # what was doubtful when it was submitted: parameters that may not be read, say
 
 
 @dataclass(frozen=True)  # without slots, which a cached property cannot have

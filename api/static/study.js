@@ -91,6 +91,8 @@ function drawHead() {
   setText(byId("subtitle"), `${spec.objective.direction} ${spec.objective.metric} · ${spec.workload} · ${spec.search.sampler}, ${rule} · ${plural(spec.budget.steps, "step")} per trial`);
   byId("reason").hidden = !study.reason;
   setText(byId("reason"), study.reason);
+  byId("warnings").hidden = !study.warnings.length;
+  setText(byId("warnings"), `Warning: ${study.warnings.join("; ")}`);
   const isLive = LIVE_STUDY.has(study.state);
   byId("stop").hidden = !isLive;
   byId("stop").disabled = study.state !== "RUNNING";

@@ -45,6 +45,9 @@ class StudyView(View):
     state_text: StateText
     no_success: NoSuccess
     reason: Annotated[str, Field(description="why the study failed or was stopped; empty otherwise")]
+    warnings: Annotated[
+        list[str], Field(description="what was doubtful when it was submitted: parameters that may not be read, say")
+    ]
     spec: Annotated[dict[str, Any], Field(description="the StudySpec with all defaults filled in")]
     trials: Annotated[
         dict[TrialState, Count],
@@ -150,4 +153,4 @@ def study_detail(study: Study, summary: Summary, last_event_id: int) -> StudyDet
 
 def _study_fields(study: Study) -> dict[str, Any]:
     names = ("id", "name", "state", "reason", "spec", "created_at", "finished_at")
-    return {name: getattr(study, name) for name in names}
+    return {name: getattr(study, name) for name in names} | {"warnings": list(study.warnings)}

@@ -9,7 +9,7 @@ import atexit
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from rich.live import Live
 from scamp_service.cli.estimating import app as estimating
 from scamp_service.cli.planning import app as planning
 from scamp_service.cli.progress import closing_line, leaderboard, live_view, without_devices
-from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, err, out, settings_of
+from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, err, out, plain, settings_of
 from scamp_service.client import Client
 from scamp_service.errors import ScampError
 from scamp_service.processes.supervise import Service, running_server
@@ -154,21 +154,26 @@ def run(
     code = code_of(study, spec, working_dir)
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
     withhold_secrets()  # before any code of the study is imported
-    for warning in check_workload(spec, code):
-        err.print(f"scamp: warning: {warning}", markup=False, soft_wrap=True)
+    warnings = check_workload(spec, code)
+    _warn(warnings)
     with _live(quiet=as_json or not out.is_terminal) as update:
 
         def watch(store: Any, study_id: int) -> None:
             summary = study_summary(store, study_id, now=time.time())
             update(summary.to_json(), spec.objective.metric, device_fill(store))
 
-        store, study_id = run_study(settings, spec, code, watch)
+        store, study_id = run_study(settings, spec, code, watch, warnings=warnings)
     summary = study_summary(store, study_id, now=time.time()).to_json()
     trials = [trial_fields(trial) for trial in all_trials(store, study_id)]
     reason = store.study(study_id).reason
     store.close()
     if not _conclude(summary, trials, spec, as_json, reason):
         raise typer.Exit(1)
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        err.print(f"scamp: warning: {plain(warning)}", markup=False, soft_wrap=True)
 
 
 def _conclude(
@@ -208,6 +213,7 @@ def submit(
     spec = parse_study(read_study(study))
     client = _client(address, token)
     created = client.submit(spec.to_json(), code=code_of(study, spec, working_dir), idempotency_key=idempotency_key)
+    _warn(created["warnings"])
     if not as_json:
         out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")
     if wait and not _tail(client, created["id"], spec, as_json=as_json):
@@ -237,6 +243,7 @@ def status(study: StudyId, address: Address = "", token: Token = "", as_json: As
     if as_json:
         print(json.dumps(view))
         return
+    _warn(view["warnings"])
     out.print(live_view(view["summary"], view["spec"]["objective"]["metric"], client.cluster()))
     out.print(closing_line(view["summary"]), markup=False, soft_wrap=True)
 

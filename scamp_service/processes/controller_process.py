@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -80,15 +80,17 @@ def run_study(
     code: bytes | None,
     watch: Callable[[Store, int], None],
     *,
+    warnings: Sequence[str] = (),
     planner: Planner = choose,
     redraw_seconds: float = 0.25,
 ) -> tuple[Store, int]:
     """Run one study to its end in this process.
 
     It uses the Ray cluster at ``settings.ray_address``, or else starts a local one. ``watch(store, study_id)`` is
-    called a few times a second. Ctrl-C stops the study, and a second one this process. Returns the open store and the
-    study's id. Raises ``Conflict`` when a service or another run uses the data directory, ``Refused`` when users' code
-    cannot run as the user that is set for it, and ``Unavailable`` when Ray cannot be reached or the local one dies.
+    called a few times a second. ``warnings`` are stored with the study. Ctrl-C stops the study, and a second one this
+    process. Returns the open store and the study's id. Raises ``Conflict`` when a service or another run uses the data
+    directory, ``Refused`` when users' code cannot run as the user that is set for it, and ``Unavailable`` when Ray
+    cannot be reached or the local one dies.
     """
     check_account(settings)
     expect_shared(settings.url)
@@ -97,7 +99,7 @@ def run_study(
         stack.enter_context(lock_data_dir(settings.data_dir))
         store = Store(settings.url)
         sha = store.put_blob(code) if code else None
-        study = store.create_study(spec.to_json(), code=sha, now=time.time())
+        study = store.create_study(spec.to_json(), code=sha, warnings=warnings, now=time.time())
         ray: LocalRay | None = None
         if not settings.ray_address:
             ray_address_file(settings.data_dir).unlink(missing_ok=True)

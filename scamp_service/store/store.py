@@ -71,7 +71,13 @@ class Store(Removals):
     # --- studies -----------------------------------------------------------------------------------------------
 
     def create_study(
-        self, spec: Json, *, code: str | None = None, idempotency_key: str | None = None, now: float
+        self,
+        spec: Json,
+        *,
+        code: str | None = None,
+        idempotency_key: str | None = None,
+        warnings: Sequence[str] = (),
+        now: float,
     ) -> Study:
         """Create a RUNNING study, and return it.
 
@@ -86,6 +92,7 @@ class Store(Removals):
             "created_at": now,
             "idempotency_key": idempotency_key,
             "body_sha256": _body_sha256(spec, code),
+            "warnings": list(warnings),
         }
         with self._write() as connection:
             if code is not None and not connection.execute(sql.HAS_BLOB, {"sha256": code}).first():

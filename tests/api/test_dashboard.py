@@ -65,8 +65,8 @@ class Filler:
         self.now += 1.0
         return self.now
 
-    def study(self, name: str, candidates: Sequence[Json], trials: int = 12) -> Study:
-        study = self.store.create_study(spec(name, trials), now=self.tick())
+    def study(self, name: str, candidates: Sequence[Json], trials: int = 12, warnings: Sequence[str] = ()) -> Study:
+        study = self.store.create_study(spec(name, trials), warnings=warnings, now=self.tick())
         self.store.create_trials(study.id, list(enumerate(candidates)), now=self.tick())
         return study
 
@@ -702,7 +702,7 @@ def test_a_completed_study_without_a_completed_trial_is_not_shown_as_a_success(
     open_page: Callable[..., Page], store: Store
 ) -> None:
     fill = Filler(store)
-    study = fill.study("nothing trained", [{"depth": 2, "lr": 0.001}], trials=1)
+    study = fill.study("nothing trained", [{"depth": 2, "lr": 0.001}], trials=1, warnings=["no candidate", EVIL])
     (trial,) = fill.ids(study)
     pages = [open_page(f"/studies/{study.id}"), open_page("/")]
     fill.move(trial, T.WAITING, 0, T.INFEASIBLE, reason="needs 400 MiB; the largest device offers 96 MiB")
@@ -713,6 +713,7 @@ def test_a_completed_study_without_a_completed_trial_is_not_shown_as_a_success(
         expect(mark.locator(".state-completed")).to_have_count(0)  # which is green
         assert mark.evaluate("e => e.scrollWidth <= e.clientWidth"), "the words stay within their cell"
     expect(pages[0].locator("#best-box")).to_have_text("No trial succeeded.")
+    expect(pages[0].locator("#warnings")).to_have_text(f"Warning: no candidate; {EVIL}")
 
 
 @pytest.mark.browser

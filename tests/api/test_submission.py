@@ -85,6 +85,8 @@ def test_what_is_not_a_submission_is_refused_with_the_reason(api: InProcess, bod
         ),
         ({"workload": "../x.py:A"}, "workload"),
         ({"objective": {}}, "objective.metric is missing"),
+        ({"objective": {"metric": "acuracy"}}, "evaluate returns accuracy, loss: did you mean 'accuracy'?"),
+        ({"space": {"widht": {"choice": [32]}}}, "never reads the parameter 'widht': did you mean 'width'?"),
         ({"budget": {"trials": -1}}, "budget.trials"),
         ({"budget": {"trails": 3}}, "did you mean trials"),
         ({"name": ""}, "name"),
