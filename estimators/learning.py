@@ -97,6 +97,17 @@ class Run:
     predicted_step_seconds: float | None = None
     step_factor: float = 1.0
     measured_step_seconds: float | None = None
+    micro_batch: int = 1
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that an attempt that ran out of memory needed at least: all that was reserved was not enough."""
+        return max(self.measured_bytes, self.reserved_bytes)
+
+    @property
+    def asked_bytes(self) -> int:
+        """Bytes beyond the traced peak that its next attempt asks for, after this one ran out of memory."""
+        return need_after_out_of_memory(self.traced_bytes, self.reserved_bytes, self.measured_bytes)
 
     @property
     def step_ratio(self) -> float | None:
@@ -145,16 +156,6 @@ def learn(past: Iterable[Run], device_kinds: Collection[str]) -> dict[Layout, Le
         runs.setdefault(run.layout, []).append(run)
     found = {layout: _most(layout, own, device_kinds) for layout, own in runs.items()}
     return {layout: learned for layout, learned in found.items() if learned.num_trials}
-
-
-def own_need(runs: Iterable[Run]) -> dict[Layout, int]:
-    """Bytes beyond the traced peak that one trial needs by its own attempts, under each layout in which it ran out of
-    memory."""
-    needs: dict[Layout, int] = {}
-    for run in runs:
-        if run.ending is Ending.OUT_OF_MEMORY:
-            needs[run.layout] = max(needs.get(run.layout, 0), _need(run))
-    return needs
 
 
 def need_after_out_of_memory(traced_bytes: int, reserved_bytes: int, measured_bytes: int) -> int:
@@ -212,7 +213,7 @@ def _trial_need(runs: Sequence[Run], measured_excess: int) -> int:
     ``measured_excess`` are the bytes of tensors beyond the trace that its other attempts measured.
     """
     failed = (run for run in runs if run.ending is Ending.OUT_OF_MEMORY)
-    return max((measured_excess if _explains(measured_excess, run) else _need(run) for run in failed), default=0)
+    return max((measured_excess if _explains(measured_excess, run) else run.asked_bytes for run in failed), default=0)
 
 
 def _explains(measured_excess: int, failed: Run) -> bool:
@@ -221,10 +222,6 @@ def _explains(measured_excess: int, failed: Run) -> bool:
     margin_bytes = failed.reserved_bytes - failed.traced_bytes - failed.extra_bytes
     held_excess = failed.measured_bytes - failed.traced_bytes
     return measured_excess > failed.extra_bytes and measured_excess + margin_bytes >= held_excess
-
-
-def _need(failed: Run) -> int:
-    return need_after_out_of_memory(failed.traced_bytes, failed.reserved_bytes, failed.measured_bytes)
 
 
 def _enough(runs: Sequence[Run]) -> int:

@@ -6,7 +6,7 @@ with a real allocation failure, and its trial is planned again with ``Extra`` by
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -90,21 +90,39 @@ NO_EVALUATION_EXTRA = EvaluationExtra()
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """Bytes to add to the traced peak under each layout, because attempts needed more than was traced.
+    """Bytes to add to the traced peak of one rank, because attempts needed more than was traced.
 
-    ``elsewhere`` are added under the layouts that are not named, and ``evaluation`` to the peak of evaluations.
+    The largest of these counts: bytes ``under`` a layout, ``rank_bytes`` of every rank, ``state_bytes`` of the whole
+    model, divided as the layout divides the model states, and ``sample_bytes`` for each sample of a micro-batch. Where
+    the device has the room, a peak of ``held_bytes`` is reserved at least, divided like states. ``evaluation`` is added
+    to the peak of evaluations.
     """
 
     under: Mapping[Layout, int] = field(default_factory=dict)
-    elsewhere: int = 0
+    rank_bytes: int = 0
+    state_bytes: int = 0
+    sample_bytes: int = 0
+    held_bytes: int = 0
     evaluation: EvaluationExtra = NO_EVALUATION_EXTRA
 
     def __post_init__(self) -> None:
-        if min(self.elsewhere, *self.under.values(), 0) < 0:
+        if min(self.rank_bytes, self.state_bytes, self.sample_bytes, self.held_bytes, *self.under.values()) < 0:
             raise ValueError(f"extra bytes must be at least 0, got {self}")
 
-    def bytes_for(self, layout: Layout) -> int:
-        return self.under.get(layout, self.elsewhere) if self.under else self.elsewhere
+    def bytes_for(self, layout: Layout, micro_batch: int = 1) -> int:
+        """Bytes to add under this layout, with micro-batches of so many samples."""
+        states = -(-self.state_bytes // num_shards(layout)) if self.state_bytes else 0
+        under = self.under.get(layout, 0) if self.under else 0
+        return max(under, self.rank_bytes, states, self.sample_bytes * micro_batch)
+
+    def wanted_bytes(self, layout: Layout) -> int:
+        """The peak that is reserved at least where the device has the room."""
+        return -(-self.held_bytes // num_shards(layout))
+
+
+def num_shards(layout: Layout) -> int:
+    """Number of ranks that share one copy of parameters, gradients and optimizer states: ZeRO-1 divides only a part."""
+    return layout.dp_shard * layout.tp * layout.pp
 
 
 NO_EXTRA = Extra()
@@ -187,19 +205,18 @@ def predict_states(
 
 
 def largest_micro_batch(
-    profile: Peaks,
-    layout: Layout,
-    capacity_mib: int,
-    extra_bytes: int = 0,
-    margin: Margin = VIRTUAL_MARGIN,
-    evaluation: EvaluationExtra = NO_EVALUATION_EXTRA,
+    profile: Peaks, layout: Layout, capacity_mib: int, extra: Extra = NO_EXTRA, margin: Margin = VIRTUAL_MARGIN
 ) -> int:
     """Largest micro-batch with which one rank needs at most ``capacity_mib``, margin included; 0 when none fits.
 
     Evaluations have a micro-batch of their own: they only exclude a layout under which not even one sample can be
     evaluated. Raises KeyError when the layout has not been traced.
     """
-    highest = margin.largest_peak_bytes(capacity_mib, layout.world_size)
-    if evaluation_bytes(profile, layout, 1, evaluation) > highest:
+    highest, curve = margin.largest_peak_bytes(capacity_mib, layout.world_size), profile.curves[layout]
+    if evaluation_bytes(profile, layout, 1, extra.evaluation) > highest:
         return 0
-    return profile.curves[layout].largest_batch(highest - extra_bytes)
+    most = curve.largest_batch(highest - extra.bytes_for(layout))
+    if not extra.sample_bytes:
+        return most
+    sizes = range(1, most + 1)
+    return bisect_right(sizes, highest, key=lambda size: curve.peak_bytes(size) + extra.bytes_for(layout, size))

@@ -4,8 +4,8 @@ Faults, all drawn from one seeded generator: ranks die, freeze or never start, m
 reports arrive late (even after the next attempt has begun), whole nodes vanish and come back, the database is away for
 a while, and wall clocks jump. Two controllers take part in the election; each crashes before or after any write to the
 database and any call to the executor, and each may stand still there while the other one takes over. The disk of the
-checkpoints is full for a while, the sink is away while ranks train and write checkpoints, devices join late, and one
-leaves for good.
+checkpoints is full for a while, some candidates need far more memory after half of their steps, the sink is away while
+ranks train and write checkpoints, devices join late, and one leaves for good.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from estimators.learned_seconds import learn_slow_downs, way_kind
@@ -98,6 +98,18 @@ def truth_mib(params: Json) -> int:
     return tensors_mib(params) + int(params.get("spike", 0)) + in_gangs
 
 
+def grown_mib(params: Json, num_ranks: int) -> int:
+    """What ranks need besides after half of the steps, such as states of parameters that are trained from then on: so
+    many times what one rank of the trace needs, divided over the ranks."""
+    return -(-int(params.get("grows", 0)) * int(params["mib"]) // num_ranks)
+
+
+def fits_when_grown(params: Json, num_devices: int) -> bool:
+    """Whether ranks that a candidate may have are enough for all that it will ever need."""
+    ranks = max(4, params["ranks"])
+    return ranks <= num_devices and truth_mib(params) + grown_mib(params, ranks) <= 96
+
+
 def tensors_mib(params: Json) -> int:
     """What is measured in an early step; the sizer predicts less where the trace has ``missed`` some."""
     return int(params["mib"]) + int(params.get("missed", 0))
@@ -143,9 +155,11 @@ class World:
         self.num_faults = 0
         self.violations: list[str] = []  # of what must always hold
         self.absent: set[str] = set()  # devices that have not joined yet, or have left
+        self.was_incomplete = False  # whether candidates have ever been planned for fewer devices
         self.num_lost_nodes = 0
         if self._happens(faults.join_late):
             self.absent = {device.id for device in devices if device.index}
+            self.was_incomplete = True
             self.after(rng.uniform(1.0, JOIN_SECONDS), self.absent.clear)
         if self._happens(faults.shrink):
             self.after(rng.uniform(60.0, 90.0), lambda: self._leave(self.devices[-1]))
@@ -276,11 +290,13 @@ class World:
             gang.frozen = True
             self.after(SILENT_SECONDS, lambda: self._break(gang, "a rank has not answered for 30 s"))
             return
-        needed_mib = truth_mib(order.candidate.params)
+        grown = grown_mib(order.candidate.params, order.plan.world_size)
+        needed_mib = truth_mib(order.candidate.params) + grown
         if order.trial_id == 1:
             needed_mib += int(order.candidate.params.get("accident", 0))
         if needed_mib > order.mib_per_rank and gang.step >= order.steps // 2:
-            measured = needed_mib * MIB
+            # A step that grows asks for one tensor after the other: it fails with the first that it does not get.
+            measured = (min(needed_mib, order.mib_per_rank + 1) if grown else needed_mib) * MIB
             self.send(
                 gang,
                 lambda: self.store.report(
@@ -294,7 +310,9 @@ class World:
         if self._happens(self.faults.lose_sink):
             gang.sink_back_at = self.clock.now + self.rng.uniform(1.0, 10.0)
         params = order.candidate.params
-        breaks = params.get("breaks") and not params["spike"]  # a plan after an out-of-memory error may be a wider one
+        breaks = (
+            params.get("breaks") and not params["spike"] and not grown
+        )  # a plan after an out-of-memory error may be a wider one
         if breaks and order.plan.world_size > self.least_ranks.get(order.trial_id, 64):
             self.finish(gang, Outcome.ERROR, "this model does not train on more ranks")
             return
@@ -416,6 +434,7 @@ class World:
             if device.id in gang.order.devices:
                 self._remove(key)
         self.absent.add(device.id)
+        self.was_incomplete = True
         if self.rng.random() < 0.5:
             self.num_lost_nodes += 1
             self.after(self.rng.uniform(60.0, 0.8 * RETURN_SECONDS), lambda: self.absent.discard(device.id))
@@ -425,6 +444,7 @@ class World:
             if any(device.node == node for device in self._devices_of(gang.order)):
                 self._remove(key)
         self.num_lost_nodes += 1
+        self.was_incomplete = True
         self.lost_nodes[node] = self.clock.now
         self.after(self.rng.uniform(5.0, 60.0), lambda: (self.lost_nodes.pop(node, None), None)[1])
 
@@ -492,7 +512,7 @@ class SimulatedSizer:
         params = params | {
             "ranks": max(params["ranks"], min(params.get("most_ranks", 1), 1 << demand.share.bit_length() - 1))
         }
-        answer = choose_learned(lambda extra: self._plan(params, num_devices, extra), demand.own, demand.learned)
+        answer = choose_learned(lambda extra: self._first_plan(params, num_devices, extra), demand.own, demand.learned)
         if isinstance(answer, ChosenPlan):
             learned_bytes = demand.learned_bytes(answer.plan.layout)
             known = learn_slow_downs(demand.past, "virtual").get(way_kind(answer.plan))
@@ -502,14 +522,22 @@ class SimulatedSizer:
             return Sized("s", plan, prediction, answer.reason, learned_bytes, (), seconds, factor, share=demand.share)
         return Unsized(answer.reason, infeasible=True, offer=cluster.offer)
 
-    def _plan(self, params: Json, num_devices: int, extra: Extra) -> ChosenPlan | NoPlan:
+    def _first_plan(self, params: Json, num_devices: int, extra: Extra) -> ChosenPlan | NoPlan:
+        """Candidates that grow may have more ranks; others have as many as they ask for."""
         ranks = int(params["ranks"])
+        degrees = [degree for degree in (1, 2, 4) if degree >= ranks] if params.get("grows") else [ranks]
+        answers = [self._plan(degree, params, num_devices, extra) for degree in degrees]
+        return next((answer for answer in answers if isinstance(answer, ChosenPlan)), answers[0])
+
+    def _plan(self, ranks: int, params: Json, num_devices: int, extra: Extra) -> ChosenPlan | NoPlan:
         if ranks > num_devices:
             return NoPlan(f"needs {ranks} devices; there are {num_devices}")
         plan = Plan(1, 4 // ranks, dp_shard=ranks)
         needed = Prediction(int(params["mib"]) * MIB, extra_bytes=extra.bytes_for(plan.layout))
         if needed.reserved_mib > 96:
             return NoPlan(f"needs {needed.reserved_mib} MiB; devices offer 96")
+        held_bytes = min(extra.wanted_bytes(plan.layout), 96 * MIB) if extra.held_bytes else 0
+        needed = replace(needed, extra_bytes=max(needed.extra_bytes, held_bytes - needed.traced_bytes))
         return ChosenPlan(plan, needed, f"{ranks} ranks of {needed.reserved_mib} MiB")
 
     def results(self) -> Mapping[int, Sized | Unsized]:
@@ -698,6 +726,7 @@ class Simulation:
         return self.store.fenced(CONTROLLER_LEASE, lease)
 
     def spec(self, number: int) -> Json:
+        grows: Json = {"grows": {"choice": [0, 3]}} if self.seed % 4 == 1 else {}
         return {
             "name": f"study {number}",
             "workload": "vit_digits",
@@ -709,6 +738,7 @@ class Simulation:
                 "most_ranks": {"choice": [1, 4]},
                 "slow": {"choice": [1, SLOW]},
                 "breaks": {"choice": [0, 1]},
+                **grows,
             },
             "search": {"sampler": "random", "seed": self.seed},
             "stopping": {"rule": self.rng.choice(["asha", "none"]), "min_steps": 2, "reduction_factor": 2},
@@ -782,7 +812,7 @@ class Simulation:
                 self.check_trial(trial)
 
     def check_trial(self, trial: Trial) -> None:
-        where = f"seed {self.seed}, trial {trial.id}"
+        where, devices = f"seed {self.seed}, trial {trial.id}", len(self.world.devices)
         assert trial.state in (TrialState.COMPLETED, TrialState.PRUNED, TrialState.INFEASIBLE), f"{where}: {trial}"
         # A controller that begins believes the wall clock: how long does the study wait for nodes that join?
         is_misled = self.world.has_jumped and self.world.epoch > 1
@@ -790,10 +820,13 @@ class Simulation:
         ran_out = bool(attempts) and attempts[-1].outcome is Outcome.OUT_OF_MEMORY
         returns = trial.plan is not None and not ran_out  # the devices of its plan are waited for
         is_whole = returns or not self.world.num_lost_nodes
-        may_fit = is_whole and not is_misled and trial.params["mib"] + trial.params.get("spike", 0) <= 60
+        may_fit = is_whole and not is_misled and not trial.params.get("grows")
+        may_fit = may_fit and trial.params["mib"] + trial.params.get("spike", 0) <= 60
         if trial.state is TrialState.INFEASIBLE and may_fit:
             num_devices = len([d for d in self.world.devices if d.id not in self.world.absent])
             assert trial.params["ranks"] > num_devices, f"{where}: it fits on {num_devices} devices"
+        if trial.params.get("grows") and not self.world.was_incomplete and fits_when_grown(trial.params, devices):
+            assert trial.num_oom <= 2 and trial.state is not TrialState.INFEASIBLE, f"{where}: {trial}"
         if trial.state is TrialState.COMPLETED:
             assert trial.value == objective(trial.id, trial.attempt, 8), f"{where}: value of another attempt"
             done = [a.attempt for a in attempts if a.outcome is Outcome.DONE]

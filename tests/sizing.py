@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from estimators.learning import Learned, Run
+from estimators.learning import Ending, Learned, Run
 from estimators.model import Candidate, Layout
 from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
@@ -75,7 +75,8 @@ class Sizing:
         study: int = 0,
     ) -> int:
         self.num += 1
-        own = {Layout(): extra} if extra else {}
+        sizes = (1, 0, extra + 1, 0)  # of which a quarter is nothing
+        own = [Run(1, Layout(), ("virtual",), *sizes, Ending.OUT_OF_MEMORY)] if extra else []
         known = {learned.layout: learned} if learned else {}
         demand = Demand(Candidate(workload, code, params), own, known, share, past, study)
         self.sizer.request(self.num, demand, cluster)

@@ -6,50 +6,44 @@ the candidate itself needed can, and then the reason says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from estimators.learning import Learned
+from estimators.learning import Learned, Run
 from estimators.memory import NO_EXTRA, Extra
 from estimators.model import MIB, Layout
+from placement.planning.healing import corrections
 from placement.planning.options import ChosenPlan, NoPlan, Untraced
 
 Answer = ChosenPlan | Untraced | NoPlan
 
 
-def choose_learned(
-    ask: Callable[[Extra], Answer], own: Mapping[Layout, int], learned: Mapping[Layout, Learned]
-) -> Answer:
+def choose_learned(ask: Callable[[Extra], Answer], own: Sequence[Run], learned: Mapping[Layout, Learned]) -> Answer:
     """The planner's answer with what was learned; ``ask`` is the planner for one candidate and one cluster.
 
-    ``own`` are the bytes that the candidate needed beyond its trace when it ran out of memory, under each layout. As
-    long as a plan fits, they are added under all its layouts: its code is the same in each. ``learned`` is what its
-    family needed, which is added under the same layout only. If no plan fits with all this, only ``own`` is added, and
-    only under the layouts that failed.
+    ``own`` are the candidate's runs that ran out of memory: the first of their ``corrections`` with which a plan fits
+    is added. ``learned`` is what its family needed, which is added under the same layout only. If no plan fits with
+    both, only what the candidate itself needed is added.
     """
-    most = max(own.values(), default=0)
-    everything = Extra({layout: max(known.extra_bytes, most) for layout, known in learned.items()}, elsewhere=most)
-    answer = ask(everything)
-    if isinstance(answer, Untraced):
-        return answer
-    if isinstance(answer, ChosenPlan):
-        return _with_words(answer, _examined(answer, own, learned), learned)
-    only_own = Extra(own)
-    answer = ask(only_own)
-    if isinstance(answer, ChosenPlan):
-        layout = answer.plan.layout
-        without = (
-            _family_words(learned.get(layout), only_own.bytes_for(layout)) or f"{most / MIB:.1f} MiB {_own_words(own)}"
-        )
-        return _with_words(answer, f"; without {without}, with which no plan fits", learned)
-    if isinstance(answer, Untraced) or not own:
+    under = {layout: known.extra_bytes for layout, known in learned.items() if known.extra_bytes}
+    own_extras = corrections(own)
+    for extra in [*(replace(one, under=under) for one in own_extras if under), *own_extras]:
+        answer = ask(extra)
+        if isinstance(answer, ChosenPlan):
+            return _with_words(answer, _words(answer, own, learned, extra), learned)
+        if isinstance(answer, Untraced):
+            return answer
+    assert isinstance(answer, NoPlan)
+    if not own:
         return answer
     traced = ask(NO_EXTRA)
     if not isinstance(traced, ChosenPlan):
         return traced
+    most_bytes = max(run.held_bytes - run.traced_bytes for run in own)
     needs = f"{traced.plan}: one rank needs {traced.prediction.reserved_mib} MiB"
     return NoPlan(
-        f"{answer.reason}; this is learned: {most / MIB:.1f} MiB {_own_words(own)}; by its trace it fits ({needs})"
+        f"{answer.reason}; this is learned: {_beyond(most_bytes, own)}, divided as a plan divides the model; by its "
+        f"trace it fits ({needs})"
     )
 
 
@@ -60,18 +54,21 @@ def _with_words(chosen: ChosenPlan, words: str, learned: Mapping[Layout, Learned
     return replace(chosen, prediction=prediction, reason=chosen.reason + words)
 
 
-def _examined(chosen: ChosenPlan, own: Mapping[Layout, int], learned: Mapping[Layout, Learned]) -> str:
-    """The corrections of layouts with at most as many ranks, which the planner has examined."""
-    most = max(own.values(), default=0)
-    words = [f"{most / MIB:.1f} MiB {_own_words(own)}"] if most else []
-    near = (known for layout, known in learned.items() if layout.world_size <= chosen.plan.world_size)
-    words += [found for known in near if (found := _family_words(known, most))]
+def _words(chosen: ChosenPlan, own: Sequence[Run], learned: Mapping[Layout, Learned], extra: Extra) -> str:
+    """What was added, with the corrections of layouts with at most as many ranks, which the planner has examined."""
+    own_bytes = replace(extra, under={}).bytes_for(chosen.plan.layout, chosen.plan.micro_batch)
+    told = [str(known) for known in learned.values() if known.extra_bytes > own_bytes]
+    words = [_beyond(chosen.prediction.extra_bytes, own)] if own else []
+    if told and not extra.under:
+        layout = chosen.plan.layout
+        dropped = str(learned[layout]) if layout in learned else told[0]
+        return "".join(f"; with {one}" for one in words) + f"; without {dropped}, with which no plan fits"
+    num_ranks = chosen.plan.world_size
+    near = (known for known in learned.values() if known.layout.world_size <= num_ranks)
+    words += [str(known) for known in near if known.extra_bytes > own_bytes]
     return f"; with {' and '.join(words)}" if words else ""
 
 
-def _family_words(known: Learned | None, own_bytes: int) -> str:
-    return str(known) if known and known.extra_bytes > own_bytes else ""
-
-
-def _own_words(own: Mapping[Layout, int]) -> str:
-    return f"beyond the trace, as it ran out of memory with layout {', '.join(map(str, own))}"
+def _beyond(extra_bytes: int, own: Sequence[Run]) -> str:
+    layouts = dict.fromkeys(str(run.layout) for run in own)
+    return f"{extra_bytes / MIB:.1f} MiB beyond the trace, as it ran out of memory with layout {', '.join(layouts)}"

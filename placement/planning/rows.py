@@ -105,15 +105,18 @@ class Request:
     ) -> Option:
         """The option with this micro-batch, whose layouts have been traced."""
         plan = _plan(micro_batch, num_micro_batches, way)
-        extra_bytes, evaluation = self.extra.bytes_for(plan.layout), self.extra.evaluation
+        extra_bytes, evaluation = self.extra.bytes_for(plan.layout, micro_batch), self.extra.evaluation
         plan = with_evaluation_batch(self.profile, plan, extra_bytes, evaluation)
         prediction = predict(self.profile, plan, extra_bytes, self.margin, evaluation)
+        if self.extra.held_bytes:
+            most_bytes = self.margin.largest_peak_bytes(offered_mib, way.world_size)
+            spare_bytes = min(self.extra.wanted_bytes(plan.layout), most_bytes) - prediction.peak_bytes
+            if spare_bytes > 0:
+                prediction = predict(self.profile, plan, extra_bytes + spare_bytes, self.margin, evaluation)
         return Option(plan, prediction, offered_mib, at_least=at_least)
 
     def _largest(self, layout: Layout, offered_mib: int) -> int:
-        return largest_micro_batch(
-            self.profile, layout, offered_mib, self.extra.bytes_for(layout), self.margin, self.extra.evaluation
-        )
+        return largest_micro_batch(self.profile, layout, offered_mib, self.extra, self.margin)
 
 
 @dataclass(eq=False)
@@ -146,13 +149,12 @@ class Row:
 
     @cached_property
     def capacity_bytes(self) -> int:
-        """Bytes that its peak may have, beside what was learned."""
-        return self.request.margin.largest_peak_bytes(self.offered_mib, self.num_ranks) - self.extra_bytes
+        """Bytes that its peak may have, with what was learned."""
+        return self.request.margin.largest_peak_bytes(self.offered_mib, self.num_ranks)
 
-    @property
-    def extra_bytes(self) -> int:
+    def _extra_bytes(self, size: int) -> int:
         """Bytes that were learned to be needed beyond the peak."""
-        return self.request.extra.bytes_for(_layouts(self.way)[0])
+        return self.request.extra.bytes_for(_layouts(self.way)[0], size)
 
     @cached_property
     def peaks(self) -> Mapping[int, float]:
@@ -163,7 +165,7 @@ class Row:
         fitting: dict[int, float] = {}
         for size in self.sizes:
             peak = self.pricer.peak_bytes(self.way, size, self._num(size))
-            if round(peak) <= self.capacity_bytes:
+            if round(peak) + self._extra_bytes(size) <= self.capacity_bytes:
                 fitting[size] = peak
                 if self.way.pp == 1:
                     break
@@ -172,12 +174,12 @@ class Row:
     @property
     def is_likely(self) -> bool:
         """Whether a trace may show that it fits: by units it needs at most ``TOLERANCE`` times what a device has."""
-        return self._need_of(min(self.peaks.values())) <= TOLERANCE
+        return min(self._need_of(size, peak) for size, peak in self.peaks.items()) <= TOLERANCE
 
     @property
     def need(self) -> float:
-        """Its peak by units, as a share of what a device offers."""
-        return self._need_of(self.price.peak_bytes)
+        """Its peak by units with what was learned, as a share of what a device offers."""
+        return self._need_of(self._best[0], self.price.peak_bytes)
 
     @property
     def price(self) -> Price:
@@ -195,8 +197,8 @@ class Row:
         best = min(prices, key=lambda size: prices[size].seconds)
         return best, prices[best]
 
-    def _need_of(self, peak_bytes: float) -> float:
-        return round(peak_bytes) / max(1, self.capacity_bytes)
+    def _need_of(self, size: int, peak_bytes: float) -> float:
+        return (round(peak_bytes) + self._extra_bytes(size)) / max(1, self.capacity_bytes)
 
     def _num(self, size: int) -> int:
         """Number of micro-batches of this size."""
@@ -245,8 +247,9 @@ class Row:
         """The option as its units price it, with what was learned."""
         size = self.tried[0]
         peak_bytes = self.price.peak_bytes
-        margin_bytes = self.request.margin.bytes_for(peak_bytes + self.extra_bytes, self.num_ranks)
-        prediction = Prediction(peak_bytes, extra_bytes=self.extra_bytes, margin_bytes=margin_bytes)
+        extra_bytes = self._extra_bytes(size)
+        margin_bytes = self.request.margin.bytes_for(peak_bytes + extra_bytes, self.num_ranks)
+        prediction = Prediction(peak_bytes, extra_bytes=extra_bytes, margin_bytes=margin_bytes)
         plan = _plan(size, self._num(size), self.way)
         return Option(plan, prediction, self.offered_mib, price=self.learned_price, by_units=True)
 

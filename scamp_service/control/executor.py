@@ -100,14 +100,13 @@ class Executor(Protocol):
 class Demand:
     """A candidate to be sized, of a study; studies take turns.
 
-    ``own`` are the bytes beyond the traced peak that its own out-of-memory errors require, and ``learned`` are the
-    corrections of its family, both under each layout that has any. ``share`` is the number of devices for each of the
-    candidates that may run at the same time. ``past`` are the runs of its family, whose times correct the predicted
-    seconds of a step.
+    ``own`` are its own runs that ran out of memory, and ``learned`` are the corrections of its family under each layout
+    that has any. ``share`` is the number of devices for each of the candidates that may run at the same time. ``past``
+    are the runs of its family, whose times correct the predicted seconds of a step.
     """
 
     candidate: Candidate
-    own: Mapping[Layout, int] = field(default_factory=dict)
+    own: Sequence[Run] = ()
     learned: Mapping[Layout, Learned] = field(default_factory=dict)
     share: int = 1
     past: Sequence[Run] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import sqlalchemy as sa
@@ -349,4 +350,5 @@ def _run(row: Sequence[Any]) -> Run:
     """The run in a row of ``queries.FAMILY_RUNS`` or ``queries.TRIAL_RUNS``."""
     trial_id, plan, kinds, traced, extra, reserved, measured, outcome, study_id, *seconds = row
     ending = _ENDINGS.get(outcome, Ending.OTHER)
-    return Run(trial_id, plan.layout, kinds, traced, extra, reserved, measured, ending, study_id, *seconds)
+    run = Run(trial_id, plan.layout, kinds, traced, extra, reserved, measured, ending, study_id, *seconds)
+    return replace(run, micro_batch=plan.micro_batch)

@@ -15,8 +15,6 @@ from estimators.learning import (
     Ending,
     Learned,
     Run,
-    need_after_out_of_memory,
-    own_need,
     upper_bound,
 )
 from estimators.model import MIB, Layout
@@ -170,11 +168,6 @@ def test_a_layout_learns_from_its_own_runs_only() -> None:
     assert "trial of this family with layout fsdp2, 1 of them out of memory" in str(found[PAIR])
 
 
-def test_a_trial_needs_under_each_layout_what_its_worst_failure_there_shows() -> None:
-    past = [failed(0, 10), failed(0, 24), replace(failed(0, 12), layout=PAIR), run(0)]
-    assert own_need(past) == {SINGLE: 24 * MIB, PAIR: 12 * MIB}
-
-
 def test_stopping_early_does_not_show_that_the_memory_was_enough() -> None:
     stopped = [run(number, Ending.OTHER) for number in range(1, 90)]
     assert learn([failed(0), *stopped], KIND).extra_bytes == 24 * MIB
@@ -265,4 +258,4 @@ def test_the_next_attempt_gets_more_than_the_one_that_failed(one: Run) -> None:
 
 
 def need_of(one: Run) -> int:
-    return need_after_out_of_memory(one.traced_bytes, one.reserved_bytes, one.measured_bytes)
+    return one.asked_bytes

@@ -12,6 +12,7 @@ from estimators.memory import (
     MARGIN_BYTES,
     MARGIN_PERCENT,
     EvaluationExtra,
+    Extra,
     largest_micro_batch,
     predict,
     with_evaluation_batch,
@@ -48,7 +49,7 @@ def test_the_largest_micro_batch_fits_with_its_margin_and_one_more_does_not(
 ) -> None:
     curve = Envelope((Line(slope + 1, fixed),), Line(0, fixed + slope + 1))
     profile = ModelProfile("s", 1, 1, {Layout(dp_shard=ranks): curve})
-    largest = largest_micro_batch(profile, Layout(dp_shard=ranks), capacity_mib, extra_bytes)
+    largest = largest_micro_batch(profile, Layout(dp_shard=ranks), capacity_mib, Extra(rank_bytes=extra_bytes))
 
     def reserved(micro_batch: int) -> int:
         return predict(profile, Plan(micro_batch, dp_shard=ranks), extra_bytes).reserved_mib
@@ -120,4 +121,4 @@ def test_an_evaluation_that_ran_out_of_memory_is_made_of_fewer_samples_and_then_
     second = EvaluationExtra({8: 40 * MIB, 1: 30 * MIB})
     plan = with_evaluation_batch(profile, Plan(8), 0, second)
     assert plan.evaluation_batch == 1 and predict(profile, plan, evaluation=second).needed_bytes == (11 + 40) * MIB
-    assert largest_micro_batch(profile, Layout(), 50, evaluation=second) == 0
+    assert largest_micro_batch(profile, Layout(), 50, Extra(evaluation=second)) == 0

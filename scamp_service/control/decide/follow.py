@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from estimators.learning import need_after_out_of_memory
 from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
 from scamp_service.control.decide.faults import run_later
@@ -140,22 +139,20 @@ def _retry(study: StudyRules, trial: Trial, attempt: Attempt, why: str, weight: 
 
 
 def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
-    """Send the trial back for a new plan that adds what the out-of-memory error shows to be missing.
+    """Send the trial back for a new plan, which is made from its attempts (``size``).
 
     Running out of memory means that the prediction was wrong, not that the trial failed. The true peak is above what
     was reserved, and above what the rank held plus its failed request.
     """
     num_oom = trial.num_oom + 1
-    prediction = attempt.prediction
-    reserved_bytes = prediction.reserved_mib * MIB
-    extra_bytes = need_after_out_of_memory(prediction.traced_bytes, reserved_bytes, attempt.measured_bytes)
+    least_bytes = max(attempt.prediction.reserved_mib * MIB, attempt.measured_bytes)
     if num_oom > study.max_oom:
         failed = f"ran out of memory {num_oom} time{'s' * (num_oom > 1)} ({attempt.detail})"
         reason = f"{failed}; raise budget.max_oom, or let it need less, as by a smaller batch"
         return MoveTrial(trial, TrialState.FAILED, {"reason": reason, "num_oom": num_oom})
     reason = (
         f"ran out of memory with {attempt.mib_per_rank} MiB per rank; "
-        f"its next plan adds {extra_bytes / MIB:.1f} MiB to the traced peak"
+        f"under this plan it needs more than {least_bytes / MIB:.1f} MiB, and is planned again with that"
     )
     return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom})
 

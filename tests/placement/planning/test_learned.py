@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from estimators.learning import Learned
+from estimators.learning import Ending, Learned, Run
 from estimators.memory import Extra
 from estimators.model import MIB, Layout, Plan, Prediction
 from placement.planning.learned import Answer, choose_learned
@@ -21,7 +21,7 @@ def choose(
 
     def ask(extra: Extra) -> Answer:
         for plan, mib in needs_mib.items():
-            cost = Prediction(mib * MIB, extra_bytes=extra.bytes_for(plan.layout))
+            cost = Prediction(mib * MIB, extra_bytes=extra.bytes_for(plan.layout, plan.micro_batch))
             if cost.reserved_mib <= OFFERED_MIB:
                 return ChosenPlan(plan, cost, "fits")
         return NoPlan(f"devices offer {OFFERED_MIB} MiB")
@@ -30,7 +30,14 @@ def choose(
         plan.layout: Learned(plan.layout, mib * MIB, MIB, num_trials=3, num_out_of_memory=1)
         for plan, mib in (learned or {}).items()
     }
-    return choose_learned(ask, {plan.layout: mib * MIB for plan, mib in (own or {}).items()}, family)
+    runs = [failure(plan, mib) for plan, mib in (own or {}).items()]
+    return choose_learned(ask, runs, family)
+
+
+def failure(plan: Plan, missing_mib: int) -> Run:
+    """A run that ran out of memory with so many MiB missing; its trace is so small that a quarter of it is nothing."""
+    held_bytes = missing_mib * MIB + 3
+    return Run(1, plan.layout, (), 3, 0, held_bytes, 0, Ending.OUT_OF_MEMORY, micro_batch=plan.micro_batch)
 
 
 def chosen(answer: Answer) -> tuple[Plan, int, str]:
@@ -74,17 +81,24 @@ def test_what_a_candidate_itself_needed_is_added_everywhere_while_a_plan_fits() 
     assert reason == "fits; with 30.0 MiB beyond the trace, as it ran out of memory with layout single"
 
 
-def test_otherwise_only_the_layouts_that_failed_keep_it() -> None:
+def test_otherwise_it_is_divided_as_plans_divide_the_model() -> None:
     plan, extra, reason = chosen(choose({PAIR: 80, FOUR: 75}, own={PAIR: 30}))
-    assert (plan, extra) == (FOUR, 0)
-    assert "; without 30.0 MiB beyond the trace, as it ran out of memory with layout fsdp2, with which" in reason
+    assert (plan, extra) == (FOUR, 15)
+    assert "; with 15.0 MiB beyond the trace, as it ran out of memory with layout fsdp2" in reason
+
+
+def test_no_plan_forgets_what_was_measured_under_another_layout() -> None:
+    """One rank needed 97 MiB beyond its trace: of its other layouts, none is tried again as if nothing had happened."""
+    again = Plan(4, 2)
+    assert isinstance(choose({ALONE: 60, again: 60, Plan(8, recompute=True): 40}, own={ALONE: 97}), NoPlan)
 
 
 def test_infeasible_by_its_own_failures_says_that_this_is_learned_by_how_much_and_from_what() -> None:
-    answer = choose({PAIR: 80, FOUR: 75}, own={PAIR: 30, FOUR: 40})
+    answer = choose({PAIR: 80, FOUR: 85}, own={PAIR: 30, FOUR: 40})
     assert answer == NoPlan(
         "devices offer 100 MiB; this is learned: 40.0 MiB beyond the trace, as it ran out of memory with layout fsdp2, "
-        "fsdp4; by its trace it fits (FSDP over 2 ranks, micro-batch 4: one rank needs 80 MiB)"
+        "fsdp4, divided as a plan divides the model; by its trace it fits (FSDP over 2 ranks, micro-batch 4: one rank "
+        "needs 80 MiB)"
     )
 
 
@@ -97,4 +111,4 @@ def test_of_own_and_family_the_larger_is_added_and_tensors_correct_the_predictio
 
 
 def test_a_missing_trace_is_asked_for_first() -> None:
-    assert choose_learned(lambda extra: Untraced(Layout()), {Layout(): 5}, {}) == Untraced(Layout())
+    assert choose_learned(lambda extra: Untraced(Layout()), [failure(ALONE, 5)], {}) == Untraced(Layout())

@@ -310,7 +310,7 @@ def test_no_plan_says_what_the_best_one_needs_and_traces_nothing_when_states_are
     assert model.traced == [Layout()], "which says what the states are"
     parts = (("parameters", 0, 125 * MIB), ("optimizer", 0, 375 * MIB))
     known = model.profile.with_curve(Layout(), PeakTable(((1, Line(0, 500 * MIB, parts)),)))
-    learned = choose(known, batch=32, cluster=FOUR, extra=Extra(elsewhere=10 * MIB))
+    learned = choose(known, batch=32, cluster=FOUR, extra=Extra(rank_bytes=10 * MIB))
     for found, words in ((choose(known, batch=32, cluster=FOUR), ""), (learned, "learned 10.0 MiB, ")):
         assert isinstance(found, NoPlan)
         assert f": parameters 31.2 MiB, gradients and optimizer 135.4 MiB, {words}margin 2" in found.reason
@@ -330,7 +330,7 @@ def test_no_plan_says_by_how_much_memory_and_of_which_categories() -> None:
     known = profile(10).with_curve(Layout(), PeakTable(((1, peak),)))
     known = known.without(dict.fromkeys((Layout(recompute=True), Layout(recompute=True, selective=True)), "not here"))
     traced, learned = (
-        choose(known, batch=1, cluster=cluster(100), extra=Extra(elsewhere=mib * MIB)) for mib in (0, 50)
+        choose(known, batch=1, cluster=cluster(100), extra=Extra(rank_bytes=mib * MIB)) for mib in (0, 50)
     )
     assert isinstance(traced, NoPlan) and isinstance(learned, NoPlan)
     assert traced.reason == (
@@ -369,8 +369,8 @@ def test_more_ranks_than_devices_are_never_planned() -> None:
 def test_what_was_learned_from_an_out_of_memory_changes_the_plan() -> None:
     model = Model(state=30, sample=1)
     assert model.chosen(batch=32).plan == Plan(32)
-    assert model.chosen(batch=32, extra=Extra(elsewhere=25 * MIB)).plan == Plan(16, 2)
-    answer = model.choose(batch=32, extra=Extra(elsewhere=101 * MIB))
+    assert model.chosen(batch=32, extra=Extra(rank_bytes=25 * MIB)).plan == Plan(16, 2)
+    answer = model.choose(batch=32, extra=Extra(rank_bytes=101 * MIB))
     assert isinstance(answer, NoPlan) and ", 101.0 MiB of it learned, 28 more than the 100 offered" in answer.reason
 
 
@@ -378,7 +378,7 @@ def test_what_was_learned_from_an_out_of_memory_changes_the_plan() -> None:
 def test_at_least_is_said_of_a_bound_by_the_trace_only_and_about_of_what_was_learned(
     state: int, extra_mib: int
 ) -> None:
-    answer = Model(state=state, sample=600).choose(batch=32, extra=Extra(elsewhere=extra_mib * MIB))
+    answer = Model(state=state, sample=600).choose(batch=32, extra=Extra(rank_bytes=extra_mib * MIB))
     assert isinstance(answer, NoPlan)
     assert answer.reason.startswith("needs about " if extra_mib else "needs at least ")
     assert ("MiB of it learned" in answer.reason) is bool(extra_mib)
@@ -393,7 +393,7 @@ def test_at_least_is_said_of_a_bound_by_the_trace_only_and_about_of_what_was_lea
 @pytest.mark.parametrize("share", [1, 4])
 def test_the_first_option_that_fits_is_the_chosen_one(share: int, extra_mib: int) -> None:
     model = Model(state=90, sample=10, divisions=Divisions(most_parts=4))
-    choice = model.chosen(batch=8, extra=Extra(elsewhere=extra_mib * MIB), share=share)
+    choice = model.chosen(batch=8, extra=Extra(rank_bytes=extra_mib * MIB), share=share)
     assert next(option.plan for option in choice.options if option.fits) == choice.plan
 
 

@@ -159,7 +159,7 @@ def test_when_a_verdict_is_final_the_simulation_fails(monkeypatch: pytest.Monkey
 
 
 def test_when_the_devices_of_a_plan_are_not_waited_for_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    faults, seeds = Faults(shrink=1.0, jump_clock=0.0), (2005, 2064)
+    faults, seeds = Faults(shrink=1.0, jump_clock=0.0), (2064, 2216)
     assert not any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in seeds)
     monkeypatch.setattr(finish, "RETURN_SECONDS", finish.JOIN_SECONDS)
     assert all(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in seeds)

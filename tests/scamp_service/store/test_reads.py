@@ -156,7 +156,7 @@ def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None
         assert store.begin_attempt(new_attempt(trial_id, device_kinds=kinds, extra_bytes=3 * MIB))
         if outcome:
             assert store.report_outcome(trial_id, 1, "t", outcome, "", now=2.0)
-    run = Run(0, Layout(), kinds, 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER, study_id=1)
+    run = Run(0, Layout(), kinds, 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER, study_id=1, micro_batch=8)
     done, failed = (ids[1 + list(Outcome).index(outcome)] for outcome in (Outcome.DONE, Outcome.OUT_OF_MEMORY))
     evidence = [
         replace(run, trial_id=done, ending=Ending.FINISHED),

@@ -1,0 +1,60 @@
+"""Says what to add to the prediction of a trial that ran out of memory, from its own attempts. Pure.
+
+A failure shows a lower bound and not the need: a request fails as soon as the budget is exceeded, so the rest of what
+grew is never asked for. It does not show either what grew. So several corrections are tried in order, until a plan fits
+with one of them:
+
+1. after the second failure, ``ROOM`` times what is known, divided as plans divide the model states. A need that has
+   outgrown two reservations is larger than it seems, and plans over more ranks divide it. What the devices of such a
+   plan have left, up to the most room, is reserved as well;
+2. what is known, and a quarter of the traced peak, on every rank, however the plan divides the model: after one failure
+   this covers any cause, and with fewer samples at a time it fits on the same device;
+3. the same, divided like states;
+4. what is known alone, on every rank, then for each sample of a micro-batch, then divided like states.
+
+With the last one a plan holds just what an attempt was seen to need, divided as the plan divides it. If nothing fits
+with it, nothing will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from estimators.learning import Run
+from estimators.memory import NO_EXTRA, Extra, num_shards
+
+ROOM = (16, 8, 4, 2)
+"""How many times what is known to be missing a plan has room for, after two failures. Known is little more than what
+was reserved: a trial that grows from 60 to 160 MiB shows 10 MiB at first, and then 30."""
+
+
+def corrections(failed: Sequence[Run]) -> list[Extra]:
+    """What to add, the most first, for a trial whose runs ``failed`` all ran out of memory; no run: nothing."""
+    if not failed:
+        return [NO_EXTRA]
+
+    def most(of_run: Callable[[Run], int]) -> int:
+        return max(map(of_run, failed))
+
+    def missing(run: Run) -> int:
+        return run.held_bytes - run.traced_bytes
+
+    def whole(of_run: Callable[[Run], int]) -> Callable[[Run], int]:
+        return lambda run: of_run(run) * num_shards(run.layout)
+
+    def asked_of(run: Run) -> int:
+        return run.asked_bytes
+
+    asked, asked_states = most(asked_of), most(whole(asked_of))
+    known, known_states = most(missing), most(whole(missing))
+    held = most(whole(lambda run: run.traced_bytes + run.asked_bytes))
+    room = ROOM if len(failed) > 1 else ()
+    all_room = max(held, most(whole(lambda run: run.traced_bytes + ROOM[0] * missing(run))))
+    return [
+        *(Extra(state_bytes=max(times * known_states, asked_states), held_bytes=all_room) for times in room),
+        Extra(rank_bytes=asked, held_bytes=held),
+        Extra(state_bytes=asked_states, held_bytes=held),
+        Extra(rank_bytes=known, held_bytes=held),
+        Extra(sample_bytes=most(lambda run: -(-missing(run) // run.micro_batch)), held_bytes=held),
+        Extra(state_bytes=known_states, held_bytes=held),
+    ]
