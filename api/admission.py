@@ -84,7 +84,7 @@ class Admission:
         spec, code = await self._in(self._parsers, lambda: _parse(body))
         sha256 = None if code is None else await self._in(self._parsers, lambda: hashlib.sha256(code).hexdigest())
         if key is not None:
-            found = await self._in(self._parsers, lambda: self._store.study_of_key(spec.to_json(), sha256, key))
+            found = await self._in(self._parsers, lambda: self._known(spec, sha256, key))
             if found is not None:
                 return found
         if code is None:
@@ -98,10 +98,17 @@ class Admission:
         self._process = TraceProcess()
         return [] if self._closed else check_workload(spec, code, self._process)
 
+    def _known(self, spec: StudySpec, sha256: str | None, key: str) -> Study | None:
+        return self._store.study_of_key(spec.to_json(), spec.as_given(), sha256, key)
+
     def _create(self, spec: StudySpec, code: bytes | None, key: str | None, warnings: list[str]) -> Study:
-        sha256 = self._store.put_blob(code) if code is not None else None
         return self._store.create_study(
-            spec.to_json(), code=sha256, idempotency_key=key, warnings=warnings, now=time.time()
+            spec.to_json(),
+            given=spec.as_given(),
+            code=self._store.put_blob(code) if code is not None else None,
+            idempotency_key=key,
+            warnings=warnings,
+            now=time.time(),
         )
 
     async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], _Answer]) -> _Answer:

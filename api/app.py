@@ -17,6 +17,7 @@ from api.metrics import CONTENT_TYPE_LATEST, Measure, Metrics
 from api.openapi import describe
 from api.routes import router
 from api.sse import EventHub
+from api.write_probe import WriteProbe
 from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
@@ -45,6 +46,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(title="ScaMP", version=VERSION, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.store, app.state.settings, app.state.hub, app.state.admission = store, settings, hub, admission
+    app.state.write_probe = WriteProbe(store)
     metrics.event_clients.set_function(lambda: hub.num_clients)
 
     @app.get("/metrics", include_in_schema=False)

@@ -16,6 +16,8 @@ from scamp_service.store.store import Store
 
 __all__ = ["CONTENT_TYPE_LATEST", "Measure", "Metrics"]
 
+METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+
 
 class Metrics:
     """The metrics of one app. Each app has its own registry, so two apps in a process do not share counts."""
@@ -54,7 +56,7 @@ class Measure:
         async def count_start(message: Message) -> None:
             if message["type"] == "http.response.start":
                 route = getattr(scope.get("route"), "path", "none")
-                method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST") else "other"
+                method = scope["method"] if scope["method"] in METHODS else "other"
                 self._metrics.requests.labels(method, route, str(message["status"])).inc()
                 self._metrics.seconds.labels(route).observe(time.monotonic() - began)
             await send(message)

@@ -108,7 +108,7 @@ class Client:
             study = parse_study(_read(spec))
             if code is None and is_file(study.workload):
                 code = bundle_code(spec, study.workload, working_dir)
-            spec = study.to_json()
+            spec = study.as_given()
         body: Json = {"spec": spec}
         if code is not None:
             body["code_zip"] = base64.b64encode(code).decode()

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from api.admission import Admission
 from api.sse import EventHub
+from api.write_probe import WriteProbe
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 
@@ -58,7 +59,14 @@ def admission_of(request: Request) -> Admission:
     return found
 
 
+def write_probe_of(request: Request) -> WriteProbe:
+    """The app's check whether the database can be written."""
+    found: WriteProbe = request.app.state.write_probe
+    return found
+
+
 TheStore = Annotated[Store, Depends(store_of)]
+TheWriteProbe = Annotated[WriteProbe, Depends(write_probe_of)]
 TheSettings = Annotated[Settings, Depends(settings_of)]
 TheHub = Annotated[EventHub, Depends(hub_of)]
 TheAdmission = Annotated[Admission, Depends(admission_of)]

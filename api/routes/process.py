@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from api.routes.answers import trouble_with_data
-from api.routes.parameters import TheSettings, TheStore
+from api.routes.parameters import TheSettings, TheStore, TheWriteProbe
 from api.views.process import Health, Readiness
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE
@@ -25,8 +25,8 @@ async def is_alive() -> Health:  # not in a thread: it must answer also when all
         503: {"description": "Not ready; `database`, `data_directory` and `controller` say why", "model": Readiness}
     },
 )
-def is_ready(response: Response, store: TheStore, settings: TheSettings) -> Readiness:
-    """Readiness: the database can be reached, the data directory can hold more, and a controller is running."""
+def is_ready(response: Response, store: TheStore, settings: TheSettings, probe: TheWriteProbe) -> Readiness:
+    """Readiness: the database stores a write, the data directory can hold more, and a controller is running."""
     database, controller, directory = "ok", "ok", trouble_with_data(settings) or "ok"
     try:
         age = store.lease_age(CONTROLLER_LEASE)
@@ -34,6 +34,7 @@ def is_ready(response: Response, store: TheStore, settings: TheSettings) -> Read
             controller = "no controller holds the lease"
         elif age > settings.lease_seconds:
             controller = f"silent for {age:.0f} s"
+        database = probe.trouble() or "ok"
     except Unavailable as error:
         database, controller = str(error), "unknown"
     ready = {database, controller, directory} == {"ok"}

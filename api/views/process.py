@@ -19,6 +19,6 @@ class Readiness(View):
     """Whether a study that is submitted now would run."""
 
     status: Annotated[str, Field(description="`ready` or `not ready`", examples=["ready"])]
-    database: Annotated[str, Field(description="`ok`, or why it cannot be reached", examples=["ok"])]
-    data_directory: Annotated[str, Field(description="`ok`, or why nothing can be stored in it", examples=["ok"])]
+    database: Annotated[str, Field(description="`ok`, or why nothing can be stored in it", examples=["ok"])]
+    data_directory: Annotated[str, Field(description="`ok`, or why it cannot be used", examples=["ok"])]
     controller: Annotated[str, Field(description="`ok`, or why no controller is at work", examples=["ok"])]

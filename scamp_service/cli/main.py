@@ -77,7 +77,7 @@ def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = ROOT /
     spec = parse_study(read_study(study))
     with _service(settings_of(), next_port=True) as service:
         client = Client(service.url, token=service.settings.api_token or None)
-        created = client.submit(spec.to_json())
+        created = client.submit(spec.as_given())
         out.print(f"study {created['id']} ({spec.name}): {service.url}/studies/{created['id']}", markup=False)
         _tail(client, created["id"], spec, between=service.watch)
         out.print(f"\nstill serving at {service.url}  (Ctrl-C to stop)")
@@ -212,7 +212,7 @@ def submit(
     """Submit a study to a service, and follow it to its end."""
     spec = parse_study(read_study(study))
     client = _client(address, token)
-    created = client.submit(spec.to_json(), code=code_of(study, spec, working_dir), idempotency_key=idempotency_key)
+    created = client.submit(spec.as_given(), code=code_of(study, spec, working_dir), idempotency_key=idempotency_key)
     _warn(created["warnings"])
     if not as_json:
         out.print(f"study {created['id']}: {client.address}/studies/{created['id']}")

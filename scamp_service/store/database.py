@@ -229,7 +229,8 @@ class Database:
         ours = (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.ProgrammingError)
         if isinstance(error, ours) or "syntax error" in text or "no such column" in text:
             return error
-        advice = next((advice for sign, advice in _ADVICE if sign in text.lower()), _ANY_ADVICE)
+        otherwise = _ANY_FILE if self.sqlite else _ANY_SERVER
+        advice = next((advice for sign, advice in _ADVICE if sign in text.lower()), otherwise)
         return Unavailable(
             f"the study database {self._name} cannot be used, and nothing was changed: {advice} ({text})"
         )
@@ -255,9 +256,13 @@ _ADVICE = (
     ("unable to open", "make its directory exist and be writable for this user"),
     ("malformed", "it is damaged; restore a copy or move it away"),
     ("not a database", "the file is not a database; choose another one with SCAMP_DATABASE_URL"),
+    ("disk i/o error", "its disk fails or is full, or its files were removed; see the kernel's log, then start again"),
+    ("foreign key mismatch", "a table of another program refers to one of ScaMP's in a wrong way; drop that table"),
+    ("no such table", "its tables were removed; restore a copy or move it away"),
     ("queuepool", "there are too many requests at once; try again"),
 )
-_ANY_ADVICE = "check that it is running and that SCAMP_DATABASE_URL is correct"
+_ANY_FILE = "check this file, its folder and its disk"
+_ANY_SERVER = "check that it is running and that SCAMP_DATABASE_URL is correct"
 
 
 def _parse(url: str) -> sa.URL:

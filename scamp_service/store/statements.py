@@ -65,9 +65,14 @@ OPEN_ON_STUDY = (
 )
 
 HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))
-BY_KEY = select(schema.studies.c.id, schema.studies.c.body_sha256).where(
-    schema.studies.c.idempotency_key == bindparam("key")
+_S = schema.studies
+BY_KEY = select(_S.c.id, _S.c.spec, _S.c.code, _S.c.body_sha256).where(_S.c.idempotency_key == bindparam("key"))
+CHANGE_NOTHING = (
+    sa.delete(schema.studies).where(schema.studies.c.id == -1),
+    sa.delete(schema.trials).where(schema.trials.c.id == -1),
+    sa.update(schema.identity).values(name=schema.identity.c.name),
 )
+"""Writes that leave every row as it is, but need all that a new study and its trials need."""
 
 BEGIN_TRIAL = (
     sa.update(_T)

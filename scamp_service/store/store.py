@@ -48,6 +48,7 @@ from scamp_service.store.tallies import (
     measure,
     trial_tallies,
 )
+from scamp_service.study.parse import parse_study
 
 MAX_BLOB_BYTES = 64 * 2**20
 
@@ -74,6 +75,7 @@ class Store(Removals):
         self,
         spec: Json,
         *,
+        given: Json | None = None,
         code: str | None = None,
         idempotency_key: str | None = None,
         warnings: Sequence[str] = (),
@@ -81,8 +83,9 @@ class Store(Removals):
     ) -> Study:
         """Create a RUNNING study, and return it.
 
-        The same ``idempotency_key`` and body return the first study; another body raises ``Conflict``. ``code`` is the
-        sha256 that ``put_blob`` returned. Raises ``InvalidInput`` when nothing is stored under it.
+        The same ``idempotency_key`` and study return the first one; another study raises ``Conflict``. ``given`` is
+        ``spec`` without defaults: a repeated request is the same study also when the defaults have changed since.
+        ``code`` is the sha256 that ``put_blob`` returned. Raises ``InvalidInput`` when nothing is stored under it.
         """
         row = {
             "name": spec["name"],
@@ -91,7 +94,7 @@ class Store(Removals):
             "code": code,
             "created_at": now,
             "idempotency_key": idempotency_key,
-            "body_sha256": _body_sha256(spec, code),
+            "body_sha256": _body_sha256(given or spec, code),
             "warnings": list(warnings),
         }
         with self._write() as connection:
@@ -103,24 +106,20 @@ class Store(Removals):
             if study_id is not None:
                 self._emit(connection, "study", {"id": study_id, **_picked(row, "name", "state")}, now, study_id)
             else:
-                study_id, body_sha256 = connection.execute(sql.BY_KEY, {"key": idempotency_key}).one()
-                if body_sha256 != row["body_sha256"]:
-                    raise _other_study(idempotency_key, study_id)
+                study_id = _expect_same(connection.execute(sql.BY_KEY, {"key": idempotency_key}).one(), row)
         return self.study(study_id)
 
-    def study_of_key(self, spec: Json, code: str | None, idempotency_key: str) -> Study | None:
+    def study_of_key(self, spec: Json, given: Json, code: str | None, idempotency_key: str) -> Study | None:
         """The study that ``create_study`` has created with this key; None if there is none yet.
 
-        Raises ``Conflict`` when the key belongs to another body.
+        Raises ``Conflict`` when the key belongs to another study.
         """
         with self._database.read() as connection:
             found = connection.execute(sql.BY_KEY, {"key": idempotency_key}).first()
         if found is None:
             return None
-        study_id, body_sha256 = found
-        if body_sha256 != _body_sha256(spec, code):
-            raise _other_study(idempotency_key, study_id)
-        return self.study(study_id)
+        row = {"idempotency_key": idempotency_key, "spec": spec, "code": code}
+        return self.study(_expect_same(found, {**row, "body_sha256": _body_sha256(given, code)}))
 
     def move_study(
         self, study_id: int, expected: Iterable[StudyState], to: StudyState, *, reason: str = "", now: float
@@ -411,6 +410,13 @@ class Store(Removals):
             connection.execute(self._insert_new(schema.identity, "id"), row)
             return str(connection.execute(queries.IDENTITY).scalar_one())
 
+    def write_nothing(self) -> None:
+        """Commit a transaction that changes no value. Raises ``Unavailable`` when a study could not be stored now."""
+        self.identity()
+        with self._database.write() as connection:
+            for statement in sql.CHANGE_NOTHING:
+                connection.execute(statement)
+
     # --- within a transaction --------------------------------------------------------------------------------------
 
     @contextmanager
@@ -521,8 +527,26 @@ _NO_PLAN_YET = "waits for its plan: its memory and step time have not been predi
 _NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": _NO_PLAN_YET}
 
 
-def _other_study(key: str | None, study_id: int) -> Conflict:
-    return Conflict(f"the idempotency key {key!r} belongs to study {study_id}, which is different; take a new key")
+def _expect_same(stored: Any, row: Mapping[str, Any]) -> int:
+    """The id of the stored study with this idempotency key. Raises ``Conflict`` unless ``row`` is the same study.
+
+    Versions before schema 0011 hashed the spec with its defaults, so theirs are compared with the defaults of today.
+    """
+    is_same = stored.body_sha256 == row["body_sha256"] or (
+        stored.code == row["code"] and _with_defaults(stored.spec) == _with_defaults(row["spec"])
+    )
+    if not is_same:
+        key = row["idempotency_key"]
+        raise Conflict(f"the idempotency key {key!r} belongs to study {stored.id}, which is different; take a new key")
+    study_id: int = stored.id
+    return study_id
+
+
+def _with_defaults(spec: Json) -> Json:
+    try:
+        return parse_study(spec).to_json()
+    except InvalidInput:  # it has an option that exists no more
+        return spec
 
 
 def _body_sha256(spec: Json, code: str | None) -> str:

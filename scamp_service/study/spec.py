@@ -177,6 +177,10 @@ class StudySpec(Strict):
         """The study as JSON, with all defaults filled in."""
         return self.model_dump(mode="json")
 
+    def as_given(self) -> dict[str, Any]:
+        """The study as JSON, with only what its author has written. Other versions may have other defaults."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
 
 def _listed(names: list[str], most: int = 10) -> str:
     """The first ``most`` names, because a study may be wrong about a hundred thousand of them."""

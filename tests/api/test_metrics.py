@@ -37,10 +37,12 @@ def test_requests_are_counted_by_route_so_that_labels_do_not_grow(api: InProcess
     api.get("/no/such/page")
     api.get("/v1/studies", headers={"Host": "evil.example"})
     api.request("BREW", "/v1/studies")
+    api.request("DELETE", "/v1/studies/9")
     found = samples(api)
     counted = {key[1:]: value for key, value in found.items() if key[0] == "scamp_api_requests_total"}
     assert counted["method=GET", "route=/v1/studies/{study_id}", "status=404"] == 3
+    assert counted["method=DELETE", "route=/v1/studies/{study_id}", "status=404"] == 1
     assert counted["method=GET", "route=none", "status=404"] == 1
     assert counted["method=GET", "route=none", "status=421"] == 1
-    assert {method for method, *_ in counted} == {"method=GET", "method=other"}
-    assert found["scamp_api_request_seconds_count", "route=/v1/studies/{study_id}"] == 3
+    assert {method for method, *_ in counted} == {"method=GET", "method=DELETE", "method=other"}
+    assert found["scamp_api_request_seconds_count", "route=/v1/studies/{study_id}"] == 4

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from api import write_probe
 from tests.serving import InProcess, settings_in
 
 
@@ -41,6 +44,30 @@ def test_an_api_that_runs_alone_needs_no_data_directory(tmp_path: Path) -> None:
     assert alone.store.take_lease("controller", "c", None, now=time.time())
     assert alone.get("/readyz").json()["data_directory"] == "ok"
     alone.close()
+
+
+def test_a_database_that_cannot_be_written_is_told(api: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_probe, "FRESH_SECONDS", 0.0)
+    assert api.store.take_lease("controller", "c", None, now=time.time())
+    before = api.store.identity()
+    assert api.get("/readyz").json()["database"] == "ok" and api.store.identity() == before
+    path = api.store._database.path
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE notes (study INTEGER REFERENCES scamp_studies (study_id))")
+        answer = api.get("/readyz")
+        assert answer.status_code == 503 and "foreign key mismatch" in answer.json()["database"]
+        other.execute("DROP TABLE notes")
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(write_probe, "WAIT_SECONDS", 0.05)
+        for _ in range(2):
+            assert "another process may have locked" in api.get("/readyz").json()["database"]
+        assert api.get("/healthz").status_code == 200
+        other.execute("ROLLBACK")
+    monkeypatch.setattr(write_probe, "WAIT_SECONDS", 60.0)
+    assert api.get("/readyz").json()["database"] == "ok"
+    monkeypatch.setattr(write_probe, "FRESH_SECONDS", 60.0)
+    monkeypatch.setattr(api.store, "write_nothing", lambda: pytest.fail("one write is enough for all of a minute"))
+    assert api.get("/readyz").json()["database"] == "ok"
 
 
 def test_a_database_that_cannot_be_read_is_told_by_ready_and_by_every_answer(

@@ -7,6 +7,7 @@ import pytest
 from estimators.model import Plan
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Metric
+from scamp_service.study.parse import parse_study
 from tests.serving import SECRET, SPEC, InProcess, end, fill
 from tests.values import new_attempt, sized
 
@@ -25,6 +26,19 @@ def test_the_same_key_and_body_give_the_same_study(api: InProcess) -> None:
     first, again = (api.submit(**{"Idempotency-Key": "k"}) for _ in range(2))
     assert first.json()["id"] == again.json()["id"]
     assert len(api.get("/v1/studies").json()["items"]) == 1
+
+
+def test_a_repeated_study_is_the_same_after_an_upgrade_that_changes_defaults(api: InProcess) -> None:
+    study = parse_study(SPEC)
+    other_default = {**study.to_json(), "budget": {**study.to_json()["budget"], "trials": 7}}
+    api.store.create_study(other_default, given=study.as_given(), idempotency_key="k", now=1.0)
+    before_hashes_of_what_was_given = {k: v for k, v in study.to_json().items() if k != "start_with"}
+    api.store.create_study(before_hashes_of_what_was_given, idempotency_key="old", now=1.0)
+    for number, key in enumerate(["k", "old"], 1):
+        assert api.submit(**{"Idempotency-Key": key}).json()["id"] == number
+        explicit = {**SPEC, "budget": {"trials": 8}}
+        assert api.submit(explicit, **{"Idempotency-Key": key}).status_code == 409
+    assert len(api.get("/v1/studies").json()["items"]) == 2
 
 
 def test_a_key_reused_for_another_study_is_a_conflict_that_stores_nothing(api: InProcess) -> None:

@@ -348,6 +348,14 @@ def test_a_full_disk_is_said_so_and_no_half_transaction_stays(tmp_path: Path, mo
     store.close()
 
 
+@pytest.mark.parametrize("words", ["disk I/O error", "no such table: scamp_trials", "something new"])
+def test_no_file_gets_the_advice_for_a_server(tmp_path: Path, words: str) -> None:
+    store = Store(url_of(tmp_path))
+    said = str(store._database._explain(sa.exc.OperationalError("", {}, sqlite3.OperationalError(words))))
+    store.close()
+    assert words in said and "running" not in said and "SCAMP_DATABASE_URL" not in said
+
+
 def test_a_read_only_database_is_said_so(tmp_path: Path, monkeypatch: Any) -> None:
     Store(url_of(tmp_path)).close()
     configure = database._configure_sqlite

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
+from scamp_service.settings import ROOT
 from scamp_service.study.parse import parse_study
 from tests.studies import study
 
@@ -11,6 +13,14 @@ from tests.studies import study
 @pytest.mark.parametrize("workload", ["digits_vit", "model.py:MyWorkload", "models/vit.py:ViT"])
 def test_a_workload_is_built_in_or_a_class_of_a_file_of_the_study(workload: str) -> None:
     assert parse_study(study(workload=workload)).workload == workload
+
+
+def test_what_was_given_is_the_same_study_without_its_defaults() -> None:
+    for name in ("digits", "convnext", "shapes"):
+        text = (ROOT / "examples" / f"{name}.yaml").read_text()
+        spec = parse_study(text)
+        assert parse_study(spec.as_given()) == spec
+        assert set(spec.as_given()) == set(yaml.safe_load(text))
 
 
 def test_reports_come_ten_times_unless_said_otherwise() -> None:
