@@ -36,6 +36,7 @@ def get_cluster(store: TheStore, settings: TheSettings) -> ClusterView:
         status=state.get("status", "starting") if alive else "starting",
         detail=state.get("detail", "") if alive else _why_silent(silent),
         data_directory=trouble_with_data(settings),
+        speed=state.get("speed", ""),
         controller_alive=alive,
         controller_silent_seconds=silent,
         controller=controller_view(state.get("controller", {})),

@@ -15,6 +15,7 @@ function drawNow() {
   if (!cluster) return;
   const nodes = byNode(cluster.devices);
   setText(byId("summary"), summary(nodes));
+  setText(byId("speed"), cluster.speed ? `Step times are predicted from the speed of these devices: ${cluster.speed}.` : "");
   keyed(byId("nodes"), nodes, (node) => node.name, createNode, updateNode);
   drawGangs();
   drawWaiting();

@@ -28,5 +28,5 @@ export class Steps extends Against {
 export function stepErrorWords({ step_error_pct: error }, peaks) {
   if (error.median !== null) return `Median error ${error.median.toFixed(0)} %, worst ${error.max.toFixed(0)} %. Predictions are for a gang alone on its host.`;
   const timed = [...peaks.values()].filter(({ attempts }) => attempts.some((peak) => peak.measured_step_seconds)).length;
-  return timed ? `${plural(timed, "trial")} timed, but no time was predicted: the speed of these devices is not known. “scamp calibrate” measures it.` : "";
+  return timed ? `${plural(timed, "trial")} timed, but no time was predicted: the speed of these devices was not known when they were planned. It is measured when no study runs, or by “scamp calibrate”.` : "";
 }

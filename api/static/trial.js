@@ -71,7 +71,7 @@ function drawStep() {
 }
 
 function timeWords({ predicted_step_seconds: predicted, step_factor: factor }) {
-  if (predicted === null) return "No step time is predicted: the speed of these devices is not known. “scamp calibrate” measures it.";
+  if (predicted === null) return "No step time is predicted: the speed of these devices was not known when it was planned. It is measured when no study runs, or by “scamp calibrate”.";
   if (factor !== 1) return `Predicted step: ${stepWords(predicted)}, which is × ${factor.toFixed(2)} as in earlier trials of its family, on hosts as busy as theirs.`;
   return `Predicted step: ${stepWords(predicted)} with the gang alone on its host. Other trials on the same devices or cores slow it down.`;
 }

@@ -88,6 +88,9 @@ class ClusterView(View):
     data_directory: Annotated[
         str, Field(description="what is wrong with the data directory, such as a full disk; empty if nothing is")
     ]
+    speed: Annotated[
+        str, Field(description="how well the speed of the devices is known, from which step times are predicted")
+    ]
     controller_alive: Annotated[bool, Field(description="whether the controller has renewed its lease in time")]
     controller_silent_seconds: Annotated[
         float | None, Field(description="seconds since the controller last reported; null: it never has")

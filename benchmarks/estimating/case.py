@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.estimating.zoo import make
@@ -12,12 +13,15 @@ from workloads.function import FunctionWorkload
 from workloads.loading import BUILT_INS, load_workload
 from workloads.protocol import Workload
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
 
 @dataclass(frozen=True)
 class Case:
     """A model and how it is trained. ``batch`` is the number of samples in one micro-batch.
 
-    ``model`` names one of ``zoo.MODELS`` or a built-in workload; a built-in one always has its own optimizer and fp32.
+    ``model`` names one of ``zoo.MODELS``, a built-in workload, or one of a file in ``examples``. A workload always has
+    its own optimizer and fp32.
     """
 
     model: str
@@ -52,7 +56,7 @@ class Case:
 
     def workload(self) -> Workload:
         """A new workload with the case's parameters."""
-        if self.model in BUILT_INS:
-            return load_workload(self.model, None)(self.params)
+        if self.model in BUILT_INS or ":" in self.model:
+            return load_workload(self.model, EXAMPLES)(self.params)
         chosen = {"model": self.model, "precision": self.precision, "optimizer": self.optimizer}
         return FunctionWorkload(make, chosen | self.params)

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from workloads.calibration.measure import cpu_name
+from workloads.calibration.machine import cpu_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,7 @@ class DeviceKind:
     """A model of device. ``rates`` are by kind of operation (``OP_KINDS``); a kind without a rate takes no time.
 
     ``provenance`` says where the rates come from, and when; ``verified`` is False if no such device was timed.
+    ``quick_seconds`` is how long a quick measurement took; None for a full one.
     A device kind without ``memory`` is a part of a host, whose memory is a budget (a virtual device). Its ranks share
     the ``cores`` of the host.
     """
@@ -117,6 +118,7 @@ class DeviceKind:
     memory: Memory | None = None
     links: Links | None = None
     cores: Figure | None = None
+    quick_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if unknown := self.rates.keys() - set(OP_KINDS):

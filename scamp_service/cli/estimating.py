@@ -22,6 +22,7 @@ from scamp_service.cli.terminal import (
     What,
     WorkingDir,
     err,
+    measure_once,
     out,
     params_of,
     progress,
@@ -73,7 +74,8 @@ def estimate(
     reserve  peak plus a margin for memory that a trace does not see
     max      largest micro-batch at which the plan still fits a device
     step     time of an optimizer step; on virtual devices, which share this
-             machine's cores, only after `scamp calibrate`
+             machine's cores, only once it has been measured: here the first
+             time in a terminal, by a service, or by `scamp calibrate`
 
     With --device also:
 
@@ -88,9 +90,11 @@ def estimate(
     settings = settings_of(data_dir=data_dir)
     if expandable and device is None:
         raise InvalidInput("--expandable-segments applies to the allocator of GPUs: name a GPU with --device")
-    cluster, kind = target(settings, device, count, mib, any_size=not is_study(what))
     given = plan_of(plan) if plan is not None else None
     wanted = candidates_of(what, params_of(param), candidates, working_dir)
+    if device is None:
+        measure_once(settings)
+    cluster, kind = target(settings, device, count, mib, any_size=not is_study(what))
     found, under_way, profiles = [], UnderWay(), settings.data_dir / "profiles"
     with Estimator(
         wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds, under_way=under_way
@@ -210,10 +214,11 @@ def _show_plan(
 
 @app.command()
 def calibrate(rounds: Rounds = 3, data_dir: DataDir = None) -> None:
-    """Measure the speed of this machine's CPU and GPUs, so that step times can be predicted.
+    """Measure the speed of this machine's CPU and GPUs, so that step times are predicted more exactly.
 
-    Afterwards `scamp estimate`, `scamp plan` and the dashboard show step
-    times, and studies choose plans by them.
+    `scamp estimate`, `scamp plan` and the dashboard show step times, and
+    studies choose plans by them. Without this command a CPU is measured once
+    by itself, in some seconds; its result replaces that one.
 
     It takes about a minute for the CPU, on which a few ranks also measure how
     fast they communicate, and a minute for each model of GPU. Leave one GPU of

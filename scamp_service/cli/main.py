@@ -20,7 +20,17 @@ from rich.live import Live
 from scamp_service.cli.estimating import app as estimating
 from scamp_service.cli.planning import app as planning
 from scamp_service.cli.progress import closing_line, leaderboard, live_view, without_devices
-from scamp_service.cli.terminal import AsJson, DataDir, StudyFile, WorkingDir, err, out, plain, settings_of
+from scamp_service.cli.terminal import (
+    AsJson,
+    DataDir,
+    StudyFile,
+    WorkingDir,
+    err,
+    measure_once,
+    out,
+    plain,
+    settings_of,
+)
 from scamp_service.client import Client
 from scamp_service.errors import ScampError
 from scamp_service.processes.supervise import Service, running_server
@@ -73,9 +83,16 @@ def serve(
 
 @app.command()
 def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = ROOT / "examples" / "digits.yaml") -> None:
-    """Start a service, run the demo study, print its leaderboard and keep serving, as `make run` does."""
-    spec = parse_study(read_study(study))
-    with _service(settings_of(), next_port=True) as service:
+    """Start a service, run the demo study, print its leaderboard and keep serving, as `make run` does.
+
+    In a terminal it first measures the speed of this machine, unless that is known or there are GPUs.
+    """
+    from scamp_service.cluster.gpus import inventory
+
+    spec, settings = parse_study(read_study(study)), settings_of()
+    if not settings.ray_address and not inventory():
+        measure_once(settings)
+    with _service(settings, next_port=True) as service:
         client = Client(service.url, token=service.settings.api_token or None)
         created = client.submit(spec.as_given())
         out.print(f"study {created['id']} ({spec.name}): {service.url}/studies/{created['id']}", markup=False)

@@ -18,6 +18,7 @@ from scamp_service.cli.terminal import (
     Seconds,
     What,
     WorkingDir,
+    measure_once,
     out,
     params_of,
     progress,
@@ -72,12 +73,14 @@ def plan(
     if cluster_file is not None and any(given is not None for given in (device, count, mib)):
         raise InvalidInput("--cluster names all devices: leave out --device, --count and --mib")
     named = read_cluster(cluster_file, settings) if cluster_file is not None else None
+    wanted = candidates_of(what, params_of(param), 1, working_dir)
+    if named is None and device is None:
+        measure_once(settings)
     cluster, kind = (
         (named.of_kind(named.fastest), named.fastest)
         if named is not None
         else target(settings, device, count, mib, any_size=not is_study(what))
     )
-    wanted = candidates_of(what, params_of(param), 1, working_dir)
     under_way = UnderWay()
     with Estimator(
         wanted.workload, wanted.code, settings.data_dir / "profiles", kind, seconds=seconds, under_way=under_way

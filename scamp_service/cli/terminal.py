@@ -96,6 +96,26 @@ def params_of(given: list[str] | None) -> dict[str, Any]:
     return params
 
 
+def measure_once(settings: Settings) -> None:
+    """Measure the CPU in some seconds if its speed is not known and somebody waits at a terminal.
+
+    No effect while a service uses the data directory: its ranks may be at work, and it measures when they are not.
+    """
+    from scamp_service.processes.supervise import running_server
+    from scamp_service.sizing.calibration import calibrate_cpu_quickly, calibrated
+
+    if not err.is_terminal or calibrated(settings.data_dir) is not None or running_server(settings.data_dir):
+        return
+    with err.status("measuring the speed of this machine once, to predict step times (about 8 s) …"):
+        try:
+            kind = calibrate_cpu_quickly(settings.data_dir)
+        except InvalidInput as error:
+            err.print(f"{error}; no step times are predicted", markup=False, soft_wrap=True)
+            return
+    took = f"in {kind.quick_seconds:.0f} s, to predict step times"
+    err.print(f"measured {kind.name} {took}; `scamp calibrate` is more exact", markup=False, soft_wrap=True)
+
+
 @contextmanager
 def progress(under_way: object) -> Iterator[None]:
     """Say on stderr what is traced, whose text is ``str(under_way)``: from the second second on, every second in a

@@ -90,6 +90,8 @@ class Controller:
         self._absent: FirstSeen[str] = FirstSeen(monotonic)
         self._contained = ContainedErrors() if errors is None else errors
         self._monotonic = monotonic
+        self.is_idle = False
+        """Whether the last cycle found neither a live study nor an open attempt."""
         self._undecided: _Failing | None = None  # cycles without decisions
         self._failing: dict[int, _Failing] = {}  # study → cycles in which our own code failed on it
 
@@ -115,8 +117,10 @@ class Controller:
         self._failing = {study: self._failing.get(study, first).again(why) for study, why in failed.items()}
 
     def _decisions(self) -> list[e.Effect]:
+        self.is_idle = False
         try:
-            found = decide(self.find())
+            snapshot = self.find()
+            found = decide(snapshot)
         except (Deposed, Unavailable):
             raise
         except Exception as error:
@@ -127,6 +131,7 @@ class Controller:
                 self._undecided = None  # if there was none, the next search for one waits as long
             raise
         self._undecided = None
+        self.is_idle = not snapshot.studies and not snapshot.attempts
         return found
 
     def _fail_culprits(self, failing: _Failing, now: float) -> None:

@@ -29,12 +29,13 @@ from scamp_service.control.leadership import RENEWALS, Elected, Leadership
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
 from scamp_service.model import Json, Lease
+from scamp_service.processes.calibrator import Calibrator
 from scamp_service.processes.cycles import Cycles
 from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file, try_to_start
 from scamp_service.processes.sweeper import Remover, Sweeper
 from scamp_service.settings import Settings
-from scamp_service.sizing.calibration import kind_of
+from scamp_service.sizing.calibration import kind_of, speed_words
 from scamp_service.sizing.sizer import Planner, ProcessSizer
 from scamp_service.store.database import expect_shared
 from scamp_service.store.store import Store
@@ -180,13 +181,19 @@ def controlling(
             store, settings.data_dir / "profiles", planner=planner, kind_of=partial(kind_of, settings.data_dir)
         )
         stack.callback(sizer.close)
+        # On a cluster of others this machine may not be the one that trains.
+        calibrator = None if settings.ray_address else Calibrator(settings.data_dir)
+        if calibrator is not None:
+            stack.callback(calibrator.end)
         if not settings.ray_address:
             settings = settings.model_copy(update={"ray_address": _wait_for_ray(settings.data_dir)})
         remover = Remover()
         leadership = Leadership(store, settings.lease_seconds)
         stack.callback(leadership.resign)
         keeper = stack.enter_context(Keeper(leadership, settings.lease_seconds))
-        elected = Elected(leadership, lambda lease: _Reign(settings, store, sizer, remover, leadership, lease))
+        elected = Elected(
+            leadership, lambda lease: _Reign(settings, store, sizer, remover, calibrator, leadership, lease)
+        )
         stack.callback(elected.close if outlives else elected.end)  # first of all, while the keeper renews the lease
         cycles = Cycles(elected)
 
@@ -206,6 +213,7 @@ class _Reign:
         store: Store,
         sizer: ProcessSizer,
         remover: Remover,
+        calibrator: Calibrator | None,
         leadership: Leadership,
         lease: Lease,
     ) -> None:
@@ -228,12 +236,14 @@ class _Reign:
             errors=self._errors,
         )
         self._sweeper = Sweeper(self._store, settings, remover)
+        self._calibrator, self._data_dir = calibrator, settings.data_dir
         self._recorded = 0.0
 
     def tick(self) -> None:
         try:
             self._controller.tick()
             self._sweeper.tick()
+            self._measure()
         except Deposed:
             raise
         except Exception as error:
@@ -242,17 +252,41 @@ class _Reign:
         finally:
             self._record()
 
+    def _measure(self) -> None:
+        """Let the CPU be measured while nothing runs on it, if virtual devices are parts of it."""
+        cluster = self._executor.cluster()
+        if self._calibrator is not None and cluster.devices and not cluster.has_gpus:
+            self._calibrator.tick(self._controller.is_idle)
+
+    def _end_measurement(self) -> None:
+        if self._calibrator is not None:
+            self._calibrator.end()
+
+    def _speed(self) -> str:
+        """How well the speed of the devices is known, in words."""
+        cluster = self._executor.cluster()
+        if not cluster.devices:
+            return ""
+        if words := speed_words(kind_of(self._data_dir, cluster)):
+            return words
+        if self._calibrator is None or cluster.has_gpus:
+            return "not known; “scamp calibrate” on such a machine measures it"
+        return f"not known; {self._calibrator.words}"
+
     def _record(self) -> None:
         """Write the state of the cluster and of this controller, for the API to read."""
         if time.monotonic() - self._recorded > CLUSTER_SECONDS:
             self._recorded = time.monotonic()
             controller = {**self._leader, "errors": self._errors.to_json()}
-            self._store.record_cluster({**self._executor.describe(), "controller": controller}, now=time.time())
+            found = {**self._executor.describe(), "speed": self._speed(), "controller": controller}
+            self._store.record_cluster(found, now=time.time())
 
     def close(self) -> None:
+        self._end_measurement()
         self._executor.close()
 
     def end(self) -> None:
+        self._end_measurement()
         self._executor.stop_all()
         with contextlib.suppress(Unavailable, Deposed):
             self._controller.record_stops()

@@ -1,14 +1,23 @@
-"""Measures the speed of this machine's devices in child processes, and keeps the results in the data directory."""
+"""Measures the speed of this machine's devices in child processes, and keeps the results in the data directory.
+
+Results of a CPU are kept by everything that changes them (``measured_on``): on another CPU, or with another torch,
+there is none yet.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from pydantic import TypeAdapter
 
@@ -19,8 +28,14 @@ from scamp_service.cluster.gpus import Gpu
 from scamp_service.errors import InvalidInput
 from scamp_service.files import write_atomically
 from scamp_service.settings import ROOT
+from workloads.calibration.machine import measured_on
 
 CPU = "cpu"
+QUICK = "--quick"
+COMMAND = [sys.executable, "-m", "workloads.calibration.measure"]
+POLL_SECONDS = 0.5
+STOP_SECONDS = 0.5
+_LOCK = "\0scamp-calibration"
 DEVICE_KIND = TypeAdapter(DeviceKind)
 
 
@@ -29,7 +44,17 @@ def calibrate_cpu(data_dir: Path, rounds: int) -> DeviceKind:
 
     Raises ``InvalidInput`` with the child's last line when that fails.
     """
-    return _measured(_file(data_dir, CPU), ["--rounds", str(rounds)], "")
+    return _measured(_file(data_dir, CPU), ["--rounds", str(rounds)])
+
+
+def calibrate_cpu_quickly(data_dir: Path) -> DeviceKind:
+    """Measure the CPU in some seconds, less exactly, and keep the result. Raises ``InvalidInput`` as above."""
+    return _measured(_file(data_dir, CPU), [QUICK])
+
+
+def quick_measurement(data_dir: Path, preexec: Callable[[], None]) -> Measurement:
+    """The same, started in a process that first calls ``preexec``; the caller holds the lock of the machine."""
+    return Measurement(_file(data_dir, CPU), [QUICK], preexec=preexec)
 
 
 def calibrate_gpu(data_dir: Path, gpu: Gpu) -> DeviceKind:
@@ -50,17 +75,91 @@ def one_of_each(gpus: Sequence[Gpu]) -> list[Gpu]:
     return list(idlest.values())
 
 
-def _measured(file: Path, arguments: Sequence[str], visible: str) -> DeviceKind:
-    command = [sys.executable, "-m", "workloads.calibration.measure", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": visible}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise InvalidInput(f"this machine cannot be calibrated: {words[-1]}")
-    line = done.stdout.splitlines()[-1]
-    kind = DEVICE_KIND.validate_json(line)
-    write_atomically(file, line.encode())
-    return kind
+def _measured(file: Path, arguments: Sequence[str], visible: str = "") -> DeviceKind:
+    while (lock := lock_machine()) is None:
+        time.sleep(0.5)
+    with lock, Measurement(file, arguments, visible) as measurement:
+        while (kind := measurement.result(POLL_SECONDS)) is None:
+            pass
+        return kind
+
+
+class Measurement:
+    """A child process that measures, as a context manager that ends it."""
+
+    def __init__(
+        self,
+        file: Path,
+        arguments: Sequence[str],
+        visible: str = "",
+        preexec: Callable[[], None] | None = None,
+    ) -> None:
+        """Start the child. ``preexec`` runs in it first."""
+        self._file, self._is_quick, self._began = file, QUICK in arguments, time.monotonic()
+        self._child = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": visible},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # its ranks end with it
+            preexec_fn=preexec,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def result(self, patience_seconds: float) -> DeviceKind | None:
+        """What was measured, which is also kept; None if there is nothing yet.
+
+        Raises ``InvalidInput`` with the child's last line when it has failed, or its result cannot be kept.
+        """
+        try:
+            output, errors = self._child.communicate(timeout=patience_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        if self._child.returncode:
+            words = errors.strip().splitlines() or [f"exit code {self._child.returncode}"]
+            raise InvalidInput(f"this machine cannot be measured: {words[-1]}")
+        kind = DEVICE_KIND.validate_json(output.splitlines()[-1])
+        kind = replace(kind, quick_seconds=self.seconds) if self._is_quick else kind
+        try:
+            self._file.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self._file, DEVICE_KIND.dump_json(kind))
+        except OSError as error:
+            raise InvalidInput(f"the speed of this machine cannot be kept: {error}") from error
+        return kind
+
+    def stop(self) -> None:
+        """End the child and its ranks. No effect once it has ended."""
+        for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, None)):
+            if self._child.poll() is None:
+                os.killpg(self._child.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._child.communicate(timeout=seconds)
+
+
+def lock_machine() -> socket.socket | None:
+    """A lock that one process of this host may hold, so that measurements do not disturb each other; None if one does.
+
+    It is released when it is closed or its process ends: an abstract name of a Unix socket needs no file.
+    """
+    lock = socket.socket(socket.AF_UNIX)
+    try:
+        lock.bind(_LOCK)
+    except OSError:
+        lock.close()
+        return None
+    return lock
 
 
 def calibrated(data_dir: Path, name: str = CPU) -> DeviceKind | None:
@@ -81,5 +180,18 @@ def kind_of(data_dir: Path, cluster: Cluster) -> DeviceKind | None:
     return None
 
 
+def speed_words(kind: DeviceKind | None) -> str:
+    """How the speed of devices of this kind is known, in words; empty if it is not."""
+    if kind is None:
+        return ""
+    if kind.quick_seconds is not None:
+        seconds = f"{max(1.0, kind.quick_seconds):.0f} s"
+        return f"{kind.name} was measured in {seconds} by itself ({kind.provenance}); “scamp calibrate” is more exact"
+    if kind.verified:
+        return f"{kind.name}: {kind.provenance}"
+    return f"{kind.name}: from its data sheet; “scamp calibrate” measures it"
+
+
 def _file(data_dir: Path, name: str) -> Path:
+    name = f"{CPU} {measured_on()}" if name == CPU else name
     return data_dir / "device_kinds" / f"{re.sub(r'[^a-z0-9.]+', '-', name.strip().lower())}.json"

@@ -550,7 +550,7 @@ def test_where_the_speed_of_devices_is_not_known_the_pages_say_so(open_page: Cal
     expect(study.locator("#steps-errors")).to_contain_text("1 trial timed, but no time was predicted")
     page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
     expect(page.locator("#step-time")).to_have_text("– / 45 ms")
-    expect(page.locator("#plan-time")).to_contain_text("“scamp calibrate” measures it")
+    expect(page.locator("#plan-time")).to_contain_text("It is measured when no study runs, or by “scamp calibrate”")
 
 
 @pytest.mark.browser
@@ -788,8 +788,10 @@ def test_the_cluster_page_says_who_leads_and_which_errors_were_survived(browser:
         page.goto(f"{url}/cluster")
         expect(page.locator("#controller-aside")).to_have_text("none has reported yet")
         expect(page.locator("#errors")).to_contain_text("No error")
-        store.record_cluster(recorded, now=time.time() - 60)
+        expect(page.locator("#speed")).to_be_empty()
+        store.record_cluster({**recorded, "speed": "a CPU was measured in 8 s"}, now=time.time() - 60)
         expect(page.locator("#controller-aside")).to_contain_text("process 17 on head led since 1970-01-01")
+        expect(page.locator("#speed")).to_contain_text("from the speed of these devices: a CPU was measured in 8 s.")
         store.take_lease("controller", "c", None, now=time.time())
         store.record_cluster({**recorded, "controller": {**leader, "errors": [error]}}, now=time.time())
         row = page.locator("#errors tr")

@@ -1,9 +1,8 @@
 """Measures how fast ranks on this host communicate over gloo, and how much they slow each other.
 
-``python -m workloads.calibration.links STORE RANK NUM_RANKS ROUNDS`` is one rank. Rank 0 prints what all ranks measured
-together as one line of JSON: the seconds of each kind of collective (``estimators.work.COLLECTIVES``) of several sizes,
-over the first two ranks and over all, as ranks of a study run them. ``measured_links`` starts such ranks and fits a
-latency and a speed for each kind.
+Ranks are forks of this process. Together they measure the seconds of each kind of collective
+(``estimators.work.COLLECTIVES``) of several sizes, over the first two ranks and over all, as ranks of a study run them.
+``measure_host`` fits a latency and a speed for each kind.
 
 FSDP2 and DTensor take time in Python for each collective and for each operation. That time is measured in steps of two
 ranks, as processor time of the thread, which does not contain waiting.
@@ -11,15 +10,14 @@ ranks, as processor time of the thread, which does not contain waiting.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import multiprocessing
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from statistics import median
 from typing import Any
 
@@ -37,12 +35,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from estimators.devices.communication import ring
 from estimators.devices.kind import Figure, Link, Links, Pace
 from estimators.model import Layout, Plan
+from workloads.calibration.machine import num_cores
 from workloads.calibration.probes import Transformer
 from workloads.parallel.apply import apply_plan
 from workloads.training.gang import AllGather, ReduceScatter, process_group
 from workloads.training.warm_up import warm_up
 
 SIZES = tuple(2**power for power in (10, 14, 17, 20, 22, 24))
+QUICK_SIZES = tuple(2**power for power in (10, 17, 22))
 MOST_RANKS = 4
 TIMEOUT_SECONDS = 300.0
 _QUEUED, _LARGEST_QUEUED = 8, 2**22
@@ -88,36 +88,62 @@ class OnHost:
     sharded_seconds: float
 
 
-def measure_host(source: str, rounds: int) -> OnHost:
-    """Measure this host with real ranks; three ``rounds`` take about 20 seconds. ``source`` says when and how."""
-    num_cores = len(os.sched_getaffinity(0))
-    measured = measure(max(2, min(MOST_RANKS, 2 * num_cores)), rounds)
-    return fitted(measured, num_cores, f"{source}, rounds {measured.apart:.0%} apart")
+def measure_host(source: str, rounds: int, sizes: Sequence[int] = SIZES) -> OnHost:
+    """Measure this host with real ranks and messages of these ``sizes`` in bytes. ``source`` says when and how.
+
+    Three ``rounds`` of all sizes take about 20 seconds, one of ``QUICK_SIZES`` 4.
+    """
+    cores = num_cores()
+    measured = measure(max(2, min(MOST_RANKS, 2 * cores)), rounds, sizes)
+    return fitted(measured, cores, f"{source}, rounds {measured.apart:.0%} apart" if rounds > 1 else source)
 
 
-def measure(num_ranks: int, rounds: int) -> Measured:
-    """The measurement of ``num_ranks`` ranks. Raises ``RuntimeError`` if one fails, or takes too long."""
+def measure(num_ranks: int, rounds: int, sizes: Sequence[int] = SIZES) -> Measured:
+    """The measurement of ``num_ranks`` ranks. Raises ``RuntimeError`` if one fails, or takes too long.
+
+    Ranks are forked, which saves each the seconds to import torch. So nothing may have used torch's threads before.
+    """
+    forks = multiprocessing.get_context("fork")
+    receiver, sender = forks.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "workloads.calibration.links", f"{folder}/store"]
-        own = {**os.environ, "OMP_NUM_THREADS": "1"}
         ranks = [
-            subprocess.Popen(
-                [*command, str(rank), str(num_ranks), str(rounds)], env=own, stdout=subprocess.PIPE, text=True
+            forks.Process(
+                target=_run_fork, args=(sender, f"{folder}/store", rank, num_ranks, rounds, sizes), daemon=True
             )
             for rank in range(num_ranks)
         ]
         try:
-            outputs = [rank.communicate(timeout=TIMEOUT_SECONDS)[0] for rank in ranks]
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"ranks took more than {TIMEOUT_SECONDS:g} s to measure their links") from None
+            for rank in ranks:
+                rank.start()
+            return _received(receiver, ranks)
         finally:
             for rank in ranks:
                 rank.kill()
-                rank.wait()
-    if any(rank.returncode for rank in ranks):
-        raise RuntimeError("a rank failed while it measured its links: its error is above")
-    found = json.loads(outputs[0].splitlines()[-1])
-    return Measured(**{**found, "samples": [Timed(**sample) for sample in found["samples"]]})
+                rank.join()
+
+
+def _received(receiver: Connection, ranks: Sequence[ForkProcess]) -> Measured:
+    """What rank 0 sends, unless a rank fails before."""
+    deadline, running = time.monotonic() + TIMEOUT_SECONDS, {rank.sentinel: rank for rank in ranks}
+    while ready := wait([receiver, *running], max(0.0, deadline - time.monotonic())):
+        if receiver in ready:
+            measured: Measured = receiver.recv()
+            return measured
+        for ended in ready:
+            assert isinstance(ended, int)
+            rank = running.pop(ended)
+            rank.join()
+            if rank.exitcode:
+                raise RuntimeError("a rank failed while it measured its links: its error is above")
+    raise RuntimeError(f"ranks took more than {TIMEOUT_SECONDS:g} s to measure their links")
+
+
+def _run_fork(sender: Connection, store: str, rank: int, num_ranks: int, rounds: int, sizes: Sequence[int]) -> None:
+    """Measure as one rank; rank 0 sends what was measured."""
+    warnings.simplefilter("ignore")  # FSDP2 warns of a model that returns a view
+    measured = run_rank(store, rank, num_ranks, rounds, sizes)
+    if rank == 0:
+        sender.send(measured)
 
 
 def fitted(measured: Measured, num_cores: int, source: str) -> OnHost:
@@ -164,7 +190,7 @@ def _fit(samples: Sequence[Timed], cores: float) -> tuple[float, float, float]:
     return start * 1e-6, hop * 1e-6, per_byte * 1e-9
 
 
-def run_rank(store: str, rank: int, num_ranks: int, rounds: int) -> Measured:
+def run_rank(store: str, rank: int, num_ranks: int, rounds: int, sizes: Sequence[int]) -> Measured:
     """Measure as ``rank`` of ``num_ranks``, which all call this at the same time."""
     torch.set_num_threads(1)
     with process_group(Plan(1, dp_shard=num_ranks), rank, FileStore(store, num_ranks), _CPU) as mesh:
@@ -174,17 +200,17 @@ def run_rank(store: str, rank: int, num_ranks: int, rounds: int) -> Measured:
         by_pair: list[Timed] = []
         slowing, unit, sharded, apart = 1.0, 0.0, 0.0, 0.0
         if rank < 2:
-            by_pair, apart = _samples(pair.get_group("dp"), rounds)
+            by_pair, apart = _samples(pair.get_group("dp"), rounds, sizes)
             slowing = _slowing(pair.get_group("dp"), rounds)
             unit, sharded = _overheads(pair, by_pair, rounds)
         dist.barrier()
-        by_all, apart_of_all = _samples(everyone.get_group("dp"), rounds) if num_ranks > 2 else ([], 0.0)
+        by_all, apart_of_all = _samples(everyone.get_group("dp"), rounds, sizes) if num_ranks > 2 else ([], 0.0)
         return Measured([*by_pair, *by_all], slowing, unit, sharded, max(apart, apart_of_all))
 
 
-def _samples(group: dist.ProcessGroup, num_rounds: int) -> tuple[list[Timed], float]:
+def _samples(group: dist.ProcessGroup, num_rounds: int, sizes: Sequence[int]) -> tuple[list[Timed], float]:
     """One sample for each kind and size: the median of several rounds; and how far the rounds were apart."""
-    calls = [(kind, size, call) for size in SIZES for kind, call in _calls(group, size)]
+    calls = [(kind, size, call) for size in sizes for kind, call in _calls(group, size)]
     rounds = []
     for _ in range(num_rounds):
         rounds.append([_time(call, 8 if size < 2**20 else 3 if size < 2**24 else 1, group) for _, size, call in calls])
@@ -322,16 +348,3 @@ def _counts(step: Callable[[], None]) -> tuple[int, int]:
     with _Counter() as counter:
         step()
     return counter.num_sharded, counter.num_reduces
-
-
-def main() -> None:
-    """Run one rank; rank 0 prints what was measured."""
-    store, rank, num_ranks, rounds = sys.argv[1:]
-    warnings.simplefilter("ignore")  # FSDP2 warns of a model that returns a view
-    measured = run_rank(store, int(rank), int(num_ranks), int(rounds))
-    if rank == "0":
-        print(json.dumps(asdict(measured)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,13 @@
 """Measures how fast this machine's CPU or a GPU runs each kind of operation, under the conditions of a rank.
 
-``python -m workloads.calibration.measure [--gpu UUID]`` prints a ``DeviceKind`` as one line of JSON. Single operations
-of a few models are timed in several rounds. For each kind of operation, operations · a + FLOPs · b + bytes · c + … is
-fitted to the median seconds, with no negative term. On a CPU, with one thread and the allocator settings of ranks,
-there is a term for fresh bytes; on a GPU, one for FLOPs on 16-bit numbers. The time that steps take between operations,
-in Python and in autograd, is fitted to whole steps of the same models. On a CPU, ranks that communicate over gloo are
-measured too (``workloads.calibration.links``). For a GPU the result also has the memory that
-the driver offers, and the memory that a process takes outside its tensors.
+``python -m workloads.calibration.measure [--quick | --gpu UUID]`` prints a ``DeviceKind`` as one line of JSON. Single
+operations of a few models are timed in several rounds; ``--quick`` takes one round of fewer models and messages. For
+each kind of operation, operations · a + FLOPs · b + bytes · c + … is fitted to the median seconds, with no negative
+term. On a CPU, with one thread and the allocator settings of ranks, there is a term for fresh bytes; on a GPU, one for
+FLOPs on 16-bit numbers. The time that steps take between operations, in Python and in autograd, is fitted to whole
+steps of the same models. On a CPU, ranks that communicate over gloo are measured too (``workloads.calibration.links``).
+For a GPU the result also has the memory that the driver offers, and the memory that a process takes outside its
+tensors.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import platform
-import re
+import signal
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,8 @@ from scipy.optimize import nnls
 from estimators.devices.catalogue import COMMUNICATORS, KINDS
 from estimators.devices.kind import DeviceKind, Figure, Memory, Rate
 from estimators.work import OP_KINDS, Work
-from workloads.calibration.links import measure_host
+from workloads.calibration.links import QUICK_SIZES, SIZES, measure_host
+from workloads.calibration.machine import cpu_name
 from workloads.calibration.probes import Clock, GpuTime, Probe, ProcessorTime, Sample, apart, steps
 from workloads.training.warm_up import warm_up
 
@@ -45,12 +46,16 @@ def prepare() -> None:
     warm_up(CPU, None)
 
 
-def calibrate_cpu(rounds: int = NUM_ROUNDS) -> DeviceKind:
-    """The rates of this machine's CPU, and the links between ranks on it; takes about 50 seconds."""
-    prepare()
-    rates, steadiness = _rates(CPU, ProcessorTime(), rounds)
+def calibrate_cpu(rounds: int = NUM_ROUNDS, *, quick: bool = False) -> DeviceKind:
+    """The rates of this machine's CPU, and the links between ranks on it.
+
+    It takes about 50 seconds; one ``quick`` round takes 6. Call it before torch has computed anything in this process,
+    from which ranks are forked.
+    """
     source = f"{date.today()}, torch {torch.__version__}"
-    host = measure_host(source, rounds)
+    host = measure_host(source, rounds, QUICK_SIZES if quick else SIZES)
+    prepare()
+    rates, steadiness = _rates(CPU, ProcessorTime(), rounds, quick=quick)
     rates["sharded"] = Rate(host.sharded_seconds, 0.0, 0.0)
     provenance = f"measured {date.today()}, 1 thread, torch {torch.__version__}, {steadiness}"
     return DeviceKind(cpu_name(), rates, provenance, links=host.links, cores=host.cores)
@@ -100,9 +105,11 @@ def held_bytes(uuid: str) -> int:
         pynvml.nvmlShutdown()
 
 
-def _rates(device: torch.device, clock: Clock, rounds: int = NUM_ROUNDS) -> tuple[dict[str, Rate], str]:
+def _rates(
+    device: torch.device, clock: Clock, rounds: int = NUM_ROUNDS, *, quick: bool = False
+) -> tuple[dict[str, Rate], str]:
     """Rates by kind of operation, and a phrase that says how far the rounds were apart."""
-    probes = [Probe(step, clock) for step in steps(device)]
+    probes = [Probe(step, clock) for step in steps(device, quick=quick)]
     for _ in range(rounds):
         for probe in probes:
             probe.measure()
@@ -113,7 +120,8 @@ def _rates(device: torch.device, clock: Clock, rounds: int = NUM_ROUNDS) -> tupl
     rates = {name: _fit(np.array(samples)) for name, samples in by_kind.items()}
     share = apart(probes)
     advice = "" if share <= STEADY else ": measure again when the machine is quiet"
-    return _with_overhead(rates, [(probe.work, probe.seconds) for probe in probes]), f"rounds {share:.1%} apart{advice}"
+    steadiness = f"rounds {share:.1%} apart{advice}" if rounds > 1 else "one round"
+    return _with_overhead(rates, [(probe.work, probe.seconds) for probe in probes]), steadiness
 
 
 def _fit(samples: npt.NDArray[np.float64]) -> Rate:
@@ -149,21 +157,22 @@ def _with_overhead(rates: Mapping[str, Rate], whole: Sequence[tuple[Work, float]
     }
 
 
-def cpu_name() -> str:
-    """The CPU's model name, or the machine's architecture where Linux does not say it."""
-    found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-    return found[1] if found else platform.machine()
-
-
 def main() -> None:
     """Print the measured ``DeviceKind`` as one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", metavar="UUID", help="measure this GPU, the only one that CUDA shows, not the CPU")
     parser.add_argument("--name", default="GPU", help="name of the GPU's device kind (GPU)")
     parser.add_argument("--rounds", type=int, default=NUM_ROUNDS, help=f"rounds over all of the CPU's ({NUM_ROUNDS})")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure the CPU in one round of fewer models and messages"
+    )
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # ends the ranks and removes their folder
     torch.manual_seed(0)
-    kind = calibrate_gpu(options.gpu, options.name) if options.gpu else calibrate_cpu(options.rounds)
+    if options.gpu:
+        kind = calibrate_gpu(options.gpu, options.name)
+    else:
+        kind = calibrate_cpu(1 if options.quick else options.rounds, quick=options.quick)
     print(json.dumps(asdict(kind)))
 
 

@@ -115,6 +115,11 @@ ON_CPU = (
     ],
     [(2, 16, 8, 16), (3, 32, 16, 32), (2, 64, 8, 32), (3, 16, 4, 96)],
 )
+QUICK_ON_CPU = (
+    [(2, 64, 512, 8, 32), (2, 128, 1024, 16, 64), (1, 64, 20_000, 4, 16), (2, 192, 4000, 2, 256)],
+    [(3, 32, 16, 32), (2, 64, 8, 32)],
+)
+"""The few of ``ON_CPU`` whose rates predict nearly the same seconds as all (docs/decisions/0005-seconds.md)."""
 ON_GPU = (
     [
         *[(2, 256, 1024, 8, 128), (4, 512, 8192, 8, 256), (2, 1024, 32_000, 8, 256), (2, 1024, 8192, 16, 512)],
@@ -125,9 +130,10 @@ ON_GPU = (
 """All models together take 7 GiB for parameters and states; the largest of them takes 3 GiB more while it runs."""
 
 
-def steps(device: torch.device) -> Iterator[Step]:
-    """Training steps of small to medium models; on a GPU also in 16 bits, for which it may have separate units."""
-    transformers, convolutions = ON_GPU if device.type == "cuda" else ON_CPU
+def steps(device: torch.device, *, quick: bool = False) -> Iterator[Step]:
+    """Training steps of small to medium models, of few if it is to be ``quick`` on a CPU; on a GPU also in 16 bits, for
+    which it may have separate units."""
+    transformers, convolutions = ON_GPU if device.type == "cuda" else QUICK_ON_CPU if quick else ON_CPU
     for depth, width, classes, batch, length in transformers:
         tokens, following = torch.randint(classes, (2, batch, length))
         yield from _steps(Transformer(depth, width, classes), tokens, following, device)

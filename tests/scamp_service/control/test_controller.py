@@ -347,6 +347,22 @@ def test_a_plan_that_was_made_for_another_question_is_not_taken() -> None:
     assert not another.find().sized and not sizer.results()
 
 
+def test_a_controller_is_idle_once_no_study_lives_and_no_attempt_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = empty_store()
+    simulation = Simulation(store, 3, no_faults())
+    one, _ = one_controller(store, simulation)
+    one.tick()
+    assert not one.is_idle, "a study is live"
+    simulation.run()
+    one.tick()
+    assert one.is_idle
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "open_attempts", raise_unavailable)
+        with pytest.raises(Unavailable):
+            one.tick()
+    assert not one.is_idle, "nobody knows"
+
+
 def test_ranks_that_are_killed_with_the_service_cost_their_trials_no_loss() -> None:
     store = empty_store()
     simulation = Simulation(store, 3, no_faults())

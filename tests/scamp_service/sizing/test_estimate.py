@@ -27,7 +27,7 @@ from scamp_service.control.executor import Unsized
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Sized
 from scamp_service.settings import Settings
-from scamp_service.sizing.calibration import calibrated
+from scamp_service.sizing.calibration import calibrate_cpu_quickly, calibrated
 from scamp_service.sizing.estimate import UNVERIFIED, Estimate, Estimator, devices, estimate, target
 from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.sizing.trace_pool import TracePool
@@ -239,9 +239,14 @@ def test_the_function_tells_what_the_command_tells(
 
 def test_this_machine_is_calibrated_once_and_a_damaged_file_counts_as_none(tmp_path: Path, scamp: Scamp) -> None:
     assert calibrated(tmp_path) is None
+    quick = calibrate_cpu_quickly(tmp_path)
+    assert calibrated(tmp_path) == quick and quick.quick_seconds is not None and "one round" in quick.provenance
     told = scamp(tmp_path, "calibrate", "--rounds", "1").stdout
     kind = calibrated(tmp_path)
-    assert kind is not None and kind.name in told and kind.provenance.startswith("measured 20")
+    assert kind is not None and kind.quick_seconds is None, "a full one replaces a quick one"
+    assert quick.rates.keys() == kind.rates.keys() and quick.links is not None and kind.links is not None
+    assert quick.links.paces.keys() == kind.links.paces.keys()
+    assert kind.name in told and kind.provenance.startswith("measured 20")
     assert kind.rates["matmul"].per_flop > 0 and kind.rates["other"].per_op > 0
     assert kind.links is not None and kind.links.paces.keys() == set(COLLECTIVES) - {"all_to_all"}
     assert all(pace.bytes_per_second.value < 1e12 for pace in kind.links.paces.values())

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -78,19 +78,15 @@ def test_measured_links_are_read_again_as_they_were_written() -> None:
     assert TypeAdapter(DeviceKind).validate_json(json.dumps(asdict(kind))) == kind
 
 
-def test_a_rank_that_fails_is_an_error_and_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failed:
-        returncode = 1
+def test_a_rank_that_fails_is_an_error_and_no_measurement(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run_rank(store: str, rank: int, *given: object) -> Measured:
+        if rank == 1:
+            raise OSError("no network")
+        return Measured((time.sleep(600),), 1.0, 0.0, 0.0, 0.0)  # type: ignore[arg-type, func-returns-value]
 
-        def __init__(self, *args: object, **kwargs: object) -> None: ...
-
-        def communicate(self, timeout: float) -> tuple[str, None]:
-            return "", None
-
-        def kill(self) -> None: ...
-
-        def wait(self) -> None: ...
-
-    monkeypatch.setattr(subprocess, "Popen", Failed)
+    monkeypatch.setattr(links, "run_rank", run_rank)
     with pytest.raises(RuntimeError, match="a rank failed while it measured its links"):
         links.measure(2, 1)
+    assert "no network" in capfd.readouterr().err

@@ -63,7 +63,7 @@ class _Slowing(ProcessorTime):
 def test_how_much_the_rounds_differed_is_told_and_what_to_do(
     taken: tuple[float, ...], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibrate, "steps", lambda device: itertools.islice(steps(device), 1))
+    monkeypatch.setattr(calibrate, "steps", lambda device, quick: itertools.islice(steps(device), 1))
     assert calibrate._rates(calibrate.CPU, _Slowing(*taken))[1] == words
 
 

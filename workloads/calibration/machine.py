@@ -1,0 +1,32 @@
+"""Identifies the machine that is measured. It imports no torch, so that whoever looks for a result starts quickly."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+
+@cache
+def cpu_name() -> str:
+    """The CPU's model name, or the machine's architecture where Linux does not say it."""
+    found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    return found[1] if found else platform.machine()
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def measured_on() -> str:
+    """Whatever changes what a measurement of the CPU finds: its model, the cores that may be used, and torch."""
+    return f"{cpu_name()}, {num_cores()} cores, torch {_torch_version()}"
+
+
+@cache
+def _torch_version() -> str:
+    return version("torch")
