@@ -39,6 +39,7 @@ from estimators.work import Work
 UNEVEN = 2**16
 """The draw in which a model always makes the same choices."""
 _NUM_ACCUMULATED = 2  # micro-batches of a step that accumulates: all after the second repeat it
+GET_GRADIENTS = "parameters without a gradient in the traced step get one in others"
 _NUM_EVALUATED = 2  # micro-batches of an evaluation: FSDP's root, or all of it, stays gathered after the first
 
 
@@ -54,7 +55,8 @@ class Recipe:
     ``step`` and ``zero_grad`` of the optimizer that it is given. ``make_evaluation`` returns a function that evaluates
     the model on all micro-batches that it is given, each with this number of samples; whatever one such function keeps,
     others do not know. None: there is no evaluation. ``make_evaluation_batch`` is for it what ``make_batch`` is for
-    steps. ``most_parts`` returns the number of parts that the
+    steps. ``unfreezes`` is the assumption that all parameters of the optimizer train, if a later step may unfreeze some
+    of them; empty if not. ``most_parts`` returns the number of parts that the
     layers of a block can be divided into, and ``divisions`` how the model with its blocks can be divided. ``rank_part``
     returns the part of a batch that a rank has. ``on_cuda`` asks for the behaviour on CUDA (see
     ``estimators.tracing.cuda``).
@@ -67,6 +69,7 @@ class Recipe:
     optimizer: Callable[[nn.Module, Layout, DeviceMesh | None], Optimizer]
     begin_step: Callable[[int, Optimizer], None]
     train_step: Callable[[nn.Module, Optimizer, Iterable[Batch], int], object]
+    unfreezes: str = ""
     make_evaluation: Callable[[], Evaluate] | None = None
     make_evaluation_batch: Callable[[int], Batch] = lambda size: None
     most_parts: Callable[[nn.Module], int] = lambda block: 1
@@ -134,6 +137,8 @@ class Session:
         self._evaluate: Evaluate | None = None
         self._begun: list[tuple[int, Work]] = []  # where in the log each micro-batch begins, and the work done by then
         self._without_gradient: set[Tensor] = set()
+        self._filled: set[Tensor] = set()  # parameters that only other steps give gradients
+        self._assumed: set[str] = set()
         # Micro-batch → block → bytes that the block returns; at -1 those that the first block takes.
         self._outputs: dict[int, dict[int, int]] = {}
 
@@ -172,13 +177,14 @@ class Session:
 
     def __exit__(self, *exc_info: Any) -> None:
         del self._model, self._optimizer, self._blocks, self._left_out, self._without_gradient, self._hooks
+        del self._filled
         self._evaluate = None
         self._modes.close()
 
     @property
     def assumptions(self) -> list[str]:
         """What decisions by values of tensors have assumed so far (see ``estimators.tracing.values``)."""
-        return self._recorder.values.assumed
+        return [*self._recorder.values.assumed, *sorted(self._assumed)]
 
     @property
     def can_be_shortened(self) -> bool:
@@ -245,7 +251,17 @@ class Session:
         self._optimizer = self._new_optimizer()
 
     def _new_optimizer(self) -> Optimizer:
-        return self._recipe.optimizer(self._model, self._layout, self._mesh)
+        optimizer = self._recipe.optimizer(self._model, self._layout, self._mesh)
+        self._unfreeze(optimizer)
+        return optimizer
+
+    def _unfreeze(self, optimizer: Optimizer) -> None:
+        """Train whatever a later step may train: activations, gradients and states are then traced with all others."""
+        frozen = [one for one in _held_by(optimizer) if not one.requires_grad and one.is_floating_point()]
+        if self._recipe.unfreezes and frozen:
+            self._assumed.add(self._recipe.unfreezes)
+            for parameter in frozen:
+                parameter.requires_grad_(True)
 
     def forget(self) -> None:
         """Drop the gradients that a failed pass has left behind."""
@@ -280,11 +296,21 @@ class Session:
         owners = self._owners()
         if update:
             self._begin_step()
-        watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, update)
         before = self._seeded()
+
+        def varies() -> bool:
+            """Whether another step may use other parameters than this one."""
+            values = self._recorder.values
+            return bool(self._recipe.unfreezes) or values.varies or self.has_drawn or _random_state() != before
+
+        watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, update, varies)
+        if num > 1:  # an earlier micro-batch may have used them
+            watched.fill(self._filled)
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
         self.has_drawn |= self._recorder.values.has_drawn or _random_state() != before
-        self._without_gradient = watched.without_gradient
+        self._without_gradient, self._filled = watched.without_gradient, watched.filled
+        if self._filled:
+            self._assumed.add(self._recipe.unfreezes or GET_GRADIENTS)
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before, owners=owners))
 
     @property
@@ -328,7 +354,7 @@ class Session:
         for parameter in self._model.parameters():
             if parameter.requires_grad and parameter not in self._without_gradient:
                 parameter.grad = torch.empty_like(parameter)
-        watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, True)
+        watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, True, lambda: False)
         watched.step()
         watched.zero_grad()
         return replace(watched.seen, passes=replace(watched.seen.passes, num_before=num_before))
@@ -362,6 +388,7 @@ class Session:
 
     def _begin_step(self) -> None:
         self._recipe.begin_step(self._num_steps, self._optimizer)
+        self._unfreeze(self._optimizer)
         self._num_steps += 1
 
     def _watch_blocks(self) -> None:
@@ -446,20 +473,43 @@ def _random_state() -> object:
     return random.getstate(), state["state"]["pos"], state["state"]["key"].tobytes()
 
 
+def _held_by(optimizer: Optimizer) -> Iterator[Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
 def _bytes_of(tree: Any) -> int:
     return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
 class _WatchedOptimizer:
-    """Stands in for the optimizer in ``train_step``: splits the log where the passes end, and may skip the update."""
+    """Stands in for the optimizer in ``train_step``: splits the log where the passes end, and may skip the update.
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, updates: bool) -> None:
+    If the step ``varies``, parameters of the optimizer that it has not used are ``filled`` with gradients, so that they
+    have optimizer states as after a step that has used them.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, recorder: Recorder, updates: bool, varies: Callable[[], bool]
+    ) -> None:
         self._model, self._optimizer, self._recorder, self._updates = model, optimizer, recorder, updates
+        self._varies = varies
         self.seen = Step(_NOTHING, _NOTHING)
         self.without_gradient: set[Tensor] = set()
+        self.filled: set[Tensor] = set()
+
+    def fill(self, parameters: Iterable[Tensor]) -> None:
+        """Give these parameters gradients, those that have one excepted."""
+        if isinstance(self._optimizer, torch.optim.SparseAdam):
+            return  # it takes sparse gradients only
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+                self.filled.add(parameter)
 
     def step(self) -> None:
         recorder, parameters = self._recorder, list(self._model.parameters())
+        if any(one.grad is None and one.requires_grad for one in parameters) and self._varies():
+            self.fill(one for one in _held_by(self._optimizer) if one.requires_grad)
         recorder.sort([parameter.grad for parameter in parameters], "gradients")
         self.without_gradient = {parameter for parameter in parameters if parameter.grad is None}
         passes = recorder.passes

@@ -37,6 +37,7 @@ FIRST_SAMPLES = "data decide as the first samples do"
 HOLDS = "a check holds"
 DRAWN = "drawn at random"
 EVEN = "choices by the model are even"
+_VARYING = {FIRST_SAMPLES, DRAWN, EVEN}
 ZEROS = "numbers that are taken out of tensors are 0"
 IN_EVALUATION = "in evaluate, "
 
@@ -83,8 +84,9 @@ class Values:
     """The known values of one fake mode's tensors.
 
     A model's own choices, such as experts, are taken to be spread evenly if ``is_even``, and otherwise to be all the
-    same. ``has_drawn`` says whether any decision was random. ``in_evaluation``: what runs now only makes metrics, so
-    whole tensors of unknown values may be looked at: they are 0.
+    same. ``has_drawn`` says whether any decision was random, ``varies`` whether a step with other samples may decide
+    otherwise. ``in_evaluation``: what runs now only makes metrics, so whole tensors of unknown values may be looked at:
+    they are 0.
     """
 
     def __init__(self, *, is_even: bool = True) -> None:
@@ -92,7 +94,7 @@ class Values:
         self.in_evaluation = False
         self._known: dict[int, _Known] = {}
         self._places: dict[str, dict[tuple[str, int], None]] = {}
-        self.has_drawn = False
+        self.has_drawn = self.varies = False
 
     @property
     def assumed(self) -> list[str]:
@@ -315,6 +317,7 @@ class Values:
 
     def assume(self, *because: str) -> None:
         """Note what the code that runs now lets us assume; ``DRAWN`` is noted as a draw instead."""
+        self.varies |= not self.in_evaluation and not _VARYING.isdisjoint(because)
         for one in because:
             if one == DRAWN:
                 self.has_drawn = True

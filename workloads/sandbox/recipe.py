@@ -15,6 +15,7 @@ from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.parallel.divisions import divisions_of
 from workloads.protocol import Batch, Split, Workload
 from workloads.refusals import expect_counts, expect_model, expect_no_scaler, expect_optimizer
+from workloads.sandbox.unfreezing import unfreezes
 from workloads.training.step import evaluate, train_step
 
 _STEPS = 1000  # passed to ``on_step``; the length of the study does not change the structure of a step
@@ -40,6 +41,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         optimizer=optimizer,
         begin_step=lambda step, optimizer: workload.on_step(step, _STEPS, optimizer),
         train_step=lambda model, optimizer, batches, num: train_step(workload, model, optimizer, batches, num),
+        unfreezes=unfreezes(workload),
         make_evaluation=None if isinstance(workload, FunctionWorkload) else lambda: _evaluation_of(copy(workload)),
         make_evaluation_batch=lambda size: workload.eval_batch(torch.arange(size) % workload.num_eval),
         most_parts=_most_parts,

@@ -1,0 +1,70 @@
+"""Finds out whether a workload's ``on_step`` may train parameters that are frozen when the model is built.
+
+A trace runs the first steps only, so it cannot see what a later step unfreezes. The code of ``on_step`` is searched for
+``requires_grad``, with the functions and methods that it names, as far as they are not torch's or Python's own. Names
+are enough: that code may also freeze, or only look, costs memory that is predicted and not needed; a schedule of
+learning rates costs nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from inspect import unwrap
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from workloads.protocol import Workload
+
+_SWITCHES = {"requires_grad", "requires_grad_"}
+_MOST_FUNCTIONS = 500
+
+
+def unfreezes(workload: Workload) -> str:
+    """The assumption that ``on_step`` trains all that the optimizer has, with its place; empty if it unfreezes nothing.
+
+    Frozen parameters that the optimizer does not have stay frozen, whatever ``on_step`` does.
+    """
+    on_step = unwrap(type(workload).on_step)
+    if on_step is Workload.on_step or not isinstance(on_step, FunctionType):
+        return ""
+    if not any(_SWITCHES & set(_names(function.__code__)) for function in _reached(on_step, type(workload))):
+        return ""
+    code = on_step.__code__
+    place = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+    return f"all parameters of the optimizer train, as on_step may unfreeze them ({place})"
+
+
+def _reached(function: FunctionType, workload: type) -> Iterator[FunctionType]:
+    """The function, and those whose names it mentions, again and again: globals, and methods of classes beside it."""
+    waiting, seen = [function], {function}
+    while waiting:
+        yield (one := waiting.pop())
+        for name in _names(one.__code__):
+            for found in _named(name, one.__globals__, workload):
+                if found not in seen and len(seen) < _MOST_FUNCTIONS and not _is_library(found):
+                    seen.add(found)
+                    waiting.append(found)
+
+
+def _named(name: str, around: dict[str, Any], workload: type) -> Iterator[FunctionType]:
+    classes = [workload, *(value for value in around.values() if isinstance(value, type))]
+    for value in [around.get(name), *(getattr(one, name, None) for one in classes)]:
+        value = unwrap(value) if callable(value) else value
+        if isinstance(value, FunctionType):
+            yield value
+
+
+def _is_library(function: FunctionType) -> bool:
+    package = (function.__module__ or "").partition(".")[0]
+    return package == "torch" or package in sys.stdlib_module_names
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+        elif isinstance(constant, str):
+            yield constant  # setattr(parameter, "requires_grad", True)
