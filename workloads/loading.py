@@ -132,13 +132,9 @@ def forget_user_code(code_dir: Path) -> list[ModuleType]:
     folder = code_dir.resolve()
     sys.meta_path[:] = [one for one in sys.meta_path if not (isinstance(one, _UserCode) and one.folder == folder)]
     root = _root_of(folder)
-    names = [name for name, module in list(sys.modules.items()) if _is_of(name, module, root, folder)]
+    files = {name: getattr(module, "__file__", None) or "" for name, module in list(sys.modules.items())}
+    names = [name for name, file in files.items() if name.startswith(root) or str(file).startswith(f"{folder}/")]
     return [sys.modules.pop(name) for name in names]
-
-
-def _is_of(name: str, module: ModuleType, root: str, folder: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return name.partition(".")[0] == root or (isinstance(file, str) and file.startswith(f"{folder}/"))
 
 
 def can_import(name: str, level: int, importer: Mapping[str, Any]) -> bool:

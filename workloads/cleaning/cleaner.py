@@ -18,8 +18,6 @@ from workloads.cleaning.settings import Settings
 from workloads.loading import forget_user_code
 from workloads.training.process_memory import give_back_free_memory
 
-_MOST_OBJECTS = 20_000  # tracked objects, beyond which the survivors are exempted from garbage collection
-
 
 class Cleaner:
     """Cleans this process again and again. Call both methods in the thread that runs the user's code."""
@@ -29,7 +27,9 @@ class Cleaner:
 
     def remember(self) -> None:
         """Remember the state of this process, before the user's code is imported."""
-        self._libraries.remember()
+        if self._libraries.remember():
+            gc.collect()
+            gc.freeze()  # what libraries hold lives as long as the process: collections stay short
         self._leftovers.remember()
         self._settings = Settings()
 
@@ -44,7 +44,5 @@ class Cleaner:
         failed = self._settings.restore()
         give_back_free_memory()
         why = [*failed, *self._leftovers.found(user_code), *self._libraries.changed()]
-        if not why and len(gc.get_objects()) > _MOST_OBJECTS:
-            gc.freeze()  # mostly libraries that the user's code has imported: collections stay short
         sys.path_importer_cache.pop(str(code_dir.resolve()), None)
         return "; ".join(why)
