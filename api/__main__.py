@@ -59,14 +59,16 @@ def server_for(settings: Settings) -> uvicorn.Server:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener = None
     try:
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # drops a peer that acknowledges nothing; connections inherit it
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * sse.STALLED_SECONDS))
         listener.bind((host, port))
     except OSError as error:
-        listener.close()
+        if listener is not None:
+            listener.close()
         raise Unavailable(
             f"cannot listen on {host} port {port} ({error.strerror}); choose another with --host or --port"
         ) from None

@@ -60,8 +60,13 @@ class Client:
 
     def __init__(self, address: str = DEFAULT_ADDRESS, token: str | None = None, *, timeout: float = 60.0) -> None:
         self.address = address.rstrip("/")
-        parts = urlsplit(self.address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.address)
+            is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            httpx.URL(self.address)
+        except (ValueError, httpx.InvalidURL):
+            is_address = False
+        if not is_address:
             raise InvalidInput(f"{address!r} is not the address of a service; write it like {DEFAULT_ADDRESS}")
         headers = {"Accept": "application/json", "User-Agent": "scamp"}
         if token:

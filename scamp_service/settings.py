@@ -75,6 +75,11 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise InvalidInput("; ".join(map(_mistake, error.errors()))) from None
 
+    @field_validator("host")
+    @classmethod
+    def _without_brackets(cls, host: str) -> str:
+        return host.removeprefix("[").removesuffix("]")
+
     @field_validator("data_dir")
     @classmethod
     def _absolute(cls, folder: Path) -> Path:

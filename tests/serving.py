@@ -18,6 +18,7 @@ from api.app import create_app
 from estimators.model import Plan
 from scamp_service.lifecycle import TrialState
 from scamp_service.model import Json, Metric, Study
+from scamp_service.processes.addresses import url_of
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from tests.values import new_attempt, sized
@@ -82,7 +83,7 @@ def served(settings: Settings) -> Iterator[tuple[str, Store]]:
         assert thread.is_alive() and time.monotonic() < deadline, "the API did not start"
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{settings.port}", server.config.app.state.store  # type: ignore[union-attr]
+        yield url_of(settings.host, settings.port), server.config.app.state.store  # type: ignore[union-attr]
     finally:
         server.should_exit = True
         thread.join(10)

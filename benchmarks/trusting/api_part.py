@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import httpx
 
 from api.__main__ import server_for
-from scamp_service.processes.supervise import free_port
+from scamp_service.processes.addresses import free_port
 from scamp_service.settings import Settings
 
 NUM_UPLOADS = 45

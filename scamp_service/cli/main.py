@@ -33,7 +33,8 @@ from scamp_service.cli.terminal import (
 )
 from scamp_service.client import Client
 from scamp_service.errors import ScampError
-from scamp_service.processes.supervise import Service, running_server
+from scamp_service.processes.addresses import own_url, remembered_port
+from scamp_service.processes.supervise import Service
 from scamp_service.settings import ROOT, Settings, settings_of_process, withhold_secrets
 from scamp_service.sizing.candidates import code_of, read_study
 from scamp_service.study.parse import parse_study
@@ -121,9 +122,11 @@ def _service(settings: Settings, *, next_port: bool = False) -> Iterator[Service
         signal.signal(number, _interrupt)
     began = time.monotonic()
     withhold_secrets()
+    chosen = "port" in settings.model_fields_set
+    wanted = settings.port if chosen else remembered_port(settings.data_dir) or settings.port
     with Service(settings, next_port=next_port) as service:
-        if service.settings.port != settings.port:
-            out.print(f"port {settings.port} is taken; using {service.settings.port}")
+        if service.settings.port != wanted:
+            out.print(f"port {wanted} is taken; using {service.settings.port}")
         out.print(f"ScaMP is at [bold]{service.url}[/]  ({time.monotonic() - began:.1f} s)")
         try:
             yield service
@@ -228,7 +231,7 @@ def submit(
 ) -> None:
     """Submit a study to a service, and follow it to its end."""
     spec = parse_study(read_study(study))
-    client = _client(address, token)
+    client = _client(address, token, to_change=True)
     created = client.submit(spec.as_given(), code=code_of(study, spec, working_dir), idempotency_key=idempotency_key)
     _warn(created["warnings"])
     if not as_json:
@@ -305,7 +308,7 @@ def logs(
 @app.command()
 def stop(study: StudyId, address: Address = "", token: Token = "") -> None:
     """Stop a study: trials that have not ended are cancelled, but what they reported is kept."""
-    view = _client(address, token).stop(study)
+    view = _client(address, token, to_change=True).stop(study)
     out.print(f"study {study} is {view['state'].lower()}")
 
 
@@ -317,7 +320,7 @@ def delete(
     token: Token = "",
 ) -> None:
     """Delete a study that has ended, with its metrics, logs, events and checkpoints."""
-    client = _client(address, token)
+    client = _client(address, token, to_change=True)
     if not yes:
         view = client.study(study)
         num = sum(view["trials"].values())
@@ -370,8 +373,7 @@ def _live(quiet: bool) -> Iterator[Callable[[dict[str, Any], str, dict[str, Any]
     yield line
 
 
-def _client(address: str, token: str) -> Client:
-    url = address or running_server(settings_of().data_dir) or f"http://127.0.0.1:{settings_of().port}"
-    client = Client(url, token=token or None)
+def _client(address: str, token: str, *, to_change: bool = False) -> Client:
+    client = Client(address or own_url(settings_of(), to_change=to_change), token=token or None)
     atexit.register(client.close)
     return client

@@ -141,8 +141,8 @@ def _expect_listener(address: str) -> None:
     if not host or "/" in host or not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-    except OSError as error:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
         raise Unavailable(
             f"the Ray cluster at {address} cannot be reached ({error}): check --ray-address or RAY_ADDRESS, or unset "
             "both to start a local one"

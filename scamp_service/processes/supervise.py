@@ -6,13 +6,11 @@ It leaves no process behind. It knows nothing about studies: it or any of its ch
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -28,15 +26,14 @@ import httpx
 from scamp_service.cluster.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Refused, Unavailable
 from scamp_service.files import trouble_with
+from scamp_service.processes.addresses import LOOPBACK, running_server, take_port, url_of, write_server_file
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
 from scamp_service.store.database import expect_shared
 
 log = logging.getLogger("scamp.serve")
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MODULES = {"api": ["api"], "controller": ["scamp_service", "controller"]}
-PORTS_TRIED = 50
 RESTART_SECONDS = 1.0
 FIRST_RAY_PAUSE_SECONDS = 1.0
 LONGEST_RAY_PAUSE_SECONDS = 60.0
@@ -57,12 +54,12 @@ class Service:
     Entering raises ``Refused`` for a public address without a token and for a user that cannot run users' code,
     ``InvalidInput`` for a database that other processes cannot use, ``Conflict`` when the data directory is in use, and
     ``Unavailable`` when the API does not start or its port is in use. Only with ``next_port``, or when nobody chose the
-    port, the next free one is taken: whoever chose a port would otherwise talk to another service there.
+    port, another free one is taken: whoever chose a port would otherwise talk to another service there.
     """
 
     def __init__(self, settings: Settings, *, next_port: bool = False) -> None:
         self.settings = settings
-        self._num_ports = PORTS_TRIED if next_port or "port" not in settings.model_fields_set else 1
+        self._next_port = next_port
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._started: dict[str, float] = {}
         self._pulses: dict[str, Pulse] = {}
@@ -84,9 +81,9 @@ class Service:
         expect_shared(settings.url)
         self._lock = lock_data_dir(settings.data_dir)
         try:
-            port = free_port(settings.host, settings.port, self._num_ports)
+            port = take_port(settings, next_port=self._next_port)
             self.settings = settings = settings.model_copy(update={"port": port})
-            self.url = f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}"
+            self.url = url_of(settings.host, port)
             self._spawn("api")
             if not settings.ray_address:
                 self._ray = LocalRay(settings, settings.data_dir)
@@ -152,8 +149,9 @@ class Service:
 
     def stop(self) -> None:
         """End every process that this service has started, and no other."""
-        with suppress(OSError):
-            server_file(self.settings.data_dir).unlink(missing_ok=True)
+        if self.url:
+            with suppress(OSError):
+                write_server_file(self.settings.data_dir, self.url, runs=False)
         for name in self._children:
             self._end(name)
         if self._ray is not None:
@@ -310,52 +308,9 @@ def _unusable(data_dir: Path, error: OSError) -> Unavailable:
     )
 
 
-def free_port(host: str, first: int, num_ports: int = PORTS_TRIED) -> int:
-    """The first free one of ``num_ports`` ports from ``first`` on. Raises ``Unavailable`` when there is none."""
-    last = min(first + num_ports - 1, 65535)
-    for port in range(first, last + 1):
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except PermissionError:
-                raise Unavailable(f"port {port} needs privileges; choose one above 1023 with --port") from None
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:  # another port would not help
-                    raise Unavailable(f"cannot listen on {host} ({error.strerror}); choose another --host") from None
-                continue
-            return port
-    if first == last:
-        raise Unavailable(
-            f"port {first} on {host} is in use; stop the process that uses it, choose another port with --port or "
-            "SCAMP_PORT, or set neither to take the next free port"
-        )
-    raise Unavailable(f"ports {first} to {last} are all taken; choose another with --port")
-
-
-def server_file(data_dir: Path) -> Path:
-    """Path of the file with the URL and the process id of the running service."""
-    return data_dir / "server.json"
-
-
 def ray_address_file(data_dir: Path) -> Path:
     """Path of the file that ``LocalRay`` writes once its cluster accepts connections. It holds the address."""
     return data_dir / "ray-address"
-
-
-def write_server_file(data_dir: Path, url: str) -> None:
-    """Record the URL of this service, for ``running_server``."""
-    server_file(data_dir).write_text(json.dumps({"url": url, "pid": os.getpid()}))
-
-
-def running_server(data_dir: Path) -> str | None:
-    """The URL of the service that uses this data directory; None if none is running."""
-    try:
-        server = json.loads(server_file(data_dir).read_text())
-        os.kill(server["pid"], 0)
-        return str(server["url"])
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def die_with_parent() -> None:

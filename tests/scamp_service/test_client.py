@@ -38,6 +38,17 @@ def test_a_study_is_submitted_and_read_back(service: tuple[Client, Store]) -> No
     assert store.study(created["id"]).state is StudyState.STOPPING
 
 
+def test_a_service_on_ipv6_is_reached(tmp_path: Path) -> None:
+    with served(settings_in(tmp_path, host="::1", port=free_port())) as (url, _), Client(url) as client:
+        assert url.startswith("http://[::1]:") and list(client.studies()) == []
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://h:99999", "http://h:x", "::1", "[::1]:8100", "http://"])
+def test_a_malformed_address_is_refused_in_words(address: str) -> None:
+    with pytest.raises(InvalidInput, match=r"not the address of a service; write it like http://127\.0\.0\.1:8100"):
+        Client(address)
+
+
 def test_a_study_file_is_submitted_with_its_own_workload(service: tuple[Client, Store], tmp_path: Path) -> None:
     client, store = service
     study = tmp_path / "study.yaml"
