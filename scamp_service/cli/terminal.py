@@ -101,7 +101,7 @@ def measure_once(settings: Settings) -> None:
 
     No effect while a service uses the data directory: its ranks may be at work, and it measures when they are not.
     """
-    from scamp_service.processes.supervise import running_server
+    from scamp_service.processes.addresses import running_server
     from scamp_service.sizing.calibration import calibrate_cpu_quickly, calibrated
 
     if not err.is_terminal or calibrated(settings.data_dir) is not None or running_server(settings.data_dir):
