@@ -14,6 +14,11 @@ CONTROLLER_LEASE = "controller"
 """Name of the lease in the database whose holder is the leading controller."""
 
 
+WAITS_FOR_PLAN = "waits for its plan"
+NO_PLAN_YET = f"{WAITS_FOR_PLAN}: its memory and step time have not been predicted yet"
+"""The reason of a new trial."""
+
+
 class StudyState(StrEnum):
     """States of a study. STOPPING: asked to stop, while trials are still ending. DELETED: nobody sees it any more."""
 

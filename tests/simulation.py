@@ -547,6 +547,9 @@ class SimulatedSizer:
         for trial_id in trial_ids:
             self.pending.pop(trial_id, None)
 
+    def held_up(self) -> Mapping[int, Sequence[int]]:
+        return {}
+
 
 class UnreliableProxy:
     """Passes the calls of one controller on. It may be killed before or after some of them, or stand still before."""

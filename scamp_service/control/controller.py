@@ -190,6 +190,7 @@ class Controller:
             closed=silent.union(self._executor.closed()),
             cluster=cluster,
             sized=self._sizings(trials),
+            held_up=self._sizer.held_up(),
             rungs={i: self._projection.rungs(i, studies[i].metric, studies[i].rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
             past=self._projection.family_runs(to_plan),
@@ -295,6 +296,7 @@ class Controller:
             max_lost=spec.budget.max_lost,
             max_oom=spec.budget.max_oom,
             stall_seconds=spec.budget.stall_seconds,
+            trace_seconds=spec.budget.trace_seconds,
             num_trials=sum(counts.values()),
             searched=frozenset(spec.space),
             exhausted=study.id in self._exhausted,
@@ -320,7 +322,8 @@ class Controller:
                 moved = self._store.move_trial(
                     trial.id, trial.state, trial.attempt, to, now=now, sized=sized, **changes
                 )
-                if moved and (sized or to is not trial.state or to is TrialState.WAITING):
+                is_asked_again = to is TrialState.WAITING and changes.keys() != {"reason"}
+                if moved and (sized or to is not trial.state or is_asked_again):
                     self._forget_sizing([trial.id])
             case e.MoveAttempt(attempt, to, changes):
                 self._store.move_attempt(attempt.trial_id, attempt.attempt, [attempt.state], to, now=now, **changes)

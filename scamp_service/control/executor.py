@@ -15,6 +15,7 @@ from estimators.learning import Learned, Run
 from estimators.model import Candidate, Layout, Plan
 from placement.model import Cluster, Offer
 from scamp_service.model import Sized
+from scamp_service.study.spec import TRACE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ class Demand:
 
     ``own`` are its own runs that ran out of memory, and ``learned`` are the corrections of its family under each layout
     that has any. ``share`` is the number of devices for each of the candidates that may run at the same time. ``past``
-    are the runs of its family, whose times correct the predicted seconds of a step.
+    are the runs of its family, whose times correct the predicted seconds of a step. A trace may take ``trace_seconds``
+    of processor time.
     """
 
     candidate: Candidate
@@ -111,6 +113,7 @@ class Demand:
     share: int = 1
     past: Sequence[Run] = ()
     study_id: int = 0
+    trace_seconds: int = TRACE_SECONDS
 
     def learned_bytes(self, layout: Layout) -> int:
         """Bytes that the family has learned to add under ``layout``."""
@@ -145,4 +148,8 @@ class Sizer(Protocol):
 
     def forget(self, trial_ids: Sequence[int]) -> None:
         """Remove the results of these trials."""
+        ...
+
+    def held_up(self) -> Mapping[int, Sequence[int]]:
+        """Trials whose sizing waits because those of other trials, which they are mapped to, take long."""
         ...

@@ -36,7 +36,8 @@ from scamp_service.sizing.step_seconds import PredictedStep, predicted_step
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import Tracer
-from scamp_service.sizing.under_way import TRACE_SECONDS, UnderWay
+from scamp_service.sizing.under_way import UnderWay
+from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.user_code import check_code
 
 ANY_MIB = 2**40

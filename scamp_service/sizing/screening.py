@@ -34,7 +34,8 @@ from scamp_service.sizing.screened import Screened, Screening
 from scamp_service.sizing.trace_pool import TracePool
 from scamp_service.sizing.trace_process import TraceFailed
 from scamp_service.sizing.traces import Tracer, source_hash
-from scamp_service.sizing.under_way import TRACE_SECONDS, UnderWay
+from scamp_service.sizing.under_way import UnderWay
+from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.user_code import check_code
 
 _SCREENING = TypeAdapter(Screening)

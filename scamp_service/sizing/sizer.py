@@ -17,7 +17,7 @@ from typing import Protocol
 from estimators.devices.kind import DeviceKind
 from estimators.learned_seconds import SlowDowns, learn_slow_downs, way_kind
 from estimators.memory import NO_EXTRA, Extra
-from estimators.model import Candidate, Layout
+from estimators.model import Layout
 from estimators.profile import ModelProfile
 from estimators.trace import Trace
 from placement.model import Cluster
@@ -30,6 +30,7 @@ from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
 from scamp_service.sizing.step_seconds import pipeline_step, predicted_step_seconds, with_memory
 from scamp_service.sizing.trace_process import Interrupted, TraceFailed, TraceProcess
 from scamp_service.sizing.traces import Blobs, Tracer
+from scamp_service.study.spec import TRACE_SECONDS
 
 log = logging.getLogger("scamp.sizing")
 
@@ -92,7 +93,7 @@ class _Turns:
 
 
 class ProcessSizer:
-    """Sizes candidates in ``workers`` threads, each with a trace process; a trace has ``seconds`` of processor time.
+    """Sizes candidates in ``workers`` threads, each with a trace process.
 
     Studies take turns, and so do the candidates of each. A trace that holds up other studies while its own study has
     another one in progress is ended after a while and made again later, and so is one that nobody needs any more.
@@ -104,13 +105,12 @@ class ProcessSizer:
         cache_dir: Path,
         workers: int = 2,
         *,
-        seconds: int = 60,
         planner: Planner = choose,
         kind_of: Callable[[Cluster], DeviceKind | None] = lambda cluster: None,
     ) -> None:
         """``kind_of`` gives the speed of a cluster's devices, None where it is not known."""
         self._planner, self._kind_of = planner, kind_of
-        self._tracers = [Tracer(store, cache_dir, seconds, on_cuda=on_cuda) for on_cuda in (False, True)]
+        self._tracers = [Tracer(store, cache_dir, TRACE_SECONDS, on_cuda=on_cuda) for on_cuda in (False, True)]
         self._changed = threading.Condition()
         self._turns = _Turns()
         self._in_progress: dict[TraceProcess, tuple[_Job, float]] = {}  # with the time since when
@@ -149,6 +149,15 @@ class ProcessSizer:
             for trial_id in trial_ids:
                 self._results.pop(trial_id, None)
                 self._open.pop(trial_id, None)
+
+    def held_up(self) -> Mapping[int, Sequence[int]]:
+        """Trials that wait because every process has traced another trial for a while, by the ids of those."""
+        with self._changed:
+            now, busy = time.monotonic(), list(self._in_progress.values())
+            if len(busy) < len(self._processes) or any(now - since <= PATIENCE_SECONDS for _, since in busy):
+                return {}
+            before = tuple(sorted({job.trial_id for job, _ in busy}))
+            return {job.trial_id: before for job in self._waiting if self._open.get(job.trial_id) is job}
 
     def close(self) -> None:
         """End the trace processes and drop all requests."""
@@ -224,7 +233,7 @@ class ProcessSizer:
                 if trace is None:
                     if made:
                         return None
-                    trace, made = self._traced(tracer, process, job.demand.candidate, layout), True
+                    trace, made = self._traced(tracer, process, job.demand, layout), True
                 job.num_traces += 1
                 if isinstance(trace, Trace):
                     job.structure = trace.structure
@@ -233,17 +242,17 @@ class ProcessSizer:
             result: Sized | Unsized = end.value
             return result
 
-    def _traced(self, tracer: Tracer, process: TraceProcess, candidate: Candidate, layout: Layout) -> Trace | str:
+    def _traced(self, tracer: Tracer, process: TraceProcess, demand: Demand, layout: Layout) -> Trace | str:
         """The trace, or why there is none.
 
         Raises ``TraceFailed`` for the plain layout, as the candidate then has no plan, and where a later try may do.
         """
         try:
-            return tracer.trace(process, candidate, layout)
+            return tracer.trace(process, demand.candidate, layout, demand.trace_seconds)
         except TraceFailed as failed:
             if layout == Layout() or failed.may_pass:
                 raise
-            log.info("%s cannot be traced under %s: %s", candidate.workload, layout, failed.reason)
+            log.info("%s cannot be traced under %s: %s", demand.candidate.workload, layout, failed.reason)
             return failed.reason
 
     def _search(self, demand: Demand, cluster: Cluster) -> PlanSearch[Sized | Unsized]:

@@ -146,18 +146,26 @@ class Tracer:
         """The trace if it is cached, or None."""
         return self.cache.get(self.cache.key(candidate, layout))
 
-    def trace(self, process: TraceProcess, candidate: Candidate, layout: Layout) -> Trace:
-        """Make the trace and cache it. Raises ``TraceFailed``.
+    def trace(self, process: TraceProcess, candidate: Candidate, layout: Layout, seconds: int | None = None) -> Trace:
+        """Make the trace within ``seconds`` (None: those of the tracer) and cache it. Raises ``TraceFailed``.
 
         Once the plain layout is traced, traces of other layouts are cheaper.
         """
         plain = self.known(candidate, Layout())
         equal_blocks = plain.equal_blocks if plain else None
         request = {"params": dict(candidate.params), "layout": asdict(layout), "equal_blocks": equal_blocks}
-        answer = self.ask(process, "trace", candidate.workload, candidate.code, request)
+        answer = self.ask(process, "trace", candidate.workload, candidate.code, request, seconds)
         return self.cache.put(self.cache.key(candidate, layout), answer)
 
-    def ask(self, process: TraceProcess, what: str, workload: str, code: str | None, request: Json) -> Json:
+    def ask(
+        self,
+        process: TraceProcess,
+        what: str,
+        workload: str,
+        code: str | None,
+        request: Json,
+        seconds: int | None = None,
+    ) -> Json:
         """Answer of ``workloads.sandbox.server`` to a request, which is not cached. Raises ``TraceFailed``.
 
         Each of its ``points``, if it has any, has the time of a trace.
@@ -170,7 +178,7 @@ class Tracer:
         asked = {"ask": what, "workload": workload, "on_cuda": self._on_cuda, **files, **request}
         points: Sequence[Json] = request.get("points", [request])
         with self._under_way.doing(str(Layout(**points[0]["layout"])) if "layout" in points[0] else what):
-            return process.ask(asked, len(points) * self._seconds)
+            return process.ask(asked, len(points) * (seconds or self._seconds))
 
 
 def source_hash(*packages: str) -> str:

@@ -1,13 +1,10 @@
-"""What trace processes are doing now, for someone who waits for them; and how long a trace may take."""
+"""What trace processes are doing now, for someone who waits for them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-TRACE_SECONDS = 60
-"""Seconds of processor time for a trace, unless the user allows more."""
 
 
 class UnderWay:

@@ -25,6 +25,7 @@ from scamp_service.lifecycle import (
     ATTEMPT_MOVES,
     LIVE_STUDIES,
     LIVE_TRIALS,
+    NO_PLAN_YET,
     OPEN_ATTEMPTS,
     STUDY_MOVES,
     TRIAL_MOVES,
@@ -145,7 +146,7 @@ class Store(Removals):
         with self._write() as connection:
             for number, params in candidates:
                 row = {"study_id": study_id, "number": number, "params": params}
-                row |= {"state": TrialState.WAITING, "reason": _NO_PLAN_YET, "created_at": now}
+                row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "created_at": now}
                 trial_id = connection.execute(insert, row).scalar()
                 if trial_id is not None:
                     new.append({"id": trial_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET})
@@ -523,8 +524,7 @@ def _legal(moves: Mapping[_State, frozenset[_State]], expected: Iterable[_State]
     return legal
 
 
-_NO_PLAN_YET = "waits for its plan: its memory and step time have not been predicted yet"
-_NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": _NO_PLAN_YET}
+_NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": NO_PLAN_YET}
 
 
 def _expect_same(stored: Any, row: Mapping[str, Any]) -> int:

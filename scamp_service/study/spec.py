@@ -17,6 +17,8 @@ from scamp_service.study.values import Integer, Name, Scalar, Strict, Title, at_
 
 MAX_TRIALS = 100_000
 MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
+TRACE_SECONDS = 60
+"""Seconds of processor time for a trace, unless the user allows more."""
 Start = Annotated[dict[str, Scalar], at_most(200)]
 
 
@@ -53,7 +55,7 @@ class Budget(Strict):
     ``max_concurrent`` limits the trials that run at once. A trial may be lost ``max_lost`` times without a new
     checkpoint in between, and run out of memory ``max_oom`` times, before it fails. An attempt that makes no progress
     for ``stall_seconds`` is ended; without a value it is 50 of its steps, at least 300 s, and 900 s before the first
-    steps are timed.
+    steps are timed. A trace of a candidate may take ``trace_seconds`` of processor time.
     """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20
@@ -63,6 +65,7 @@ class Budget(Strict):
     max_lost: Annotated[Integer, Field(ge=0)] = 5
     max_oom: Annotated[Integer, Field(ge=0)] = 5
     stall_seconds: Annotated[float, Field(gt=0, le=10**7)] | None = None
+    trace_seconds: Annotated[Integer, Field(ge=1, le=3600)] = TRACE_SECONDS
 
     @model_validator(mode="after")
     def _reported(self) -> Self:

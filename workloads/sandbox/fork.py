@@ -81,7 +81,8 @@ def _too_long(seconds: int) -> Stopped:
 def _too_much(seconds: int) -> Stopped:
     return Stopped(
         f"took more than {seconds} s of processor time and was stopped",
-        f"look for a loop that does not end; for a large model, allow more with scamp estimate --seconds {4 * seconds}",
+        f"look for a loop that does not end; for a large model, allow more: budget.trace_seconds: {4 * seconds} in a "
+        f"study, --seconds {4 * seconds} on the command line",
     )
 
 

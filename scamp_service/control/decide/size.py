@@ -11,7 +11,7 @@ from scamp_service.control.decide.finish import RETURN_WORDS
 from scamp_service.control.decide.place import missing_devices
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
 from scamp_service.control.executor import Demand, Unsized
-from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.lifecycle import NO_PLAN_YET, WAITS_FOR_PLAN, StudyState, TrialState
 from scamp_service.model import Json, Sized, Trial
 
 
@@ -43,6 +43,21 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
                 # One that has trained gets no wider plan for the sake of speed: nobody knows whether that one works.
                 own = min(share, trial.plan.world_size) if trial.attempt and trial.plan else share
                 yield Size(trial, demand_of(s, learned, own, trial))
+                if trial.reason.startswith(WAITS_FOR_PLAN) and (reason := _why_no_plan_yet(s, trial)) != trial.reason:
+                    yield MoveTrial(trial, TrialState.WAITING, {"reason": reason})
+
+
+def _why_no_plan_yet(s: Snapshot, trial: Trial) -> str:
+    before = s.held_up.get(trial.id)
+    if not before:
+        return NO_PLAN_YET
+    known = {other.id: other for other in s.trials}
+    names = [
+        "one that has ended" if (other := known.get(trial_id)) is None
+        else f"trial {other.number}" + f" of study {other.study_id}" * (other.study_id != trial.study_id)
+        for trial_id in before
+    ]  # fmt: skip
+    return f"{WAITS_FOR_PLAN}, behind the traces of {' and '.join(names)}, which take long"
 
 
 def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
@@ -60,4 +75,12 @@ def demand_of(s: Snapshot, learned: Corrections, share: int, trial: Trial) -> De
     study = s.studies[trial.study_id]
     family = study.family(trial)
     own = tuple(run for run in s.failures.get(trial.id, ()) if run.ending is Ending.OUT_OF_MEMORY)
-    return Demand(study.candidate(trial), own, learned.get(family, {}), share, s.past.get(family, ()), study.id)
+    return Demand(
+        study.candidate(trial),
+        own,
+        learned.get(family, {}),
+        share,
+        s.past.get(family, ()),
+        study.id,
+        study.trace_seconds,
+    )

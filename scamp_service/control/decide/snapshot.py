@@ -14,6 +14,7 @@ from scamp_service.control.families import family
 from scamp_service.control.stopping import Rung
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
+from scamp_service.study.spec import TRACE_SECONDS
 
 Corrections = Mapping[str, Mapping[Layout, Learned]]
 """Family → layout → what was learned."""
@@ -39,6 +40,7 @@ class StudyRules:
     max_lost: int
     max_oom: int
     num_trials: int
+    trace_seconds: int = TRACE_SECONDS
     stall_seconds: float | None = None  # without progress; None: learned from the steps of each attempt
     searched: frozenset[str] = frozenset()  # names of the parameters in its search space
     exhausted: bool = False  # the sampler has nothing more to propose
@@ -77,6 +79,7 @@ class Snapshot:
     silent: frozenset[str] = frozenset()  # devices on which a process does not answer
     closed: frozenset[str] = frozenset()  # devices on which no gang may be placed now
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
+    held_up: Mapping[int, Sequence[int]] = field(default_factory=dict)  # trial → those whose sizing it waits for
     rungs: Mapping[int, Mapping[int, Rung]] = field(default_factory=dict)  # study → step → values of its trials
     checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials

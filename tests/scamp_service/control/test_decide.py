@@ -19,7 +19,7 @@ from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.decide.watch import FIRST_SECONDS, LEAST_SECONDS, STEPS
 from scamp_service.control.executor import GangState, GangStatus, Unsized
 from scamp_service.control.stopping import Rung
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import NO_PLAN_YET, AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Trial
 from tests.values import attempt, sized, trial
 
@@ -437,6 +437,27 @@ def test_a_trial_that_ends_with_an_objective_that_is_not_finite_has_not_complete
     move = only_move(effects(trials=[trial(step=60, value=value)], attempts=[attempt(outcome=Outcome.DONE)]))
     assert move.to is TrialState.PRUNED
     assert move.changes["reason"].startswith(f"its objective 'accuracy' was {value} at step 60, the last one:")
+
+
+def test_a_trial_whose_sizing_waits_for_others_says_for_which() -> None:
+    new: dict[str, Any] = {"state": TrialState.WAITING, "attempt": 0, "plan": None, "reason": NO_PLAN_YET}
+    studies = {1: study(num_trials=1), 2: study(id=2, num_trials=1)}
+    trials = [trial(**new), trial(**new, id=2, number=1), trial(**new, id=3, study_id=2, number=4)]
+
+    def moves(trials: list[Trial], held_up: dict[int, tuple[int, ...]]) -> dict[int, str]:
+        found = effects(trials=trials, studies=studies, held_up=held_up)
+        assert sum(isinstance(effect, d.Size) for effect in found) == len(trials)
+        return {move.trial.id: move.changes["reason"] for move in found if isinstance(move, d.MoveTrial)}
+
+    assert moves(trials, {}) == {}
+    others = "trial 1 and trial 4 of study 2 and one that has ended"
+    words = f"waits for its plan, behind the traces of {others}, which take long"
+    assert moves(trials, {1: (2, 3, 9)}) == {1: words}
+    waits = [trial(**{**new, "reason": words}), *trials[1:]]
+    assert moves(waits, {1: (2, 3, 9)}) == {}
+    assert moves(waits, {}) == {1: NO_PLAN_YET}
+    healed = trial(**{**new, "reason": "ran out of memory with 24 MiB per rank"})
+    assert moves([healed, *trials[1:]], {1: (2,)}) == {}
 
 
 def test_a_verdict_names_the_devices_that_it_holds_for() -> None:

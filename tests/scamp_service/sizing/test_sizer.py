@@ -237,14 +237,25 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 def test_a_study_whose_traces_wait_does_not_hold_up_another_one(
     sizing: Sizing, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scamp_service.sizing.sizer.PATIENCE_SECONDS", 2.0)
     hung = [sizing.begin({"waits": number}, workload="mine.py:Mine", code=code, study=1) for number in range(1, 5)]
     until(lambda: len(in_progress(sizing.sizer)) == 2)
+    assert sizing.sizer.held_up() == {}
+    monkeypatch.setattr("scamp_service.sizing.sizer.PATIENCE_SECONDS", 0.0)
+    assert sizing.sizer.held_up() == dict.fromkeys(hung[2:], tuple(hung[:2]))
+    monkeypatch.setattr("scamp_service.sizing.sizer.PATIENCE_SECONDS", 2.0)
     assert isinstance(sizing.size({"depth": 1, "width": 56}, study=2), Sized)
     until(lambda: len(in_progress(sizing.sizer)) == 2)  # nobody else waits
     sizing.sizer.forget(hung)  # the study was stopped
     others = [sizing.begin({"depth": 1, "width": width}, study=3) for width in (72, 80)]
     assert all(isinstance(sizing.end(trial), Sized) for trial in others)
+
+
+def test_a_study_may_allow_its_traces_more_time(sizing: Sizing, code: str) -> None:
+    demand = Demand(Candidate("mine.py:Mine", code, {"loops": 1}), trace_seconds=1)
+    sizing.sizer.request(1000, demand, FOUR_DEVICES)
+    unsized = sizing.end(1000)
+    assert isinstance(unsized, Unsized) and "took more than 1 s of processor time" in unsized.reason
+    assert "allow more: budget.trace_seconds: 4 in a study, --seconds 4 on the command line" in unsized.reason
 
 
 def test_studies_take_turns() -> None:
@@ -322,7 +333,7 @@ def test_a_layout_that_the_host_could_not_trace_is_not_passed_over(tmp_path: Pat
     tracer = sizer._tracers[False]
     trace = tracer.trace
 
-    def full_disk(process: Any, candidate: Any, layout: Layout) -> Any:
+    def full_disk(process: Any, candidate: Any, layout: Layout, seconds: int) -> Any:
         if layout != Layout():
             raise TraceFailed("No space left on device three times", infeasible=False, may_pass=True)
         return trace(process, candidate, layout)
