@@ -34,6 +34,7 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
         groups = [dict(group) for group in optimizer.param_groups]
         super().__init__(groups, optim=part, group=group, **optimizer.defaults)
         self.state = self.optim.state
+        self._trainable = self._requires_grad()
 
     @property
     def own(self) -> set[Tensor]:
@@ -65,6 +66,9 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
     @torch.no_grad()
     def step(self, closure: None = None, **kwargs: Any) -> None:
         """Update this rank's part with the mean of all replicas' gradients, and receive the other parts."""
+        if (trainable := self._requires_grad()) != self._trainable:
+            self.refresh_trainable()  # only parameters that required gradients at its last call are sent
+            self._trainable = trainable
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         sums = [dist.all_reduce(gradient, group=self.group, async_op=True) for gradient in gradients]
@@ -72,6 +76,9 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
             work.wait()
             gradient.div_(self.world_size)
         super().step(**kwargs)
+
+    def _requires_grad(self) -> list[bool]:
+        return [parameter.requires_grad for group in self.param_groups for parameter in group["params"]]
 
 
 def _size(part: list[Tensor]) -> int:

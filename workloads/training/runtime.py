@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from estimators.model import Candidate, Plan
 from workloads.loading import load_workload
+from workloads.parallel.agreement import agree
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError
@@ -359,6 +360,7 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
             if isinstance(module, FSDPModule):
                 module.set_custom_all_gather(AllGather())  # type: ignore[arg-type]
                 module.set_custom_reduce_scatter(ReduceScatter())  # type: ignore[arg-type]
+    agree(model, plan.layout_of(mesh.get_rank()), mesh)
     model.to_empty(device=device)
     for name, first in shared.items():  # to_empty gives each name its own parameter, so tie them again
         owner, _, attribute = name.rpartition(".")

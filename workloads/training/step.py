@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_map_only
 
+from workloads.parallel.agreement import finish
 from workloads.protocol import Batch, Chain, Workload
 from workloads.refusals import expect_loss
 from workloads.training.metrics import Sums
@@ -40,6 +41,7 @@ def train_step(
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             del batch, loss  # otherwise they are still alive while the next batch is made
+    finish(model)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return torch.stack(losses).sum() if losses else torch.zeros(())
@@ -73,8 +75,11 @@ def _metrics(workload: Workload, model: nn.Module, batch: Batch) -> Mapping[str,
     if isinstance(model, Chain) and model.place is not None:
         from workloads.parallel import pipeline
 
-        return pipeline.evaluate(workload, model, batch)
-    return workload.evaluate(model, batch)
+        metrics = pipeline.evaluate(workload, model, batch)
+    else:
+        metrics = workload.evaluate(model, batch)
+    finish(model)
+    return metrics
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

@@ -1,0 +1,224 @@
+"""Lets the ranks of a gang disagree about which modules run, and about which parameters have gradients.
+
+FSDP2 gathers a block's parameters when the block runs, and reduces those gradients that exist. If ranks run different
+blocks (experts chosen by data, heads by task, layer drop), they would start different collectives: the gang would hang,
+or die in native code. Here ranks agree on each collective before they start it. A rank that needs another one takes
+part all the same: it gathers and throws away, or adds gradients of zero. A parameter that no rank has used keeps no
+gradient, so the optimizer skips it as in a single process (see docs/decisions/0015-one-curve.md).
+
+It replaces methods of torch's ``FSDPParamGroup``, and calls ``foreach_reduce``: both are private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import foreach_reduce
+from torch.distributed.fsdp._fully_shard._fsdp_common import DDPMeshInfo, TrainingState
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+from estimators.model import Layout
+
+_ATTRIBUTE = "_agreement_of_ranks"  # of the model, so that both are freed together
+
+
+def agree(model: nn.Module, layout: Layout, mesh: DeviceMesh) -> None:
+    """Have the ranks that train other samples than this one agree with it on the collectives for ``model``.
+
+    Call it once FSDP2 has been applied, and its custom collectives have been set.
+    """
+    if layout.zero1:
+        setattr(model, _ATTRIBUTE, _GradientAgreement(model, mesh.get_group("replicate")))
+    elif layout.fsdp_mesh:
+        dims = [name for name in layout.fsdp_mesh if mesh[name].size() > 1]
+        group = mesh.get_group(dims[0]) if len(dims) == 1 else mesh[tuple(dims)]._flatten("samples").get_group()
+        setattr(model, _ATTRIBUTE, _Agreement(model, group, each_pass=layout.pp > 1))
+
+
+def finish(model: nn.Module) -> None:
+    """Take part in the collectives of others until all ranks have finished the passes of a step or an evaluation.
+
+    After those of a step, a parameter has a gradient on all ranks or on none.
+    """
+    if agreement := getattr(model, _ATTRIBUTE, None):
+        agreement.finish()
+
+
+class _GradientAgreement:
+    """For whole replicas, which reduce their gradients only after the passes: those that others have are zero here."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
+        self._model, self._group = model, group
+
+    def finish(self) -> None:
+        if not torch.is_grad_enabled():
+            return  # an evaluation
+        parameters = list(self._model.parameters())
+        used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
+        dist.all_reduce(used, op=dist.ReduceOp.MAX, group=self._group)
+        for parameter, is_used in zip(parameters, used.tolist(), strict=True):
+            if is_used and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+
+class _Agreement:
+    """Ranks propose numbered collectives, and all of them run the one with the lowest number.
+
+    A step's collectives are numbered in the order in which a model that runs all its blocks starts them. So whoever is
+    furthest behind goes first; any other order would be right too, but would run some collectives more often.
+    """
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup, *, each_pass: bool) -> None:
+        """``each_pass``: also wait for the others after each pass. In a pipeline, a rank that waits for another stage
+        could not take part in what the others of its own stage do."""
+        states = [module._get_fsdp_state() for module in model.modules() if isinstance(module, FSDPModule)]
+        self._root, self._group = states[0], group
+        self._param_groups: list[FSDPParamGroup] = [one for state in states for one in state._fsdp_param_groups]
+        num = len(self._param_groups)
+        self._pass_ends, self._step_ends = 3 * num, 3 * num + 1
+        self._num_bits = max(len(one.fsdp_params) for one in self._param_groups)
+        for number, one in enumerate(self._param_groups):
+            one._all_gather_comm = _AgreedAllGather(one._all_gather_comm, partial(self._gather, number))
+            one.post_backward = partial(self._post_backward, number, one.post_backward)  # type: ignore[method-assign]
+        if each_pass:
+            model.register_forward_hook(self._end_forward)
+            for state in states:
+                ended = state._root_post_backward_final_callback
+                state._root_post_backward_final_callback = partial(self._end_backward, ended)  # type: ignore[method-assign]
+
+    def finish(self) -> None:
+        self._reach(self._step_ends)
+
+    def _end_forward(self, *unused: Any) -> None:
+        self._reach(self._pass_ends)
+
+    def _end_backward(self, ended: Callable[[], None]) -> None:
+        ended()
+        self._reach(self._pass_ends)
+
+    def _gather(self, number: int) -> None:
+        forward = self._param_groups[number]._training_state == TrainingState.FORWARD
+        self._reach(number if forward else self._backward_number(number))
+
+    def _post_backward(self, number: int, post_backward: Callable[[], None], *unused: Any) -> None:
+        """Reduce all gradients that any rank has: those that this rank lacks are zero."""
+        one = self._param_groups[number]
+        own = [_has_gradient(parameter) for parameter in one.fsdp_params]
+        if one.reduce_grads and any(own):
+            used = self._reach(self._backward_number(number) + 1, own)
+            for parameter, is_used in zip(one.fsdp_params, used, strict=False):
+                if is_used and not _has_gradient(parameter):
+                    parameter.unsharded_param.grad = torch.zeros_like(parameter.unsharded_param)
+        post_backward()
+
+    def _backward_number(self, number: int) -> int:
+        """Number of the collective that gathers a group's parameters for the backward pass; its reduction is next."""
+        num = len(self._param_groups)
+        return num + 2 * (num - 1 - number)
+
+    def _reach(self, wanted: int, bits: Sequence[bool] = ()) -> list[bool]:
+        """Take part in the collectives of others until it is the turn of ``wanted``.
+
+        Returns the bits that any rank has set for it.
+        """
+        while True:
+            ours = [-wanted, wanted, *bits, *[0] * (self._num_bits - len(bits))]
+            lowest, highest, *others = self._largest(ours)
+            lowest = -lowest
+            if lowest < highest and self._is_reduction(lowest):  # others' bits may be of another collective
+                others = self._largest(ours[2:] if wanted == lowest else [0] * self._num_bits)
+            if lowest == wanted:
+                return [bool(bit) for bit in others]
+            self._take_part(lowest, others)
+
+    def _largest(self, values: list[int]) -> list[int]:
+        sent = torch.tensor(values, dtype=torch.int32)
+        dist.all_reduce(sent, op=dist.ReduceOp.MAX, group=self._group)
+        return sent.tolist()
+
+    def _is_reduction(self, wanted: int) -> bool:
+        num = len(self._param_groups)
+        return num <= wanted < 3 * num and (wanted - num) % 2 == 1
+
+    def _take_part(self, wanted: int, used: Sequence[int]) -> None:
+        num = len(self._param_groups)
+        if wanted >= self._pass_ends:
+            return
+        self._root._lazy_init()
+        one = self._param_groups[wanted if wanted < num else num - 1 - (wanted - num) // 2]
+        with torch.no_grad():
+            if self._is_reduction(wanted):
+                chosen = [parameter for parameter, is_used in zip(one.fsdp_params, used, strict=False) if is_used]
+                _add_zeros(one, chosen)
+            else:
+                _send_shards(one)
+
+
+class _AgreedAllGather(AllGather):
+    """An all-gather that waits for its turn."""
+
+    def __init__(self, inner: AllGather, agreed: Callable[[], None]) -> None:
+        self._agreed, self._inner = agreed, inner
+        self.collective = inner  # without agreement
+
+    def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return self._inner.allocate(size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        self._agreed()
+        return self._inner(output_tensor, input_tensor, group, async_op)
+
+
+def _has_gradient(parameter: FSDPParam) -> bool:
+    """Whether this rank has a gradient of the whole parameter, from this backward pass or kept from earlier ones."""
+    if not hasattr(parameter, "_unsharded_param"):
+        return False  # it was never gathered
+    return parameter.unsharded_accumulated_grad is not None or parameter.unsharded_param.grad is not None
+
+
+def _send_shards(one: FSDPParamGroup) -> None:
+    """Take part in an all-gather whose result this rank does not need."""
+    shards = [parameter._sharded_param_data for parameter in one.fsdp_params]
+    if len({shard.dtype for shard in shards}) > 1:
+        shards = [shard.view(torch.uint8) for shard in shards]  # as torch does
+    own = torch.cat(shards)
+    group, comm = one._all_gather_process_group, one._all_gather_comm
+    assert isinstance(comm, _AgreedAllGather)
+    gathered = comm.allocate((own.numel() * group.size(),), dtype=own.dtype, device=own.device)
+    work = comm.collective(gathered, own, group)
+    if work is not None:
+        work.wait()
+
+
+def _add_zeros(one: FSDPParamGroup, parameters: list[FSDPParam]) -> None:
+    """Take part in a reduction with gradients of zero; the parameters get the mean, as if this rank had used them."""
+    zeros = [torch.zeros(one_._orig_size, dtype=one_.orig_dtype, device=one.device) for one_ in parameters]
+    _, _, _, reduced, _, _, one._partial_reduce_output = foreach_reduce(
+        parameters,
+        zeros,
+        one._reduce_scatter_process_group,
+        one.comm_ctx.reduce_scatter_stream,
+        one._reduce_scatter_comm,
+        one._orig_dtype,
+        one._reduce_dtype,
+        one.device,
+        one.gradient_divide_factor,
+        one._all_reduce_process_group if isinstance(one.mesh_info, DDPMeshInfo) else None,
+        one.comm_ctx.all_reduce_stream,
+        one.all_reduce_grads,
+        one._partial_reduce_output,
+        one._all_reduce_hook,
+        one.force_sum_reduction_for_comms,
+    )
+    one.device_handle.current_stream().wait_event(reduced)
