@@ -148,10 +148,17 @@ def explain(error: BaseException, folder: Path | None, *, in_training: bool = Fa
     ``in_training`` are real tensors; otherwise they are those of a prediction, which have no values.
     """
     if isinstance(error, WorkloadError | ArchiveError | Contradiction):  # these are in the user's words
-        return str(error)
-    lines = places(_frames(error), folder)
-    what, advice = _meaning(error, lines[-1] if lines else "", _CAUSES if in_training else _PREDICTING + _CAUSES)
+        return without_folder(str(error), folder)
+    lines, causes = places(_frames(error), folder), _CAUSES if in_training else _PREDICTING + _CAUSES
+    what, advice = _meaning(error, lines[-1] if lines else "", causes, folder)
     return "\n".join([*lines, what, *([f"→ {advice}"] if advice else [])])
+
+
+def without_folder(text: str, folder: Path | None) -> str:
+    """``text``, in which files of the user have their paths relative to ``folder``: it is a temporary one of ScaMP."""
+    for path in () if folder is None else {str(folder.resolve()), str(folder)}:
+        text = text.replace(f"{path}/", "").replace(path, "the folder of the study")
+    return text
 
 
 def places(frames: Iterable[tuple[str, int]], folder: Path | None) -> list[str]:
@@ -275,11 +282,11 @@ _CAUSES = (
 """The first that applies explains an error. The message of any other error must do."""
 
 
-def _meaning(error: BaseException, source: str, causes: Sequence[_Cause]) -> tuple[str, str]:
+def _meaning(error: BaseException, source: str, causes: Sequence[_Cause], folder: Path | None) -> tuple[str, str]:
     """(what happened, what to do about it, which may be empty)"""
     if isinstance(error, WrongResult | Stopped):
         return error.what, error.advice
-    name, text = type(error).__name__, _text(error)
+    name, text = type(error).__name__, _text(error, folder)
     message = f"{name}: {text}" if text else name
     if re.search(r"\braise\b", source) and not isinstance(error, _VALUES):
         return message, ""  # the author's own words
@@ -289,11 +296,11 @@ def _meaning(error: BaseException, source: str, causes: Sequence[_Cause]) -> tup
     return message, ""
 
 
-def _text(error: BaseException) -> str:
+def _text(error: BaseException, folder: Path | None) -> str:
     """The error's message in one line, without the C++ stack that torch appends."""
     try:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
     except BaseException:  # a user's class of errors may be broken
         return ""
-    text = " ".join(text.partition("Exception raised from ")[0].split())
+    text = without_folder(" ".join(text.partition("Exception raised from ")[0].split()), folder)
     return text if len(text) <= MESSAGE_CHARACTERS else f"{text[: MESSAGE_CHARACTERS - 1]}…"

@@ -104,6 +104,15 @@ def test_lines_of_scamp_torch_and_python_are_never_shown(tmp_path: Path) -> None
     assert places([(str(tmp_path / "net.py"), 7), *ours[:2]], tmp_path) == ["net.py, line 7"]
 
 
+def test_files_of_the_user_are_named_without_the_folder_that_scamp_has_made(tmp_path: Path) -> None:
+    folder = tmp_path / ("deep" * 50)  # a message is cut after 240 characters
+    missing = explain(FileNotFoundError(2, "No such file", f"{folder}/data.csv"), folder)
+    assert "'data.csv'" in missing and "deep" not in missing
+    here = explain(ImportError(f"cannot import name 'x' from 'net' ({folder}/net.py)"), folder)
+    assert here == "ImportError: cannot import name 'x' from 'net' (net.py)"
+    assert explain(WorkloadError(f"no file in {folder}"), folder) == "no file in the folder of the study"
+
+
 def test_a_message_is_short_whatever_the_error_says(tmp_path: Path) -> None:
     class Broken(Exception):
         def __str__(self) -> str:

@@ -17,7 +17,7 @@ from workloads.archive import unpack_code
 from workloads.hints import Contradiction
 from workloads.loading import load_estimable, load_workload
 from workloads.protocol import Workload
-from workloads.refusals import WorkloadError, expect_counts, explain
+from workloads.refusals import WorkloadError, expect_counts, explain, without_folder
 from workloads.sandbox.dry_run import mentioned, try_candidates
 from workloads.sandbox.imports import check_imports
 from workloads.sandbox.recipe import recipe_of
@@ -53,7 +53,7 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
             unpack_code(Path(request["code_zip"]).read_bytes(), code_dir)
         return _ASKED[request["ask"]](request, code_dir)
     except (_RefusedParams, Contradiction) as error:
-        return error_answer("params", str(error))
+        return error_answer("params", without_folder(str(error), code_dir))
     except BaseException as error:  # also SystemExit and KeyboardInterrupt that a user's code raises
         if fault := host_fault(error):
             return error_answer("host", fault)

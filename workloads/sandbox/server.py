@@ -26,8 +26,15 @@ from workloads.sandbox.recipe import recipe_of
 
 
 def main() -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin ends, or nobody reads the answers any more."""
     die_with_parent()
+    try:
+        _serve()
+    except BrokenPipeError:  # our parent died before the kernel knew that we die with it
+        os._exit(1)
+
+
+def _serve() -> None:
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

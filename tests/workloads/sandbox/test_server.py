@@ -18,6 +18,7 @@ from estimators.profile import ModelProfile
 from estimators.trace import Trace
 from scamp_service.sizing import trace_process
 from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
+from workloads.sandbox import server
 
 # The traced peak against torch's own record of a real step. On gloo, reducing makes copies that no trace sees.
 TOLERANCE, GANG_TOLERANCE = 0.001, 0.03
@@ -260,6 +261,21 @@ def test_a_fork_of_the_model_that_runs_on_answers_nothing(traces: TraceProcess, 
     params = {"batch_trick": "os.fork()"}
     assert ask(traces, "user.py:Trick", params, Layout(), code)["num_params"] == 72
     assert ask(traces, "vit_digits", {"depth": 1, "width": 8}, Layout())["num_params"] != 72
+
+
+def test_an_orphan_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody_reads(*_: object) -> None:
+        raise BrokenPipeError
+
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(server, "die_with_parent", lambda: None)
+    monkeypatch.setattr(server, "_serve", nobody_reads)
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(SystemExit) as ended:  # sys.exit would let Python flush the broken pipe, and say that it cannot
+        server.main()
+    assert ended.value.code == 1
 
 
 def test_a_killed_trace_process_is_replaced(traces: TraceProcess, code: dict[str, str]) -> None:
