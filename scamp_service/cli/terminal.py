@@ -18,6 +18,8 @@ from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
 from scamp_service.study.values import as_number
 
+MEASURE_SECONDS = 30.0
+"""How long somebody waits at a terminal for this machine to be measured."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -97,7 +99,7 @@ def params_of(given: list[str] | None) -> dict[str, Any]:
 
 
 def measure_once(settings: Settings) -> None:
-    """Measure the CPU in some seconds if its speed is not known and somebody waits at a terminal.
+    """Measure the CPU in some seconds if its speed is not known and somebody waits at a terminal, but not for long.
 
     No effect while a service uses the data directory: its ranks may be at work, and it measures when they are not.
     """
@@ -108,7 +110,7 @@ def measure_once(settings: Settings) -> None:
         return
     with err.status("measuring the speed of this machine once, to predict step times (about 8 s) …"):
         try:
-            kind = calibrate_cpu_quickly(settings.data_dir)
+            kind = calibrate_cpu_quickly(settings.data_dir, MEASURE_SECONDS)
         except InvalidInput as error:
             err.print(f"{error}; no step times are predicted", markup=False, soft_wrap=True)
             return

@@ -47,9 +47,12 @@ def calibrate_cpu(data_dir: Path, rounds: int) -> DeviceKind:
     return _measured(_file(data_dir, CPU), ["--rounds", str(rounds)])
 
 
-def calibrate_cpu_quickly(data_dir: Path) -> DeviceKind:
-    """Measure the CPU in some seconds, less exactly, and keep the result. Raises ``InvalidInput`` as above."""
-    return _measured(_file(data_dir, CPU), [QUICK])
+def calibrate_cpu_quickly(data_dir: Path, patience_seconds: float = float("inf")) -> DeviceKind:
+    """Measure the CPU in some seconds, less exactly, and keep the result.
+
+    Raises ``InvalidInput`` as above, and when it takes longer than ``patience_seconds``.
+    """
+    return _measured(_file(data_dir, CPU), [QUICK], patience_seconds=patience_seconds)
 
 
 def quick_measurement(data_dir: Path, preexec: Callable[[], None]) -> Measurement:
@@ -75,13 +78,22 @@ def one_of_each(gpus: Sequence[Gpu]) -> list[Gpu]:
     return list(idlest.values())
 
 
-def _measured(file: Path, arguments: Sequence[str], visible: str = "") -> DeviceKind:
+def _measured(
+    file: Path, arguments: Sequence[str], visible: str = "", patience_seconds: float = float("inf")
+) -> DeviceKind:
+    until = time.monotonic() + patience_seconds
     while (lock := lock_machine()) is None:
-        time.sleep(0.5)
+        _expect_time(until, patience_seconds)
+        time.sleep(POLL_SECONDS)
     with lock, Measurement(file, arguments, visible) as measurement:
         while (kind := measurement.result(POLL_SECONDS)) is None:
-            pass
+            _expect_time(until, patience_seconds)
         return kind
+
+
+def _expect_time(until: float, patience_seconds: float) -> None:
+    if time.monotonic() > until:
+        raise InvalidInput(f"measuring this machine took more than {patience_seconds:g} s, as other processes use it")
 
 
 class Measurement:

@@ -161,6 +161,11 @@ def test_whoever_waits_at_a_terminal_has_the_machine_measured_first_and_scripts_
     script(FAILS)
     terminal.measure_once(settings)
     assert "cannot be measured: no memory is left; no step times are predicted" in capsys.readouterr().err
+    monkeypatch.setattr(terminal, "MEASURE_SECONDS", 0.1)
+    script("import time; time.sleep(600)")
+    terminal.measure_once(settings)
+    assert "took more than 0.1 s, as other processes use it; no step times" in capsys.readouterr().err
+    monkeypatch.setattr(terminal, "MEASURE_SECONDS", 60.0)
     script(MEASURES)
     terminal.measure_once(settings)
     assert calibrated(tmp_path) is not None and "measured a CPU in" in capsys.readouterr().err
