@@ -32,9 +32,10 @@ from workloads.loading import BUILT_INS, load_workload
 from workloads.parallel.apply import rank_part, spread_optimizer
 from workloads.protocol import Workload
 from workloads.sandbox.recipe import recipe_of
+from workloads.training.building import build_model
 from workloads.training.gang import process_group
 from workloads.training.peak import measure_peak
-from workloads.training.runtime import build_model, rank_slices
+from workloads.training.samples import rank_slices
 from workloads.training.step import train_step
 from workloads.training.warm_up import warm_up
 

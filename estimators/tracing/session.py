@@ -59,7 +59,8 @@ class Recipe:
     of them; empty if not. ``most_parts`` returns the number of parts that the
     layers of a block can be divided into, and ``divisions`` how the model with its blocks can be divided. ``rank_part``
     returns the part of a batch that a rank has. ``on_cuda`` asks for the behaviour on CUDA (see
-    ``estimators.tracing.cuda``).
+    ``estimators.tracing.cuda``). ``num_copied`` returns how many tensors a step copies because forward passes change
+    them; a pass that finds another one takes other memory than those after it.
     """
 
     build_model: Callable[[], nn.Module]
@@ -76,6 +77,7 @@ class Recipe:
     divisions: Callable[[nn.Module, Sequence[nn.Module]], Divisions] = lambda model, blocks: INDIVISIBLE
     rank_part: Callable[[nn.Module, Batch, Layout], Batch] = lambda model, batch, layout: batch
     on_cuda: bool = False
+    num_copied: Callable[[nn.Module], int] = lambda model: 0
 
 
 def num_passes(layout: Layout) -> int:
@@ -276,11 +278,11 @@ class Session:
 
     def passes(self, micro_batch: int) -> Passes:
         """The passes of a step without its update: its gradients are dropped at the end, and nothing changes."""
-        return self._step(micro_batch, num_passes(self._layout), update=False).passes
+        return self._passes(micro_batch, num_passes(self._layout))
 
     def one_and_two(self, micro_batch: int) -> tuple[Passes, Passes]:
         """The passes of the first of two micro-batches of one step, and those of both."""
-        two = self._step(micro_batch, 2, update=False).passes
+        two = self._passes(micro_batch, 2)
         end, work = self._begun[1]
         marks = [mark for mark in two.marks if mark[0] < end]
         operations = two.operations[: work.num_operations]
@@ -290,6 +292,13 @@ class Session:
     def step(self, micro_batch: int) -> Step:
         """A whole step, as ranks run it."""
         return self._step(micro_batch, num_passes(self._layout), update=True)
+
+    def _passes(self, micro_batch: int, num: int) -> Passes:
+        num_copied = self._recipe.num_copied(self._model)
+        passes = self._step(micro_batch, num, update=False).passes
+        if self._recipe.num_copied(self._model) > num_copied:
+            passes = self._step(micro_batch, num, update=False).passes
+        return passes
 
     def _step(self, micro_batch: int, num: int, *, update: bool) -> Step:
         num_before, batches = self._begin(micro_batch, num)

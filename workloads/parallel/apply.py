@@ -17,6 +17,7 @@ from estimators.axes import Spread
 from estimators.model import Layout
 from workloads.parallel.chain import cut
 from workloads.parallel.co_shard import compute_in_parts
+from workloads.parallel.forward_state import attach_state
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
@@ -37,14 +38,20 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         split_layers(blocks, mesh["tp"], sequence=layout.sequence_parallel)
     if mesh is not None and layout.spatial > 1:
         split_space(model, mesh["spatial"])
+    state = attach_state(model, layout, mesh)
+    if layout.pp > 1:
+        model.forward = state.as_micro_batch(model.forward)
     if layout.co_shard > 1:
-        compute_in_parts(blocks, layout.co_shard)
+        compute_in_parts(blocks, layout.co_shard, state)
     if layout.recompute:
         for block in blocks:
             # Recompute runs inside FSDP's hooks, so the all-gather before backward also serves the recomputation.
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
-            block.forward = recomputed(block.forward, selective=layout.selective)
+            block.forward = recomputed(block, state, selective=layout.selective)
     if mesh is not None and layout.fsdp_mesh:
+        for parameter in model.parameters():
+            if not parameter.is_contiguous():  # FSDP2 takes no such parameters
+                parameter.data = parameter.data.contiguous()
         shards = mesh[layout.fsdp_mesh]
         for module in (*blocks, model):
             # By default all modules except the outermost free their gathered parameters after a forward pass.

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
+from workloads.parallel.forward_state import ForwardState
 from workloads.parallel.tensor_parallel import split_of
 from workloads.protocol import Split
 
 
-def compute_in_parts(blocks: Sequence[nn.Module], num_parts: int) -> None:
+def compute_in_parts(blocks: Sequence[nn.Module], num_parts: int, state: ForwardState) -> None:
     """Make the branches of ``blocks`` compute in ``num_parts`` parts, in place; their parameters are not divided.
 
     Raises ``ValueError`` for blocks without a ``split`` that names branches, and if ``num_parts`` does not divide it.
@@ -49,7 +50,7 @@ def compute_in_parts(blocks: Sequence[nn.Module], num_parts: int) -> None:
                         "that divides it"
                     )
             # An attribute of the instance, not a wrapper module: names in checkpoints do not depend on the plan.
-            branch.forward = _in_parts(branch, columns, rows, num_parts)
+            branch.forward = _in_parts(branch, columns, rows, num_parts, state)
 
 
 def _layers_of(branch: str, split: Split) -> tuple[list[str], list[str]]:
@@ -61,7 +62,9 @@ def _layers_of(branch: str, split: Split) -> tuple[list[str], list[str]]:
     return columns, rows
 
 
-def _in_parts(branch: nn.Module, columns: Sequence[str], rows: Sequence[str], num_parts: int) -> Callable[..., Tensor]:
+def _in_parts(
+    branch: nn.Module, columns: Sequence[str], rows: Sequence[str], num_parts: int, state: ForwardState
+) -> Callable[..., Tensor]:
     one_part = copy.copy(branch)  # shares the layers, but keeps the original ``forward``
 
     def compute(parameters: dict[str, Tensor], *inputs: Any) -> Tensor:
@@ -78,9 +81,12 @@ def _in_parts(branch: nn.Module, columns: Sequence[str], rows: Sequence[str], nu
                 shared = kind == "bias"  # every part adds an equal share of it
                 parts[f"{name}.{kind}"] = [tensor / num_parts] * num_parts if shared else tensor.chunk(num_parts, dim=1)
         total: Tensor | None = None
+        one_pass = state.passes(branch)  # all parts begin from one state, as if they were computed at once
         for number in range(num_parts):
             mine = {name: every[number] for name, every in parts.items()}
-            output = checkpoint(compute, mine, *inputs, use_reentrant=False)
+            output = checkpoint(
+                compute, mine, *inputs, use_reentrant=False, context_fn=lambda: (one_pass(), one_pass())
+            )
             total = output if total is None else total + output
         assert total is not None
         return total

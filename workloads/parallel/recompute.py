@@ -1,16 +1,19 @@
 """Recomputes a block in its backward pass: all of it, or all except operations that are slow to compute, cheap to keep.
 
-It wraps one function; the plan decides which blocks are recomputed.
+It wraps one block; the plan decides which blocks are recomputed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from workloads.parallel.forward_state import ForwardState
 
 _aten = torch.ops.aten
 KEPT = {
@@ -36,15 +39,34 @@ other devices. torchtitan keeps nearly the same set (``torchtitan/distributed/ac
 """
 
 
-def recomputed(forward: Callable[..., Any], *, selective: bool) -> Callable[..., Any]:
-    """``forward`` that keeps only its inputs for the backward pass and, if ``selective``, the outputs of ``KEPT``.
+def recomputed(block: nn.Module, state: ForwardState, *, selective: bool) -> Callable[..., Any]:
+    """The block's ``forward``, but it keeps only its inputs for the backward pass and, if ``selective``, the outputs of
+    ``KEPT``. What it changes in ``state`` is changed once.
 
     If a kept output is changed in place afterwards, torch raises an error in the backward pass.
     """
-    if not selective:
-        return partial(checkpoint, forward, use_reentrant=False)
-    contexts = partial(create_selective_checkpoint_contexts, _policy)
-    return partial(checkpoint, forward, use_reentrant=False, context_fn=contexts)
+    forward = block.forward
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        one_pass = state.passes(block)
+
+        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+            kept = _selective_contexts() if selective else (nullcontext(), nullcontext())
+            return _both(one_pass(), kept[0]), _both(one_pass(), kept[1])
+
+        return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+
+    return call
+
+
+def _selective_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call,no-any-return]
+
+
+@contextmanager
+def _both(outer: AbstractContextManager[None], inner: AbstractContextManager[None]) -> Iterator[None]:
+    with outer, inner:
+        yield
 
 
 def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

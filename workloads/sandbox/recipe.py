@@ -13,6 +13,7 @@ from estimators.tracing.session import Evaluate, Recipe
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.parallel.divisions import divisions_of
+from workloads.parallel.forward_state import forward_state
 from workloads.protocol import Batch, Split, Workload
 from workloads.refusals import expect_counts, expect_model, expect_no_scaler, expect_optimizer
 from workloads.sandbox.unfreezing import unfreezes
@@ -48,6 +49,7 @@ def recipe_of(workload: Workload, on_cuda: bool = False) -> Recipe:
         divisions=lambda model, blocks: divisions_of(model, blocks, workload.train_batch(torch.arange(1))),
         rank_part=rank_part,
         on_cuda=on_cuda,
+        num_copied=lambda model: forward_state(model).num_copied,
     )
 
 

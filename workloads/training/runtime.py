@@ -23,22 +23,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import Store
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map_only
 
 from estimators.model import Candidate, Plan
 from workloads.loading import load_workload
-from workloads.parallel.agreement import agree
-from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
+from workloads.parallel.apply import rank_part, spread_optimizer
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError
 from workloads.training import budget, checkpoint
+from workloads.training.agreement import expect_agreement
+from workloads.training.building import build_model
 from workloads.training.faults import StorageFault
-from workloads.training.gang import AllGather, ReduceScatter, process_group
+from workloads.training.gang import process_group
 from workloads.training.metrics import Sums, common_names
-from workloads.training.outline import outline_of
 from workloads.training.peak import measure_peak
 from workloads.training.samples import batch_indices, evaluation_slices, rank_slices
+from workloads.training.seeds import drawn_from, seed_everything
 from workloads.training.step import evaluate, to_device, train_step
 from workloads.training.warm_up import warm_up
 
@@ -191,16 +191,20 @@ class _Run:
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=TIMED_STEPS))
     num_timed: int = 0
     present_step: int = 0
+    draws_samples: bool = False  # whether ``train_batch`` draws random numbers
 
     def train(self) -> Literal["done", "stopped"]:
         job = self.job
         start = self._resume()
+        expect_agreement(self.model, self.mesh, "before they train")
         measured_step = min(start + MEASURED_STEP, job.steps - 1)
         losses: list[float] = []
         for step in range(start, job.steps):
             self.present_step = step
             began = time.perf_counter()
             loss, stop = self._agree(self._step(step, measured=step == measured_step))  # waits for all ranks
+            if step == start:
+                expect_agreement(self.model, self.mesh, "after their first step")
             if step > measured_step:  # the steps before it warm up, and the measured one runs under a profiler
                 self.step_seconds.append(time.perf_counter() - began)
                 self.num_timed += 1
@@ -235,8 +239,6 @@ class _Run:
 
     def _step(self, step: int, measured: bool) -> Tensor:
         self.workload.on_step(step, self.job.steps, self.optimizer)
-        # A resumed run draws the same random numbers, and so do tensor-parallel ranks, which have the same samples.
-        torch.manual_seed(hash((self.job.seed, step, self.job.plan.data_rank(self.rank))))
         if not measured:
             with self.held.settling("step"):
                 return self._train_step(step)
@@ -258,9 +260,37 @@ class _Run:
 
     def _train_step(self, step: int) -> Tensor:
         plan = self.job.plan
-        indices = batch_indices(self.workload.num_train, plan.batch, step, self.job.seed)
-        batches = (self._ready(self.workload.train_batch(part)) for part in rank_slices(indices, plan, self.rank))
+        batches = map(self._ready, self._batches(step))
         return train_step(self.workload, self.model, self.optimizer, batches, plan.num_micro_batches)
+
+    def _batches(self, step: int) -> Iterator[Batch]:
+        """This rank's micro-batches, and then the generators seeded for its passes.
+
+        A resumed run draws the same random numbers. ``train_batch`` draws the same under every plan: where it draws,
+        each rank makes the batch of the whole step and takes its part. In the passes only tensor-parallel ranks draw
+        the same, because they have the same samples.
+        """
+        job, workload = self.job, self.workload
+        indices = batch_indices(workload.num_train, job.plan.batch, step, job.seed)
+        parts = rank_slices(indices, job.plan, self.rank)
+        seed_everything((job.seed, step), workload)
+        before = drawn_from(workload)
+        made = [workload.train_batch(parts[0])]
+        if self.draws_samples or drawn_from(workload) != before:
+            self.draws_samples = True
+            del made
+            seed_everything((job.seed, step), workload)
+            whole = workload.train_batch(indices)
+            places = rank_slices(torch.arange(len(indices)), job.plan, self.rank)
+            made = [tree_map_only(Tensor, lambda tensor: tensor[place], whole) for place in places]  # noqa: B023
+            del whole
+        seed_everything((job.seed, step, job.plan.data_rank(self.rank)), workload)
+        more = parts[len(made) :]
+        made.reverse()
+        while made:
+            yield made.pop()  # nothing here holds a batch that has been used
+        for part in more:
+            yield workload.train_batch(part)
 
     def _ready(self, batch: Batch) -> Batch:
         """This rank's part of a batch, on its device."""
@@ -340,55 +370,3 @@ class _Run:
         return int(highest)
 
 
-def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device, mesh: DeviceMesh | None) -> nn.Module:
-    """The model under the plan, with the initial weights that a single process draws from ``seed``.
-
-    A sharded model is never whole on a device: rank 0 draws it in host memory, the only copy in the gang, and sends it
-    tensor by tensor; every rank keeps its shard of each.
-    """
-    torch.manual_seed(seed)
-    if mesh is None:
-        model = workload.build_model().to(device)
-        return apply_plan(model, workload.blocks(model), plan.layout, None)
-    drawn = dict(_tensors(workload.build_model())) if mesh.get_rank() == 0 else {}
-    model = outline_of(workload)
-    outline = dict(_tensors(model))
-    shared = _shared_parameters(model)
-    apply_plan(model, workload.blocks(model), plan.layout_of(mesh.get_rank()), mesh)
-    if device.type == "cpu":
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.set_custom_all_gather(AllGather())  # type: ignore[arg-type]
-                module.set_custom_reduce_scatter(ReduceScatter())  # type: ignore[arg-type]
-    agree(model, plan.layout_of(mesh.get_rank()), mesh)
-    model.to_empty(device=device)
-    for name, first in shared.items():  # to_empty gives each name its own parameter, so tie them again
-        owner, _, attribute = name.rpartition(".")
-        setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
-    held = dict(_tensors(model))
-    with torch.no_grad():
-        for name, like in outline.items():
-            whole = drawn.pop(name) if drawn else torch.empty(like.shape, dtype=like.dtype)
-            whole = whole.detach().to(device)
-            dist.broadcast(whole, src=0)
-            tensor = held.get(name)
-            if tensor is None:  # it belongs to another stage
-                continue
-            if isinstance(tensor, DTensor):
-                part = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
-                tensor.to_local().copy_(part.to_local())
-            else:
-                tensor.copy_(whole)
-    return model
-
-
-def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
-def _shared_parameters(model: nn.Module) -> dict[str, str]:
-    """For parameters with several names: each further name → the first name."""
-    first: dict[int, str] = {}
-    names = model.named_parameters(remove_duplicate=False)
-    return {name: seen for name, parameter in names if (seen := first.setdefault(id(parameter), name)) != name}

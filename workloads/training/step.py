@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_map_only
 
 from workloads.parallel.agreement import finish
+from workloads.parallel.forward_state import forward_state
 from workloads.protocol import Batch, Chain, Workload
 from workloads.refusals import expect_loss
 from workloads.training.metrics import Sums
@@ -30,6 +31,7 @@ def train_step(
     ``micro_batches`` should make each batch on demand, so that only one is alive at a time. The gradients are those of
     the mean over micro-batches and over ranks (which FSDP2 averages), however the batch is divided.
     """
+    state = forward_state(model)
     if isinstance(model, Chain) and model.place is not None:
         from workloads.parallel import pipeline  # imported late, as it takes a second
 
@@ -37,11 +39,13 @@ def train_step(
     else:
         losses = []
         for batch in micro_batches:
-            loss = expect_loss(workload.loss(model, batch), workload.loss) / num
-            loss.backward()  # type: ignore[no-untyped-call]
+            with state.micro_batch(batch, num):
+                loss = expect_loss(workload.loss(model, batch), workload.loss) / num
+                loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             del batch, loss  # otherwise they are still alive while the next batch is made
     finish(model)
+    state.end_step()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return torch.stack(losses).sum() if losses else torch.zeros(())
@@ -50,7 +54,7 @@ def train_step(
 def evaluate(workload: Workload, model: nn.Module, micro_batches: Iterable[tuple[Batch, Tensor]]) -> Sums:
     """Evaluate the model on micro-batches; returns the sums of its metrics, in a pipeline on the last stage only.
 
-    Each micro-batch comes with a mask of the samples that count, shape [n]. They should be made on demand, so that only
+    The model is the same afterwards. Each micro-batch comes with a mask of the samples that count, shape [n]. They should be made on demand, so that only
     one is alive at a time.
     """
     sums = Sums()
@@ -72,12 +76,13 @@ def evaluate(workload: Workload, model: nn.Module, micro_batches: Iterable[tuple
 
 
 def _metrics(workload: Workload, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-    if isinstance(model, Chain) and model.place is not None:
-        from workloads.parallel import pipeline
+    with forward_state(model).unchanged(batch):
+        if isinstance(model, Chain) and model.place is not None:
+            from workloads.parallel import pipeline
 
-        metrics = pipeline.evaluate(workload, model, batch)
-    else:
-        metrics = workload.evaluate(model, batch)
+            metrics = pipeline.evaluate(workload, model, batch)
+        else:
+            metrics = workload.evaluate(model, batch)
     finish(model)
     return metrics
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from workloads.parallel.forward_state import forward_state
 from workloads.parallel.recompute import _policy, recomputed
 
 
@@ -17,13 +18,15 @@ def calls(names: list[str], *, selective: bool, dropout: float = 0.0) -> list[st
             ran.append(func._overloadpacket.__name__)
             return func(*args, **(kwargs or {}))
 
-    def forward(x: Tensor) -> Tensor:
-        x = (x @ weight).unflatten(-1, (2, 4)).transpose(0, 1)[None]
-        x = torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=dropout)
-        return x.tanh().sigmoid()
+    class Block(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = (x @ weight).unflatten(-1, (2, 4)).transpose(0, 1)[None]
+            x = nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=dropout)
+            return x.tanh().sigmoid()
 
+    block = Block()
     with Watch():  # type: ignore[no-untyped-call]
-        loss = recomputed(forward, selective=selective)(torch.randn(6, 8)).sum()
+        loss = recomputed(block, forward_state(block), selective=selective)(torch.randn(6, 8)).sum()
         ran.clear()
         loss.backward()
     return [name for name in ran if name in names]

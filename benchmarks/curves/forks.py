@@ -1,0 +1,72 @@
+"""Runs functions in forks of one warm process, so that a crash or a hang of users' code ends only its own fork.
+
+A function is named, not sent: the forks call ``trace_layout`` or ``train_rank`` of ``benchmarks.curves.running``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+HANGS = "hangs"
+CRASHED = "crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A running fork, and the pipe that its answer comes from."""
+
+    pid: int
+    pipe: int
+
+
+def in_forks(calls: Sequence[Callable[[], Any]], seconds: float) -> list[Any]:
+    """The JSON answers of ``calls``, which run at the same time, each in a fork.
+
+    An answer is ``HANGS`` if the fork had to be killed after ``seconds``, and ``CRASHED`` if it ended without one. When
+    a fork crashes, the others have a few seconds more: they wait for it.
+    """
+    forks = [_fork(call) for call in calls]
+    answers: dict[int, Any] = {}
+    texts = {fork.pipe: b"" for fork in forks}
+    deadline = time.monotonic() + seconds
+    while texts.keys() - answers.keys() and time.monotonic() < deadline:
+        waiting = list(texts.keys() - answers.keys())
+        for pipe in select.select(waiting, [], [], max(0.0, deadline - time.monotonic()))[0]:
+            data = os.read(pipe, 65536)
+            texts[pipe] += data
+            if not data:
+                answers[pipe] = json.loads(texts[pipe]) if texts[pipe] else CRASHED
+                if answers[pipe] == CRASHED:
+                    deadline = min(deadline, time.monotonic() + 5.0)
+    for fork in forks:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(fork.pid, signal.SIGKILL)
+        os.waitpid(fork.pid, 0)
+        os.close(fork.pipe)
+    return [answers.get(fork.pipe, HANGS) for fork in forks]
+
+
+def _fork(call: Callable[[], Any]) -> Fork:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        return Fork(pid, read)
+    try:
+        os.close(read)
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
+        text = json.dumps(call()).encode()
+        while text:
+            text = text[os.write(write, text) :]
+    finally:
+        os._exit(0)

@@ -1,0 +1,106 @@
+"""Builds a rank's part of a model with the initial weights that a single process draws, whatever the plan.
+
+A sharded model is never whole on a device: rank 0 draws it in host memory, the only copy in the gang, and sends it
+tensor by tensor; every rank keeps its shard of each. The other ranks build it on the meta device, which has no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_leaves
+
+from estimators.model import Plan
+from workloads.parallel.agreement import agree
+from workloads.parallel.apply import apply_plan
+from workloads.protocol import Workload
+from workloads.training.gang import AllGather, ReduceScatter
+from workloads.training.outline import outline_of
+from workloads.training.seeds import seed_everything
+
+
+def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device, mesh: DeviceMesh | None) -> nn.Module:
+    """The model under the plan, with the initial weights that a single process draws from ``seed``."""
+    seed_everything(seed)
+    if mesh is None:
+        model = workload.build_model().to(device)
+        return apply_plan(model, workload.blocks(model), plan.layout, None)
+    drawn = workload.build_model() if mesh.get_rank() == 0 else None
+    seed_everything(seed)  # for what the model draws that is no tensor
+    model = _without_memory(workload, seed)
+    _send_attributes(model, drawn)
+    sent = dict(_tensors(drawn)) if drawn is not None else {}
+    outline = dict(_tensors(model))
+    shared = _shared_tensors(model)
+    apply_plan(model, workload.blocks(model), plan.layout_of(mesh.get_rank()), mesh)
+    if device.type == "cpu":
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_custom_all_gather(AllGather())  # type: ignore[arg-type]
+                module.set_custom_reduce_scatter(ReduceScatter())  # type: ignore[arg-type]
+    agree(model, plan.layout_of(mesh.get_rank()), mesh)
+    model.to_empty(device=device)
+    held = dict(_tensors(model, every_name=True))
+    for name, first in shared.items():  # to_empty gives each name its own tensor, so tie them again
+        owner, _, attribute = name.rpartition(".")
+        if name in held and first in held:  # otherwise it belongs to another stage
+            setattr(model.get_submodule(owner), attribute, held[first])
+    with torch.no_grad():
+        for name, like in outline.items():
+            whole = sent.pop(name).detach() if sent else torch.empty(like.shape, dtype=like.dtype)
+            whole = whole.to(device).contiguous()  # ranks exchange plain memory, whatever the strides
+            dist.broadcast(whole, src=0)
+            tensor = held.get(name)
+            if tensor is None:  # it belongs to another stage
+                continue
+            if isinstance(tensor, DTensor):
+                part = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None)
+                tensor.to_local().copy_(part.to_local())
+            else:
+                tensor.copy_(whole)
+    return model
+
+
+def _without_memory(workload: Workload, seed: int) -> nn.Module:
+    """The model on the meta device."""
+    try:
+        return outline_of(workload)
+    except (RuntimeError, NotImplementedError):  # it computes with numbers of its own, which meta tensors do not have
+        seed_everything(seed)
+        return workload.build_model().to("meta")
+
+
+def _send_attributes(model: nn.Module, drawn: nn.Module | None) -> None:
+    """Give ``model`` the tensors that modules of rank 0's ``drawn`` hold as plain attributes, or in lists of these."""
+    wanted = [
+        (name, attribute)
+        for name, module in model.named_modules()
+        for attribute, value in module.__dict__.items()
+        if attribute not in ("_parameters", "_buffers", "_modules")
+        and any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in tree_leaves(value))
+    ]
+    if not wanted:
+        return
+    found: list[Any] = [[drawn.get_submodule(name).__dict__[attribute] for name, attribute in wanted] if drawn else []]
+    dist.broadcast_object_list(found, src=0)
+    for (name, attribute), value in zip(wanted, found[0], strict=True):
+        model.get_submodule(name).__dict__[attribute] = value
+
+
+def _tensors(model: nn.Module, *, every_name: bool = False) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters(remove_duplicate=not every_name)
+    yield from model.named_buffers(remove_duplicate=not every_name)
+
+
+def _shared_tensors(model: nn.Module) -> dict[str, str]:
+    """For parameters and buffers with several names: each further name → the first name."""
+    first: dict[int, str] = {}
+    names = _tensors(model, every_name=True)
+    return {name: seen for name, tensor in names if (seen := first.setdefault(id(tensor), name)) != name}

@@ -1,0 +1,60 @@
+"""Seeds every generator that a workload may draw from, so that a step draws the same numbers whenever it is made."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from workloads.protocol import Workload
+
+_MOST = 2**32  # of NumPy's seeds
+
+
+def seed_everything(seed: int | tuple[int, ...], workload: Workload | None = None) -> None:
+    """Seed the generators of torch, NumPy and Python, and those that ``workload`` has as attributes."""
+    number = hash(seed)
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % _MOST)
+    for place, generator in enumerate(_own_generators(workload)):
+        own = hash((number, place))
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(own)
+        elif isinstance(generator, np.random.Generator):
+            bits = generator.bit_generator
+            bits.state = type(bits)(own % _MOST).state
+        else:
+            generator.seed(own % _MOST)
+
+
+def drawn_from(workload: Workload) -> object:
+    """A value that changes when anybody draws a random number from the generators that ``seed_everything`` seeds."""
+    states = [_state_of(generator) for generator in _own_generators(workload)]
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        random.getstate(),
+        _legacy(np.random.get_state(legacy=False)),
+        states,
+    )
+
+
+def _own_generators(workload: Workload | None) -> Iterator[Any]:
+    kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+    attributes = vars(workload).values() if workload is not None else ()
+    return (value for value in attributes if isinstance(value, kinds))
+
+
+def _state_of(generator: Any) -> object:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    if isinstance(generator, np.random.Generator):
+        return repr(generator.bit_generator.state)
+    return _legacy(generator.get_state(legacy=False)) if hasattr(generator, "get_state") else generator.getstate()
+
+
+def _legacy(state: Any) -> object:
+    return state["state"]["pos"], state["state"]["key"].tobytes()
