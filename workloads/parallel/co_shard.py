@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -81,12 +82,14 @@ def _in_parts(
                 shared = kind == "bias"  # every part adds an equal share of it
                 parts[f"{name}.{kind}"] = [tensor / num_parts] * num_parts if shared else tensor.chunk(num_parts, dim=1)
         total: Tensor | None = None
-        one_pass = state.passes(branch)  # all parts begin from one state, as if they were computed at once
+        passes = state.passes(branch)  # all parts begin from one state, as if they were computed at once
+
+        def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+            return passes.context(nullcontext()), passes.context(nullcontext())
+
         for number in range(num_parts):
             mine = {name: every[number] for name, every in parts.items()}
-            output = checkpoint(
-                compute, mine, *inputs, use_reentrant=False, context_fn=lambda: (one_pass(), one_pass())
-            )
+            output = checkpoint(compute, mine, *inputs, use_reentrant=False, context_fn=contexts)
             total = output if total is None else total + output
         assert total is not None
         return total

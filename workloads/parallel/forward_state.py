@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +42,8 @@ _OWN = frozenset(nn.Module().__dict__) | {_NAME, "forward"}
 """Attributes of every module that are not state of the model."""
 _STATISTICS = ("running_mean", "running_var")
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+_BACKWARD = {torch.autograd.grad: 4, torch.Tensor.backward: 3}
+"""Functions that run a backward pass, and the place of their argument ``create_graph``."""
 _aten = torch.ops.aten
 # Kernels that change running statistics, which their schemas do not say: the places of these arguments.
 _UNSAID = {
@@ -147,33 +150,9 @@ class ForwardState:
             before.add(watch.changed)
         before.restore()
 
-    def passes(self, module: nn.Module) -> Callable[[], contextlib.AbstractContextManager[None]]:
-        """Contexts for passes through ``module`` that repeat the first of them, for a backward pass.
-
-        Each begins from the state before the first one, and all but the first leave the state as they found it.
-        """
-        before: _Snapshot | None = None
-
-        @contextlib.contextmanager
-        def one_pass() -> Iterator[None]:
-            nonlocal before
-            if before is not None:
-                now = self.snapshot(module)
-                before.restore()
-                try:
-                    yield
-                finally:
-                    now.restore()
-                return
-            before = self.snapshot(module)
-            if self._is_known:
-                yield
-                return
-            with self._watching(module, None, keeps=True) as watch:
-                yield
-            before.add(watch.changed)
-
-        return one_pass
+    def passes(self, module: nn.Module) -> Passes:
+        """Passes through ``module`` that repeat the first of them, as for a backward pass."""
+        return Passes(self, module)
 
     def snapshot(self, module: nn.Module | None = None) -> _Snapshot:
         """The state now, of one module with its submodules, or of the whole model."""
@@ -184,7 +163,7 @@ class ForwardState:
 
     @contextlib.contextmanager
     def _watching(self, module: nn.Module, batch: Any, *, keeps: bool) -> Iterator[_Watch]:
-        with _Watch(module, batch, keeps=keeps) as watch, _WatchData(watch):
+        with _Watch(module, batch, keeps=keeps) as watch, _WatchCalls(watch):
             yield watch
         for place in watch.changed:
             self.num_copied += keeps and place not in self.changed
@@ -195,6 +174,11 @@ class ForwardState:
             raise WorkloadError(
                 f"the forward pass changes the parameter {self._name(next(iter(watch.whole_parameters)))}, and FSDP "
                 "frees the copy that is changed: change it in on_step, or use plans without FSDP, such as ZeRO-1"
+            )
+        if watch.has_double_backward and self.layout.fsdp_mesh:
+            raise WorkloadError(
+                "the loss takes gradients of gradients (create_graph=True), and FSDP frees the parameters that they "
+                "need after the first backward pass: use plans without FSDP, such as ZeRO-1"
             )
         replaced = [place for place in before.replaced() if watch.is_of_batch(_get(place))]
         of_samples = dict.fromkeys((*watch.of_batch, *replaced))
@@ -221,6 +205,56 @@ class ForwardState:
             return []
         divides = [MESH[axis].name for axis in (*SHARES, "spatial")]
         return [self.mesh.get_group(name) for name in self.mesh.mesh_dim_names or () if name in divides]
+
+
+class Passes:
+    """Passes that repeat the first of them: each begins from the state before the first, and changes nothing.
+
+    Only the first one changes the state.
+    """
+
+    def __init__(self, state: ForwardState, module: nn.Module) -> None:
+        self._state, self._module = state, module
+        self._before: _Snapshot | None = None
+
+    def context(self, inner: AbstractContextManager[Any]) -> AbstractContextManager[None]:
+        """A context for any number of passes, one after another; each is also inside of ``inner``."""
+        return _Reentered(self._one_pass, inner)
+
+    @contextlib.contextmanager
+    def _one_pass(self) -> Iterator[None]:
+        state, now = self._state, self._state.snapshot(self._module)
+        if self._before is not None:
+            self._before.restore()
+            try:
+                yield
+            finally:
+                now.restore()
+            return
+        self._before = now
+        if state._is_known:
+            yield
+            return
+        with state._watching(self._module, None, keeps=True) as watch:
+            yield
+        now.add(watch.changed)
+
+
+class _Reentered(AbstractContextManager[None]):
+    """``inner`` inside of a new ``outer`` each time: gradients of gradients compute a block more than twice."""
+
+    def __init__(self, outer: Callable[[], AbstractContextManager[None]], inner: AbstractContextManager[Any]) -> None:
+        self._outer, self._inner = outer, inner
+        self._entered: list[ExitStack] = []
+
+    def __enter__(self) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(self._outer())
+            stack.enter_context(self._inner)
+            self._entered.append(stack.pop_all())
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._entered.pop().__exit__(*error)
 
 
 @dataclass(slots=True)
@@ -308,6 +342,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._modules, self._keeps = list(module.modules()), keeps
         self.changed: dict[Place, Tensor | None] = {}  # with the copy from before
         self.of_batch: dict[Place, None] = {}
+        self.has_double_backward = False
         self.whole_parameters: dict[Place, None] = {}  # those that changed while they were no DTensors
         self._from_batch: dict[int, weakref.ref[Any]] = {}
         self._mark(tree_leaves(batch))
@@ -364,8 +399,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     yield module, name
 
 
-class _WatchData(TorchFunctionMode):
-    """Sees ``tensor.data = …``, which is no operation."""
+class _WatchCalls(TorchFunctionMode):
+    """Sees what is no operation: ``tensor.data = …``, and backward passes that make a graph of their own."""
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()
@@ -374,9 +409,13 @@ class _WatchData(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
         if func == _SET_DATA:
             self._watch.note(args[:1], self._watch.is_of_batch(args[1]))
-        return func(*args, **(kwargs or {}))
+        elif (place := _BACKWARD.get(func)) is not None:
+            makes_graph = kwargs.get("create_graph", args[place] if place < len(args) else False)
+            self._watch.has_double_backward |= bool(makes_graph)
+        return func(*args, **kwargs)
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

@@ -5,8 +5,8 @@ It wraps one block; the plan decides which blocks are recomputed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -48,11 +48,11 @@ def recomputed(block: nn.Module, state: ForwardState, *, selective: bool) -> Cal
     forward = block.forward
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        one_pass = state.passes(block)
+        passes = state.passes(block)
 
         def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-            kept = _selective_contexts() if selective else (nullcontext(), nullcontext())
-            return _both(one_pass(), kept[0]), _both(one_pass(), kept[1])
+            first, again = _selective_contexts() if selective else (nullcontext(), nullcontext())
+            return passes.context(first), passes.context(again)
 
         return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
@@ -61,12 +61,6 @@ def recomputed(block: nn.Module, state: ForwardState, *, selective: bool) -> Cal
 
 def _selective_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     return create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call,no-any-return]
-
-
-@contextmanager
-def _both(outer: AbstractContextManager[None], inner: AbstractContextManager[None]) -> Iterator[None]:
-    with outer, inner:
-        yield
 
 
 def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
