@@ -31,8 +31,8 @@ from workloads.parallel.apply import rank_part, spread_optimizer
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError
 from workloads.training import budget, checkpoint
-from workloads.training.agreement import expect_agreement
 from workloads.training.building import build_model
+from workloads.training.digests import expect_agreement
 from workloads.training.faults import StorageFault
 from workloads.training.gang import process_group
 from workloads.training.metrics import Sums, common_names
@@ -368,5 +368,3 @@ class _Run:
         highest = torch.tensor(mine)
         dist.all_reduce(highest, op=dist.ReduceOp.MAX)
         return int(highest)
-
-

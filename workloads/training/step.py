@@ -54,8 +54,8 @@ def train_step(
 def evaluate(workload: Workload, model: nn.Module, micro_batches: Iterable[tuple[Batch, Tensor]]) -> Sums:
     """Evaluate the model on micro-batches; returns the sums of its metrics, in a pipeline on the last stage only.
 
-    The model is the same afterwards. Each micro-batch comes with a mask of the samples that count, shape [n]. They should be made on demand, so that only
-    one is alive at a time.
+    The model is the same afterwards. Each micro-batch comes with a mask of the samples that count, shape [n]. They
+    should be made on demand, so that only one is alive at a time.
     """
     sums = Sums()
     has_metrics = not isinstance(model, Chain) or model.is_last

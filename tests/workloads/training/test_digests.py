@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from workloads.training.agreement import _digest, _digests, expect_agreement, first_difference
+from workloads.training.digests import _digest, _digests, expect_agreement, first_difference
 
 
 def test_a_single_rank_agrees_with_itself() -> None:
