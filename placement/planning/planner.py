@@ -40,6 +40,7 @@ from estimators.model import Divisions, Layout, Peaks
 from estimators.profile import ModelProfile
 from placement.model import Cluster
 from placement.planning.categories import bytes_by_category, categories_in_words
+from placement.planning.causes import causes
 from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees
 from placement.planning.pricing import Pricer
 from placement.planning.rows import TOLERANCE, Request, Row, worth_a_trace
@@ -109,7 +110,7 @@ class PlanChoice:
         answer = pick(chain([first], examined), self._request)
         hints = f"; {words}" if (words := self._request.constraints.words) else ""
         if isinstance(answer, NoPlan):
-            return NoPlan(answer.reason + hints)
+            return NoPlan(answer.reason + hints + causes(self._profile.refusals))
         if isinstance(answer, Untraced):
             return answer
         is_wide = any(row.way == Spread(**answer.plan.values) for row in self._wide)
@@ -141,6 +142,21 @@ class PlanChoice:
             if way is not None and (refused := self._request.states_alone(way, offered_mib)) is not None:
                 yield refused
         yield from options(self._others)
+        yield from self._listed(left_out)
+
+    def _listed(self, left_out: Container[Layout]) -> Iterator[Option | Untraced]:
+        """The ways of ``list_options`` that have not been examined, and whose traces may show more than their units.
+
+        They are examined where nothing else fits: those that are traced, and all of a model whose blocks the trace has
+        not seen one after another, because the price of a single unit is as if each rank gathered the whole model.
+        """
+        found, blind = {row.way for row in self._found}, len(self._profile.units) < 2
+        rows = [row for row in self._rows if row.way not in found and row.way == _listed_way(row.way)]
+        for row in sorted(rows, key=lambda row: row.order):
+            if row.num_ranks > 1 and not row.is_among(self._profile.refusals, left_out):
+                option = row.best()
+                if blind or not isinstance(option, Untraced):
+                    yield option
 
     @property
     def _preferred(self) -> Iterator[Row]:
@@ -163,8 +179,8 @@ class PlanChoice:
 
     @cached_property
     def _more(self) -> Iterator[Row]:
-        first = {Spread(), *(row.way for row in self._wide)}
-        return worth_a_trace([row for row in self._rows if row.way not in first])
+        first, refusals = {Spread(), *(row.way for row in self._wide)}, self._profile.refusals
+        return worth_a_trace([row for row in self._rows if row.way not in first and not row.is_among(refusals)])
 
     @cached_property
     def _wide(self) -> list[Row]:
@@ -282,6 +298,10 @@ def _faster(rows: Sequence[Row], chosen: ChosenPlan) -> Iterator[Option]:
 def _ways(divisions: Divisions, degree: int) -> tuple[Spread, ...]:
     """All ways, cached: the candidates of a screening have few different divisions."""
     return tuple(list_ways(divisions, degree))
+
+
+def _listed_way(way: Spread) -> Spread:
+    return Spread(dp_shard=way.dp_shard, recompute=way.recompute)
 
 
 def _nothing_allowed(request: Request, rows: Sequence[Row], profile: ModelProfile) -> str:

@@ -115,7 +115,7 @@ def estimate(
                 out.print(as_table(found[-1]))
                 out.print(f"→ {found[-1].reason}\n", soft_wrap=True, markup=False)
                 if found[-1].refused:
-                    out.print(f"no plans of several ranks: {found[-1].refused}\n", soft_wrap=True, markup=False)
+                    out.print(f"no FSDP plans: {found[-1].refused}\n", soft_wrap=True, markup=False)
     if not as_json:
         for line in footnotes(found[-1]):
             out.print(line, style="dim", soft_wrap=True, markup=False)

@@ -141,7 +141,7 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     if comparison.best_pipeline is not None:
         yield "PP      gradients of inputs and of weights are assumed to take the same time"
     if comparison.estimate.refused:
-        yield f"no plans of several ranks without a pipeline: {comparison.estimate.refused}"
+        yield f"no FSDP plans: {comparison.estimate.refused}"
     if not comparison.alternatives:
         yield f"no plan: {comparison.estimate.reason}"
     elif asked:

@@ -282,7 +282,7 @@ class Estimator:
             if isinstance(choice, Untraced):
                 return Missing([choice.layout])
             options = _with_choice([option for option in found if isinstance(option, Option)], choice, cluster)
-            refused = next((profile.refusals[layout] for layout in wanted), "")
+            refused = next((_told(candidate, profile.refusals[layout]) for layout in wanted), "")
             return Estimate(dict(params), batch, profile, options, choice, margin_for(cluster), self._kind, refused)
 
         return self._searched(candidate, search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable))
@@ -302,9 +302,10 @@ class Estimator:
 
         Raises ``InvalidInput`` when the workload refuses the parameters, fails, or does not support the plan.
         """
-        answers = self._traces(self._candidate(params), plan.layouts)
+        candidate = self._candidate(params)
+        answers = self._traces(candidate, plan.layouts)
         if why := next((one for one in answers.values() if isinstance(one, str)), None):
-            raise InvalidInput(why)
+            raise InvalidInput(_told(candidate, why))
         traces = {layout: one for layout, one in answers.items() if isinstance(one, Trace)}
         profile = profile_of(traces, on_gpu=self._on_gpu, expandable=self._expandable)
         return predict_stages(profile, plan, 0, GPU_MARGIN if self._on_gpu else VIRTUAL_MARGIN)
@@ -327,10 +328,9 @@ class Estimator:
                 try:
                     found[layout] = answer.result()
                 except TraceFailed as failed:
-                    why = f"{self._workload} with {listed(candidate.params)}: {failed.reason}"
                     if layout == Layout():
-                        raise InvalidInput(why) from None
-                    found[layout] = why
+                        raise InvalidInput(_told(candidate, failed.reason)) from None
+                    found[layout] = failed.reason
             return {layout: trace for layout, trace in found.items() if trace is not None}
         finally:
             for answer in answers.values():
@@ -338,6 +338,10 @@ class Estimator:
 
     def _submit(self, candidate: Candidate, layout: Layout) -> Future[Trace]:
         return self._pool.submit(lambda process: self._tracer.trace(process, candidate, layout))
+
+
+def _told(candidate: Candidate, why: str) -> str:
+    return f"{candidate.workload} with {listed(candidate.params)}: {why}"
 
 
 def _with_choice(options: Sequence[Option], choice: ChosenPlan | NoPlan, cluster: Cluster) -> list[Option]:

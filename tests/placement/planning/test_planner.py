@@ -21,6 +21,7 @@ from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import VIRTUAL_KIND, Cluster, Device
+from placement.planning.causes import causes
 from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees, divisors, margin_for
 from placement.planning.planner import PlanChoice, choose, list_options
 from placement.planning.transformation import list_ways
@@ -336,9 +337,9 @@ def test_no_plan_says_by_how_much_memory_and_of_which_categories() -> None:
     assert traced.reason == (
         "needs 117 MiB per device on its best plan (1 rank, micro-batch 1), 17 more than the 100 offered: "
         "parameters 10.0 MiB, gradients and optimizer 50.0 MiB, activations 40.0 MiB, transient 6.0 MiB, "
-        "margin 10.4 MiB"
+        "margin 10.4 MiB; no recompute: not here"
     )
-    assert learned.reason.endswith("transient 6.0 MiB, learned 50.0 MiB, margin 13.4 MiB")
+    assert "transient 6.0 MiB, learned 50.0 MiB, margin 13.4 MiB; no recompute" in learned.reason
 
 
 def test_no_plan_prefers_what_was_traced_to_a_bound_by_states_alone() -> None:
@@ -594,3 +595,45 @@ def test_one_gpu_among_the_devices_makes_the_margin_that_of_gpus() -> None:
     assert margin_for(cluster(100, 100)) == VIRTUAL_MARGIN
     assert margin_for(Cluster((*cluster(100).devices, gpu))) == GPU_MARGIN
     assert GPU_MARGIN.fixed_bytes(2) > VIRTUAL_MARGIN.fixed_bytes(2) + 500 * MIB, "room for NCCL"
+
+
+def refused_under(why: str, kind: str) -> Mapping[Layout, str]:
+    ways = (way for degree in (2, 4) for way in list_ways(INDIVISIBLE, degree) if getattr(way, kind) > 1)
+    return {layout: why for way in ways for part in (1, 2) for layout in Plan(1, part, **way.values).layouts}
+
+
+SHARED = "m.py, line 8: loss = model(x)\nValueError: a parameter is shared with another FSDP group\n→ use fully_shard"
+
+
+def test_the_least_that_is_needed_is_that_of_plans_which_the_model_allows() -> None:
+    """By their units only sharded plans come close, and none of them can be traced; ZeRO-1 would need the least."""
+    model = Model(state=150, sample=1, refused=refused_under(SHARED, "dp_shard"))
+    answer = model.choose(batch=16, devices=cluster(64, 64, 64, 64))
+    assert isinstance(answer, NoPlan)
+    assert "on its best plan (4 replicas that share optimizer states" in answer.reason
+    assert answer.reason.endswith("; no FSDP: ValueError: a parameter is shared with another FSDP group")
+
+
+def test_one_cause_of_several_kinds_of_plans_is_told_once() -> None:
+    assert causes({}) == ""
+    kinds = {Layout(dp_shard=2): SHARED, Layout(dp_shard=4, recompute=True): "in other words", Layout(tp=2): SHARED}
+    assert causes({**kinds, Layout(zero1=True, dp_replicate=2): "sparse"}) == (
+        "; no FSDP, tensor parallelism: ValueError: a parameter is shared with another FSDP group; no ZeRO-1: sparse"
+    )
+    assert len(causes({Layout(tp=2): "x" * 999})) < 250
+
+
+def test_a_listed_way_that_fits_by_its_trace_is_a_plan_whatever_its_units_say() -> None:
+    """A loss that calls the model twice hides its blocks: one unit is priced as if it were gathered whole."""
+    model = Model(state=200, sample=1)
+    whole = replace(model.profile.units[1], num_params=model.profile.num_params, count=1)
+    known, devices = replace(model.profile, units=(whole,)), cluster(90, 90, 90, 90)
+    answer: ChosenPlan | NoPlan | Untraced = Untraced(Layout())
+    while isinstance(answer, Untraced):
+        layout = answer.layout
+        curve = model.curve(layout) if layout.dp_shard > 1 else line(200, 1)  # replicas are whole
+        known = known.with_curve(layout, curve)
+        answer = choose(known, batch=16, cluster=devices, kind=SPEED)
+    assert isinstance(answer, ChosenPlan), answer
+    listed = list_options(known, batch=16, cluster=devices)
+    assert any(isinstance(one, Option) and one.fits and one.plan == answer.plan for one in listed)

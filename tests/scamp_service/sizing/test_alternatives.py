@@ -213,7 +213,7 @@ def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(
     pipelines = [one for one in found.alternatives if one.pipeline is not None]
     assert pipelines and {one.plan for one in pipelines} == {None}
     undivided = replace(found, estimate=replace(found.estimate, refused="FSDP expects one type"))
-    assert "no plans of several ranks without a pipeline: FSDP expects one type" in list(footnotes(undivided))
+    assert "no FSDP plans: FSDP expects one type" in list(footnotes(undivided))
     assert not any("no plans" in line for line in footnotes(found))
 
 
