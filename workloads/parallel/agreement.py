@@ -86,6 +86,8 @@ class _Agreement:
         num = len(self._param_groups)
         self._pass_ends, self._step_ends = 3 * num, 3 * num + 1
         self._num_bits = max(len(one.fsdp_params) for one in self._param_groups)
+        # One buffer for ever: gloo's threads would free others at any time, and peaks would depend on the scheduler.
+        self._buffer = torch.empty(2 + self._num_bits, dtype=torch.int32)
         for number, one in enumerate(self._param_groups):
             one._all_gather_comm = _AgreedAllGather(one._all_gather_comm, partial(self._gather, number))
             one.post_backward = partial(self._post_backward, number, one.post_backward)  # type: ignore[method-assign]
@@ -141,9 +143,10 @@ class _Agreement:
             self._take_part(lowest, others)
 
     def _largest(self, values: list[int]) -> list[int]:
-        sent = torch.tensor(values, dtype=torch.int32)
-        dist.all_reduce(sent, op=dist.ReduceOp.MAX, group=self._group)
-        return sent.tolist()
+        buffer = self._buffer[: len(values)].copy_(torch.tensor(values, dtype=torch.int32))
+        dist.all_reduce(buffer, op=dist.ReduceOp.MAX, group=self._group)
+        numbers: list[int] = buffer.tolist()
+        return numbers
 
     def _is_reduction(self, wanted: int) -> bool:
         num = len(self._param_groups)

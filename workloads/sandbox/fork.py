@@ -156,11 +156,19 @@ def _limit(seconds: int) -> None:
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, WALL_FACTOR * seconds)
     most = seconds + _GRACE_SECONDS  # for native code, during which no Python handler runs
-    resource.setrlimit(resource.RLIMIT_CPU, (most, most + 1))  # SIGXCPU, then SIGKILL
+    _lower(resource.RLIMIT_CPU, most, most + 1)  # SIGXCPU, then SIGKILL
     match = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
     held = int(match[1]) * 1024 if match else 0
-    resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY_BYTES, held + MEMORY_BYTES))
+    _lower(resource.RLIMIT_DATA, held + MEMORY_BYTES, held + MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _lower(kind: int, soft: int, hard: int) -> None:
+    """Set a limit, except that a lower hard limit of this process stays."""
+    most = resource.getrlimit(kind)[1]
+    if most != resource.RLIM_INFINITY:
+        soft, hard = min(soft, most), min(hard, most)
+    resource.setrlimit(kind, (soft, hard))
 
 
 def _stop(why: Stopped) -> Callable[[int, FrameType | None], None]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from estimators.model import MIB
+from workloads.training.faults import HostFault
 from workloads.training.process_memory import (
     THREAD_STACK_BYTES,
     Held,
@@ -141,8 +142,9 @@ class Budget:
 
     def _set_limit(self, limit_bytes: int) -> None:
         if self.device.type == "cpu" and self.budget_bytes is not None:
-            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-            resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+            most = _most_bytes()
+            soft = limit_bytes if most is None else most if limit_bytes < 0 else min(limit_bytes, most)
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
     def overrun(self, requested_bytes: int, measured_bytes: int) -> OutOfMemory:
         """The error that this process needs ``measured_bytes``, with the threads started since the baseline."""
@@ -163,8 +165,18 @@ def baseline(device: torch.device) -> Held:
 
 @contextmanager
 def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> Iterator[Budget]:
-    """Limit this process to ``budget_bytes`` over ``baseline``; raises ``OutOfMemory`` for any failure at the limit."""
+    """Limit this process to ``budget_bytes`` over ``baseline``; raises ``OutOfMemory`` for any failure at the limit.
+
+    Raises ``HostFault`` if this host does not let the process have as much.
+    """
     budget = Budget(device, baseline, budget_bytes)
+    most = _most_bytes() if device.type == "cpu" else None
+    if budget_bytes is not None and most is not None and (needed := baseline.data_bytes + budget_bytes) > most:
+        raise HostFault(
+            f"a rank needs {needed / MIB:.0f} MiB with its budget of {budget_bytes / MIB:.1f} MiB, but the hard limit "
+            f"of its data segment (RLIMIT_DATA) is {most / MIB:.0f} MiB: raise it where ScaMP or Ray is started "
+            "(LimitDATA= of a systemd unit, `ulimit -Hd`)"
+        )
     if budget_bytes is not None and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, (baseline.data_bytes + budget_bytes) / total), device)
@@ -183,6 +195,12 @@ def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> I
         budget._set_limit(resource.RLIM_INFINITY)
         if budget_bytes is not None and device.type == "cuda":
             torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+def _most_bytes() -> int | None:
+    """The hard limit, over which this process must not raise its own; None if there is none."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
 
 
 def give_back(device: torch.device) -> None:

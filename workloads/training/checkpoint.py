@@ -126,10 +126,10 @@ def _load(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.O
     names = {name: parameter for name, parameter in model.named_parameters() if own is None or parameter in own}
     for key, entry in stored.items():
         if key.startswith("optimizer/") and isinstance(entry, TensorStorageMetadata):
-            _, name, field = key.split("/")
+            name, _, field = key.removeprefix("optimizer/").rpartition("/")  # a name may contain slashes
             if name not in names:  # it belongs to another rank
                 continue
-            optimizer.state[names[name]][field] = _empty_state(names[name], entry)
+            optimizer.state[names[name]][field.replace("%2F", "/")] = _empty_state(names[name], entry)
     tensors, _ = _optimizer_state(model, optimizer)
     with _quiet():
         dcp_load({**_model_state(model), **tensors}, storage_reader=reader, no_dist=not dist.is_initialized())
@@ -157,7 +157,7 @@ def _optimizer_state(
     for name, parameter in model.named_parameters():
         for field, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                tensors[f"optimizer/{name}/{field}"] = value
+                tensors[f"optimizer/{name}/{field.replace('/', '%2F')}"] = value
             elif value is None or isinstance(value, bool | int | float | str):
                 scalars.setdefault(name, {})[field] = value
             else:

@@ -18,14 +18,18 @@ FAULTS = frozenset(
 """Error numbers of a full, failing or lost file system (ESTALE, EREMOTEIO: NFS)."""
 
 
-class StorageFault(Exception):
+class HostFault(Exception):
+    """This host cannot run the attempt; the message says why, and what to do."""
+
+
+class StorageFault(HostFault):
     """The folder of the checkpoints cannot be used; the message names it and the cause."""
 
 
 def host_fault(error: BaseException) -> str:
     """The fault of the host or its storage that caused ``error``, in words; empty if it has another cause."""
     for cause in _causes(error):
-        if isinstance(cause, StorageFault):
+        if isinstance(cause, HostFault):
             return str(cause)
         if isinstance(cause, OSError) and cause.errno in FAULTS:
             return _words(cause)

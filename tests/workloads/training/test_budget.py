@@ -105,6 +105,30 @@ def test_small_objects_that_leave_nothing_free_are_an_overrun_too() -> None:
     assert done.stdout.startswith("out of memory: "), done.stderr
 
 
+CAPPED = """
+import resource
+import torch
+from workloads.training.budget import enforce
+from workloads.training.faults import host_fault
+from workloads.training.process_memory import held
+
+for room_mib in (64, 16):
+    resource.setrlimit(resource.RLIMIT_DATA, (held().data_bytes + (room_mib << 20),) * 2)
+    try:
+        with enforce(torch.device("cpu"), held(), 32 << 20) as budget, budget.lifted(), budget.settling("step"):
+            print("trained")
+    except Exception as error:
+        print(host_fault(error))
+"""
+
+
+def test_a_hard_limit_of_the_host_is_obeyed_and_named_where_it_is_too_low() -> None:
+    done = subprocess.run([sys.executable, "-c", CAPPED], cwd=ROOT, capture_output=True, text=True)
+    first, second = done.stdout.splitlines()
+    assert first == "trained", done.stderr
+    assert "with its budget of 32.0 MiB, but the hard limit of its data segment (RLIMIT_DATA) is" in second
+
+
 THREADS = """
 import threading
 import torch

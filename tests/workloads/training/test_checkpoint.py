@@ -5,6 +5,7 @@ import pickle
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,6 +44,40 @@ def test_what_was_saved_is_what_is_loaded(tmp_path: Path, optimizer_class: type[
     for position, state in saved["state"].items():
         for field, value in state.items():
             assert torch.equal(torch.as_tensor(loaded["state"][position][field]), torch.as_tensor(value)), field
+
+
+class Noted(torch.optim.SGD):
+    """Keeps a state whose name contains a slash."""
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["a/b"] = parameter.detach() * 2
+
+
+@pytest.mark.parametrize("optimizer_class", [torch.optim.AdamW, Noted])
+def test_names_may_contain_slashes_and_other_characters(
+    tmp_path: Path, optimizer_class: type[torch.optim.Optimizer]
+) -> None:
+    def built(seed: int) -> tuple[nn.ModuleDict, torch.optim.Optimizer]:
+        torch.manual_seed(seed)
+        names = ["a/b", "a", "b/exp_avg", "100%", "%2F", "two words", "größe", "optimizer", "optimizer/a", "model/"]
+        model = nn.ModuleDict({name: nn.Linear(2, 2) for name in names})
+        optimizer = optimizer_class(model.parameters(), lr=0.1)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        return model, optimizer
+
+    model, optimizer = built(0)
+    optimizer.step()
+    checkpoint.save(tmp_path, 1, model, optimizer)
+    other, fresh = built(1)
+    checkpoint.load(tmp_path, 1, other, fresh)
+    assert all(value.equal(other.state_dict()[name]) for name, value in model.state_dict().items())
+    saved, loaded = optimizer.state_dict()["state"], fresh.state_dict()["state"]
+    assert loaded.keys() == saved.keys() and len(loaded) == 20
+    for position, state in saved.items():
+        assert loaded[position].keys() == state.keys()
+        assert all(loaded[position][field].equal(value) for field, value in state.items())
 
 
 def test_loading_goes_into_the_memory_of_the_model(tmp_path: Path) -> None:
