@@ -12,6 +12,7 @@ import uvicorn
 from api import sse
 from api.app import create_app
 from scamp_service.errors import ScampError, Unavailable
+from scamp_service.files import close_new_files
 from scamp_service.settings import Settings, settings_of_process
 
 SHUTDOWN_SECONDS = 3
@@ -25,6 +26,7 @@ def main() -> int:
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    close_new_files()
     try:
         server = server_for(settings_of_process().model_copy(update=Settings(**given).model_dump(include=set(given))))
     except ScampError as error:

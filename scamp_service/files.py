@@ -1,20 +1,57 @@
-"""Small files that several processes share, and whether their directory can hold more."""
+"""Files of the data directory: small ones that several processes share, who may read them, and the space for them."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from scamp_service.settings import Settings
+
 LEAST_FREE_BYTES = 2**20
+OTHERS = 0o077  # permissions of the group and of everybody else
+
+log = logging.getLogger("scamp.files")
+
+
+_given_umask = -1
+
+
+def close_new_files() -> None:
+    """Let nobody else read the files that this process and its children make from here on."""
+    global _given_umask
+    _given_umask = os.umask(OTHERS)
+
+
+def umask_of_ranks(settings: Settings) -> int:
+    """The umask of ranks; -1 for that of this process. A folder for checkpoints that somebody chose may be shared."""
+    return _given_umask if settings.checkpoint_dir else -1
+
+
+def keep_private(settings: Settings) -> None:
+    """Close the folders in the data directory for other users.
+
+    The data directory itself is made so, but one that existed may hold other things. Ranks on a Ray that we have not
+    started may belong to another user, who then needs the folders for code and checkpoints.
+    """
+    of_ranks = [] if settings.ray_address else ["code", "checkpoints"]
+    for folder in (settings.data_dir / name for name in ("logs", "profiles", "device_kinds", *of_ranks)):
+        try:
+            if folder.stat().st_mode & OTHERS:
+                folder.chmod(0o700)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning("other users may read the files in %s: its mode cannot be changed (%s)", folder, error.strerror)
 
 
 def write_atomically(file: Path, data: bytes) -> None:
     """Write a file so that readers always see all of it or the previous one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".", delete=False) as temporary:
         try:
             temporary.write(data)

@@ -18,6 +18,7 @@ from typing import Any
 
 from scamp_service.errors import Refused
 from scamp_service.settings import ROOT
+from scamp_service.temporary import make_folder, remove_folder
 from scamp_service.user_environment import user_environment
 
 USER = "SCAMP_USER_CODE_USER"
@@ -54,7 +55,7 @@ class Lent:
     @classmethod
     def to(cls, account: UserAccount) -> Lent:
         """A new one, in the folder for temporary files."""
-        lent = cls(Path(tempfile.mkdtemp(prefix="scamp-lent-")), account)
+        lent = cls(make_folder(), account)
         os.chown(lent.folder, 0, account.gid)
         lent.folder.chmod(0o750)
         lent.unpacked.mkdir(mode=0o700)
@@ -79,7 +80,7 @@ class Lent:
 
     def remove(self) -> None:
         """Remove the folder and everything in it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
 
 
 def started_as(account: UserAccount | None) -> dict[str, Any]:
@@ -114,7 +115,10 @@ def account_of(name: str) -> UserAccount | None:
 def check_folder(account: UserAccount, folder: Path) -> None:
     """Raise ``Refused`` unless the account can write in ``folder``, which is made for it where it does not exist."""
     if not folder.exists():
-        folder.mkdir(mode=0o700, parents=True)
+        for above in reversed([one for one in folder.parents if not one.exists()]):
+            above.mkdir()
+            above.chmod(0o755)  # the account must search it, whatever our umask is
+        folder.mkdir(mode=0o700)
         os.chown(folder, account.uid, account.gid)
     if why := _why_not(account, folder):
         raise Refused(

@@ -33,6 +33,7 @@ from scamp_service.cli.terminal import (
 )
 from scamp_service.client import Client
 from scamp_service.errors import ScampError
+from scamp_service.files import close_new_files
 from scamp_service.processes.addresses import own_url, remembered_port
 from scamp_service.processes.supervise import Service
 from scamp_service.settings import ROOT, Settings, settings_of_process, withhold_secrets
@@ -121,6 +122,7 @@ def _service(settings: Settings, *, next_port: bool = False) -> Iterator[Service
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background jobs start with it ignored
         signal.signal(number, _interrupt)
     began = time.monotonic()
+    close_new_files()
     withhold_secrets()
     chosen = "port" in settings.model_fields_set
     wanted = settings.port if chosen else remembered_port(settings.data_dir) or settings.port
@@ -173,6 +175,7 @@ def run(
     spec = parse_study(read_study(study))
     code = code_of(study, spec, working_dir)
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
+    close_new_files()
     withhold_secrets()  # before any code of the study is imported
     warnings = check_workload(spec, code)
     _warn(warnings)

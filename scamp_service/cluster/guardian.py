@@ -13,10 +13,8 @@ import ctypes
 import json
 import os
 import select
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -24,6 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
+
+from scamp_service.temporary import make_folder, remove_folder, remove_forgotten
 
 TERM_SECONDS = 1.0
 CHECK_SECONDS = 1.0
@@ -35,6 +35,7 @@ ADOPTED_SECONDS = 20.0
 """How long a process may outlive the rank that has started it."""
 NODE_SECONDS = 10.0
 SERVERS = ("gcs_server", "raylet")
+SHORT = Path("/tmp")  # the path of a Unix socket has at most 107 bytes
 
 
 def guard(nodes: list[dict[str, Any]]) -> None:
@@ -44,8 +45,9 @@ def guard(nodes: list[dict[str, Any]]) -> None:
     if sys.platform == "linux":
         pr_set_child_subreaper = 36
         ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
-    folder = tempfile.mkdtemp(prefix="scamp-", dir="/tmp")  # short: the path of a Unix socket has at most 107 bytes
-    os.environ["RAY_TMPDIR"] = folder
+    remove_forgotten(SHORT)
+    folder = make_folder(SHORT)
+    os.environ["RAY_TMPDIR"] = str(folder)
     try:
         from ray.cluster_utils import Cluster
 
@@ -88,15 +90,15 @@ def _hasten_start() -> None:
     node.Node.start_api_server = lambda self, **_: None  # type: ignore[method-assign]
 
 
-def _end(folder: str) -> NoReturn:
+def _end(folder: Path) -> NoReturn:
     _end_descendants()
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)
     sys.stderr.flush()
     os._exit(0)  # Ray's exit hooks would wait for processes that are gone
 
 
 @contextmanager
-def _watched_start(folder: str) -> Iterator[None]:
+def _watched_start(folder: Path) -> Iterator[None]:
     """End at once if the GCS or a raylet dies, or standard input closes, while Ray starts.
 
     Ray would wait for half a minute, in native code, where no signal reaches this process.

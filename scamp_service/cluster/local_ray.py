@@ -16,7 +16,7 @@ from typing import Any
 
 from scamp_service.cluster.gpus import inventory, visible
 from scamp_service.errors import Refused, Unavailable
-from scamp_service.files import write_atomically
+from scamp_service.files import umask_of_ranks, write_atomically
 from scamp_service.settings import ROOT, Settings
 from scamp_service.user_account import USER, Lent, UserAccount, account_of, check_folder, started_as
 from scamp_service.user_environment import user_environment
@@ -79,6 +79,7 @@ class LocalRay:
                 stdout=subprocess.PIPE,
                 stderr=output,
                 start_new_session=True,
+                umask=umask_of_ranks(self._settings),
                 **started_as(account),
             )
         self._address = self._read_address()

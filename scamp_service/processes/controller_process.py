@@ -27,6 +27,7 @@ from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller
 from scamp_service.control.leadership import RENEWALS, Elected, Leadership
 from scamp_service.errors import Deposed, Unavailable
+from scamp_service.files import keep_private
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, StudyState
 from scamp_service.model import Json, Lease
 from scamp_service.processes.calibrator import Calibrator
@@ -40,6 +41,7 @@ from scamp_service.sizing.sizer import Planner, ProcessSizer
 from scamp_service.store.database import expect_shared
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
+from scamp_service.temporary import remove_forgotten
 
 log = logging.getLogger("scamp.local")
 
@@ -98,6 +100,8 @@ def run_study(
     _expect_listener(settings.ray_address)
     with ExitStack() as stack:
         stack.enter_context(lock_data_dir(settings.data_dir))
+        keep_private(settings)
+        remove_forgotten()
         store = Store(settings.url)
         sha = store.put_blob(code) if code else None
         study = store.create_study(spec.to_json(), code=sha, warnings=warnings, now=time.time())

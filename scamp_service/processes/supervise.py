@@ -25,11 +25,12 @@ import httpx
 
 from scamp_service.cluster.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Refused, Unavailable
-from scamp_service.files import trouble_with
+from scamp_service.files import keep_private, trouble_with
 from scamp_service.processes.addresses import LOOPBACK, running_server, take_port, url_of, write_server_file
 from scamp_service.processes.heartbeat import VARIABLE, Pulse
 from scamp_service.settings import ROOT, SECRETS, SECRETS_PIPE, Settings
 from scamp_service.store.database import expect_shared
+from scamp_service.temporary import remove_forgotten
 
 log = logging.getLogger("scamp.serve")
 
@@ -80,6 +81,8 @@ class Service:
         check_account(settings)
         expect_shared(settings.url)
         self._lock = lock_data_dir(settings.data_dir)
+        keep_private(settings)
+        remove_forgotten()
         try:
             port = take_port(settings, next_port=self._next_port)
             self.settings = settings = settings.model_copy(update={"port": port})

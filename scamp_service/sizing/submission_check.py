@@ -8,11 +8,9 @@ will say it.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from scamp_service.errors import InvalidInput
@@ -23,6 +21,7 @@ from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code
 from scamp_service.study.values import Scalar
 from scamp_service.study.workload_names import BUILT_INS
+from scamp_service.temporary import temporary_folder
 
 IMPORT_SECONDS = 60
 TRY_SECONDS = 15
@@ -78,10 +77,10 @@ def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> Found | None:
     Raises ``TraceFailed`` if the workload cannot be imported, and ``InvalidInput`` if its methods are of a wrong form.
     """
     candidates = candidates_to_try(spec)
-    with tempfile.TemporaryDirectory(prefix="scamp-") as directory:
-        code_zip = Path(directory, "code.zip")
+    with temporary_folder() as directory:
+        code_zip = directory / "code.zip"
         code_zip.write_bytes(code)
-        files = {"workload": spec.workload, "code_zip": str(code_zip), "code_dir": str(Path(directory, "code"))}
+        files = {"workload": spec.workload, "code_zip": str(code_zip), "code_dir": str(directory / "code")}
         tried = {"ask": "dry run", "params": candidates, "metric": spec.objective.metric}
         try:
             answer = process.ask({**files, **tried}, TRY_SECONDS)

@@ -113,6 +113,9 @@ def test_a_model_never_seen_before_is_tuned_through_a_service(scamp: Scamp, serv
     assert [study["name"] for study in as_json(scamp, service, "list")] == ["reversal"]
     logs = scamp(service.data_dir, "logs", "1", "1", SCAMP_ADDRESS=service.url)
     assert "a model of width 256" in logs.stdout
+    files = [path for path in service.data_dir.rglob("*") if not path.is_symlink()]
+    assert {path.name for path in files} >= {"reverse_net.py", "controller.log", "ray.log", ".metadata", "scamp.db"}
+    assert [path for path in files if path.stat().st_mode & 0o077] == [], "nobody else may read them"
 
 
 def test_mistakes_are_one_line_and_store_nothing(scamp: Scamp, service: Served, tmp_path: Path) -> None:
