@@ -220,7 +220,7 @@ def one_step(config: Mapping[str, Any]) -> None:
 
     from estimators.model import Plan
     from workloads.training.samples import batch_indices
-    from workloads.training.step import evaluate, train_step
+    from workloads.training.step import train_step
 
     torch.set_num_threads(1)
     workload = vit_digits.VitDigits({**PARAMS, "lr": config["lr"]})
@@ -229,7 +229,7 @@ def one_step(config: Mapping[str, Any]) -> None:
     batch = workload.train_batch(batch_indices(workload.num_train, plan.batch, 0, 0))
     train_step(workload, model, optimizer, iter([batch]), 1)
     with torch.no_grad():
-        metrics = evaluate(workload, model.eval(), workload.eval_batch(torch.arange(workload.num_eval)))
+        metrics = workload.evaluate(model.eval(), workload.eval_batch(torch.arange(workload.num_eval)))
     tune.report({"accuracy": float(metrics["accuracy"].mean())})
 
 
