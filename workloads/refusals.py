@@ -266,6 +266,13 @@ _PREDICTING = (
 """Causes of errors that only a prediction has, whose tensors have no values."""
 
 _CAUSES = (
+    _Cause("combines a sharded parameter with a tensor that is not sharded: {error}", "use parameters inside of the "
+           "forward of the module that has them, and change them in on_step; or use plans without FSDP",
+           message=r"mixed torch\.Tensor and DTensor"),
+    _Cause("takes gradients of gradients, which selective recompute cannot compute again",
+           "use plans without selective recompute", message=r"Trying to backward an extra time"),
+    _Cause("uses a tensor that build_model made and that is no parameter, buffer or attribute of a module: {error}",
+           "register it with register_buffer", message=r"device meta|meta tensor|on the meta device"),
     _Cause("types of tensors do not match: {error}", "convert with .to(dtype), or make such inputs",
            message=r"(?i)dtype|scalar type|tensor of type"),
     _Cause("sizes of tensors do not match: {error}", "compare the sizes of the inputs with those of the layers",

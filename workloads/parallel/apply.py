@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from estimators.axes import Spread
 from estimators.model import Layout
+from workloads.parallel.aliases import expect_own_tensors
 from workloads.parallel.chain import cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.forward_state import attach_state
@@ -32,6 +33,8 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     """
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
         raise ValueError(f"{layout} needs a mesh of {layout.world_size} ranks, got {mesh}")
+    if mesh is not None:
+        expect_own_tensors(model)
     if mesh is not None and layout.stage is not None:
         blocks = cut(model, Place(layout.stage, mesh.get_group("pp")))
     if mesh is not None and layout.tp > 1:

@@ -22,10 +22,10 @@ def cut(model: nn.Module, place: Place) -> list[nn.Module]:
     blocks = list(model.blocks._modules.items())
     if len(blocks) < stage.count:
         raise ValueError(f"{len(blocks)} blocks cannot be divided into {stage.count} stages: choose fewer stages")
-    if shares_its_ends(model):
+    if shares_its_parts(model):
         raise ValueError(
-            f"the first and the last stage of {type(model).__name__} would share parameters, as `enters` and `leaves` "
-            "name the same ones: untie them, or use plans without a pipeline"
+            f"stages of {type(model).__name__} would share parameters, as the same ones are in two blocks, in `enters` "
+            "or in `leaves`: untie them, or use plans without a pipeline"
         )
     kept = blocks_of_stage(len(blocks), stage.index, stage.count)
     model.blocks._modules = dict(blocks[kept.start : kept.stop])
@@ -35,9 +35,11 @@ def cut(model: nn.Module, place: Place) -> list[nn.Module]:
     return list(model.blocks)
 
 
-def shares_its_ends(model: Chain) -> bool:
-    """Whether the first and the last stage would share parameters."""
-    return bool(_parameters(model, model.enters) & _parameters(model, model.leaves))
+def shares_its_parts(model: Chain) -> bool:
+    """Whether two of a model's parts (a block, what enters, what leaves) have a parameter in common."""
+    parts = [_parameters(model, model.enters), _parameters(model, model.leaves)]
+    parts += [{id(parameter) for parameter in block.parameters()} for block in model.blocks]
+    return sum(map(len, parts)) > len(set().union(*parts))
 
 
 def _parameters(model: nn.Module, names: tuple[str, ...]) -> set[int]:

@@ -15,7 +15,7 @@ from torch import nn
 from estimators.constraints import Constraints, Limit, Name
 from estimators.model import Divisions, blocks_of_stage
 from workloads.hints import Contradiction, Hint, hints_of
-from workloads.parallel.chain import shares_its_ends
+from workloads.parallel.chain import shares_its_parts
 from workloads.protocol import Chain, Split
 
 _AXES: dict[str, Name] = {"replica": "shares", "split": "tp", "pipeline": "pp", "stage": "pp"}
@@ -208,10 +208,10 @@ class _Hinted:
                 f"{one}: the model ({name}) does not say where a pipeline may cut it: make it a "
                 "workloads.protocol.Chain, or drop the hint"
             )
-        if shares_its_ends(model):
+        if shares_its_parts(model):
             raise Contradiction(
-                f"{one}: the first and the last stage of the model ({name}) would share parameters, as `enters` and "
-                "`leaves` name the same ones: untie them, or drop the hint"
+                f"{one}: stages of the model ({name}) would share parameters, as the same ones are in two blocks, in "
+                "`enters` or in `leaves`: untie them, or drop the hint"
             )
         if len(model.blocks) < num_stages:
             raise Contradiction(

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from estimators.model import Divisions
-from workloads.parallel.chain import shares_its_ends
+from workloads.parallel.chain import shares_its_parts
 from workloads.parallel.constraints import constraints_of
 from workloads.protocol import Batch, Chain, Spatial, Split
 
@@ -30,7 +30,7 @@ def divisions_of(model: nn.Module, blocks: Sequence[nn.Module], batch: Batch) ->
     found = Divisions(
         most_parts=gcd(*(split.most_parts for split in splits)) or 1,
         in_parts=bool(splits) and all(split.branches for split in splits),
-        most_stages=len(model.blocks) if isinstance(model, Chain) and not shares_its_ends(model) else 1,
+        most_stages=len(model.blocks) if isinstance(model, Chain) and not shares_its_parts(model) else 1,
         most_slabs=_most_slabs(model, batch),
     )
     return replace(found, constraints=constraints_of(model, blocks, found))

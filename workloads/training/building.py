@@ -84,7 +84,7 @@ def _send_attributes(model: nn.Module, drawn: nn.Module | None) -> None:
         for name, module in model.named_modules()
         for attribute, value in module.__dict__.items()
         if attribute not in ("_parameters", "_buffers", "_modules")
-        and any(isinstance(leaf, Tensor) and leaf.is_meta for leaf in tree_leaves(value))
+        and any(isinstance(leaf, Tensor) and leaf.is_meta and leaf.grad_fn is None for leaf in tree_leaves(value))
     ]
     if not wanted:
         return

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from workloads.parallel.aliases import expect_own_tensors
+from workloads.refusals import WorkloadError
+
+
+def pair() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+
+
+def same_memory() -> nn.Module:
+    model = pair()
+    model[1].weight = nn.Parameter(model[0].weight.data)
+    return model
+
+
+def data_assigned() -> nn.Module:
+    model = pair()
+    model[1].weight.data = model[0].weight.data
+    return model
+
+
+def overlapping_views() -> nn.Module:
+    model, flat = nn.Module(), torch.zeros(10)
+    model.a, model.b = nn.Parameter(flat[:6]), nn.Parameter(flat[5:])
+    return model
+
+
+def buffer_of_a_parameter() -> nn.Module:
+    model = pair()
+    model.register_buffer("first", model[0].weight.detach())
+    return model
+
+
+def parameters_in_a_list() -> nn.Module:
+    model = pair()
+    model.weights = [layer.weight for layer in model]  # type: ignore[union-attr]
+    return model
+
+
+def parameters_in_a_dictionary_of_lists() -> nn.Module:
+    model = pair()
+    model[0].kept = {"weights": [model[1].weight]}
+    return model
+
+
+def layers_in_a_list() -> nn.Module:
+    model = pair()
+    model.more = [nn.Linear(2, 2)]  # type: ignore[assignment]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (same_memory, "0.weight and 1.weight are two tensors in the same memory"),
+        (data_assigned, "0.weight and 1.weight are two tensors in the same memory"),
+        (overlapping_views, "a and b are two tensors in the same memory"),
+        (buffer_of_a_parameter, "0.weight and first are two tensors in the same memory"),
+        (parameters_in_a_list, "weights holds parameters outside of modules"),
+        (parameters_in_a_dictionary_of_lists, "0.kept holds parameters outside of modules"),
+        (layers_in_a_list, "more holds layers that are not part of the model"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_ranks_cannot_keep_in_step_is_refused_with_its_name(
+    build: Callable[[], nn.Module], message: str, device: str
+) -> None:
+    with torch.device(device):
+        model = build()
+    with pytest.raises(WorkloadError, match=message):
+        expect_own_tensors(model)
+
+
+def tied() -> nn.Module:
+    model = pair()
+    model[1].weight = model[0].weight
+    return model
+
+
+def views_side_by_side() -> nn.Module:
+    model, flat = nn.Module(), torch.zeros(10)
+    model.a, model.b, model.c = nn.Parameter(flat[:5].view(5, 1).t()), nn.Parameter(flat[5:]), nn.Parameter(flat[:0])
+    return model
+
+
+def registered_layers_in_a_list() -> nn.Module:
+    model = pair()
+    model.all = [model[0], model[1], nn.ReLU()]  # type: ignore[assignment]
+    return model
+
+
+@pytest.mark.parametrize("build", [pair, tied, views_side_by_side, registered_layers_in_a_list, lambda: nn.LSTM(2, 3)])
+def test_other_models_pass(build: Callable[[], nn.Module]) -> None:
+    expect_own_tensors(build())

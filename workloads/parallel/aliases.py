@@ -1,0 +1,75 @@
+"""Finds parts of a model that ranks cannot keep in step: memory with two owners, and parameters outside of modules.
+
+On one rank two tensors may share memory, and a list may hold a parameter. When a model is divided, each parameter gets
+memory of its own, and modules alone get the new parameters: the rest would train to something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from workloads.refusals import WorkloadError
+
+
+def expect_own_tensors(model: nn.Module) -> None:
+    """Raise ``WorkloadError`` unless each parameter has memory of its own, and modules alone hold parameters.
+
+    Call it before the model is divided, on the meta device or on fake tensors.
+    """
+    _expect_own_memory(model)
+    _expect_in_modules(model)
+
+
+def _expect_own_memory(model: nn.Module) -> None:
+    known: dict[int, list[tuple[str, int, int]]] = {}
+    for name, parameter in (*model.named_parameters(), *model.named_buffers()):
+        if not parameter.numel():
+            continue
+        start = parameter.storage_offset()
+        end = start + 1 + sum((size - 1) * step for size, step in zip(parameter.shape, parameter.stride(), strict=True))
+        places = known.setdefault(parameter.untyped_storage()._cdata, [])
+        is_buffer = not isinstance(parameter, nn.Parameter)
+        for other, low, high in places:
+            if start < high and low < end:
+                raise WorkloadError(
+                    f"{other} and {name} are two tensors in the same memory, which they would not be on several ranks: "
+                    "assign the one parameter to both modules, or use plans of one rank"
+                )
+        if not is_buffer:
+            places.append((name, start, end))
+
+
+def _expect_in_modules(model: nn.Module) -> None:
+    registered = {id(module) for module in model.modules()}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.RNNBase):  # it renews its own list
+            continue
+        for attribute, value in module.__dict__.items():
+            if attribute in _REGISTERS:
+                continue
+            for leaf in _held(value):
+                place = f"{name}.{attribute}" if name else attribute
+                if isinstance(leaf, nn.Parameter):
+                    raise WorkloadError(
+                        f"{place} holds parameters outside of modules, so several ranks would use old ones: take them "
+                        "from their modules in forward, or put them into an nn.ParameterList, or use plans of one rank"
+                    )
+                if isinstance(leaf, nn.Module) and id(leaf) not in registered and any(True for _ in leaf.parameters()):
+                    raise WorkloadError(
+                        f"{place} holds layers that are not part of the model, so they are neither trained nor sent to "
+                        "other ranks: put them into an nn.ModuleList, or use plans of one rank"
+                    )
+
+
+_REGISTERS = frozenset(nn.Module().__dict__)
+
+
+def _held(value: object) -> Iterator[object]:
+    """What an attribute holds itself, or in lists, tuples and dictionaries."""
+    if isinstance(value, Tensor | nn.Module):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        yield from tree_leaves(value)
