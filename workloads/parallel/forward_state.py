@@ -62,6 +62,17 @@ def forward_state(model: nn.Module) -> ForwardState:
     return state if isinstance(state, ForwardState) else attach_state(model, Layout(), None)
 
 
+def set_attributes(model: nn.Module, values: Mapping[str, Any]) -> None:
+    """Set attributes of modules of ``model`` by their qualified names; those of other stages are left out."""
+    modules = dict(model.named_modules())
+    state = forward_state(model)
+    for qualified, value in values.items():
+        path, _, name = qualified.rpartition(".")
+        if path in modules:
+            modules[path].__dict__[name] = value
+            state.attributes[modules[path], name] = None
+
+
 def attach_state(model: nn.Module, layout: Layout, mesh: DeviceMesh | None) -> ForwardState:
     """A new forward state for ``model``, which is divided by ``layout`` on ``mesh``."""
     state = model.__dict__[_NAME] = ForwardState(model, layout, mesh)
@@ -72,8 +83,8 @@ def attach_state(model: nn.Module, layout: Layout, mesh: DeviceMesh | None) -> F
 class ForwardState:
     """What forward passes of a model change.
 
-    ``changed`` are the tensors that they change in place, ``statistics`` the buffers that they compute from samples, as
-    far as is known. ``num_copied`` grows when a pass finds a tensor that must be copied before each pass from then on.
+    ``changed`` are the tensors that they change in place, ``statistics`` the buffers that they compute from samples, and
+    ``attributes`` those of modules that they change and do not compute from samples, as far as is known. ``num_copied`` grows when a pass finds a tensor that must be copied before each pass from then on.
     """
 
     model: nn.Module
@@ -81,6 +92,7 @@ class ForwardState:
     mesh: DeviceMesh | None
     changed: dict[Place, None] = field(default_factory=dict)
     statistics: dict[Place, None] = field(default_factory=dict)
+    attributes: dict[Place, None] = field(default_factory=dict)
     num_copied: int = 0
     _is_known: bool = False
     _begin: _Snapshot | None = None
@@ -154,6 +166,10 @@ class ForwardState:
         """Passes through ``module`` that repeat the first of them, as for a backward pass."""
         return Passes(self, module)
 
+    def named_attributes(self) -> dict[str, Any]:
+        """The values of the ``attributes`` by their qualified names; checkpoints hold them."""
+        return {self._name((module, name)): module.__dict__[name] for module, name in self.attributes}
+
     def snapshot(self, module: nn.Module | None = None) -> _Snapshot:
         """The state now, of one module with its submodules, or of the whole model."""
         modules = list((module or self.model).modules())
@@ -189,6 +205,11 @@ class ForwardState:
                 "ranks and micro-batches divide a batch: use plans of one rank and one micro-batch, or change it in "
                 "on_step"
             )
+        self.attributes = {
+            (module, name): None
+            for module, name in before.changed_attributes()
+            if not (isinstance(value := module.__dict__[name], Tensor) and watch.is_of_batch(value))
+        }
         self.statistics = {place: None for place in of_samples if _get(place).is_floating_point()}
 
     def _forget_step(self) -> None:
@@ -275,6 +296,13 @@ class _Snapshot:
         for module, _, buffers in self.objects:
             for name, buffer in module._buffers.items():
                 if buffer is not None and buffer is not buffers.get(name):
+                    yield module, name
+
+    def changed_attributes(self) -> Iterator[Place]:
+        """Attributes that have other values now."""
+        for module, attributes, _ in self.objects:
+            for name, value in _attributes(module).items():
+                if name not in attributes or attributes[name] is not value:
                     yield module, name
 
     def restore(self) -> None:

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,8 +28,11 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
+from workloads.parallel.forward_state import forward_state, set_attributes
 from workloads.training.faults import StorageFault, storage_error
 from workloads.training.retention import outdated
+
+_Value = TypeVar("_Value")
 
 SEEN_SECONDS = 5.0  # how long a network file system may hide a new file from other hosts
 
@@ -99,14 +102,18 @@ def _save(
     staged = directory / _from_rank_0(f".step-{step}-{uuid.uuid4().hex}.tmp")
     try:
         tensors, scalars = _optimizer_state(model, optimizer)
-        state = {**_model_state(model), **tensors}
+        attributes = forward_state(model).named_attributes()
+        held = {f"attribute/{name}": value for name, value in attributes.items() if isinstance(value, Tensor)}
+        state = {**_model_state(model), **tensors, **held}
         with _quiet():
             writer = FileSystemWriter(staged, sync_files=True)
             written = dcp_save(state, storage_writer=writer, no_dist=not dist.is_initialized())
         scalars = _of_all_stages(scalars)
+        plain = _of_all_stages({name: value for name, value in attributes.items() if not isinstance(value, Tensor)})
         if _rank() == 0:
             _expect_whole(staged, written)
-            _write_json(staged / "scalars.json", {"step": step, "groups": _group_values(optimizer), "state": scalars})
+            values = {"step": step, "groups": _group_values(optimizer), "state": scalars, "attributes": plain}
+            _write_json(staged / "scalars.json", values)
             _commit(staged, target)
             for old in outdated(_steps(directory), step, needed):
                 _remove(directory, old)
@@ -131,12 +138,19 @@ def _load(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.O
                 continue
             optimizer.state[names[name]][field.replace("%2F", "/")] = _empty_state(names[name], entry)
     tensors, _ = _optimizer_state(model, optimizer)
+    held = {
+        key.removeprefix("attribute/"): torch.empty(entry.size, dtype=entry.properties.dtype)
+        for key, entry in stored.items()
+        if key.startswith("attribute/") and isinstance(entry, TensorStorageMetadata)
+    }
+    tensors |= {f"attribute/{name}": tensor for name, tensor in held.items()}
     with _quiet():
         dcp_load({**_model_state(model), **tensors}, storage_reader=reader, no_dist=not dist.is_initialized())
     for name, fields in scalars["state"].items():
         if name not in names:
             continue
         optimizer.state[names[name]].update(fields)
+    set_attributes(model, {**held, **scalars.get("attributes", {})})
     for number, group in enumerate(optimizer.param_groups):
         for key, value in scalars["groups"][group.get("part_of", number)].items():
             group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
@@ -294,7 +308,7 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _of_all_stages(scalars: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _of_all_stages(scalars: dict[str, _Value]) -> dict[str, _Value]:
     if not dist.is_initialized():
         return scalars
     parts: list[Any] = [None] * dist.get_world_size()
