@@ -83,8 +83,9 @@ def attach_state(model: nn.Module, layout: Layout, mesh: DeviceMesh | None) -> F
 class ForwardState:
     """What forward passes of a model change.
 
-    ``changed`` are the tensors that they change in place, ``statistics`` the buffers that they compute from samples, and
-    ``attributes`` those of modules that they change and do not compute from samples, as far as is known. ``num_copied`` grows when a pass finds a tensor that must be copied before each pass from then on.
+    As far as is known, ``changed`` are the tensors that they change in place, ``statistics`` the buffers that they
+    compute from samples, and ``attributes`` those of modules that they change and do not compute from samples.
+    ``num_copied`` grows when a pass finds a tensor that must be copied before each pass from then on.
     """
 
     model: nn.Module
