@@ -24,11 +24,11 @@ def expect_own_tensors(model: nn.Module) -> None:
 
 
 def _expect_own_memory(model: nn.Module) -> None:
-    known: dict[int, list[tuple[str, int, int]]] = {}
+    known: dict[int, list[tuple[str, int, int]]] = {}  # by address of the memory
     for name, parameter in (*model.named_parameters(), *model.named_buffers()):
         if not parameter.numel():
             continue
-        start = parameter.storage_offset()
+        start = int(parameter.storage_offset())
         end = start + 1 + sum((size - 1) * step for size, step in zip(parameter.shape, parameter.stride(), strict=True))
         places = known.setdefault(parameter.untyped_storage()._cdata, [])
         is_buffer = not isinstance(parameter, nn.Parameter)
