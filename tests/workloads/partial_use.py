@@ -18,7 +18,7 @@ class Net(nn.Module):
     def __init__(self, idiom: str) -> None:
         super().__init__()
         self.idiom, self.step = idiom, 0
-        self.table = nn.Embedding(5, WIDTH, sparse=idiom == "sparse")
+        self.table = nn.Embedding(5, WIDTH)
         self.trunk = nn.Linear(WIDTH, WIDTH)
         self.parts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
         self.head = nn.Linear(WIDTH, 1)
@@ -135,8 +135,6 @@ class Partial(Workload):
         return {"loss": self.errors(model, batch)}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        if self.params["idiom"] == "sparse":
-            return torch.optim.SGD(model.parameters(), lr=0.1)
         if self.params["idiom"] == "unfrozen":
             for parameter in [*model.trunk.parameters(), *model.parts.parameters()]:
                 parameter.requires_grad_(False)

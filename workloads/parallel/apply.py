@@ -31,6 +31,8 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     Parameter names do not change. Call it with a model on the meta device (ranks) or of fake tensors (the tracer); if
     the model holds memory, FSDP2 copies each shard. Raises ``ValueError`` if the model cannot be divided by ``layout``.
     """
+    if layout.fsdp_mesh or layout.zero1:
+        _expect_dense(model)
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
         raise ValueError(f"{layout} needs a mesh of {layout.world_size} ranks, got {mesh}")
     if mesh is not None:
@@ -62,6 +64,16 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     if mesh is not None and layout.sequence_parallel:
         split_sequences(blocks, mesh["tp"])
     return model
+
+
+def _expect_dense(model: nn.Module) -> None:
+    """Raise ``ValueError`` if the gradients of an embedding are sparse: ranks could not add them up."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise ValueError(
+                f"the gradients of {name or type(module).__name__} are sparse, and ranks that train on different "
+                "samples can only add up dense ones: use sparse=False, or plans with dp_replicate=1 and dp_shard=1"
+            )
 
 
 def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | None) -> Optimizer:

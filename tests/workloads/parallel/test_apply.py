@@ -47,6 +47,14 @@ def test_sharding_without_a_mesh_of_its_size_is_refused() -> None:
         apply_plan(nn.Linear(2, 2), [], Layout(dp_shard=2), None)
 
 
+@pytest.mark.parametrize("layout", [Layout(dp_replicate=2), Layout(dp_replicate=2, zero1=True), Layout(dp_shard=2)])
+def test_ranks_that_would_add_up_sparse_gradients_are_refused(layout: Layout) -> None:
+    model = nn.Sequential(nn.Embedding(4, 2, sparse=True))
+    assert apply_plan(model, [], Layout(), None) is model
+    with pytest.raises(ValueError, match=r"the gradients of 0 are sparse, .*: use sparse=False, or plans with"):
+        apply_plan(model, [], layout, None)
+
+
 def test_the_learning_rate_rises_to_its_peak_and_falls_to_a_twentieth() -> None:
     shares = [warmup_cosine(step, 100, 0.1) for step in range(100)]
     assert shares[:10] == pytest.approx([0.1 * (step + 1) for step in range(10)])
