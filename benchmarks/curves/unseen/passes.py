@@ -1,0 +1,238 @@
+"""Forward and backward passes of the user's own: solvers, loops that data ends, gradients that are computed by hand."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from .base import OUTPUTS, WIDTH, Labels, Mixer, Tower, Vectors
+
+
+class Equilibrium(nn.Module):
+    """The fixed point z of tanh(0.4 W z + x); the backward pass solves for its gradient in a hook on z."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        nn.init.orthogonal_(self.inner.weight)
+
+    def once(self, z, x):
+        return (0.4 * self.inner(z) + x).tanh()
+
+    def forward(self, x):
+        with torch.no_grad():
+            z = torch.zeros_like(x)
+            for _ in range(15):
+                z = self.once(z, x)
+        z = self.once(z, x)
+        if torch.is_grad_enabled():
+            point = z.detach().requires_grad_()
+            value = self.once(point, x)
+
+            def solve(gradient):
+                solution = gradient
+                for _ in range(15):
+                    solution = torch.autograd.grad(value, point, solution, retain_graph=True)[0] + gradient
+                return solution
+
+            z.register_hook(solve)
+        return z
+
+
+class DeepEquilibrium(Vectors):
+    """Blocks are solvers under no_grad; a hook on their output solves for the gradient, by autograd.grad.
+
+    From https://github.com/locuslab/deq/issues/11 (two ways to write the backward pass).
+    """
+
+    def build_model(self):
+        return Tower(*(Equilibrium() for _ in range(2)))
+
+
+class Coupling(nn.Module):
+    """Halves (a, b) → (a + f(b), b + g(a)); ``undo`` computes inputs and gradients from outputs and gradients."""
+
+    def __init__(self):
+        super().__init__()
+        half = WIDTH // 2
+        self.f = nn.Sequential(nn.LayerNorm(half), nn.Linear(half, half), nn.Tanh())
+        self.g = nn.Sequential(nn.LayerNorm(half), nn.Linear(half, half), nn.Tanh())
+
+    def forward(self, x):
+        a, b = x.chunk(2, -1)
+        a = a + self.f(b)
+        return torch.cat([a, b + self.g(a)], -1)
+
+    def undo(self, y, gradient):
+        (a, b), (grad_a, grad_b) = y.chunk(2, -1), gradient.chunk(2, -1)
+        with torch.enable_grad():
+            a = a.detach().requires_grad_()
+            added = self.g(a)
+            torch.autograd.backward(added, grad_b)
+        with torch.no_grad():
+            b = b - added
+            grad_a = grad_a + a.grad
+        with torch.enable_grad():
+            b = b.detach().requires_grad_()
+            added = self.f(b)
+            torch.autograd.backward(added, grad_a)
+        with torch.no_grad():
+            return torch.cat([a - added, b], -1), torch.cat([grad_a, grad_b + b.grad], -1)
+
+
+class Reversible(torch.autograd.Function):
+    """All blocks without stored activations; the backward pass goes back through ``undo``."""
+
+    @staticmethod
+    def forward(ctx, x, blocks):
+        for block in blocks:
+            x = block(x)
+        ctx.blocks, ctx.y = blocks, x.detach()
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        y = ctx.y
+        for block in reversed(ctx.blocks):
+            y, gradient = block.undo(y, gradient)
+        return gradient, None
+
+
+class ReversibleNet(Tower):
+    def forward(self, x):
+        return self.out(Reversible.apply(self.stem(x), self.layers))
+
+
+class ReversibleBlocks(Vectors):
+    """An autograd function runs all blocks; its backward pass inverts them, and adds up gradients of parameters itself.
+
+    From https://github.com/lucidrains/reformer-pytorch (reversible.py).
+    """
+
+    def build_model(self):
+        return ReversibleNet(*(Coupling() for _ in range(3)))
+
+
+class Halting(Tower):
+    """All layers are repeated until each sample's probabilities to halt add up to 1."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.halt = nn.Linear(WIDTH, 1)
+        nn.init.normal_(self.halt.weight, std=1.0)
+
+    def forward(self, x):
+        start = state = self.stem(x)
+        total, result = state.new_zeros(len(x)), torch.zeros_like(state)
+        for number in range(1, 7):
+            for layer in self.layers:
+                state = layer(state)
+            chance = self.halt((state + start).tanh()).squeeze(-1).sigmoid()
+            last = (total + chance > 0.99) | (number == 6)
+            share = torch.where(total >= 1, torch.zeros_like(chance), torch.where(last, 1 - total, chance))
+            result = result + share.unsqueeze(-1) * state
+            total = torch.where(last, torch.ones_like(total), total + chance)
+            if (total >= 1).all():
+                break
+        return self.out(result)
+
+
+class AdaptiveHalting(Vectors):
+    """How often the blocks are repeated depends on the slowest sample of a batch; each sample's result does not.
+
+    From https://github.com/andreamad8/Universal-Transformer-Pytorch (adaptive computation time).
+    """
+
+    def build_model(self):
+        return Halting(*(Mixer() for _ in range(2)))
+
+
+class FusedCrossEntropy(torch.autograd.Function):
+    """Mean cross entropy of x @ weight.T, in chunks of samples; the forward pass computes the gradients already."""
+
+    @staticmethod
+    def forward(ctx, x, weight, labels):
+        total, grad_x, grad_weight = x.new_zeros(()), torch.empty_like(x), torch.zeros_like(weight)
+        for rows in torch.arange(len(x)).split(3):
+            logits = x[rows] @ weight.t()
+            total += functional.cross_entropy(logits, labels[rows], reduction="sum")
+            excess = (logits.softmax(-1) - functional.one_hot(labels[rows], len(weight))) / len(x)
+            grad_x[rows] = excess @ weight
+            grad_weight += excess.t() @ x[rows]
+        ctx.save_for_backward(grad_x, grad_weight)
+        return total / len(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        grad_x, grad_weight = ctx.saved_tensors
+        return gradient * grad_x, gradient * grad_weight, None
+
+
+class WithLabels(Tower):
+    """Vectors → logits; vectors and labels → the mean loss, without a call of ``out``."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.out = nn.Linear(WIDTH, OUTPUTS, bias=False)
+
+    def forward(self, x, labels=None):
+        x = self.stem(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.out(x) if labels is None else FusedCrossEntropy.apply(x, self.out.weight, labels)
+
+
+class LossInModel(Labels):
+    """In training the model returns its loss; an autograd function fuses the head with it, and with both gradients.
+
+    From https://github.com/linkedin/Liger-Kernel/issues/332 (FSDP and the weight of a head that is not called).
+    """
+
+    def build_model(self):
+        return WithLabels(*(Mixer() for _ in range(2)))
+
+    def loss(self, model, batch):
+        inputs, labels = batch
+        return model(inputs, labels=labels)
+
+
+class AddLoss(torch.autograd.Function):
+    """Returns ``x``; in the backward pass ``loss`` gets the gradient 1, as if it were added to the final loss."""
+
+    @staticmethod
+    def forward(ctx, x, loss):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, gradient.new_ones(())
+
+
+class Routed(nn.Module):
+    """A weighted sum of three experts, with an auxiliary loss that keeps the router's logits small."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 3)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x):
+        logits = self.router(x)
+        weights = logits.softmax(-1)
+        result = sum(weights[:, n : n + 1] * expert(x).tanh() for n, expert in enumerate(self.experts))
+        if self.training:
+            result = AddLoss.apply(result, 0.1 * logits.logsumexp(-1).square().mean())
+        return x + result
+
+
+class LossInBackward(Vectors):
+    """Each block adds an auxiliary loss, a mean over samples, that appears in the backward pass only.
+
+    Its gradient does not depend on the final loss, so it is wrong if that is divided by the number of micro-batches.
+    From https://github.com/NVIDIA-NeMo/Automodel/pull/1412 (how such gradients are scaled).
+    """
+
+    def build_model(self):
+        return Tower(*(Routed() for _ in range(2)))
+
+    def blocks(self, model):
+        return list(model.layers)

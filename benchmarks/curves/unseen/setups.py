@@ -1,0 +1,251 @@
+"""How training is set up: marks on parameters, optimizers, the default dtype, initialisation, padded batches."""
+
+from collections import OrderedDict
+
+import numpy
+import torch
+from torch import nn
+from torch.nn import functional
+
+from .base import CHANNELS, LENGTH, OUTPUTS, STEPS, TOKENS, WIDTH, Mixer, Sentences, Series, Tower, Vectors
+
+
+class Recurrence(nn.Module):
+    """Marks its own parameters: one has a learning rate of its own, two are not decayed."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(WIDTH, WIDTH)
+        self.a_log = nn.Parameter(torch.log(torch.arange(1.0, WIDTH + 1)))
+        self.a_log._no_weight_decay = True
+        self.a_log._optim = {"lr": 0.01}
+        self.d = nn.Parameter(torch.ones(WIDTH))
+        self.d._no_weight_decay = True
+
+    def forward(self, x):
+        return x * (-self.a_log.exp()).exp() + self.d * self.mix(x).tanh()
+
+
+class MarkedParameters(Vectors):
+    """The optimizer's groups follow from attributes that modules have set on their parameters.
+
+    From https://github.com/state-spaces/mamba/issues/798 (_no_weight_decay, and who reads it).
+    """
+
+    def build_model(self):
+        return Tower(*(Recurrence() for _ in range(2)))
+
+    def optimizer(self, model):
+        groups = {}
+        for parameter in model.parameters():
+            options = {"weight_decay": 0.0 if getattr(parameter, "_no_weight_decay", False) else 0.5}
+            options |= getattr(parameter, "_optim", {})
+            group = groups.setdefault(tuple(sorted(options.items())), {"params": [], **options})
+            group["params"].append(parameter)
+        return torch.optim.SGD(list(groups.values()), lr=0.05, momentum=0.9)
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Wraps an optimizer and has the same groups and states. Every second step goes half way from the slow weights."""
+
+    def __init__(self, optimizer):
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+        self.optimizer = optimizer
+        self.defaults, self.param_groups, self.state = optimizer.defaults, optimizer.param_groups, optimizer.state
+        for group in self.param_groups:
+            group["lookahead_step"] = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = self.optimizer.step(closure)
+        for group in self.param_groups:
+            group["lookahead_step"] += 1
+            if group["lookahead_step"] % 2 == 0:
+                for fast in group["params"]:
+                    if fast.grad is not None:
+                        state = self.optimizer.state[fast]
+                        if "slow" not in state:
+                            state["slow"] = fast.clone()
+                        state["slow"].add_(fast - state["slow"], alpha=0.5)
+                        fast.copy_(state["slow"])
+        return loss
+
+    def state_dict(self):
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict):
+        self.optimizer.load_state_dict(state_dict)
+        self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+
+class WrappedOptimizer(Vectors):
+    """An optimizer that wraps another one, shares its groups and states, and adds slow weights to them.
+
+    From https://github.com/huggingface/pytorch-image-models (timm/optim/lookahead.py).
+    """
+
+    def build_model(self):
+        return Tower(*(Mixer() for _ in range(2)))
+
+    def optimizer(self, model):
+        return Lookahead(torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.1))
+
+
+class LowRank(torch.optim.Optimizer):
+    """Momentum of matrices in the space of the two main directions of their first gradient; plain for other tensors."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr, "rank": 2})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient, state = parameter.grad, self.state[parameter]
+                is_low = gradient.ndim == 2 and min(gradient.shape) > group["rank"]
+                if not state:
+                    if is_low:
+                        left, _, _ = torch.linalg.svd(gradient, full_matrices=False)
+                        state["projector"] = left[:, : group["rank"]].contiguous()
+                        state["moment"] = gradient.new_zeros(group["rank"], gradient.shape[1])
+                    else:
+                        state["moment"] = torch.zeros_like(gradient)
+                small = state["projector"].t() @ gradient if is_low else gradient
+                state["moment"].mul_(0.9).add_(small)
+                update = state["projector"] @ state["moment"] if is_low else state["moment"]
+                parameter.add_(update, alpha=-group["lr"])
+
+
+class LowRankMoments(Vectors):
+    """An optimizer of the user's own whose states are smaller than the matrices that they belong to (GaLore).
+
+    From https://github.com/huggingface/transformers/pull/29588 (GaLore, which "does not support DDP at this time").
+    """
+
+    def build_model(self):
+        return Tower(*(Mixer() for _ in range(2)))
+
+    def optimizer(self, model):
+        return LowRank(model.parameters(), lr=0.05)
+
+
+class DoubleByDefault(Vectors):
+    """The constructor makes fp64 torch's default type, so that data, weights and states are all in it.
+
+    From https://github.com/ACEsuit/mace (tools.set_default_dtype).
+    """
+
+    def __init__(self, params):
+        torch.set_default_dtype(torch.float64)
+        super().__init__(params)
+
+    def build_model(self):
+        return Tower(*(Mixer() for _ in range(2)))
+
+
+class Encoder(nn.Module):
+    """Series → outputs, read from a token of its own; fixed positions are a frozen parameter that numpy computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.patch = nn.Conv1d(CHANNELS, WIDTH, kernel_size=2, stride=2)
+        num_patches = STEPS // 2
+        self.class_token = nn.Parameter(torch.zeros(1, 1, WIDTH))
+        self.positions = nn.Parameter(torch.zeros(1, num_patches + 1, WIDTH), requires_grad=False)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(WIDTH, 3, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+            for _ in range(2)
+        )
+        self.out = nn.Linear(WIDTH, OUTPUTS)
+        self.initialise(num_patches)
+
+    def initialise(self, num_patches):
+        angles = numpy.arange(num_patches + 1)[:, None] / 10000 ** (numpy.arange(WIDTH // 2) / (WIDTH // 2))
+        values = numpy.concatenate([numpy.sin(angles), numpy.cos(angles)], axis=1)
+        self.positions.data.copy_(torch.from_numpy(values).float().unsqueeze(0))
+        weight = self.patch.weight.data
+        nn.init.xavier_uniform_(weight.view(weight.shape[0], -1))
+        nn.init.normal_(self.class_token, std=0.02)
+        self.apply(self.initialise_module)
+
+    def initialise_module(self, module):
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.2)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, series):
+        x = self.patch(series.transpose(1, 2)).transpose(1, 2) + self.positions[:, 1:]
+        first = (self.class_token + self.positions[:, :1]).expand(len(x), -1, -1)
+        x = torch.cat([first, x], 1)
+        for layer in self.layers:
+            x = layer(x)
+        return self.out(x[:, 0])
+
+
+class TokensAndPositions(Series):
+    """Parameters whose first dimension is 1, of which one is frozen and filled by numpy, and a weight filled by a view.
+
+    From https://github.com/facebookresearch/mae (models_mae.py: initialize_weights).
+    """
+
+    def build_model(self):
+        return Encoder()
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.scores = nn.Linear(WIDTH, 1)
+        self.values = nn.Linear(WIDTH, WIDTH)
+        self.mix = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x, is_padding):
+        normed = self.norm(x)
+        weights = self.scores(normed).masked_fill(is_padding.unsqueeze(-1), -1e9).softmax(1)
+        summary = (weights * self.values(normed)).sum(1, keepdim=True).expand_as(x)
+        return x + self.mix(torch.cat([normed, summary], -1)).tanh()
+
+
+class MaskedReader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(TOKENS + 1, WIDTH, padding_idx=TOKENS)
+        self.layers = nn.ModuleList(Masked() for _ in range(2))
+        self.head = nn.Linear(WIDTH, TOKENS)
+
+    def forward(self, tokens):
+        is_padding = tokens == TOKENS
+        x = self.tokens(tokens)
+        for layer in self.layers:
+            x = layer(x, is_padding)
+        return self.head(x)
+
+
+class PaddedToLongest(Sentences):
+    """Sentences of 2 to 10 tokens; each batch is as long as its longest one, so that ranks see different shapes.
+
+    From https://github.com/huggingface/transformers/pull/34191 (batches of different lengths and what they average).
+    """
+
+    def generate(self, num, numbers):
+        tokens, tags = super().generate(num, numbers)
+        lengths = torch.randint(2, LENGTH + 1, (num, 1), generator=numbers)
+        is_padding = torch.arange(LENGTH) >= lengths
+        return tokens.masked_fill(is_padding, TOKENS), tags.masked_fill(is_padding, -100)
+
+    def build_model(self):
+        return MaskedReader()
+
+    def train_batch(self, indices):
+        tokens, tags = super().train_batch(indices)
+        longest = int((tags >= 0).sum(1).max())
+        return tokens[:, :longest], tags[:, :longest]
+
+    def losses(self, model, batch):
+        tokens, tags = batch
+        losses = functional.cross_entropy(model(tokens).transpose(1, 2), tags, reduction="none", ignore_index=-100)
+        return losses.sum(1) / (tags >= 0).sum(1)
