@@ -39,10 +39,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from statistics import median_low
 
-from estimators.model import MIB, Layout
+from estimators.model import MIB, EvaluationExtra, Layout
 
 COVERED_PERCENT = 90
 """q: one of ten trials of a family may run out of memory and be planned again before all the others reserve more."""
@@ -67,11 +67,21 @@ WINDOW_TRIALS = 100
 reservation is tried again; otherwise nothing would ever show that a raised reservation is no longer needed."""
 
 
+class Phase(StrEnum):
+    """What an attempt does when it runs out of memory."""
+
+    START = "its start"
+    STEP = "a training step"
+    EVALUATION = "an evaluation"
+    CHECKPOINT = "a checkpoint"
+
+
 class Ending(Enum):
     """How an attempt ended, as far as that says how much memory is enough."""
 
     FINISHED = "finished"
     OUT_OF_MEMORY = "out of memory"
+    EVALUATION_OUT_OF_MEMORY = "out of memory in an evaluation"  # says nothing about steps
     OTHER = "other"  # still running, stopped early or lost: it is not known how much would have been enough
 
 
@@ -82,7 +92,8 @@ class Run:
     ``extra_bytes`` were reserved beyond the traced peak and the margin. ``measured_bytes`` is the peak of tensors in
     one early step, 0 if none was measured. After an out-of-memory it is the bytes that were held plus the request that
     failed. ``predicted_step_seconds`` are ``step_factor`` times as many as without what was learned about time; None if
-    no time was predicted. ``measured_step_seconds`` are None if no step was timed.
+    no time was predicted. ``measured_step_seconds`` are None if no step was timed. ``evaluation_bytes`` is the
+    predicted peak of an evaluation in micro-batches of ``evaluation_batch``.
     """
 
     trial_id: int
@@ -98,6 +109,8 @@ class Run:
     step_factor: float = 1.0
     measured_step_seconds: float | None = None
     micro_batch: int = 1
+    evaluation_bytes: int = 0
+    evaluation_batch: int = 1
 
     @property
     def held_bytes(self) -> int:
@@ -158,6 +171,23 @@ def learn(past: Iterable[Run], device_kinds: Collection[str]) -> dict[Layout, Le
     return {layout: learned for layout, learned in found.items() if learned.num_trials}
 
 
+def evaluation_need(runs: Iterable[Run]) -> EvaluationExtra:
+    """What evaluations need beyond their trace, by the runs of a family in which one ran out of memory.
+
+    It is taken to grow with the micro-batch of the evaluation, so that the next plan has a smaller one. If a smaller
+    one of the same trial has failed as well, it does not grow: all of it is added whatever the micro-batch.
+    """
+    trials: dict[int, dict[int, int]] = {}
+    for run in runs:
+        if run.ending is Ending.EVALUATION_OUT_OF_MEMORY:
+            needs, size = trials.setdefault(run.trial_id, {}), run.evaluation_batch
+            need = need_after_out_of_memory(run.evaluation_bytes, run.reserved_bytes, run.measured_bytes)
+            needs[size] = max(needs.get(size, 0), need)
+    growing = [-(-need // size) for needs in trials.values() if len(needs) == 1 for size, need in needs.items()]
+    fixed = [max(needs.values()) for needs in trials.values() if len(needs) > 1]
+    return EvaluationExtra(max(growing, default=0), max(fixed, default=0))
+
+
 def need_after_out_of_memory(traced_bytes: int, reserved_bytes: int, measured_bytes: int) -> int:
     """Bytes beyond the traced peak that the next attempt gets, after one with ``reserved_bytes`` ran out of memory."""
     return max(measured_bytes, reserved_bytes) - traced_bytes + traced_bytes * GROWTH_PERCENT // 100
@@ -199,7 +229,8 @@ def _learn(layout: Layout, runs: Sequence[Run]) -> Learned:
 
 
 def _is_exact(run: Run) -> bool:
-    return run.measured_bytes > 0 and run.ending is not Ending.OUT_OF_MEMORY
+    failed = (Ending.OUT_OF_MEMORY, Ending.EVALUATION_OUT_OF_MEMORY)
+    return run.measured_bytes > 0 and run.ending not in failed  # which have a lower bound
 
 
 def _tensor_excess(runs: Sequence[Run]) -> int:

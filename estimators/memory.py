@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from estimators.devices.catalogue import COMMUNICATORS
-from estimators.model import MIB, Layout, Peaks, Plan, Prediction
+from estimators.model import MIB, NO_EVALUATION_EXTRA, EvaluationExtra, Layout, Peaks, Plan, Prediction
 
 # Measured with real steps under RLIMIT_DATA (torch 2.13, one thread): the smallest budget that a rank survived was at
 # most 0.15 MiB over the traced peak without a gang (7 ViT and GPT plans of 20 to 125 MiB, also with recompute and
@@ -63,29 +63,6 @@ GPU_MARGIN = Margin(MARGIN_BYTES, *(MARGIN_BYTES + int(figure.value) for figure 
 
 No rank on a GPU has been measured. The CUDA context is not included: a node keeps it back from the memory it offers.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationExtra:
-    """Bytes to add to the traced peak of an evaluation, because some ran out of memory.
-
-    ``needs`` maps the micro-batches of evaluations that failed to the bytes that each lacked. If all failures have the
-    same micro-batch, what was lacking is taken to grow with it, so that the next plan has a smaller one. Where a
-    smaller one has failed as well, it does not grow, and all of it is added whatever the micro-batch.
-    """
-
-    needs: Mapping[int, int] = field(default_factory=dict)
-
-    def bytes_for(self, micro_batch: int) -> int:
-        """Bytes to add with such micro-batches."""
-        most = max(self.needs.values(), default=0)
-        if len(self.needs) != 1:
-            return most
-        (failed,) = self.needs
-        return -(-most * micro_batch // failed)
-
-
-NO_EVALUATION_EXTRA = EvaluationExtra()
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,6 +267,22 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationExtra:
+    """Bytes to add to the traced peak of an evaluation, because some ran out of memory: so many for each sample of its
+    micro-batch, but at least ``fixed_bytes``."""
+
+    bytes_per_sample: int = 0
+    fixed_bytes: int = 0
+
+    def bytes_for(self, micro_batch: int) -> int:
+        """Bytes to add with such micro-batches."""
+        return max(self.fixed_bytes, self.bytes_per_sample * micro_batch)
+
+
+NO_EVALUATION_EXTRA = EvaluationExtra()
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """Bytes that one rank will need at its peak. They are added up here and nowhere else.
 

@@ -152,7 +152,7 @@ class Attempt:
     out of memory. ``predicted_step_seconds`` and ``step_factor`` are those of the plan (see ``Sized``).
     ``measured_step_seconds`` is the median of ``timed_steps`` optimizer steps, without the first ones, evaluations and
     checkpoints (None: no step was timed). ``checkpoint_step`` is the step of the last committed checkpoint (-1: none).
-    ``detail`` explains the outcome.
+    ``detail`` explains the outcome. ``phase`` is what the attempt did when it ran out of memory (``learning.Phase``).
     """
 
     trial_id: int
@@ -172,6 +172,7 @@ class Attempt:
     timed_steps: int = 0
     outcome: Outcome | None = None
     detail: str = ""
+    phase: str = ""
     checkpoint_step: int = -1
     started_at: float | None = None
     ended_at: float | None = None

@@ -19,6 +19,7 @@ class FakeSink:
         self.flush, self.is_started = flush, started
         self.accepted: list[Report] = []
         self.outcomes: list[tuple[Any, ...]] = []
+        self.phases: list[str] = []
 
     def ask(self, method: str, *args: Any, give_up: Any = None) -> Any:
         """Answer as ``Sink`` does."""
@@ -30,7 +31,8 @@ class FakeSink:
             case "started":
                 return self.is_started
             case "outcome":
-                self.outcomes.append(args[3:])
+                self.outcomes.append(args[3:5])
+                self.phases.append(args[5])
                 return True
             case _:
                 return None

@@ -36,6 +36,7 @@ class TrialView(View):
         int, Field(description="bytes added because earlier trials of its family, or itself, needed more than traced")
     ]
     bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses")]
+    evaluation_bytes: Annotated[int, Field(description="predicted peak of an evaluation; 0 where it is not known")]
     expected_bytes: Annotated[int, Field(description="predicted peak of tensors, to compare with measured_bytes")]
     learned_bytes: Annotated[
         int, Field(description="extra bytes learned for its family and layout when it was planned, whether used or not")
@@ -85,6 +86,7 @@ class AttemptView(View):
     state: AttemptState
     outcome: Outcome | None
     detail: Annotated[str, Field(description="details of its end, such as a traceback")]
+    phase: Annotated[str, Field(description="what it did when it ran out of memory, such as `an evaluation`")]
     plan: dict[str, Any]
     plan_text: str
     plan_short: PlanShort
@@ -95,6 +97,7 @@ class AttemptView(View):
     predicted_bytes: Annotated[int, Field(description="predicted peak of one rank, including extra_bytes")]
     extra_bytes: Annotated[int, Field(description="bytes added to the traced peak")]
     bias_bytes: Annotated[int, Field(description="part of extra_bytes: tensors that the trace misses")]
+    evaluation_bytes: Annotated[int, Field(description="predicted peak of an evaluation; 0 where it is not known")]
     expected_bytes: Annotated[int, Field(description="predicted peak of tensors, to compare with measured_bytes")]
     measured_bytes: Annotated[
         int, Field(description="measured peak; after running out of memory, the bytes that were held and requested")

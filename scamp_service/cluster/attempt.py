@@ -65,7 +65,7 @@ class Training:
             return Ended(None, "the attempt has already ended", True)
         if order.candidate.code:
             self.cleaner.remember()
-        outcome, detail, any_rank_reports = self._result()
+        outcome, detail, any_rank_reports, phase = self._result()
         delivery = reports.close()  # every metric is stored before the outcome
         if delivery is Delivery.LOST and outcome in (Outcome.DONE, Outcome.STOPPED):  # rows are missing
             why = f"rank {reports.rank}: its reports could not be stored: {reports.why_lost}"
@@ -73,14 +73,14 @@ class Training:
         if outcome is None:
             reports.wait_for_stop(WITNESS_SECONDS)
         elif delivery is not Delivery.REFUSED and (any_rank_reports or reports.rank == 0):
-            self.sink.ask("outcome", *identity, outcome, detail, give_up=self.give_up)
+            self.sink.ask("outcome", *identity, outcome, detail, phase, give_up=self.give_up)
         if outcome not in (Outcome.DONE, Outcome.STOPPED) or self.is_last:
             return Ended(outcome, detail, False)
         unclean = self.cleaner.restore(self._code_dir) if self._code_dir else ""
         return Ended(outcome, f"the process is not clean: {unclean}" if unclean else "", not unclean)
 
-    def _result(self) -> tuple[Outcome | None, str, bool]:
-        """(outcome, detail, whether any rank reports it). Only rank 0 reports success."""
+    def _result(self) -> tuple[Outcome | None, str, bool, str]:
+        """(outcome, detail, whether any rank reports it, phase of an out-of-memory). Only rank 0 reports success."""
         from workloads.training.budget import OutOfMemory
         from workloads.training.faults import host_fault
         from workloads.training.runtime import NonFiniteLoss, lost_its_peers
@@ -89,18 +89,18 @@ class Training:
         try:
             with self.output.writing_to(reports), redirect_stdout(self.output), redirect_stderr(self.output):
                 verdict = self._run_workload()
-            return Outcome.DONE if verdict == "done" else Outcome.STOPPED, "", False
+            return Outcome.DONE if verdict == "done" else Outcome.STOPPED, "", False, ""
         except OutOfMemory as error:
             reports.measured(error.measured_bytes)
-            return Outcome.OUT_OF_MEMORY, f"rank {reports.rank}: {error}"[:MAX_DETAIL], True
+            return Outcome.OUT_OF_MEMORY, f"rank {reports.rank}: {error}"[:MAX_DETAIL], True, error.phase or ""
         except NonFiniteLoss as error:
-            return Outcome.DIVERGED, str(error), False  # all ranks have the same loss
+            return Outcome.DIVERGED, str(error), False, ""  # all ranks have the same loss
         except BaseException as error:  # also SystemExit: user code must not end this process
             if fault := host_fault(error):
-                return Outcome.FAULT, f"rank {reports.rank}: {fault}"[:MAX_DETAIL], True
+                return Outcome.FAULT, f"rank {reports.rank}: {fault}"[:MAX_DETAIL], True, ""
             if reports.order.plan.world_size > 1 and lost_its_peers(error):
-                return None, f"rank {reports.rank} lost its peers: {error}"[:MAX_DETAIL], False
-            return Outcome.ERROR, _describe(error, self._code_dir), True
+                return None, f"rank {reports.rank} lost its peers: {error}"[:MAX_DETAIL], False, ""
+            return Outcome.ERROR, _describe(error, self._code_dir), True, ""
 
     def _run_workload(self) -> str:
         from workloads.training.runtime import Job

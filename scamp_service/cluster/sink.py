@@ -110,9 +110,9 @@ class Sink:
             now=time.time(),
         )
 
-    def outcome(self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str) -> bool:
-        """Store how an attempt ended; False when the attempt is stale."""
-        return self._store.report_outcome(trial_id, attempt, token, outcome, detail, now=time.time())
+    def outcome(self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, phase: str = "") -> bool:
+        """Store how an attempt ended, and the phase in which; False when the attempt is stale."""
+        return self._store.report_outcome(trial_id, attempt, token, outcome, detail, now=time.time(), phase=phase)
 
     def blob(self, sha256: str) -> bytes:
         """Zip of a study's own code, by its SHA-256. Raises ``NotFound``."""

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from estimators.learning import Learned, Run
-from estimators.model import Candidate, Layout, Plan
+from estimators.model import NO_EVALUATION_EXTRA, Candidate, EvaluationExtra, Layout, Plan
 from placement.model import Cluster, Offer
 from scamp_service.model import Sized
 from scamp_service.study.spec import TRACE_SECONDS
@@ -104,7 +104,7 @@ class Demand:
     ``own`` are its own runs that ran out of memory, and ``learned`` are the corrections of its family under each layout
     that has any. ``share`` is the number of devices for each of the candidates that may run at the same time. ``past``
     are the runs of its family, whose times correct the predicted seconds of a step. A trace may take ``trace_seconds``
-    of processor time.
+    of processor time. ``evaluation`` is what its own and its family's evaluations needed beyond their trace.
     """
 
     candidate: Candidate
@@ -114,6 +114,7 @@ class Demand:
     past: Sequence[Run] = ()
     study_id: int = 0
     trace_seconds: int = TRACE_SECONDS
+    evaluation: EvaluationExtra = NO_EVALUATION_EXTRA
 
     def learned_bytes(self, layout: Layout) -> int:
         """Bytes that the family has learned to add under ``layout``."""

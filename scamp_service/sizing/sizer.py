@@ -270,7 +270,7 @@ class ProcessSizer:
                 profile,
                 batch=batch,
                 cluster=cluster,
-                extra=extra,
+                extra=replace(extra, evaluation=demand.evaluation),
                 kind=kind,
                 share=demand.share,
                 slow_downs=slow_downs,

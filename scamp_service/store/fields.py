@@ -50,5 +50,6 @@ def prediction_fields(prediction: Prediction) -> dict[str, int]:
         "predicted_bytes": prediction.predicted_bytes,
         "extra_bytes": prediction.extra_bytes,
         "bias_bytes": prediction.bias_bytes,
+        "evaluation_bytes": prediction.evaluation_bytes,
         "expected_bytes": prediction.expected_bytes,
     }

@@ -117,6 +117,8 @@ _runs = (
         _attempts.c.predicted_step_seconds,
         _attempts.c.step_factor,
         _attempts.c.measured_step_seconds,
+        _attempts.c.evaluation_bytes,
+        _attempts.c.phase,
     )
     .join(_trials, _trials.c.id == _attempts.c.trial_id)
     .where(sa.or_(_attempts.c.measured_bytes > 0, one_of(_attempts.c.outcome, Outcome.DONE, Outcome.OUT_OF_MEMORY)))

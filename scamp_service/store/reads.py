@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Literal, cast
 
 import sqlalchemy as sa
 
-from estimators.learning import Ending, Run
+from estimators.learning import Ending, Phase, Run
 from placement.model import Offer
 from scamp_service.errors import NotFound
 from scamp_service.lifecycle import Outcome, TrialState
@@ -348,7 +347,12 @@ class Reads:
 
 def _run(row: Sequence[Any]) -> Run:
     """The run in a row of ``queries.FAMILY_RUNS`` or ``queries.TRIAL_RUNS``."""
-    trial_id, plan, kinds, traced, extra, reserved, measured, outcome, study_id, *seconds = row
+    trial_id, plan, kinds, traced, extra, reserved, measured, outcome, study_id, *others = row
+    predicted_seconds, factor, measured_seconds, evaluation_bytes, phase = others
     ending = _ENDINGS.get(outcome, Ending.OTHER)
-    run = Run(trial_id, plan.layout, kinds, traced, extra, reserved, measured, ending, study_id, *seconds)
-    return replace(run, micro_batch=plan.micro_batch)
+    if ending is Ending.OUT_OF_MEMORY and phase == Phase.EVALUATION:
+        ending = Ending.EVALUATION_OUT_OF_MEMORY
+    return Run(
+        trial_id, plan.layout, kinds, traced, extra, reserved, measured, ending, study_id, predicted_seconds, factor,
+        measured_seconds, plan.micro_batch, evaluation_bytes, plan.evaluation_micro_batch,
+    )  # fmt: skip

@@ -1,8 +1,8 @@
 """Turns rows of ``trials`` and ``attempts`` into values, and values into columns.
 
-A ``Prediction`` is stored in four columns: predicted, extra and bias bytes, and the reserved MiB. The margin, and on
-GPUs the allocator's slack, are the difference between the reservation and the predicted peak. The parts by category are
-not stored.
+A ``Prediction`` is stored in five columns: predicted, extra and bias bytes, those of an evaluation, and the reserved
+MiB. The margin, and on GPUs the allocator's slack, are the difference between the reservation and the larger predicted
+peak. The parts by category are not stored.
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ _SIZED = (
     "predicted_bytes",
     "extra_bytes",
     "bias_bytes",
+    "evaluation_bytes",
     "reserved_mib",
     "plan_reason",
     "learned_bytes",
     "predicted_step_seconds",
     "step_factor",
 )
-_PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "mib_per_rank")
+_PREDICTION = ("predicted_bytes", "extra_bytes", "bias_bytes", "evaluation_bytes", "mib_per_rank")
 _TRIAL, _SIZED_START, _SIZED_END = _names(Trial, "sized", _SIZED)
 _ATTEMPT, _PREDICTION_START, _PREDICTION_END = _names(Attempt, "prediction", _PREDICTION)
 _STRUCTURE = _TRIAL.index("structure")
@@ -110,9 +111,14 @@ def attempt_of(row: Sequence[Any]) -> Attempt:
 
 def sized_columns(sized: Sized) -> dict[str, Any]:
     """The columns of ``trials`` that a new plan changes, with their values. The time of a step is measured anew."""
-    predicted, extra, bias, reserved = _columns(sized.prediction)
-    memory = (predicted, extra, bias, reserved)
-    values = (sized.plan, *memory, sized.reason, sized.learned_bytes, sized.step_seconds, sized.step_factor)
+    values = (
+        sized.plan,
+        *_columns(sized.prediction),
+        sized.reason,
+        sized.learned_bytes,
+        sized.step_seconds,
+        sized.step_factor,
+    )
     known = dict(zip(_SIZED, values, strict=True))
     return {"structure": sized.structure, "measured_step_seconds": None, **known}
 
@@ -123,10 +129,14 @@ def attempt_columns(attempt: Attempt) -> dict[str, Any]:
     return {**values, **dict(zip(_PREDICTION, _columns(attempt.prediction), strict=True))}
 
 
-def _prediction(predicted_bytes: int, extra_bytes: int, bias_bytes: int, reserved_mib: int) -> Prediction:
-    margin_bytes = reserved_mib * MIB - predicted_bytes
-    return Prediction(predicted_bytes - extra_bytes, 0, extra_bytes, bias_bytes, margin_bytes)
+def _prediction(
+    predicted_bytes: int, extra_bytes: int, bias_bytes: int, evaluation_bytes: int, reserved_mib: int
+) -> Prediction:
+    margin_bytes = reserved_mib * MIB - max(predicted_bytes, evaluation_bytes)
+    traced_bytes = predicted_bytes - extra_bytes
+    return Prediction(traced_bytes, 0, extra_bytes, bias_bytes, margin_bytes, evaluation_bytes=evaluation_bytes)
 
 
-def _columns(prediction: Prediction) -> tuple[int, int, int, int]:
-    return prediction.predicted_bytes, prediction.extra_bytes, prediction.bias_bytes, prediction.reserved_mib
+def _columns(prediction: Prediction) -> tuple[int, int, int, int, int]:
+    of_step = (prediction.predicted_bytes, prediction.extra_bytes, prediction.bias_bytes)
+    return *of_step, prediction.evaluation_bytes, prediction.reserved_mib

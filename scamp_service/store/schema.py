@@ -22,7 +22,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 
-REVISION = "0012"
+REVISION = "0013"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -208,6 +208,7 @@ trials = Table(
     Column("extra_bytes", sa.BigInteger, nullable=False, default=0),
     Column("bias_bytes", sa.BigInteger, nullable=False, default=0),
     Column("learned_bytes", sa.BigInteger, nullable=False, default=0),
+    Column("evaluation_bytes", sa.BigInteger, nullable=False, default=0),
     Column("family", sa.String(16), nullable=False, default=""),
     Column("num_lost", sa.Integer, nullable=False, default=0),
     Column("num_oom", sa.Integer, nullable=False, default=0),
@@ -280,6 +281,7 @@ attempts = Table(
     Column("predicted_bytes", sa.BigInteger, nullable=False),
     Column("extra_bytes", sa.BigInteger, nullable=False),
     Column("bias_bytes", sa.BigInteger, nullable=False),
+    Column("evaluation_bytes", sa.BigInteger, nullable=False, default=0),
     Column("measured_bytes", sa.BigInteger, nullable=False, default=0),
     Column("predicted_step_seconds", Real),
     Column("step_factor", Real, nullable=False, default=1.0),
@@ -287,6 +289,7 @@ attempts = Table(
     Column("timed_steps", sa.BigInteger, nullable=False, default=0),
     Column("outcome", Word(Outcome)),
     Column("detail", Text, nullable=False, default=""),
+    Column("phase", Text, nullable=False, default=""),
     Column("placement_reason", Text, nullable=False),
     Column("checkpoint_step", sa.BigInteger, nullable=False, default=-1),
     Column("created_at", Real, nullable=False),

@@ -96,7 +96,7 @@ START = (
 END = (
     sa.update(_A)
     .where(_by_token, one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)), _A.c.outcome.is_(None))
-    .values(_set("outcome", "detail"))
+    .values(_set("outcome", "detail", "phase"))
     .returning(*_attempt_event)
 )
 KNOWN_OUTCOME = select(_A.c.state, _A.c.outcome).where(_by_token)

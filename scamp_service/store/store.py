@@ -325,15 +325,17 @@ class Store(Removals):
         return True
 
     def report_outcome(
-        self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, *, now: float
+        self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, *, now: float, phase: str = ""
     ) -> bool:
-        """Store the outcome of an open attempt, unless it has one already.
+        """Store the outcome of an open attempt, and the ``phase`` in which it ran out of memory, unless it has one.
 
         True for any report with the attempt's token while it is open, and for a repeated report of the same outcome.
         """
         given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
         with self._write() as connection:
-            first = connection.execute(sql.END, {**given, "_outcome": outcome, "_detail": detail}).first()
+            first = connection.execute(
+                sql.END, {**given, "_outcome": outcome, "_detail": detail, "_phase": phase}
+            ).first()
             if first:
                 if outcome is Outcome.OUT_OF_MEMORY:
                     self._measure(connection, trial_id)

@@ -15,9 +15,10 @@ from estimators.learning import (
     Ending,
     Learned,
     Run,
+    evaluation_need,
     upper_bound,
 )
-from estimators.model import MIB, Layout
+from estimators.model import MIB, EvaluationExtra, Layout
 
 KIND = {"virtual"}
 SINGLE, PAIR = Layout(), Layout(dp_shard=2)
@@ -205,7 +206,7 @@ RUNS = st.builds(
         trial, SINGLE, ("virtual",), traced * MIB, extra * MIB, (traced + extra + 5) * MIB, measured * MIB, ending
     ),
     st.integers(0, 12),
-    st.sampled_from(Ending),
+    st.sampled_from([Ending.FINISHED, Ending.OUT_OF_MEMORY, Ending.OTHER]),
     MIBS,
     MIBS,
     MIBS,
@@ -259,3 +260,22 @@ def test_the_next_attempt_gets_more_than_the_one_that_failed(one: Run) -> None:
 
 def need_of(one: Run) -> int:
     return one.asked_bytes
+
+
+def evaluating(trial: int, batch: int, held_mib: int) -> Run:
+    """An evaluation of 20 MiB that ran out of memory."""
+    ending = Ending.EVALUATION_OUT_OF_MEMORY
+    known = {"measured_bytes": held_mib * MIB, "evaluation_bytes": 20 * MIB, "evaluation_batch": batch}
+    return run(trial, ending, **known)
+
+
+def test_an_evaluation_that_failed_says_nothing_about_steps() -> None:
+    failures = [evaluating(1, 8, 47), evaluating(2, 8, 31)]
+    assert learn(failures, KIND) == NOTHING
+
+
+def test_what_an_evaluation_lacked_grows_with_its_micro_batch_until_a_smaller_one_fails_too() -> None:
+    first, other, smaller = evaluating(1, 8, 47), evaluating(2, 16, 47), evaluating(1, 2, 40)
+    assert evaluation_need([run(1), failed(2)]) == EvaluationExtra()
+    assert evaluation_need([first, first, other]) == EvaluationExtra(bytes_per_sample=(27 + 5) * MIB // 8)
+    assert evaluation_need([first, other, smaller]) == EvaluationExtra(32 * MIB // 16, fixed_bytes=32 * MIB)

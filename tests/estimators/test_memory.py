@@ -11,13 +11,12 @@ from estimators.memory import (
     GPU_MARGIN,
     MARGIN_BYTES,
     MARGIN_PERCENT,
-    EvaluationExtra,
     Extra,
     largest_micro_batch,
     predict,
     with_evaluation_batch,
 )
-from estimators.model import CATEGORIES, MIB, Layout, Plan
+from estimators.model import CATEGORIES, MIB, EvaluationExtra, Layout, Plan
 from estimators.peaks.envelope import Envelope, Line
 from estimators.profile import ModelProfile
 
@@ -114,11 +113,11 @@ def test_an_evaluation_of_which_one_sample_does_not_fit_excludes_every_micro_bat
 
 def test_an_evaluation_that_ran_out_of_memory_is_made_of_fewer_samples_and_then_gets_more_memory() -> None:
     profile = evaluated(1)
-    first = EvaluationExtra({8: 40 * MIB})  # 5 MiB for each sample
+    first = EvaluationExtra(bytes_per_sample=5 * MIB)
     plan = with_evaluation_batch(profile, Plan(8), 0, first)
     assert plan.evaluation_batch == 1, "10 + (1 + 5) · 2 > 18"
     assert predict(profile, plan, evaluation=first).needed_bytes == predict(profile, Plan(8)).needed_bytes
-    second = EvaluationExtra({8: 40 * MIB, 1: 30 * MIB})
+    second = EvaluationExtra(fixed_bytes=40 * MIB)
     plan = with_evaluation_batch(profile, Plan(8), 0, second)
     assert plan.evaluation_batch == 1 and predict(profile, plan, evaluation=second).needed_bytes == (11 + 40) * MIB
     assert largest_micro_batch(profile, Layout(), 50, Extra(evaluation=second)) == 0

@@ -15,11 +15,11 @@ from estimators.tracing.session import Recipe
 from estimators.tracing.tracer import examples, trace, trace_peak
 from workloads.archive import unpack_code
 from workloads.hints import Contradiction
+from workloads.imports import check_imports
 from workloads.loading import load_estimable, load_workload
 from workloads.protocol import Workload
 from workloads.refusals import WorkloadError, expect_counts, explain, without_folder
 from workloads.sandbox.dry_run import mentioned, try_candidates
-from workloads.sandbox.imports import check_imports
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.faults import host_fault
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from estimators.learning import Phase
 from estimators.model import MIB
 from workloads.training.faults import HostFault
 from workloads.training.process_memory import (
@@ -39,19 +40,27 @@ class OutOfMemory(Exception):
     """A step needed more memory than its budget.
 
     ``measured_bytes`` is the memory over the baseline that the process would have held if the failed request had been
-    granted. ``requested_bytes`` is the size of that request, 0 if the error does not say it.
+    granted. ``requested_bytes`` is the size of that request, 0 if the error does not say it. ``phase`` is what the
+    attempt did at that moment.
     """
 
     def __init__(
-        self, requested_bytes: int, measured_bytes: int, budget_bytes: int | None, num_threads: int = 0
+        self,
+        requested_bytes: int,
+        measured_bytes: int,
+        budget_bytes: int | None,
+        num_threads: int = 0,
+        phase: Phase | None = None,
     ) -> None:
         self.requested_bytes, self.measured_bytes, self.budget_bytes = requested_bytes, measured_bytes, budget_bytes
-        self.num_threads = num_threads
+        self.num_threads, self.phase = num_threads, phase
         request = f"; last request {requested_bytes / MIB:.1f} MiB" if requested_bytes else ""
-        super().__init__(f"this rank {self._need()}{request}{self._threads()}")
+        during = f" during {phase}" if phase else ""
+        super().__init__(f"this rank {self._need()}{during}{request}{self._threads()}")
 
-    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int, int, int | None, int]]:
-        return OutOfMemory, (self.requested_bytes, self.measured_bytes, self.budget_bytes, self.num_threads)
+    def __reduce__(self) -> tuple[type[OutOfMemory], tuple[int, int, int | None, int, Phase | None]]:
+        known = (self.requested_bytes, self.measured_bytes, self.budget_bytes, self.num_threads, self.phase)
+        return OutOfMemory, known
 
     def _need(self) -> str:
         needed, limit = self.measured_bytes / MIB, self.budget_bytes
@@ -84,20 +93,29 @@ class Budget:
     baseline: Held
     budget_bytes: int | None
     kept_bytes: int = 0
-    _settled: set[str] = field(default_factory=set)
+    phase: Phase = Phase.START
+    _settled: set[Phase] = field(default_factory=set)
 
     @contextmanager
-    def settling(self, use: str) -> Iterator[None]:
-        """Put this around every ``use`` of the model: the first use shows what libraries keep, and the limit allows it.
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Say what the attempt does meanwhile; after an error it stays said."""
+        before, self.phase = self.phase, phase
+        yield
+        self.phase = before
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """Put this around every use of the model: the first in each ``phase`` shows what libraries keep, and the limit
+        allows it.
 
         During a first use the limit is raised by ``ALLOWANCE_BYTES``, which is also the most that all first uses
         together may keep. None of this is for tensors: raises ``OutOfMemory`` if the process exceeded the final limit
         in between.
         """
-        if self.budget_bytes is None or self.device.type != "cpu" or use in self._settled:
+        if self.budget_bytes is None or self.device.type != "cpu" or self.phase in self._settled:
             yield
             return
-        self._settled.add(use)
+        self._settled.add(self.phase)
         self.kept_bytes = ALLOWANCE_BYTES
         self.restore()
         with high_water() as above_now:
@@ -149,7 +167,7 @@ class Budget:
     def overrun(self, requested_bytes: int, measured_bytes: int) -> OutOfMemory:
         """The error that this process needs ``measured_bytes``, with the threads started since the baseline."""
         more = num_threads() - self.baseline.num_threads if self.device.type == "cpu" else 0
-        return OutOfMemory(requested_bytes, measured_bytes, self.budget_bytes, max(0, more))
+        return OutOfMemory(requested_bytes, measured_bytes, self.budget_bytes, max(0, more), self.phase)
 
     def used_bytes(self) -> int:
         """Bytes that the process now holds over the baseline, without memory that libraries have kept."""
@@ -226,16 +244,19 @@ def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
             return budget.overrun(_cuda_request_bytes(str(seen)), used + _cuda_request_bytes(str(seen)))
         if request := re.search(r"DefaultCPUAllocator: .*tried to allocate (\d+) bytes", str(seen)):
             return budget.overrun(int(request[1]), used + int(request[1]))
+        if re.search(_UNMAPPED, str(seen)):  # no library asks for so much that the rest of the budget tells nothing
+            return budget.overrun(0, max(used, budget.budget_bytes or 0))
         # Other errors may have other causes: they count as an overrun only if memory is almost used up.
         near = 0 if budget.budget_bytes is None else _near(budget.budget_bytes, str(seen))
         exhausted = budget.budget_bytes is not None and used > budget.budget_bytes - near
-        if exhausted and (isinstance(seen, MemoryError) or re.search(_OTHER_FAILURES, str(seen))):
+        if exhausted and (isinstance(seen, MemoryError | SystemError) or re.search(_OTHER_FAILURES, str(seen))):
             return budget.overrun(0, max(used, budget.budget_bytes or 0))
         seen = seen.__cause__ or seen.__context__
     return None
 
 
 _NO_THREAD = r"start (new )?thread"
+_UNMAPPED = r"failed to map segment from shared object(?!: (Operation not permitted|Permission denied))"
 _OTHER_FAILURES = rf"bad_alloc|{_NO_THREAD}|Cannot allocate memory|could not (create|execute) a|Resource temporarily"
 
 

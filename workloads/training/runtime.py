@@ -25,7 +25,9 @@ from torch._C._distributed_c10d import Store
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_map_only
 
+from estimators.learning import Phase
 from estimators.model import Candidate, Plan
+from workloads.imports import import_early
 from workloads.loading import load_workload
 from workloads.parallel.apply import rank_part, spread_optimizer
 from workloads.protocol import Batch, Workload
@@ -167,6 +169,8 @@ def _train(
         make_batch(torch.arange(1))  # reads the data sets now, because they do not count against the budget
     if mesh is not None:
         checkpoint.expect_shared(job.checkpoint_dir)
+    if job.code_dir is not None:
+        import_early(type(workload))
     baseline = budget.baseline(device)
     model = build_model(workload, job.plan, job.seed, device, mesh)
     with budget.enforce(device, baseline, job.budget_bytes) as held:
@@ -202,7 +206,8 @@ class _Run:
         for step in range(start, job.steps):
             self.present_step = step
             began = time.perf_counter()
-            loss, stop = self._agree(self._step(step, measured=step == measured_step))  # waits for all ranks
+            with self.held.during(Phase.STEP):
+                loss, stop = self._agree(self._step(step, measured=step == measured_step))  # waits for all ranks
             if step == start:
                 expect_agreement(self.model, self.mesh, "after their first step")
             if step > measured_step:  # the steps before it warm up, and the measured one runs under a profiler
@@ -240,7 +245,7 @@ class _Run:
     def _step(self, step: int, measured: bool) -> Tensor:
         self.workload.on_step(step, self.job.steps, self.optimizer)
         if not measured:
-            with self.held.settling("step"):
+            with self.held.settling():
                 return self._train_step(step)
         loss = torch.zeros(())
 
@@ -252,7 +257,7 @@ class _Run:
             own_peak = measure_peak(self.device, self.model, self.optimizer, run)
         limit = self.job.budget_bytes
         if limit is not None and own_peak > limit:
-            raise budget.OutOfMemory(0, own_peak, limit)
+            raise self.held.overrun(0, own_peak)
         peak = self._max(own_peak)
         if self.rank == 0:
             self.reporter.measured(peak)
@@ -305,7 +310,7 @@ class _Run:
         return total * plan.pp / plan.world_size, stops > 0  # in a pipeline only the last stage has a loss
 
     def _report(self, step: int, train_loss: float) -> None:
-        with self.held.settling("evaluation"):
+        with self.held.during(Phase.EVALUATION), self.held.settling():
             values = {**self._evaluate(), "train_loss": train_loss}
         if self.job.metric not in values:
             raise WorkloadError(
@@ -330,7 +335,7 @@ class _Run:
 
     def _checkpoint(self, step: int) -> None:
         began = time.monotonic()
-        with self.held.uncounted():
+        with self.held.during(Phase.CHECKPOINT), self.held.uncounted():
             needed = self.reporter.recorded_checkpoints()
             checkpoint.save(self.job.checkpoint_dir, step, self.model, self.optimizer, needed)
         self.checkpoint_at = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from estimators.learning import Phase
 from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
 from scamp_service.control.decide.faults import run_later
@@ -145,6 +146,12 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
     was reserved, and above what the rank held plus its failed request.
     """
     num_oom = trial.num_oom + 1
+    if attempt.phase == Phase.EVALUATION and num_oom <= study.max_oom:
+        reason = (
+            f"an evaluation of {attempt.plan.evaluation_micro_batch} samples at a time ran out of memory with "
+            f"{attempt.mib_per_rank} MiB per rank; it will evaluate fewer at a time, or reserve more"
+        )
+        return MoveTrial(trial, TrialState.WAITING, {"reason": reason, "num_oom": num_oom})
     least_bytes = max(attempt.prediction.reserved_mib * MIB, attempt.measured_bytes)
     if num_oom > study.max_oom:
         failed = f"ran out of memory {num_oom} time{'s' * (num_oom > 1)} ({attempt.detail})"

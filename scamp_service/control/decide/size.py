@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from estimators.learning import Ending
+from estimators.learning import Ending, evaluation_need
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
 from scamp_service.control.decide.faults import must_wait, size_later
 from scamp_service.control.decide.finish import RETURN_WORDS
@@ -73,14 +73,15 @@ def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
 def demand_of(s: Snapshot, learned: Corrections, share: int, trial: Trial) -> Demand:
     """What the sizer needs to know of a trial: what its own runs and its family have learned, and its share."""
     study = s.studies[trial.study_id]
-    family = study.family(trial)
-    own = tuple(run for run in s.failures.get(trial.id, ()) if run.ending is Ending.OUT_OF_MEMORY)
+    family, failures = study.family(trial), s.failures.get(trial.id, ())
+    past = s.past.get(family, ())
     return Demand(
         study.candidate(trial),
-        own,
+        tuple(run for run in failures if run.ending is Ending.OUT_OF_MEMORY),
         learned.get(family, {}),
         share,
-        s.past.get(family, ()),
+        past,
         study.id,
         study.trace_seconds,
+        evaluation_need([*past, *failures]),
     )

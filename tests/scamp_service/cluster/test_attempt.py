@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from estimators.learning import Phase
 from estimators.model import Candidate, Plan
 from scamp_service.cluster import attempt, reports
 from scamp_service.cluster.attempt import Ended, Training
@@ -116,9 +117,9 @@ def test_a_library_that_keeps_the_stream_of_an_earlier_attempt_prints_to_the_pre
 
 def test_any_rank_reports_that_it_ran_out_of_memory_and_how_much_it_needed() -> None:
     sink = FakeSink()
-    ended = end(fail(OutOfMemory(5, 77, 60)), sink, rank=1)
+    ended = end(fail(OutOfMemory(5, 77, 60, phase=Phase.EVALUATION)), sink, rank=1)
     assert (ended.outcome, ended.reusable) == (Outcome.OUT_OF_MEMORY, False) and ended.detail.startswith("rank 1: ")
-    assert sink.outcomes == [(Outcome.OUT_OF_MEMORY, ended.detail)]
+    assert sink.outcomes == [(Outcome.OUT_OF_MEMORY, ended.detail)] and sink.phases == [Phase.EVALUATION]
     assert sink.accepted[-1].measured_bytes == 77
 
 

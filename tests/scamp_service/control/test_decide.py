@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from estimators.learning import Ending, Learned, Run
-from estimators.model import MIB, Layout, Plan
+from estimators.learning import Ending, Learned, Phase, Run
+from estimators.model import MIB, EvaluationExtra, Layout, Plan
 from placement.model import Cluster, Device, Offer
 from placement.packing.packer import PASSES_BEFORE_RESERVATION
 from scamp_service.control.decide import decide
@@ -160,6 +160,20 @@ def test_an_attempt_knows_the_kinds_of_its_devices() -> None:
     queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=2), reserved_mib=20)
     begin = next(effect for effect in effects(trials=[queued], cluster=mixed) if isinstance(effect, d.Begin))
     assert begin.attempt.device_kinds == ("H200", "L4")
+
+
+def test_an_evaluation_that_ran_out_of_memory_changes_evaluations_alone() -> None:
+    plan = Plan(4, evaluation_batch=2)
+    oom = attempt(outcome=Outcome.OUT_OF_MEMORY, phase=Phase.EVALUATION, plan=plan)
+    move = only_move(effects(trials=[trial(plan=plan)], attempts=[oom]))
+    assert move.to is TrialState.WAITING and move.changes["num_oom"] == 1
+    assert move.changes["reason"].startswith("an evaluation of 2 samples at a time ran out of memory")
+    run = replace(FAILED, ending=Ending.EVALUATION_OUT_OF_MEMORY, evaluation_bytes=16 * MIB, evaluation_batch=2)
+    waiting = trial(state=TrialState.WAITING, plan=None)
+    for given in ({"failures": {waiting.id: [run]}}, {"past": {study().family(waiting): [run]}}):
+        (size,) = (effect for effect in effects(trials=[waiting], **given) if isinstance(effect, d.Size))
+        assert size.demand.evaluation == EvaluationExtra(bytes_per_sample=9 * MIB)
+        assert (size.demand.own, size.demand.learned) == ((), {})
 
 
 def test_healing_gives_up_after_the_budget() -> None:

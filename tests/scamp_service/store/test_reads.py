@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from estimators.learning import Ending, Run
+from estimators.learning import Ending, Phase, Run
 from estimators.model import MIB, Layout
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Metric, Totals
@@ -109,6 +109,14 @@ def test_measured_attempts_come_with_the_number_of_their_trial_some_trials_at_a_
     assert [number for number, _ in store.measured_attempts(1, after=ids[1])] == [3]
 
 
+def test_a_run_says_whether_it_was_an_evaluation_that_ran_out_of_memory(store: Store) -> None:
+    for trial_id, phase in zip(ids := new_family(store, "aa"), (Phase.STEP, Phase.EVALUATION), strict=True):
+        hold(store, trial_id, "a", 1.0)
+        assert store.report_outcome(trial_id, 1, "t", Outcome.OUT_OF_MEMORY, "", now=2.0, phase=phase)
+    endings = {run.trial_id: run.ending for run in store.family_runs("a", 9)}
+    assert endings == {ids[0]: Ending.OUT_OF_MEMORY, ids[1]: Ending.EVALUATION_OUT_OF_MEMORY}
+
+
 def measured(store: Store, trial_id: int, peak: int) -> None:
     hold(store, trial_id, "a", 1.0)
     assert store.report(trial_id, 1, "t", measured_bytes=peak, now=2.0)
@@ -156,7 +164,8 @@ def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None
         assert store.begin_attempt(new_attempt(trial_id, device_kinds=kinds, extra_bytes=3 * MIB))
         if outcome:
             assert store.report_outcome(trial_id, 1, "t", outcome, "", now=2.0)
-    run = Run(0, Layout(), kinds, 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER, study_id=1, micro_batch=8)
+    sizes = {"micro_batch": 8, "evaluation_batch": 8}
+    run = Run(0, Layout(), kinds, 17 * MIB, 3 * MIB, 24 * MIB, 0, Ending.OTHER, 1, **sizes)
     done, failed = (ids[1 + list(Outcome).index(outcome)] for outcome in (Outcome.DONE, Outcome.OUT_OF_MEMORY))
     evidence = [
         replace(run, trial_id=done, ending=Ending.FINISHED),

@@ -565,7 +565,7 @@ def test_the_first_outcome_stays(store: Store) -> None:
     trial_id = run(store)
     assert not store.report_outcome(trial_id, 1, "stolen", Outcome.DONE, "", now=6.0)
     assert store.attempts(trial_id)[0].outcome is None
-    assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=6.0)
+    assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=6.0, phase="a step")
     events = store.last_event_id()
     assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=7.0)
     assert store.report_outcome(trial_id, 1, "token-1", Outcome.ERROR, "rank 0: connection reset", now=7.0)
@@ -575,6 +575,7 @@ def test_the_first_outcome_stays(store: Store) -> None:
     assert store.move_attempt(trial_id, 1, [AttemptState.STOPPING], AttemptState.ENDED, now=9.0, **given)
     attempt = store.attempts(trial_id)[0]
     assert (attempt.outcome, attempt.detail, attempt.ended_at) == (Outcome.OUT_OF_MEMORY, "rank 1", 9.0)
+    assert attempt.phase == "a step"
     assert store.report_outcome(trial_id, 1, "token-1", Outcome.OUT_OF_MEMORY, "rank 1", now=10.0), "a repeat"
     assert not store.report_outcome(trial_id, 1, "token-1", Outcome.DONE, "", now=10.0)
 

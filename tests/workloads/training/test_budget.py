@@ -4,6 +4,7 @@ import pickle
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from estimators.model import MIB, Plan
 from scamp_service.settings import ROOT
-from workloads.training.budget import Budget, OutOfMemory, classify
+from workloads.training.budget import ALLOWANCE_BYTES, Budget, OutOfMemory, classify
 from workloads.training.process_memory import Held, data_bytes
 
 MODEL = {"depth": 3, "width": 96}
@@ -42,7 +43,7 @@ def test_memory_that_no_trace_saw_is_an_allocation_error_of_torch_under_the_limi
     assert ranks.train(Plan(64), workload=FAULT, params=params, steps=3)[0]["error"] == ""
     (answer,) = ranks.train(Plan(64), workload=FAULT, params=params, steps=5, budget_bytes=32 * MIB)
     assert answer["error"] == "OutOfMemory"
-    assert "last request 64.0 MiB" in answer["message"]
+    assert "MiB during a training step; last request 64.0 MiB" in answer["message"]
     assert 63 * MIB < answer["measured_bytes"] < 96 * MIB
     assert [step for step, _ in answer["reports"]] == [2], "it must run until the spike"
 
@@ -83,6 +84,46 @@ def test_a_failure_far_from_the_limit_is_not_an_overrun() -> None:
         assert isinstance(classify(error, at(97 * MIB, 100 * MIB)), OutOfMemory)
         assert classify(error, at(97 * MIB, None)) is None
     assert classify(ValueError("wrong shape"), at(97 * MIB, 100 * MIB)) is None
+
+
+def test_a_library_that_cannot_be_loaded_under_the_limit_is_an_overrun() -> None:
+    unmapped = "libscipy_openblas.so: failed to map segment from shared object"
+    overrun = classify(ImportError(unmapped), at(60 * MIB, 100 * MIB))
+    assert overrun is not None and overrun.measured_bytes == 100 * MIB, "it asked for more than was left"
+    assert classify(ImportError(f"{unmapped}: Operation not permitted"), at(60 * MIB, 100 * MIB)) is None
+    assert classify(ImportError("cannot import name"), at(97 * MIB, 100 * MIB)) is None
+    half = SystemError("initialization of _flapack raised unreported exception")
+    assert classify(half, at(97 * MIB, 100 * MIB)) is not None and classify(half, at(60 * MIB, 100 * MIB)) is None
+
+
+EVALUATES = """
+import torch
+from torch import nn
+from workloads.protocol import Workload
+
+class Mine(Workload):
+    num_train = num_eval = 8
+    def build_model(self): return nn.Linear(1, 1)
+    def train_batch(self, indices): return indices.float()[:, None]
+    eval_batch = train_batch
+    def loss(self, model, batch): return model(batch).square().mean()
+    def evaluate(self, model, batch):
+        import heavy
+        torch.zeros(self.params["mib"] << 18)
+        return {"loss": model(batch).square()[:, 0]}
+"""
+HEAVY = f"kept = bytearray({ALLOWANCE_BYTES + 24 * MIB})"
+
+
+def test_what_evaluate_imports_is_no_memory_of_the_candidate_and_an_overrun_names_the_evaluation(
+    ranks: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(EVALUATES)
+    (tmp_path / "heavy.py").write_text(HEAVY)
+    own = {"workload": "mine.py:Mine", "code_dir": str(tmp_path), "metric": "loss", "budget_bytes": 16 * MIB}
+    assert ranks.train(Plan(8), params={"mib": 4}, **own)[0]["message"] == ""
+    (answer,) = ranks.train(Plan(8), params={"mib": 24}, **own)
+    assert answer["error"] == "OutOfMemory" and "its budget is 16.0 MiB during an evaluation" in answer["message"]
 
 
 FILL = """
@@ -154,7 +195,10 @@ for stack_mib in (0, 8):
 def test_threads_whose_stacks_use_up_the_budget_are_named() -> None:
     done = subprocess.run([sys.executable, "-c", THREADS], cwd=ROOT, capture_output=True, text=True)
     small, large = done.stdout.splitlines()
-    assert re.search(r"used up its budget of 20\.0 MiB; 1\d threads that it has started hold 1 MiB or more each", small)
+    assert re.search(
+        r"used up its budget of 20\.0 MiB during its start; 1\d threads that it has started hold 1 MiB or more each",
+        small,
+    )
     assert "; 2 threads that it has started hold 1 MiB or more each for their stacks: start fewer" in large
 
 

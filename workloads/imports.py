@@ -1,7 +1,13 @@
-"""Finds imports inside a user's functions that will fail, so that a study is refused before its trials fail one by one.
+"""Finds imports inside a user's functions.
 
-It reads the source, and refuses only imports that every candidate would run. It ignores an import that may never run:
-under an ``if``, in a ``try`` with handlers, after an early ``return``, or in a function without a visible call.
+``check_imports`` finds those that will fail, so that a study is refused before its trials fail one by one. It refuses
+only imports that every candidate would run, and ignores one that may never run: under an ``if``, in a ``try`` with
+handlers, after an early ``return``, or in a function without a visible call.
+
+``import_early`` runs them all, before a memory budget is enforced. A library that is imported under a limit may fail
+in many ways, and OpenBLAS, which SciPy and scikit-learn load, does not even fail: it asks again for ever. The source is
+read instead of trying an evaluation: that would take as long as one, need the memory of one while nothing is limited,
+and change what a workload keeps. What libraries themselves import late is not found.
 """
 
 from __future__ import annotations
@@ -9,7 +15,8 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -25,6 +32,26 @@ _CONDITIONAL = (ast.If, ast.Match, ast.IfExp, ast.BoolOp)
 
 def check_imports(workload: type[Workload]) -> None:
     """Raise ``WorkloadError`` if the user's functions are certain to import a module that cannot be found."""
+    for function, nodes in _reached(workload, _certain):
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                _check(node, function)
+
+
+def import_early(workload: type[Workload]) -> None:
+    """Run every import inside the user's functions that ScaMP may call. One that fails is left to the user's code."""
+    for function, nodes in _reached(workload, _everything):
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                module = ast.Module([node], [])
+                with suppress(Exception, SystemExit):
+                    exec(compile(module, function.__code__.co_filename, "exec"), dict(function.__globals__))
+
+
+def _reached(
+    workload: type[Workload], nodes_of: Callable[[Sequence[ast.stmt]], Iterator[ast.AST]]
+) -> Iterator[tuple[FunctionType, list[ast.AST]]]:
+    """Yield the user's functions that ScaMP calls, and those that their ``nodes_of`` call, each with its nodes."""
     root = workload.__module__.partition(".")[0]
     called: list[tuple[Any, type | None]] = [(workload, None)]
     seen: list[FunctionType] = []
@@ -33,11 +60,9 @@ def check_imports(workload: type[Workload]) -> None:
             if function in seen or not str(function.__module__).startswith(f"{root}."):
                 continue
             seen.append(function)
-            for node in _certain(_body(function)):
-                if isinstance(node, ast.Import | ast.ImportFrom):
-                    _check(node, function)
-                elif isinstance(node, ast.Call):
-                    called.append((_resolve(node.func, function, owner), owner))
+            nodes = list(nodes_of(_body(function)))
+            yield function, nodes
+            called += [(_resolve(node.func, function, owner), owner) for node in nodes if isinstance(node, ast.Call)]
 
 
 def _functions(called: Any, owner: type | None) -> Iterator[tuple[FunctionType, type | None]]:
@@ -61,6 +86,12 @@ def _body(function: FunctionType) -> list[ast.stmt]:
     ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
     made = tree.body[0]
     return made.body if isinstance(made, ast.FunctionDef) else []
+
+
+def _everything(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+    """All nodes of ``body``."""
+    for statement in body:
+        yield from ast.walk(statement)
 
 
 def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from workloads.imports import check_imports
 from workloads.loading import load_workload
 from workloads.refusals import WorkloadError
-from workloads.sandbox.imports import check_imports
 
 START = """
 from torch import nn
