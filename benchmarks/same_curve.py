@@ -190,7 +190,8 @@ def figures(outcomes: Sequence[tuple[Idiom, Plan, Outcome]]) -> dict[str, float]
 def main() -> None:
     """Run all idioms, or those that were chosen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="every fourth idiom")
+    parser.add_argument("--quick", action="store_true", help="every twentieth idiom")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="run only every Nth idiom (1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the plans on four ranks (0)")
     parser.add_argument("--idioms", default="", metavar="WORDS", help="only idioms with these words in their name")
     parser.add_argument("--plans", default="", metavar="WORDS", help="only plans with these words in their name")
@@ -200,7 +201,7 @@ def main() -> None:
     chosen = [one for one in idioms(options.folder or FOLDERS) if options.idioms in str(one[0])]
     outcomes: list[tuple[Idiom, Plan, Outcome]] = []
     with tempfile.TemporaryDirectory(prefix="scamp-curves-") as folder:
-        for number, (idiom, depends) in enumerate(chosen[:: 4 if options.quick else 1]):
+        for number, (idiom, depends) in enumerate(chosen[:: 20 if options.quick else options.every]):
             (own := Path(folder, str(number))).mkdir()
             curves = Curves(idiom, depends, own)
             plain = curves.traced(Layout())
@@ -224,10 +225,12 @@ def _line(text: str) -> str:
 
 
 def _warm_up() -> None:
-    """Import what forks would otherwise import again and again."""
+    """Import what forks would otherwise import again and again, and trace a model."""
     import workloads.parallel.pipeline
-    import workloads.parallel.zero1
-    import workloads.sandbox.server  # noqa: F401
+    import workloads.parallel.zero1  # noqa: F401
+    from workloads.sandbox.server import warm_up
+
+    warm_up()
 
 
 if __name__ == "__main__":
