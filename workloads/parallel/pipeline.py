@@ -54,7 +54,12 @@ def run_passes(workload: Workload, model: Chain, micro_batches: Iterable[Batch],
     stage.has_backward = True
     losses: list[Tensor] = []
     # Not the schedule's ``step``: it splits one batch of plain tensors, and our batches may be any tree of tensors.
-    schedule._step_microbatches(inputs, target_mbs=targets, losses=losses, return_outputs=False)
+    try:
+        schedule._step_microbatches(inputs, target_mbs=targets, losses=losses, return_outputs=False)
+    except RuntimeError as error:
+        if error.__cause__ is not None and "failed to run" in str(error).lower():  # torch wraps errors of the model
+            raise error.__cause__ from None
+        raise
     return [loss.detach() for loss in losses]
 
 
