@@ -99,6 +99,7 @@ class ForwardState:
     _begin: _Snapshot | None = None
     _sums: dict[Place, Tensor] = field(default_factory=dict)
     _num_passes: int = 0
+    _results: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)  # of earlier passes, in attributes
 
     @contextlib.contextmanager
     def micro_batch(self, batch: Any, num: int) -> Iterator[None]:
@@ -113,6 +114,7 @@ class ForwardState:
             else:
                 begin = self._begin = self.snapshot()
         self._num_passes += 1
+        self._results = _results_in(self.model) if self.layout.recompute or self.layout.co_shard > 1 else {}
         try:
             if self._is_known:
                 yield
@@ -172,11 +174,23 @@ class ForwardState:
         return {self._name((module, name)): module.__dict__[name] for module, name in self.attributes}
 
     def snapshot(self, module: nn.Module | None = None) -> _Snapshot:
-        """The state now, of one module with its submodules, or of the whole model."""
+        """The state now: of the whole model, or during a pass of one module with its submodules.
+
+        The latter includes what earlier calls of the same pass have left for later ones, with its graph.
+        """
         modules = list((module or self.model).modules())
         inside = set(modules) if module is not None else None
         values = {place: _get(place).data.clone() for place in self.changed if inside is None or place[0] in inside}
-        return _Snapshot([(each, _attributes(each), dict(each._buffers)) for each in modules], values)
+        is_state = _may_be_state if module is None else self._is_of_pass
+        return _Snapshot(
+            [(each, _attributes(each, is_state), dict(each._buffers)) for each in modules], values, is_state
+        )
+
+    def _is_of_pass(self, value: Any) -> bool:
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            return _may_be_state(value)
+        known = self._results.get(id(value))
+        return known is None or known() is not value
 
     @contextlib.contextmanager
     def _watching(self, module: nn.Module, batch: Any, *, keeps: bool) -> Iterator[_Watch]:
@@ -285,6 +299,7 @@ class _Snapshot:
 
     objects: Sequence[tuple[nn.Module, dict[str, Any], dict[str, Tensor | None]]]
     values: dict[Place, Tensor]
+    is_state: Callable[[Any], bool]
 
     def add(self, values: Mapping[Place, Tensor | None]) -> None:
         """Add copies of tensors that were made later, but before the tensors changed."""
@@ -302,14 +317,14 @@ class _Snapshot:
     def changed_attributes(self) -> Iterator[Place]:
         """Attributes that have other values now."""
         for module, attributes, _ in self.objects:
-            for name, value in _attributes(module).items():
+            for name, value in _attributes(module, self.is_state).items():
                 if name not in attributes or attributes[name] is not value:
                     yield module, name
 
     def restore(self) -> None:
         """Bring this state back. Autograd does not see it: tensors that it keeps for a backward pass stay valid."""
         for module, attributes, buffers in self.objects:
-            for name in _attributes(module).keys() - attributes.keys():
+            for name in _attributes(module, self.is_state).keys() - attributes.keys():
                 del module.__dict__[name]
             module.__dict__.update(attributes)
             module._buffers.update(buffers)
@@ -317,12 +332,18 @@ class _Snapshot:
             _get(place).data.copy_(value)
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
-    """The attributes that may be state: numbers, text, and tensors that are no results of the last pass."""
-    return {name: value for name, value in module.__dict__.items() if name not in _OWN and _may_be_state(value)}
+def _attributes(module: nn.Module, is_state: Callable[[Any], bool]) -> dict[str, Any]:
+    return {name: value for name, value in module.__dict__.items() if name not in _OWN and is_state(value)}
+
+
+def _results_in(model: nn.Module) -> dict[int, weakref.ref[Tensor]]:
+    """Tensors with a graph that modules have as attributes, by their ids."""
+    values = (value for module in model.modules() for value in module.__dict__.values())
+    return {id(value): weakref.ref(value) for value in values if isinstance(value, Tensor) and value.requires_grad}
 
 
 def _may_be_state(value: Any) -> bool:
+    """Whether a later pass may depend on an attribute: on numbers, text, and tensors that are no results of a pass."""
     if isinstance(value, Tensor):
         return not value.requires_grad
     return value is None or isinstance(value, bool | int | float | complex | str)

@@ -189,3 +189,32 @@ def test_results_that_a_pass_leaves_in_attributes_are_kept() -> None:
             with state.micro_batch(torch.ones(1, 2), 2):
                 (model(torch.ones(1, 2)).sum() + model.auxiliary).backward()
         state.end_step()
+
+
+@pytest.mark.parametrize("selective", [False, True])
+def test_recompute_sees_what_an_earlier_call_of_the_same_pass_has_left(selective: bool) -> None:
+    class Neuron(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+            self.potential: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            charged: Tensor = self.linear(x).tanh()
+            self.potential = charged if self.potential is None else charged * self.potential.sigmoid()
+            return self.potential * 2
+
+    gradients = []
+    for recompute in (False, True):
+        torch.manual_seed(0)
+        model = Neuron()
+        state = attach_state(model, Layout(recompute=recompute, selective=recompute and selective), None)
+        if recompute:
+            model.forward = recomputed(model, state, selective=selective)  # type: ignore[method-assign]
+        for number in range(2):
+            x = torch.full((1, 2), 1.0 + number)
+            with state.micro_batch(x, 2):
+                model.potential = None
+                torch.stack([model(x * time) for time in range(4)]).square().mean().backward()
+        gradients.append(torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]))  # type: ignore[union-attr]
+    assert torch.equal(*gradients)
