@@ -194,7 +194,7 @@ def _end_of(case: Case, cap_bytes: int | None) -> str:
             for step in range(NUM_STEPS):
                 workload.on_step(step, NUM_STEPS, optimizer)
                 batches = (workload.train_batch(torch.arange(case.batch)) for _ in range(case.num_micro_batches))
-                with held.settling("step"):
+                with held.settling():
                     train_step(workload, model, optimizer, batches, case.num_micro_batches)
     except Exception as error:
         return type(error).__name__

@@ -156,7 +156,7 @@ from workloads.training.process_memory import held
 for room_mib in (64, 16):
     resource.setrlimit(resource.RLIMIT_DATA, (held().data_bytes + (room_mib << 20),) * 2)
     try:
-        with enforce(torch.device("cpu"), held(), 32 << 20) as budget, budget.lifted(), budget.settling("step"):
+        with enforce(torch.device("cpu"), held(), 32 << 20) as budget, budget.lifted(), budget.settling():
             print("trained")
     except Exception as error:
         print(host_fault(error))
