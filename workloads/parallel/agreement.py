@@ -12,8 +12,10 @@ It replaces methods of torch's ``FSDPParamGroup``, and calls ``foreach_reduce``:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from operator import ge
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -70,11 +72,47 @@ class _GradientAgreement:
                 parameter.grad = torch.zeros_like(parameter)
 
 
+class _Agreed(NamedTuple):
+    """A collective that the ranks agreed on, the gradients that any rank had for it, and those that this rank had.
+
+    ``own`` is None if this rank only took part.
+    """
+
+    number: int
+    used: Sequence[bool]
+    own: Sequence[bool] | None
+
+
+@dataclass(slots=True)
+class _Habit:
+    """The collectives of an earlier step, which all ranks expect of the next one; empty if they do not know any.
+
+    ``num_surprises`` counts the steps that went otherwise. After each, more steps pass before a habit is formed again.
+    """
+
+    expected: list[_Agreed] = field(default_factory=list)
+    num_surprises: int = 0
+    num_waits: int = 0
+
+    def after(self, seen: list[_Agreed], surprised: bool) -> None:
+        """Learn from a step; ``seen`` are its collectives if nothing was expected of it."""
+        if surprised:
+            self.num_surprises += 1
+            self.expected, self.num_waits = [], 2**self.num_surprises
+        elif self.num_waits:
+            self.num_waits -= 1
+        elif not self.expected:
+            self.expected = seen
+
+
 class _Agreement:
     """Ranks propose numbered collectives, and all of them run the one with the lowest number.
 
     A step's collectives are numbered in the order in which a model that runs all its blocks starts them. So whoever is
     furthest behind goes first; any other order would be right too, but would run some collectives more often.
+
+    Proposals take time. So ranks do in each step what they did in an earlier one, without any. A rank that needs
+    something else takes part in all of that, proposes what is missing, and says at the end of the step that it did.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup, *, each_pass: bool) -> None:
@@ -91,6 +129,10 @@ class _Agreement:
         for number, one in enumerate(self._param_groups):
             one._all_gather_comm = _AgreedAllGather(one._all_gather_comm, partial(self._gather, number))
             one.post_backward = partial(self._post_backward, number, one.post_backward)  # type: ignore[method-assign]
+        self._used: set[tuple[int, int]] = set()  # groups and places of the parameters with gradients of this rank
+        self._model, self._each_pass = model, each_pass
+        self._habits = {True: _Habit(), False: _Habit()}  # of training, and of evaluation
+        self._begin_step()
         if each_pass:
             model.register_forward_hook(self._end_forward)
             for state in states:
@@ -98,7 +140,30 @@ class _Agreement:
                 state._root_post_backward_final_callback = partial(self._end_backward, ended)  # type: ignore[method-assign]
 
     def finish(self) -> None:
-        self._reach(self._step_ends)
+        habit = self._habit or self._habits[self._model.training]
+        surprised = any(self._reach(self._step_ends))
+        if surprised:
+            self._drop_unused()
+        if not self._each_pass:  # in a pipeline, a rank that is surprised could not wait for the end of the step
+            habit.after(self._seen, surprised)
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._habit: _Habit | None = None
+        self._place = 0  # in what is expected
+        self._seen: list[_Agreed] = []
+        self._surprised = False
+        self._used.clear()
+
+    def _drop_unused(self) -> None:
+        """Drop the gradients that are zero because they were expected, but that no rank had in this step."""
+        groups = [group.fsdp_params for group in self._param_groups]
+        every = [(number, place) for number, group in enumerate(groups) for place in range(len(group))]
+        used = torch.tensor([one in self._used for one in every], dtype=torch.uint8)
+        dist.all_reduce(used, op=dist.ReduceOp.MAX, group=self._group)
+        for (number, place), is_used in zip(every, used.tolist(), strict=True):
+            if not is_used:
+                groups[number][place].sharded_param.grad = None
 
     def _end_forward(self, *unused: Any) -> None:
         self._reach(self._pass_ends)
@@ -116,6 +181,7 @@ class _Agreement:
         one = self._param_groups[number]
         own = [_has_gradient(parameter) for parameter in one.fsdp_params]
         if one.reduce_grads and any(own):
+            self._used |= {(number, place) for place, is_used in enumerate(own) if is_used}
             used = self._reach(self._backward_number(number) + 1, own)
             for parameter, is_used in zip(one.fsdp_params, used, strict=False):
                 if is_used and not _has_gradient(parameter):
@@ -127,20 +193,41 @@ class _Agreement:
         num = len(self._param_groups)
         return num + 2 * (num - 1 - number)
 
-    def _reach(self, wanted: int, bits: Sequence[bool] = ()) -> list[bool]:
+    def _reach(self, wanted: int, bits: Sequence[bool] = ()) -> Sequence[bool]:
         """Take part in the collectives of others until it is the turn of ``wanted``.
 
         Returns the bits that any rank has set for it.
         """
+        if self._habit is None:
+            self._habit = self._habits[self._model.training]
+        expected = self._habit.expected
+        while self._place < len(expected):
+            number, used, own_before = expected[self._place]
+            self._place += 1
+            is_wanted = number == wanted and all(map(ge, used, bits))
+            self._surprised |= (bits if is_wanted else None) != own_before
+            if is_wanted:
+                return used
+            self._take_part(number, used)
         while True:
-            ours = [-wanted, wanted, *bits, *[0] * (self._num_bits - len(bits))]
-            lowest, highest, *others = self._largest(ours)
-            lowest = -lowest
-            if lowest < highest and self._is_reduction(lowest):  # others' bits may be of another collective
-                others = self._largest(ours[2:] if wanted == lowest else [0] * self._num_bits)
-            if lowest == wanted:
-                return [bool(bit) for bit in others]
-            self._take_part(lowest, others)
+            if wanted == self._step_ends:
+                bits = [self._surprised]
+            number, used = self._propose(wanted, bits)
+            if number < self._step_ends:
+                self._seen.append(_Agreed(number, used, bits if number == wanted else None))
+                self._surprised |= bool(expected)
+            if number == wanted:
+                return used
+            self._take_part(number, used)
+
+    def _propose(self, wanted: int, bits: Sequence[bool]) -> tuple[int, list[bool]]:
+        """The lowest number that any rank wants, and the bits that any rank has set for it."""
+        ours = [-wanted, wanted, *bits, *[0] * (self._num_bits - len(bits))]
+        lowest, highest, *others = self._largest(ours)
+        lowest = -lowest
+        if lowest < highest and self._is_reduction(lowest):  # others' bits may be of another collective
+            others = self._largest(ours[2:] if wanted == lowest else [0] * self._num_bits)
+        return lowest, [bool(bit) for bit in others]
 
     def _largest(self, values: list[int]) -> list[int]:
         buffer = self._buffer[: len(values)].copy_(torch.tensor(values, dtype=torch.int32))
@@ -152,7 +239,7 @@ class _Agreement:
         num = len(self._param_groups)
         return num <= wanted < 3 * num and (wanted - num) % 2 == 1
 
-    def _take_part(self, wanted: int, used: Sequence[int]) -> None:
+    def _take_part(self, wanted: int, used: Sequence[bool]) -> None:
         num = len(self._param_groups)
         if wanted >= self._pass_ends:
             return
