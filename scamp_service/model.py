@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from estimators.learning import Phase
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Offer
 from scamp_service.lifecycle import ENDED_WELL, AttemptState, Outcome, StudyState, TrialState
@@ -186,6 +187,12 @@ class Attempt:
     def mib_per_rank(self) -> int:
         """MiB reserved on a device for one rank."""
         return self.prediction.reserved_mib
+
+    @property
+    def expected_bytes(self) -> int:
+        """Predicted peak to compare with the measured one: that of an evaluation if one ran out of memory."""
+        of_evaluation = self.prediction.evaluation_bytes if self.phase == Phase.EVALUATION else 0
+        return of_evaluation or self.prediction.expected_bytes
 
     @property
     def least_bytes(self) -> int:

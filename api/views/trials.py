@@ -232,7 +232,7 @@ def _peak(attempt: Attempt) -> PeakView:
     return PeakView(
         attempt=attempt.attempt,
         outcome=attempt.outcome,
-        predicted_bytes=attempt.prediction.expected_bytes,
+        predicted_bytes=attempt.expected_bytes,
         measured_bytes=attempt.least_bytes if failed else attempt.measured_bytes,
         lower_bound=failed,
         reserved_mib=attempt.mib_per_rank,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import bindparam, func, select
 
+from estimators.learning import Phase
 from estimators.model import MIB
 from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Outcome, StudyState, TrialState
 from scamp_service.model import Event, LogLine, Metric, Study
@@ -130,7 +131,10 @@ MEASURED_POINTS = (
     select(
         _attempts.c.trial_id,
         _attempts.c.outcome,
-        _attempts.c.predicted_bytes - _attempts.c.extra_bytes + _attempts.c.bias_bytes,
+        sa.case(  # as ``Attempt.expected_bytes``
+            (_attempts.c.phase == Phase.EVALUATION, _attempts.c.evaluation_bytes),
+            else_=_attempts.c.predicted_bytes - _attempts.c.extra_bytes + _attempts.c.bias_bytes,
+        ),
         _attempts.c.measured_bytes,
         _attempts.c.predicted_step_seconds,
         _attempts.c.measured_step_seconds,

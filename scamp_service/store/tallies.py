@@ -176,8 +176,7 @@ def is_exact(attempt: Attempt) -> bool:
 
 def least_excess_pct(failed: Attempt) -> float:
     """Lower bound, in percent, on how far the need of an attempt that ran out of memory was above its prediction."""
-    expected_bytes = failed.prediction.expected_bytes
-    return 100.0 * (failed.least_bytes - expected_bytes) / expected_bytes
+    return 100.0 * (failed.least_bytes - failed.expected_bytes) / failed.expected_bytes
 
 
 class Predicted(Protocol):

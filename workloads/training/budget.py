@@ -241,9 +241,11 @@ def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
             return seen
         if isinstance(seen, torch.OutOfMemoryError):
             used = torch.cuda.max_memory_allocated(budget.device) - budget.baseline.data_bytes
-            return budget.overrun(_cuda_request_bytes(str(seen)), used + _cuda_request_bytes(str(seen)))
+            return budget.overrun(_request_bytes(str(seen)), used + _request_bytes(str(seen)))
         if request := re.search(r"DefaultCPUAllocator: .*tried to allocate (\d+) bytes", str(seen)):
             return budget.overrun(int(request[1]), used + int(request[1]))
+        if isinstance(seen, MemoryError) and (request_bytes := _request_bytes(str(seen))):  # of NumPy
+            return budget.overrun(request_bytes, used + request_bytes)
         if re.search(_UNMAPPED, str(seen)):  # no library asks for so much that the rest of the budget tells nothing
             return budget.overrun(0, max(used, budget.budget_bytes or 0))
         # Other errors may have other causes: they count as an overrun only if memory is almost used up.
@@ -269,7 +271,8 @@ def _near(budget_bytes: int, message: str) -> int:
     return max(least, budget_bytes // 8)
 
 
-def _cuda_request_bytes(message: str) -> int:
-    units = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-    request = re.search(r"Tried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)", message)
+def _request_bytes(message: str) -> int:
+    """The request that an error of CUDA's allocator or of NumPy names; 0 if there is none."""
+    units = {unit: 2 ** (10 * power) for power, unit in enumerate(("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))}
+    request = re.search(rf"(?:Tried|Unable) to allocate ([\d.]+) ({'|'.join(units)})", message)
     return int(float(request[1]) * units[request[2]]) if request else 0

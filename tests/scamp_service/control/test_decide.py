@@ -167,6 +167,9 @@ def test_an_evaluation_that_ran_out_of_memory_changes_evaluations_alone() -> Non
     oom = attempt(outcome=Outcome.OUT_OF_MEMORY, phase=Phase.EVALUATION, plan=plan)
     move = only_move(effects(trials=[trial(plan=plan)], attempts=[oom]))
     assert move.to is TrialState.WAITING and move.changes["num_oom"] == 1
+    heavy = replace(oom.prediction, evaluation_bytes=70 * MIB)
+    assert replace(oom, prediction=heavy).expected_bytes == 70 * MIB, "what it held is not compared with a step"
+    assert replace(oom, prediction=heavy, phase="").expected_bytes == oom.prediction.expected_bytes
     assert move.changes["reason"].startswith("an evaluation of 2 samples at a time ran out of memory")
     run = replace(FAILED, ending=Ending.EVALUATION_OUT_OF_MEMORY, evaluation_bytes=16 * MIB, evaluation_batch=2)
     waiting = trial(state=TrialState.WAITING, plan=None)

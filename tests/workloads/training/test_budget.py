@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -84,6 +85,14 @@ def test_a_failure_far_from_the_limit_is_not_an_overrun() -> None:
         assert isinstance(classify(error, at(97 * MIB, 100 * MIB)), OutOfMemory)
         assert classify(error, at(97 * MIB, None)) is None
     assert classify(ValueError("wrong shape"), at(97 * MIB, 100 * MIB)) is None
+
+
+def test_an_array_of_numpy_that_cannot_be_made_is_an_overrun_of_its_size() -> None:
+    with pytest.raises(MemoryError) as raised:
+        np.ones(2**50)
+    overrun = classify(raised.value, at(10 * MIB, 100 * MIB))
+    assert overrun is not None and overrun.requested_bytes == 2**53
+    assert overrun.measured_bytes == pytest.approx(2**53 + 10 * MIB, abs=MIB)
 
 
 def test_a_library_that_cannot_be_loaded_under_the_limit_is_an_overrun() -> None:
