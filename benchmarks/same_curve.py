@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import math
 import random
 import shutil
 import tempfile
@@ -109,9 +110,10 @@ def compared(answers: Sequence[Any], reference: Any) -> Outcome:
 def largest_difference(values: Sequence[Mapping[str, float]], wanted: Sequence[Mapping[str, float]]) -> float:
     """The largest relative difference of any value of any report; infinite if there are others."""
     if [sorted(each) for each in values] != [sorted(each) for each in wanted]:
-        return float("inf")
+        return math.inf
     pairs = [(one[name], other[name]) for one, other in zip(values, wanted, strict=True) for name in other]
-    return max(abs(one - other) / max(1.0, abs(other)) for one, other in pairs)
+    differences = [abs(one - other) / max(1.0, abs(other)) for one, other in pairs]
+    return math.inf if any(map(math.isnan, differences)) else max(differences, default=math.inf)
 
 
 def plans(divisions: Divisions, seed: str) -> Iterator[Plan]:
@@ -145,9 +147,11 @@ def idioms(folders: Sequence[Path]) -> list[tuple[Idiom, bool]]:
         for name, body in files.items():
             for node in body:
                 lineage = _lineage(node, classes) if isinstance(node, ast.ClassDef) else []
-                members = {member for each in lineage for member in _members(each)}
+                members: dict[str, bool] = {}
+                for each in lineage:
+                    members = {**dict(_members(each)), **members}
                 bases = {base for each in lineage for base in _bases(each)}
-                if "Workload" in bases and {*Workload.__abstractmethods__} <= members:
+                if "Workload" in bases and all(members.get(name) for name in Workload.__abstractmethods__):
                     assert isinstance(node, ast.ClassDef)
                     found.append((Idiom(folder, f"{name}:{node.name}"), DEPENDS in members))
     return found
@@ -162,14 +166,14 @@ def _bases(node: ast.ClassDef) -> list[str]:
     return [base.id for base in node.bases if isinstance(base, ast.Name)]
 
 
-def _members(node: ast.ClassDef) -> Iterator[str]:
+def _members(node: ast.ClassDef) -> Iterator[tuple[str, bool]]:
+    """Yield (name, whether it is defined here and not abstract)."""
     for one in node.body:
         if isinstance(one, ast.FunctionDef):
-            yield one.name
+            yield one.name, not any(isinstance(by, ast.Name) and by.id == "abstractmethod" for by in one.decorator_list)
         elif isinstance(one, ast.Assign):
-            yield from (target.id for target in one.targets if isinstance(target, ast.Name))
-            if isinstance(one.targets[0], ast.Tuple):
-                yield from (each.id for each in one.targets[0].elts if isinstance(each, ast.Name))
+            names = [name for target in one.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+            yield from ((name.id, True) for name in names)
 
 
 def figures(outcomes: Sequence[tuple[Idiom, Plan, Outcome]]) -> dict[str, float]:
@@ -193,6 +197,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="every twentieth idiom")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="run only every Nth idiom (1)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the plans on four ranks (0)")
+    parser.add_argument("--few", type=int, metavar="N", help="only N plans of each idiom, drawn by the seed")
     parser.add_argument("--idioms", default="", metavar="WORDS", help="only idioms with these words in their name")
     parser.add_argument("--plans", default="", metavar="WORDS", help="only plans with these words in their name")
     parser.add_argument("--folder", type=Path, action="append", help="idioms are in this folder (those of ScaMP)")
@@ -210,13 +215,13 @@ def main() -> None:
                 print(f"{idiom}: refused: {_line(plain['refused'])}", flush=True)
                 continue
             divisions = Divisions(**{**plain["divisions"], "constraints": Constraints()})
-            for plan in plans(divisions, f"{idiom} {options.seed}"):
-                if options.plans in str(plan):
-                    outcome = curves.outcome(plan)
-                    outcomes.append((idiom, plan, outcome))
-                    print(
-                        f"{idiom}: {plan}: {outcome.kind} {outcome.difference:.1e} {_line(outcome.detail)}", flush=True
-                    )
+            seed = f"{idiom} {options.seed}"
+            every = [plan for plan in plans(divisions, seed) if options.plans in str(plan)]
+            for plan in random.Random(seed).sample(every, min(options.few or len(every), len(every))):
+                outcome = curves.outcome(plan)
+                outcomes.append((idiom, plan, outcome))
+                detail = _line(outcome.detail)
+                print(f"{idiom}: {plan}: {outcome.kind} {outcome.difference:.1e} {detail}", flush=True)
     print(json.dumps(figures(outcomes)))
 
 

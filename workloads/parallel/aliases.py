@@ -1,7 +1,8 @@
 """Finds parts of a model that ranks cannot keep in step: memory with two owners, and parameters outside of modules.
 
 On one rank two tensors may share memory, and a list may hold a parameter. When a model is divided, each parameter gets
-memory of its own, and modules alone get the new parameters: the rest would train to something else.
+memory of its own, and modules alone get the new parameters: the rest would train to something else. New parameters get
+the attributes of the old ones.
 """
 
 from __future__ import annotations
@@ -21,6 +22,18 @@ def expect_own_tensors(model: nn.Module) -> None:
     """
     _expect_own_memory(model)
     _expect_in_modules(model)
+
+
+def parameter_attributes(model: nn.Module) -> dict[str, dict[str, object]]:
+    """What users have set as attributes of parameters, by their names: optimizers may choose groups by it."""
+    return {name: dict(attributes) for name, each in model.named_parameters() if (attributes := vars(each))}
+
+
+def set_parameter_attributes(model: nn.Module, attributes: dict[str, dict[str, object]]) -> None:
+    """Set attributes of parameters that have been made anew; those of other stages are left out."""
+    for name, parameter in model.named_parameters():
+        for attribute, value in attributes.get(name, {}).items():
+            setattr(parameter, attribute, value)
 
 
 def _expect_own_memory(model: nn.Module) -> None:

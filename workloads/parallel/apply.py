@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from estimators.axes import Spread
 from estimators.model import Layout
-from workloads.parallel.aliases import expect_own_tensors
+from workloads.parallel.aliases import expect_own_tensors, parameter_attributes, set_parameter_attributes
 from workloads.parallel.chain import cut
 from workloads.parallel.co_shard import compute_in_parts
 from workloads.parallel.forward_state import attach_state
@@ -35,6 +35,7 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
         _expect_dense(model)
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):
         raise ValueError(f"{layout} needs a mesh of {layout.world_size} ranks, got {mesh}")
+    attributes = parameter_attributes(model)
     if mesh is not None:
         expect_own_tensors(model)
     if mesh is not None and layout.stage is not None:
@@ -63,6 +64,7 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
             fully_shard(module, mesh=shards, reshard_after_forward=None if layout.reshard else False)
     if mesh is not None and layout.sequence_parallel:
         split_sequences(blocks, mesh["tp"])
+    set_parameter_attributes(model, attributes)
     return model
 
 

@@ -22,7 +22,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -42,8 +44,11 @@ _OWN = frozenset(nn.Module().__dict__) | {_NAME, "forward"}
 """Attributes of every module that are not state of the model."""
 _STATISTICS = ("running_mean", "running_var")
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
-_BACKWARD = {torch.autograd.grad: 4, torch.Tensor.backward: 3}
-"""Functions that run a backward pass, and the place of their argument ``create_graph``."""
+_BACKWARD = {
+    torch.autograd.grad: {"retain_graph": 3, "create_graph": 4},
+    torch.Tensor.backward: {"retain_graph": 2, "create_graph": 3},
+}
+"""Functions that run a backward pass, and the places of arguments by which another one follows."""
 _aten = torch.ops.aten
 # Kernels that change running statistics, which their schemas do not say: the places of these arguments.
 _UNSAID = {
@@ -194,8 +199,10 @@ class ForwardState:
 
     @contextlib.contextmanager
     def _watching(self, module: nn.Module, batch: Any, *, keeps: bool) -> Iterator[_Watch]:
-        with _Watch(module, batch, keeps=keeps) as watch, _WatchCalls(watch):
-            yield watch
+        with _Watch(module, batch, keeps=keeps) as watch, _WatchCalls(watch) as calls:
+            # Hooks run in a backward pass, where torch calls no function mode.
+            with mock.patch.object(torch.autograd, "grad", partial(calls.see, torch.autograd.grad)):
+                yield watch
         for place in watch.changed:
             self.num_copied += keeps and place not in self.changed
             self.changed[place] = None
@@ -206,10 +213,10 @@ class ForwardState:
                 f"the forward pass changes the parameter {self._name(next(iter(watch.whole_parameters)))}, and FSDP "
                 "frees the copy that is changed: change it in on_step, or use plans without FSDP, such as ZeRO-1"
             )
-        if watch.has_double_backward and self.layout.fsdp_mesh:
+        if watch.keeps_graph and self.layout.fsdp_mesh:
             raise WorkloadError(
-                "the loss takes gradients of gradients (create_graph=True), and FSDP frees the parameters that they "
-                "need after the first backward pass: use plans without FSDP, such as ZeRO-1"
+                "the loss goes backward through the same graph again (create_graph or retain_graph), and FSDP frees "
+                "parameters after the first time: use plans without FSDP, such as ZeRO-1"
             )
         replaced = [place for place in before.replaced() if watch.is_of_batch(_get(place))]
         of_samples = dict.fromkeys((*watch.of_batch, *replaced))
@@ -392,7 +399,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._modules, self._keeps = list(module.modules()), keeps
         self.changed: dict[Place, Tensor | None] = {}  # with the copy from before
         self.of_batch: dict[Place, None] = {}
-        self.has_double_backward = False
+        self.keeps_graph = False
         self.whole_parameters: dict[Place, None] = {}  # those that changed while they were no DTensors
         self._from_batch: dict[int, weakref.ref[Any]] = {}
         self._mark(tree_leaves(batch))
@@ -459,12 +466,15 @@ class _WatchCalls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        return self.see(func, *args, **(kwargs or {}))
+
+    def see(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call ``func``, and note what it means for the state."""
         if func == _SET_DATA:
             self._watch.note(args[:1], self._watch.is_of_batch(args[1]))
-        elif (place := _BACKWARD.get(func)) is not None:
-            makes_graph = kwargs.get("create_graph", args[place] if place < len(args) else False)
-            self._watch.has_double_backward |= bool(makes_graph)
+        elif (places := _BACKWARD.get(func)) is not None:
+            keeps = (kwargs.get(name, args[place] if place < len(args) else False) for name, place in places.items())
+            self._watch.keeps_graph |= any(keeps)
         return func(*args, **kwargs)
 
 

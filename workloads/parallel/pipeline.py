@@ -26,8 +26,8 @@ _SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 def run_passes(workload: Workload, model: Chain, micro_batches: Iterable[Batch], num: int) -> list[Tensor]:
     """Run forward and backward of ``num`` micro-batches through the stage in ``model``, in the order of its schedule.
 
-    Returns the losses, each divided by ``num``, on the last stage, and an empty list on the others. The workload's
-    ``loss`` must call the model exactly once.
+    Returns the losses on the last stage, and an empty list on the others. Gradients are summed over the micro-batches.
+    The workload's ``loss`` must call the model exactly once.
     """
     assert model.place is not None, "the model is not a pipeline stage"
     has_end = model.is_first or model.is_last
@@ -47,7 +47,7 @@ def run_passes(workload: Workload, model: Chain, micro_batches: Iterable[Batch],
     del batches, hidden
 
     def loss(output: Tensor, batch: Batch) -> Tensor:
-        return workload.loss(_giving(output), batch) / num
+        return workload.loss(_giving(output), batch)
 
     schedule = _SCHEDULES[model.place.stage.schedule](stage, num, loss_fn=loss, scale_grads=False)
     schedule._warmup_p2p = _shapes_are_known  # type: ignore[assignment,method-assign]

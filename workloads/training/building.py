@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from estimators.model import Plan
 from workloads.parallel.agreement import agree
+from workloads.parallel.aliases import parameter_attributes, set_parameter_attributes
 from workloads.parallel.apply import apply_plan
 from workloads.protocol import Workload
 from workloads.training.gang import AllGather, ReduceScatter
@@ -38,6 +39,7 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
     _send_attributes(model, drawn)
     sent = dict(_tensors(drawn)) if drawn is not None else {}
     outline = dict(_tensors(model))
+    attributes = parameter_attributes(model)
     shared = _shared_tensors(model)
     apply_plan(model, workload.blocks(model), plan.layout_of(mesh.get_rank()), mesh)
     if device.type == "cpu":
@@ -52,6 +54,7 @@ def build_model(workload: Workload, plan: Plan, seed: int, device: torch.device,
         owner, _, attribute = name.rpartition(".")
         if name in held and first in held:  # otherwise it belongs to another stage
             setattr(model.get_submodule(owner), attribute, held[first])
+    set_parameter_attributes(model, attributes)
     with torch.no_grad():
         for name, like in outline.items():
             whole = sent.pop(name).detach() if sent else torch.empty(like.shape, dtype=like.dtype)

@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+from torch.distributed.tensor import DTensor, Replicate
 
 from workloads.parallel.forward_state import forward_state, set_attributes
 from workloads.training.faults import StorageFault, storage_error
@@ -183,10 +184,17 @@ def _optimizer_state(
 
 
 def _empty_state(parameter: nn.Parameter, entry: TensorStorageMetadata) -> Tensor:
-    """Memory for a state tensor: sharded like its parameter if the shapes are equal, else whole (Adam's step count)."""
+    """Memory for a state tensor: sharded like its parameter if the shapes are equal, else whole (Adam's step count).
+
+    A whole one that was computed from a sharded gradient is a ``DTensor``, as torch combines it with no others.
+    """
     if entry.size == parameter.shape:
         return torch.empty_like(parameter.detach(), dtype=entry.properties.dtype)
-    return torch.empty(entry.size, dtype=entry.properties.dtype)
+    whole = torch.empty(entry.size, dtype=entry.properties.dtype)
+    if isinstance(parameter, DTensor) and whole.ndim:
+        mesh = parameter.device_mesh
+        return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return whole
 
 
 def _group_values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

@@ -40,15 +40,19 @@ def train_step(
         losses = []
         for batch in micro_batches:
             with state.micro_batch(batch, num):
-                loss = expect_loss(workload.loss(model, batch), workload.loss) / num
+                loss = expect_loss(workload.loss(model, batch), workload.loss)
                 loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
             del batch, loss  # otherwise they are still alive while the next batch is made
     finish(model)
     state.end_step()
+    if num > 1:  # not the loss: users' autograd functions may give gradients that do not depend on its scale
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(num)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return torch.stack(losses).sum() if losses else torch.zeros(())
+    return torch.stack(losses).mean() if losses else torch.zeros(())
 
 
 def evaluate(workload: Workload, model: nn.Module, micro_batches: Iterable[tuple[Batch, Tensor]]) -> Sums:
@@ -68,10 +72,10 @@ def evaluate(workload: Workload, model: nn.Module, micro_batches: Iterable[tuple
                     sums.add(metrics, counted)
                 del batch, metrics  # otherwise they are still alive while the next batch is made
     finally:
-        model.train()
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()  # the root keeps gathered parameters after forward, for a backward that never runs
+        model.train()  # now, because users' ``train`` may change parameters
     return sums
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from workloads.parallel.aliases import expect_own_tensors
+from workloads.parallel.aliases import expect_own_tensors, parameter_attributes, set_parameter_attributes
 from workloads.refusals import WorkloadError
 
 
@@ -99,3 +99,13 @@ def registered_layers_in_a_list() -> nn.Module:
 @pytest.mark.parametrize("build", [pair, tied, views_side_by_side, registered_layers_in_a_list, lambda: nn.LSTM(2, 3)])
 def test_other_models_pass(build: Callable[[], nn.Module]) -> None:
     expect_own_tensors(build())
+
+
+def test_attributes_of_parameters_survive_new_parameters() -> None:
+    model = pair()
+    model[1].bias._no_decay = True  # type: ignore[union-attr]
+    attributes = parameter_attributes(model)
+    assert attributes == {"1.bias": {"_no_decay": True}}
+    model.to_empty(device="meta")
+    set_parameter_attributes(model, attributes)
+    assert model[1].bias._no_decay  # type: ignore[union-attr]

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from benchmarks.curves.forks import CRASHED, HANGS, in_forks
+from benchmarks.curves.running import Idiom
+from benchmarks.same_curve import FOLDERS, Outcome, compared, figures, idioms, largest_difference, plans
+from estimators.model import INDIVISIBLE, Divisions, Plan
+from tests.warm import Warm
+
+SINGLE = {"values": [{"loss": 2.0}, {"loss": 1.0}]}
+
+
+def run(warm: Warm, *arguments: str) -> dict[str, Any]:
+    ended = warm.run("benchmarks.same_curve", arguments, os.environ, 600)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    assert (found["silently_wrong"], found["hangs"], found["refused_with_cause_pct"]) == (0, 0, 100), ended.stdout
+    return found
+
+
+def test_a_plan_of_every_eighth_idiom_trains_the_model_of_one_rank(warm: Warm) -> None:
+    found = run(warm, "--every", "8", "--few", "1")
+    assert found["equal"] > found["refused"]
+
+
+@pytest.mark.soak
+def test_every_plan_of_every_idiom_trains_the_model_of_one_rank(warm: Warm) -> None:
+    found = run(warm)
+    assert found["idioms"] >= 40 and found["idiom_plans"] >= 200
+
+
+def test_idioms_are_the_workloads_of_the_folders() -> None:
+    found = idioms(FOLDERS)
+    names = [str(idiom) for idiom, _ in found]
+    assert "state.py:BatchNormBlocks" in [str(idiom) for idiom, depends in found if depends]
+    assert "passes.py:AdaptiveHalting" in names
+    assert not any(name.endswith((":Points", ":Drawing")) for name in names)
+    assert len(set(names)) == len(names)
+
+
+def test_plans_cover_every_kind_on_two_ranks_and_divide_the_batch() -> None:
+    every = list(plans(Divisions(most_parts=2, most_stages=2), "seed"))
+    assert {plan.batch for plan in every} == {8}
+    assert {"dp_shard", "dp_replicate", "zero1", "tp", "pp"} <= {
+        name for plan in every for name, value in plan.values.items() if value is True or value not in (1, False)
+    }
+    assert every == list(plans(Divisions(most_parts=2, most_stages=2), "seed"))
+    assert len(list(plans(INDIVISIBLE, "seed"))) < len(every)
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        ([SINGLE, {"values": []}], "equal"),
+        ([{"values": [{"loss": 2.0}, {"loss": 1.001}]}], "wrong"),
+        ([{"values": [{"loss": 2.0}]}], "wrong"),
+        ([{"values": [{"other": 2.0}, {"other": 1.0}]}], "wrong"),
+        ([HANGS, SINGLE], "hangs"),
+        ([HANGS, CRASHED], "failed"),
+        ([{"lost": "peer"}, {"refused": "why"}], "refused"),
+        ([{"lost": "peer"}, {"error": "why"}], "failed"),
+    ],
+)
+def test_outcomes_of_gangs(answers: list[Any], kind: str) -> None:
+    assert compared(answers, SINGLE).kind == kind
+
+
+def test_differences_are_relative_to_values_above_one() -> None:
+    assert largest_difference([{"loss": 101.0}], [{"loss": 100.0}]) == pytest.approx(0.01)
+    assert largest_difference([{"loss": 0.01}], [{"loss": 0.0}]) == pytest.approx(0.01)
+    assert largest_difference([{"loss": float("nan")}], [{"loss": 1.0}]) == float("inf")
+
+
+def test_a_fork_that_crashes_or_hangs_spoils_only_its_own_answer() -> None:
+    def hang() -> None:
+        while True:
+            pass
+
+    assert in_forks([lambda: [1], lambda: os._exit(1)], 60) == [[1], CRASHED]
+    assert in_forks([lambda: [1], hang], 1) == [[1], HANGS]
+
+
+def test_refusals_count_as_causes_and_failures_do_not() -> None:
+    idiom = Idiom(FOLDERS[0], "a.py:A")
+    outcomes = [(idiom, Plan(8), Outcome(kind)) for kind in ("equal", "refused", "failed", "wrong")]
+    found = figures(outcomes)
+    assert (found["refused_with_cause_pct"], found["silently_wrong"], found["idiom_plans"]) == (50, 1, 4)
