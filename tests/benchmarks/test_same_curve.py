@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks.curves.forks import CRASHED, HANGS, in_forks
-from benchmarks.curves.running import Idiom
-from benchmarks.same_curve import FOLDERS, Outcome, compared, figures, idioms, largest_difference, plans
-from estimators.model import INDIVISIBLE, Divisions, Plan
+from benchmarks.same_curve import FOLDERS, Outcome, compared, figures, idioms, largest_difference, page, plans
+from estimators.model import INDIVISIBLE, Divisions
 from tests.warm import Warm
 
 SINGLE = {"values": [{"loss": 2.0}, {"loss": 1.0}]}
@@ -24,7 +23,7 @@ def run(warm: Warm, *arguments: str) -> dict[str, Any]:
 
 
 def test_a_plan_of_every_eighth_idiom_trains_the_model_of_one_rank(warm: Warm) -> None:
-    found = run(warm, "--every", "8", "--few", "1")
+    found = run(warm, "--quick")
     assert found["equal"] > found["refused"]
 
 
@@ -86,7 +85,15 @@ def test_a_fork_that_crashes_or_hangs_spoils_only_its_own_answer() -> None:
 
 
 def test_refusals_count_as_causes_and_failures_do_not() -> None:
-    idiom = Idiom(FOLDERS[0], "a.py:A")
-    outcomes = [(idiom, Plan(8), Outcome(kind)) for kind in ("equal", "refused", "failed", "wrong")]
-    found = figures(outcomes)
+    findings = [("a/b.py:A", "1 rank", Outcome(kind)) for kind in ("equal", "refused", "failed", "wrong")]
+    found = figures(findings)
     assert (found["refused_with_cause_pct"], found["silently_wrong"], found["idiom_plans"]) == (50, 1, 4)
+
+
+def test_the_page_has_wrong_idioms_first_and_says_why_plans_are_refused() -> None:
+    findings = [
+        ("a/b.py:A", "1 rank", Outcome("refused", "one\ntwo")),
+        ("a/b.py:B", "1 rank", Outcome("wrong", "", 0.5)),
+    ]
+    rows = [line for line in page(findings).splitlines() if line.startswith("| a/")]
+    assert rows == ["| a/b.py:B |  | 1 |  |  |  | 5e-01 |  |", "| a/b.py:A |  |  |  |  | 1 | 0e+00 | one / two |"]
