@@ -41,6 +41,7 @@ class Settings(BaseSettings):
     virtual_devices: int = Field(default=4, description="memory-budgeted devices per node without GPUs", ge=1)
     device_mib: int = Field(default=96, description="memory of one virtual device", ge=1)
     virtual_nodes: int = Field(default=1, description="Ray nodes of the local cluster", ge=1)
+    self_calibration: bool = Field(default=True, description="measure this machine's speed once, in idle time")
     max_gangs_per_device: int = Field(default=4, description="gangs that may share one device", ge=1)
     keep_checkpoints_days: float | None = Field(
         default=None, description="days that checkpoints stay after the end of their study; default: always", ge=0

@@ -186,7 +186,8 @@ def controlling(
         )
         stack.callback(sizer.close)
         # On a cluster of others this machine may not be the one that trains.
-        calibrator = None if settings.ray_address else Calibrator(settings.data_dir)
+        is_own = settings.self_calibration and not settings.ray_address
+        calibrator = Calibrator(settings.data_dir) if is_own else None
         if calibrator is not None:
             stack.callback(calibrator.end)
         if not settings.ray_address:
