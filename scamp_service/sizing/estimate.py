@@ -29,7 +29,7 @@ from scamp_service.cluster.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.settings import Settings
-from scamp_service.sizing.calibration import calibrated
+from scamp_service.sizing.calibration import CPU, calibrated
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.plan_search import Answer, Missing, PlanSearch, run_search, search_plan
 from scamp_service.sizing.step_seconds import PredictedStep, predicted_step
@@ -81,12 +81,13 @@ def target(
         default_mib = ANY_MIB if unnamed else settings.device_mib
         cluster = devices(settings.virtual_devices if count is None else count, default_mib if mib is None else mib)
         return cluster, calibrated(settings.data_dir)
+    if device.strip().lower() == CPU:
+        raise InvalidInput(f"{device!r} is not a GPU: leave --device out for virtual devices")
     try:
         kind = calibrated(settings.data_dir, device) or gpu(device)
     except ValueError as error:
         raise InvalidInput(f"{error}, or run `scamp calibrate` on a machine that has it") from None
-    if kind.memory is None:
-        raise InvalidInput(f"{device!r} is not a GPU: leave --device out for virtual devices")
+    assert kind.memory is not None  # every kind of GPU has one
     # The same as a node offers of a GPU that no other process uses.
     offered_mib = usable_mib(int(kind.memory.total.value) // MIB, settings.max_gangs_per_device)
     if mib is not None and mib > offered_mib:

@@ -25,8 +25,10 @@ from scamp_service.cli.estimate_table import as_table, footnotes, headline
 from scamp_service.cluster.gpu_nodes import GPU_CONTEXT_MIB
 from scamp_service.control.executor import Unsized
 from scamp_service.errors import InvalidInput
+from scamp_service.files import write_atomically
 from scamp_service.model import Sized
 from scamp_service.settings import Settings
+from scamp_service.sizing import calibration
 from scamp_service.sizing.calibration import calibrate_cpu_quickly, calibrated
 from scamp_service.sizing.estimate import UNVERIFIED, Estimate, Estimator, devices, estimate, target
 from scamp_service.sizing.sizer import ProcessSizer
@@ -193,7 +195,6 @@ def test_what_was_measured_of_a_gpu_replaces_what_was_known_of_its_kind(
         assert option["unverified"] == (["smallest_capacity_bytes"] if alone else list(UNVERIFIED))
     text = " ".join(shown(estimate).split())
     assert "measured today" in text and "unverified: least, max; gangs: all" in text
-    (tmp_path / "device_kinds" / "cpu.json").write_text(json.dumps(asdict(DeviceKind("a CPU", {}, "made up"))))
     with pytest.raises(InvalidInput, match="'cpu' is not a GPU"):
         target(Settings(data_dir=tmp_path), "cpu", 1, None)
 
@@ -440,8 +441,7 @@ def test_the_commands_give_each_candidate_the_share_of_its_study(tmp_path: Path,
         "budget": {"trials": 2},
     }
     study.write_text(json.dumps(spec))
-    (data / "device_kinds").mkdir(parents=True)
-    (data / "device_kinds" / "cpu.json").write_text(json.dumps(asdict(LINKED)))
+    write_atomically(calibration._file(data, calibration.CPU), json.dumps(asdict(LINKED)).encode())
     for name, options in (("estimate", ()), ("screen", ("--candidates", "1"))):
         command = (data, name, study, "--count", "4", "--mib", "96", *options, "--json")
         (found,) = json.loads(scamp(*command).stdout)
