@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from workloads.parallel.forward_state import forward_state, set_attributes
 from workloads.training.faults import StorageFault, storage_error
@@ -111,9 +111,11 @@ def _save(
             written = dcp_save(state, storage_writer=writer, no_dist=not dist.is_initialized())
         scalars = _of_all_stages(scalars)
         plain = _of_all_stages({name: value for name, value in attributes.items() if not isinstance(value, Tensor)})
+        spread = _of_all_stages({key: True for key, state in tensors.items() if isinstance(state, DTensor)})
         if _rank() == 0:
             _expect_whole(staged, written)
             values = {"step": step, "groups": _group_values(optimizer), "state": scalars, "attributes": plain}
+            values["spread"] = list(spread)  # states that were computed from sharded gradients, even single numbers
             _write_json(staged / "scalars.json", values)
             _commit(staged, target)
             for old in outdated(_steps(directory), step, needed):
@@ -137,7 +139,9 @@ def _load(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.O
             name, _, field = key.removeprefix("optimizer/").rpartition("/")  # a name may contain slashes
             if name not in names:  # it belongs to another rank
                 continue
-            optimizer.state[names[name]][field.replace("%2F", "/")] = _empty_state(names[name], entry)
+            optimizer.state[names[name]][field.replace("%2F", "/")] = _empty_state(
+                names[name], entry, is_spread=key in scalars.get("spread", ())
+            )
     tensors, _ = _optimizer_state(model, optimizer)
     held = {
         key.removeprefix("attribute/"): torch.empty(entry.size, dtype=entry.properties.dtype)
@@ -183,17 +187,22 @@ def _optimizer_state(
     return tensors, scalars
 
 
-def _empty_state(parameter: nn.Parameter, entry: TensorStorageMetadata) -> Tensor:
+def _empty_state(parameter: nn.Parameter, entry: TensorStorageMetadata, *, is_spread: bool) -> Tensor:
     """Memory for a state tensor: sharded like its parameter if the shapes are equal, else whole (Adam's step count).
 
-    A whole one that was computed from a sharded gradient is a ``DTensor``, as torch combines it with no others.
+    One that was computed from a sharded gradient is a ``DTensor``, as torch combines it with no others. It is sharded
+    along the dimensions that it shares with its parameter, as a mean over the other ones is.
     """
     if entry.size == parameter.shape:
         return torch.empty_like(parameter.detach(), dtype=entry.properties.dtype)
     whole = torch.empty(entry.size, dtype=entry.properties.dtype)
-    if isinstance(parameter, DTensor) and whole.ndim:
-        mesh = parameter.device_mesh
-        return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
+    if isinstance(parameter, DTensor) and (whole.ndim or is_spread):
+        shared = [size == own for size, own in zip(whole.shape, parameter.shape, strict=False)]
+        placements = [
+            placement if isinstance(placement, Shard) and shared[placement.dim :][:1] == [True] else Replicate()
+            for placement in parameter.placements
+        ]
+        return distribute_tensor(whole, parameter.device_mesh, placements, src_data_rank=None)
     return whole
 
 

@@ -228,7 +228,7 @@ def tied_ends(model: CharacterGpt) -> None:
         (three_stages, ("stage() at blocks.2", "3 stages are not searched")),
         (stage_of_no_block, ("stage() at head", "blocks")),
         (too_many_stages, ("pipeline(stages=8) at the model", "blocks has 4 blocks")),
-        (tied_ends, ("pipeline() at the model", "`enters` and `leaves`")),
+        (tied_ends, ("pipeline() at the model", "`enters` or in `leaves`")),
     ],
     ids=lambda case: getattr(case, "__name__", ""),
 )
