@@ -30,7 +30,8 @@ def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: boo
     """Divide the layers of ``blocks`` over the ranks of the one-dimensional ``mesh``, in place.
 
     With ``sequence``, the inputs and outputs of the blocks are then parts of each sequence (see ``split_sequences``).
-    Raises ``ValueError`` for blocks without a ``split``, and where the number of ranks does not divide the heads.
+    Raises ``ValueError`` for blocks without a ``split``, where the number of ranks does not divide the heads, and with
+    ``sequence`` for blocks that are partly frozen.
     """
     if not blocks:
         raise ValueError(
@@ -44,6 +45,12 @@ def split_layers(blocks: Sequence[nn.Module], mesh: DeviceMesh, *, sequence: boo
                 f"{split.most_parts} heads cannot be divided evenly over {mesh.size()} tensor-parallel ranks: "
                 "choose a degree that divides them"
             )
+        for name in (*split.norms, *split.columns, *split.rows) if sequence else ():
+            if not all(parameter.requires_grad for parameter in block.get_submodule(name).parameters()):
+                raise ValueError(
+                    f"{name} has frozen parameters, and gradients of others would be wrong under sequence parallelism: "
+                    "use plans with sequence_parallel=False"
+                )
         parallelize_module(block, mesh, _styles(split, sequence))
 
 

@@ -92,7 +92,10 @@ MARKS = {  # name → (a statement that leaves a mark, an expression that sees i
         "optimizer.register_optimizer_step_pre_hook(mark)",
         "optimizer._global_optimizer_pre_hooks",
     ),
-    "a callback of the garbage collector": ("gc.callbacks.append(mark)", "gc.callbacks"),
+    "a callback of the garbage collector": (
+        "gc.callbacks.append(mark)",
+        "[one for one in gc.callbacks if getattr(one, '__name__', '') == 'mark']",  # Hypothesis has one, too
+    ),
     "no garbage collection": ("gc.disable()", "not gc.isenabled()"),
     "a trace function": ("threading.settrace(mark)", "threading.gettrace()"),
     "the recursion limit": ("sys.setrecursionlimit(12345)", "sys.getrecursionlimit() == 12345"),
