@@ -23,6 +23,7 @@ from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences
 from workloads.protocol import Batch, Place
+from workloads.refusals import WorkloadError
 
 
 def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, mesh: DeviceMesh | None) -> nn.Module:
@@ -79,10 +80,18 @@ def _expect_dense(model: nn.Module) -> None:
 
 
 def spread_optimizer(optimizer: Optimizer, layout: Layout, mesh: DeviceMesh | None) -> Optimizer:
-    """The optimizer that ranks use under ``layout``, made from ``optimizer``, which must be new."""
+    """The optimizer that ranks use under ``layout``, made from ``optimizer``, which must be new.
+
+    Raises ``WorkloadError`` if it cannot be divided by ``layout``.
+    """
     if mesh is not None and layout.zero1:
         from workloads.parallel.zero1 import ZeroOptimizer  # imported late, as it takes half a second
 
+        if not type(optimizer).__module__.startswith("torch.optim."):
+            raise WorkloadError(
+                f"ZeRO-1 gives each rank a part of the parameters, and {type(optimizer).__name__}, which is none of "
+                "torch's optimizers, may need all of them for one update: use plans with zero1=False"
+            )
         zero: Optimizer = ZeroOptimizer(optimizer, mesh.get_group("replicate"))
         return zero
     return grouped_by_mesh(optimizer)
