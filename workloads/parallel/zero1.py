@@ -35,6 +35,10 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
         super().__init__(groups, optim=part, group=group, **optimizer.defaults)
         self.state = self.optim.state
         self._trainable = self._requires_grad()
+        self._before = list(optimizer._optimizer_step_pre_hooks.values())
+        self._after = list(optimizer._optimizer_step_post_hooks.values())
+        optimizer._optimizer_step_pre_hooks.clear()
+        optimizer._optimizer_step_post_hooks.clear()
 
     @property
     def own(self) -> set[Tensor]:
@@ -65,7 +69,11 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
 
     @torch.no_grad()
     def step(self, closure: None = None, **kwargs: Any) -> None:
-        """Update this rank's part with the mean of all replicas' gradients, and receive the other parts."""
+        """Update this rank's part with the mean of all replicas' gradients, and receive the other parts.
+
+        Hooks of the user's optimizer see all parameters: before the update with their mean gradients, as clipping needs
+        them, and afterwards with their new values.
+        """
         if (trainable := self._requires_grad()) != self._trainable:
             self.refresh_trainable()  # only parameters that required gradients at its last call are sent
             self._trainable = trainable
@@ -75,7 +83,11 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
         for gradient, work in zip(gradients, sums, strict=True):
             work.wait()
             gradient.div_(self.world_size)
+        for hook in self._before:
+            hook(self, (), {})
         super().step(**kwargs)
+        for hook in self._after:
+            hook(self, (), {})
 
     def _requires_grad(self) -> list[bool]:
         return [parameter.requires_grad for group in self.param_groups for parameter in group["params"]]
