@@ -23,7 +23,7 @@ with warnings.catch_warnings():
 class ZeroOptimizer(OSS):  # type: ignore[misc]
     """Updates like ``optimizer``, with the mean of the replicas' gradients; ``state`` covers only this rank's part.
 
-    ``optimizer`` must be new, without states; it keeps only this rank's part of the parameters.
+    ``optimizer`` must be new; it keeps only this rank's part of the parameters and of the states.
     """
 
     def __init__(self, optimizer: Optimizer, group: dist.ProcessGroup) -> None:
@@ -34,6 +34,8 @@ class ZeroOptimizer(OSS):  # type: ignore[misc]
         groups = [dict(group) for group in optimizer.param_groups]
         super().__init__(groups, optim=part, group=group, **optimizer.defaults)
         self.state = self.optim.state
+        for parameter in self.state.keys() - self.own:  # some optimizers make states at once, such as Adagrad
+            del self.state[parameter]
         self._trainable = self._requires_grad()
         self._before = list(optimizer._optimizer_step_pre_hooks.values())
         self._after = list(optimizer._optimizer_step_post_hooks.values())
