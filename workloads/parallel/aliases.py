@@ -16,12 +16,18 @@ from workloads.refusals import WorkloadError
 
 
 def expect_own_tensors(model: nn.Module) -> None:
-    """Raise ``WorkloadError`` unless each parameter has memory of its own, and modules alone hold parameters.
+    """Raise ``WorkloadError`` unless each parameter has its own memory and no hook, and modules alone hold parameters.
 
     Call it before the model is divided, on the meta device or on fake tensors.
     """
     _expect_own_memory(model)
     _expect_in_modules(model)
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise WorkloadError(
+                f"{name} has a hook (register_hook), which the parameters of several ranks would not have: change its "
+                "gradient in a hook of the optimizer (register_step_pre_hook), or use plans of one rank"
+            )
 
 
 def parameter_attributes(model: nn.Module) -> dict[str, dict[str, object]]:

@@ -253,12 +253,14 @@ class ForwardState:
 class Passes:
     """Passes that repeat the first of them: each begins from the state before the first, and changes nothing.
 
-    Only the first one changes the state.
+    Only the first one changes the state. Each uses the parameters that the first one used, which may have been those of
+    a ``functional_call``.
     """
 
     def __init__(self, state: ForwardState, module: nn.Module) -> None:
         self._state, self._module = state, module
         self._before: _Snapshot | None = None
+        self._parameters: list[dict[str, nn.Parameter | None]] = []
 
     def context(self, inner: AbstractContextManager[Any]) -> AbstractContextManager[None]:
         """A context for any number of passes, one after another; each is also inside of ``inner``."""
@@ -267,20 +269,27 @@ class Passes:
     @contextlib.contextmanager
     def _one_pass(self) -> Iterator[None]:
         state, now = self._state, self._state.snapshot(self._module)
+        parameters = [dict(each._parameters) for each in self._module.modules()]
         if self._before is not None:
             self._before.restore()
+            self._use(self._parameters)
             try:
                 yield
             finally:
+                self._use(parameters)
                 now.restore()
             return
-        self._before = now
+        self._before, self._parameters = now, parameters
         if state._is_known:
             yield
             return
         with state._watching(self._module, None, keeps=True) as watch:
             yield
         now.add(watch.changed)
+
+    def _use(self, parameters: Sequence[dict[str, nn.Parameter | None]]) -> None:
+        for module, own in zip(self._module.modules(), parameters, strict=True):
+            module._parameters.update(own)
 
 
 class _Reentered(AbstractContextManager[None]):

@@ -109,3 +109,11 @@ def test_attributes_of_parameters_survive_new_parameters() -> None:
     model.to_empty(device="meta")
     set_parameter_attributes(model, attributes)
     assert model[1].bias._no_decay  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_on_parameters_are_refused(register: str) -> None:
+    model = pair()
+    getattr(model[1].weight, register)(lambda gradient: None)
+    with pytest.raises(WorkloadError, match="1.weight has a hook"):
+        expect_own_tensors(model)
