@@ -16,7 +16,7 @@ from workloads.refusals import WorkloadError
 
 
 def expect_own_tensors(model: nn.Module) -> None:
-    """Raise ``WorkloadError`` unless each parameter has its own memory and no hook, and modules alone hold parameters.
+    """Raise ``WorkloadError`` unless parameters have their own memory and no hooks, and modules alone hold them.
 
     Call it before the model is divided, on the meta device or on fake tensors.
     """

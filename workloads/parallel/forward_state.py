@@ -427,6 +427,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # DTensor splits it up; its local operations come back here
         if torch._C._current_graph_task_id() != -1:
+            if not func.is_view:
+                _expect_memory((args, kwargs))
             return func(*args, **kwargs)  # in a backward pass
         written = _written(func, args, kwargs)
         leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -463,6 +465,21 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     continue
                 if _local(own).untyped_storage()._cdata == address:
                     yield module, name
+
+
+FREED = (
+    "the backward pass uses parameters that FSDP has freed, because it did not see where the pass through a block "
+    "begins: return tensors from blocks in tuples, dictionaries or dataclasses, do not change views of them in place, or "
+    "use plans without FSDP, such as ZeRO-1"
+)
+
+
+def _expect_memory(tree: Any) -> None:
+    """Raise ``WorkloadError`` for a tensor whose memory FSDP has freed, before torch fails without words."""
+    for leaf in tree_leaves(tree):
+        is_dense = isinstance(leaf, Tensor) and leaf.layout is torch.strided
+        if is_dense and leaf.numel() and not leaf.untyped_storage().nbytes():
+            raise WorkloadError(FREED)
 
 
 class _WatchCalls(TorchFunctionMode):

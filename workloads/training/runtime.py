@@ -30,6 +30,7 @@ from estimators.model import Candidate, Plan
 from workloads.imports import import_early
 from workloads.loading import load_workload
 from workloads.parallel.apply import rank_part, spread_optimizer
+from workloads.parallel.forward_state import FREED
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError
 from workloads.training import budget, checkpoint
@@ -142,6 +143,8 @@ def train(
         overrun = error.with_traceback(None)  # the traceback's frames hold memory that the next job needs
         overrun.__cause__ = overrun.__context__ = None
     except RuntimeError as error:
+        if "out of bounds for storage of size 0" in str(error) and job.plan.fsdp_mesh:
+            raise WorkloadError(FREED) from error
         if world_size > 1 and re.search(_PEER_GONE, str(error)) and not _is_raised_by_others(error):
             raise PeerLost(f"another rank of the gang is gone; look for the cause in its error ({error})") from error
         raise
