@@ -469,8 +469,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 FREED = (
     "the backward pass uses parameters that FSDP has freed, because it did not see where the pass through a block "
-    "begins: return tensors from blocks in tuples, dictionaries or dataclasses, do not change views of them in place, or "
-    "use plans without FSDP, such as ZeRO-1"
+    "begins: return tensors from blocks in tuples, dictionaries or dataclasses, do not change views of them in place, "
+    "or use plans without FSDP, such as ZeRO-1"
 )
 
 
