@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from api.submission import MAX_SPEC_BYTES, parse_submission
 from scamp_service.model import Study
 from scamp_service.sizing.submission_check import check_workload
-from scamp_service.sizing.trace_process import TraceProcess
+from scamp_service.sizing.tracing.trace_process import TraceProcess
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code

@@ -30,7 +30,7 @@ from estimators.devices.kind import DeviceKind, Memory
 from estimators.model import MIB
 from estimators.peaks.allocator import replay, smallest_capacity
 from estimators.tracing.tracer import trace
-from scamp_service.cluster.gpus import known_kind
+from scamp_service.cluster.devices.gpus import known_kind
 from scamp_service.sizing.calibration import DEVICE_KIND
 from workloads.sandbox.recipe import recipe_of
 

@@ -118,7 +118,7 @@ def warm() -> Iterator[Warm]:
 @pytest.fixture(scope="session")
 def warm_traces(warm: Warm) -> Iterator[None]:
     """From here on, trace processes of this pytest process begin as forks that are warm."""
-    from scamp_service.sizing import trace_process
+    from scamp_service.sizing.tracing import trace_process
 
     usual, trace_process.COMMAND = trace_process.COMMAND, warm.command("workloads.sandbox.server")
     yield

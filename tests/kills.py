@@ -52,7 +52,7 @@ VICTIMS: Mapping[str, str] = {
     "trace": "workloads.sandbox.server",
     "raylet": "/raylet/raylet",
     "gcs": "/gcs/gcs_server",
-    "guardian": "scamp_service.cluster.guardian",
+    "guardian": "scamp_service.cluster.local.guardian",
     "supervisor": "scamp_service serve",
 }
 """Words in the command line of each kind of process."""

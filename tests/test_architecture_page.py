@@ -22,7 +22,7 @@ ANSWERS = {
     "Where does a new stopping rule go?": "scamp_service/control/stopping.py:judge",
     "Where does a new parallel axis go?": "workloads/parallel/apply.py:apply_plan",
     "Who writes the ledger?": "scamp_service/control/decide/place.py:ledger_of",
-    "What happens after `kill -9` of the controller?": "scamp_service/cluster/ray_executor.py:RayExecutor",
+    "What happens after `kill -9` of the controller?": "scamp_service/cluster/driver/ray_executor.py:RayExecutor",
     "Where is the peak predicted?": "estimators/memory.py:predict",
 }
 

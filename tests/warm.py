@@ -39,7 +39,7 @@ MODULES = (
     "scamp_service.cli.named_plan",
     "scamp_service.cli.screen_table",
     "scamp_service.sizing.estimate",
-    "scamp_service.sizing.screening",
+    "scamp_service.sizing.screen.screening",
 )
 _LENGTH = struct.Struct("I")
 
@@ -251,7 +251,7 @@ def _warm_up(folder: Path) -> None:
         listeners[name].listen(64)
     for module in MODULES:
         importlib.import_module(module)
-    from scamp_service.sizing import trace_process
+    from scamp_service.sizing.tracing import trace_process
 
     trace_process.COMMAND = stand_in(folder, "workloads.sandbox.server")
     gc.collect()

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from api.views.view import View
 from estimators.model import MIB
-from placement.planning.timeline import Message, Passed, PipelineStep, Row, Timeline
+from placement.pipelining.timeline import Message, Passed, PipelineStep, Row, Timeline
 from scamp_service.model import Json
 
 Moment = Annotated[float, Field(ge=0, description="since the step began, in `unit`")]

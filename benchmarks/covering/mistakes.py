@@ -27,7 +27,7 @@ from unittest.mock import patch
 from benchmarks.estimating.results import Finding
 from scamp_service.cli.main import main as scamp
 from scamp_service.settings import ROOT
-from scamp_service.sizing.trace_pool import TracePool
+from scamp_service.sizing.tracing.trace_pool import TracePool
 
 TRACE_SECONDS = 2
 LIMIT_SECONDS = 15.0  # for an answer; each trace has two seconds of processor time, and eight of waiting

@@ -23,12 +23,12 @@ from estimators.peaks.depth import TRACED_BLOCKS
 from estimators.peaks.envelope import Envelope
 from estimators.scaling.formula import RANKS, SAMPLES
 from estimators.tracing.tracer import trace, trace_peak
-from scamp_service.sizing.blueprints import BlueprintFinder, Blueprints, depth_of
 from scamp_service.sizing.estimate import OneBlob
-from scamp_service.sizing.groups import Group, Task, columns, family_of
-from scamp_service.sizing.trace_pool import TracePool
-from scamp_service.sizing.traces import Tracer
-from scamp_service.sizing.under_way import TRACE_SECONDS
+from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of
+from scamp_service.sizing.screen.groups import Group, Task, columns, family_of
+from scamp_service.sizing.tracing.trace_pool import TracePool
+from scamp_service.sizing.tracing.traces import Tracer
+from scamp_service.sizing.tracing.under_way import TRACE_SECONDS
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
 

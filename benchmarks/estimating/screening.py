@@ -24,9 +24,9 @@ from placement.model import Cluster
 from placement.planning.options import ChosenPlan, NoPlan
 from scamp_service.client import bundle_code
 from scamp_service.sizing.estimate import Estimator, devices
-from scamp_service.sizing.screened import Screened, Screening
-from scamp_service.sizing.screening import screen
-from scamp_service.sizing.trace_pool import TracePool
+from scamp_service.sizing.screen.screened import Screened, Screening
+from scamp_service.sizing.screen.screening import screen
+from scamp_service.sizing.tracing.trace_pool import TracePool
 
 TITLE = "Screening a space"
 HEADER = (

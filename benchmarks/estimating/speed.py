@@ -26,8 +26,8 @@ from estimators.model import Candidate, Layout, Plan
 from estimators.peaks.allocator import replay
 from estimators.trace import profile_of
 from estimators.tracing.tracer import trace
-from scamp_service.sizing.trace_process import TraceProcess
-from scamp_service.sizing.traces import Tracer
+from scamp_service.sizing.tracing.trace_process import TraceProcess
+from scamp_service.sizing.tracing.traces import Tracer
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
 from workloads.sandbox.server import warm_up

@@ -16,8 +16,8 @@ from benchmarks.estimating.results import Finding
 from benchmarks.planning.aceso_profile import FOLDER, Assumptions, Machine, Profile, ways_of
 from benchmarks.planning.aceso_score import Score, config_of, score_of
 from estimators.model import MIB
-from placement.planning.search import Found, find
-from placement.planning.ways import Way
+from placement.exact.search import Found, find
+from placement.exact.ways import Way
 
 OPTIONS = {"aceso": "checkout of github.com/microsoft/SuperScaler, branch Aceso: its profile and its cost model"}
 TITLE = "Plans by Aceso's profile"

@@ -1,7 +1,7 @@
 """Costs for the search from Aceso's published profile of GPT models on V100 GPUs (Liu et al., EuroSys 2024).
 
 The profile is a folder of CSV files in a checkout that the user names: for each micro-batch and tensor parallel degree,
-microseconds and MB of every operator of one layer. A way has these numbers in the terms of ``placement.planning.ways``,
+microseconds and MB of every operator of one layer. A way has these numbers in the terms of ``placement.exact.ways``,
 so that the search minimizes what Aceso's cost model says, within its memory limit.
 
 All stages have the same tensor and data parallel degrees, and all operators are divided in the first of the two ways
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from estimators.axes import Spread
 from estimators.model import MIB
-from placement.planning.ways import Amounts, Costs, Devices, Way
+from placement.exact.ways import Amounts, Costs, Devices, Way
 
 FOLDER = "profiler/profiled-time-"
 """Where profiles are in a checkout of Aceso's repository; their names end in "eurosys" (the paper's) or "miniset"."""

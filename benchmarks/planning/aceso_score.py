@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.planning.aceso_profile import FOLDER, MICRO_BATCHES, Machine, Unit
 from estimators.model import MIB
-from placement.planning.search import Found
+from placement.exact.search import Found
 
 _MODEL = "search/aceso_cost_model.py"
 

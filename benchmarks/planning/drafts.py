@@ -1,7 +1,7 @@
 """Plans for a model on all ranks, with a pipeline or without, and the seconds of a step by one simulator for all.
 
 A draft says how each unit is computed on each stage. Without a pipeline a step is the sum of its passes; a pipeline is
-simulated by ``placement.planning.simulator``. Each rank of a simulation stands for all ranks of a stage.
+simulated by ``placement.pipelining.simulator``. Each rank of a simulation stands for all ranks of a stage.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from benchmarks.planning.grid import (
     tensor_of,
 )
 from estimators.devices.communication import Group, collective_seconds
-from placement.planning.passes import BACKWARD, FORWARD, Action, Schedule
-from placement.planning.schedules import SCHEDULES, holders_of, one_f_one_b
-from placement.planning.simulator import Simulation, StageCost, simulate
-from placement.planning.ways import Amounts
+from placement.exact.ways import Amounts
+from placement.pipelining.passes import BACKWARD, FORWARD, Action, Schedule
+from placement.pipelining.schedules import SCHEDULES, holders_of, one_f_one_b
+from placement.pipelining.simulator import Simulation, StageCost, simulate
 
 CAPACITY_BYTES = capacity_bytes(KIND)
 

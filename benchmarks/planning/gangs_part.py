@@ -37,9 +37,9 @@ from estimators.devices.kind import DeviceKind
 from estimators.model import Layout, Plan
 from estimators.tracing.tracer import trace
 from estimators.work import StepWork
-from placement.planning.schedules import SCHEDULES
-from placement.planning.shared_cores import seconds_on
-from placement.planning.simulator import StageCost, simulate
+from placement.pipelining.schedules import SCHEDULES
+from placement.pipelining.shared_cores import seconds_on
+from placement.pipelining.simulator import StageCost, simulate
 from scamp_service.sizing.calibration import DEVICE_KIND
 from workloads.function import FunctionWorkload
 from workloads.loading import BUILT_INS, load_workload

@@ -16,7 +16,7 @@ import numpy as np
 from estimators.axes import Spread
 from estimators.devices.communication import Group, collective_seconds, message_seconds
 from estimators.devices.kind import DeviceKind, Links
-from placement.planning.ways import Amounts, Costs, Way
+from placement.exact.ways import Amounts, Costs, Way
 
 STATE_BYTES = 16
 """Bytes for each parameter: 2 for itself, 2 for its gradient, 12 for its copy and moments in fp32."""

@@ -14,11 +14,11 @@ from typing import Literal, NamedTuple
 
 from benchmarks.planning.emerging import Unit
 from benchmarks.planning.gpt import STATE_BYTES
+from benchmarks.planning.layouts import Conversions, Mesh, Tensor, TensorLayout
+from benchmarks.planning.unlike_ways import Flow, UnitWay
 from estimators.devices.catalogue import gpu
 from estimators.devices.communication import Group, collective_seconds
 from estimators.devices.kind import DeviceKind, Links
-from placement.planning.layouts import Conversions, Mesh, Tensor, TensorLayout
-from placement.planning.unlike_ways import Flow, UnitWay
 
 KIND = gpu("V100-32")
 NUM_RANKS = 32

@@ -18,7 +18,7 @@ from benchmarks.planning.drafts import Draft, Planned, are_possible, best_of, es
 from benchmarks.planning.emerging import Model
 from benchmarks.planning.gpt import powers_of_two
 from benchmarks.planning.grid import NUM_RANKS, Grid, Inner, Kept, States, Style
-from placement.planning.cuts import Demand, Piece, best_cut, even_cut
+from placement.pipelining.cuts import Demand, Piece, best_cut, even_cut
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 KEPTS = (Kept(), Kept(1), Kept(scores=False))

@@ -45,11 +45,11 @@ from benchmarks.planning.grid import (
     tensor_of,
 )
 from benchmarks.planning.hand_plans import KEPTS, MICRO_BATCHES, alike, grids, inners_of, said
+from benchmarks.planning.unlike_ways import Room, UnitWays, choose
 from estimators.axes import Spread
-from placement.planning.cuts import Demand, Piece, best_cut
-from placement.planning.search import Found, find
-from placement.planning.unlike_ways import Room, UnitWays, choose
-from placement.planning.ways import Costs, Devices, Way, divisions_of
+from placement.exact.search import Found, find
+from placement.exact.ways import Costs, Devices, Way, divisions_of
+from placement.pipelining.cuts import Demand, Piece, best_cut
 
 NUM_SIMULATED = 3
 _NUM_SEARCHED = 200

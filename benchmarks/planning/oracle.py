@@ -2,7 +2,7 @@
 
 ``by_trying`` prices every cut, every assignment of stages to kinds of devices and every set of recomputed units.
 ``by_programming`` states the same question as a mixed-integer linear program, which HiGHS solves. Neither shares code
-with ``placement.planning.search``.
+with ``placement.exact.search``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from estimators.axes import Spread
-from placement.planning.search import Found
-from placement.planning.ways import Costs, Devices, Order, Way
+from placement.exact.search import Found
+from placement.exact.ways import Costs, Devices, Order, Way
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from benchmarks.planning.drafts import Planned, rows_of
 from benchmarks.planning.emerging import Model
-from placement.planning.passes import FORWARD
+from placement.pipelining.passes import FORWARD
 
 _WIDTH, _LEFT, _ROW, _MOST_ROWS = 900, 10, 11, 8
 _COLOURS = {

@@ -18,9 +18,9 @@ from benchmarks.planning.gpt import Model, capacity_bytes, costs_of, unlike, way
 from benchmarks.planning.oracle import Question, by_programming, by_trying, draw, price
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
-from placement.planning.search import Found, search
-from placement.planning.shares import Member, Shares, best_shares
-from placement.planning.ways import Devices
+from placement.exact.search import Found, search
+from placement.exact.shares import Member, Shares, best_shares
+from placement.exact.ways import Devices
 
 NUM_TRIED, NUM_PROGRAMMED = 1000, 100
 TITLE = "Search for the fastest plan"

@@ -16,9 +16,9 @@ from statistics import median
 
 from benchmarks.estimating.results import Finding
 from benchmarks.planning.sleepers import Ranks
-from placement.planning.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, Schedule
-from placement.planning.schedules import SCHEDULES, holders_of
-from placement.planning.simulator import StageCost, simulate
+from placement.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, Schedule
+from placement.pipelining.schedules import SCHEDULES, holders_of
+from placement.pipelining.simulator import StageCost, simulate
 
 NUM_RANKS, NUM_MICRO_BATCHES, NUM_STEPS = 4, 8, 3
 PASS_SECONDS = 0.08  # of each pass of all stages of a rank: torch adds some tenths of a millisecond
@@ -26,7 +26,7 @@ MOST_PERCENT = 8
 TITLE = "Simulated steps of pipelines"
 HEADER = ("simulated s", "real s", "error", "bubble", "case")
 ABOUT = f"""\
-Seconds of a step, simulated by `placement.planning.simulator` and taken by {NUM_RANKS} ranks of
+Seconds of a step, simulated by `placement.pipelining.simulator` and taken by {NUM_RANKS} ranks of
 `torch.distributed.pipelining` on gloo, whose passes sleep. The real figure is the median of {NUM_STEPS} steps. The
 simulation gets the seconds that passes sleep, and the latency of a message, which is measured before the first case.
 Ranks run our own orders of the schedules, and others that have no name in ScaMP. Stages of a case are balanced, or

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from placement.planning.passes import Schedule
-from placement.planning.simulator import StageCost
+from placement.pipelining.passes import Schedule
+from placement.pipelining.simulator import StageCost
 
 
 class Ranks:

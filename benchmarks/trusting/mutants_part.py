@@ -62,7 +62,7 @@ MUTANTS = (
         f"{CLUSTER}/rank.py",
         "if epoch < self._epoch:",
         "if epoch < 0:",
-        ("tests/scamp_service/cluster/test_rank.py",),
+        ("tests/scamp_service/cluster/worker/test_rank.py",),
     ),
     Case(
         "lease: it is taken although it was renewed since",
@@ -118,7 +118,7 @@ MUTANTS = (
         f"{CLUSTER}/rank.py",
         "if lease is not None and lease.epoch > epoch:",
         "if False and lease is not None:",
-        ("tests/scamp_service/cluster/test_rank.py",),
+        ("tests/scamp_service/cluster/worker/test_rank.py",),
     ),
     Case(
         "lease: nobody leads a database that can only be read",
@@ -172,7 +172,7 @@ MUTANTS = (
         f"{CLUSTER}/pools.py",
         "if identity != self._identity",
         "if False",
-        ("tests/scamp_service/cluster/test_pools.py",),
+        ("tests/scamp_service/cluster/devices/test_pools.py",),
     ),
     Case(
         "retry: a trial is run again although its ranks were done",
@@ -260,7 +260,7 @@ MUTANTS = (
         f"{CLUSTER}/rank.py",
         "                self._excuse()\n",
         "",
-        ("tests/scamp_service/cluster/test_rank.py",),
+        ("tests/scamp_service/cluster/worker/test_rank.py",),
     ),
     Case(
         "watchdog: a gang that makes no progress is kept",

@@ -114,7 +114,7 @@ def step_time(kind: DeviceKind, spread: Spread, work: Work, num_micro_batches: i
     be hidden as far as there is computation to hide them, except for the first gather and the last reduction of each
     micro-batch. Those are assumed to be of average size. Gathers and reductions share the links.
 
-    For a stage of a pipeline these are the seconds that it is busy; ``placement.planning.simulator`` knows when it
+    For a stage of a pipeline these are the seconds that it is busy; ``placement.pipelining.simulator`` knows when it
     waits for others.
     """
     computing = kind.seconds(work)

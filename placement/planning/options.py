@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin
 from estimators.model import MIB, Layout, Plan, Prediction
 from placement.model import Cluster
-from placement.planning.pricing import Price
+from placement.pricing.pricer import Price
 
 
 @dataclass(frozen=True, slots=True)

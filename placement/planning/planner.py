@@ -39,12 +39,12 @@ from estimators.memory import NO_EXTRA, Extra
 from estimators.model import Divisions, Layout, Peaks
 from estimators.profile import ModelProfile
 from placement.model import Cluster
-from placement.planning.categories import bytes_by_category, categories_in_words
 from placement.planning.causes import causes
 from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees
-from placement.planning.pricing import Pricer
 from placement.planning.rows import TOLERANCE, Request, Row, worth_a_trace
 from placement.planning.transformation import list_ways
+from placement.pricing.categories import bytes_by_category, categories_in_words
+from placement.pricing.pricer import Pricer
 
 WORTH = math.log2(1 / 0.9)
 """A wider plan is preferred where each doubling of its ranks shortens the step by a tenth: predictions are not exact,

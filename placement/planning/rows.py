@@ -25,7 +25,7 @@ from estimators.memory import (
 from estimators.model import Layout, Peaks, Plan, Prediction
 from placement.model import Cluster
 from placement.planning.options import Option, Untraced, divisors, margin_for
-from placement.planning.pricing import Price, Pricer
+from placement.pricing.pricer import Price, Pricer
 
 TOLERANCE = 1.3
 """Ways whose peak by units is at most this many times the memory of a device are traced: that peak is a rough one."""

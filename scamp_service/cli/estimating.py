@@ -30,7 +30,7 @@ from scamp_service.cli.terminal import (
 )
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.candidates import candidates_of, is_study
-from scamp_service.sizing.under_way import UnderWay
+from scamp_service.sizing.tracing.under_way import UnderWay
 from scamp_service.study.spec import TRACE_SECONDS
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def screen(
     """
     from scamp_service.cli.screen_table import as_table, footnotes
     from scamp_service.sizing.estimate import target
-    from scamp_service.sizing.screening import screen as screened
+    from scamp_service.sizing.screen.screening import screen as screened
 
     settings = settings_of(data_dir=data_dir)
     cluster, kind = target(settings, device, count, mib)
@@ -227,7 +227,7 @@ def calibrate(rounds: Rounds = 3, data_dir: DataDir = None) -> None:
     PyTorch's allocator then replace the literature's figures for `scamp
     estimate --device`.
     """
-    from scamp_service.cluster.gpus import inventory
+    from scamp_service.cluster.devices.gpus import inventory
     from scamp_service.sizing.calibration import calibrate_cpu, calibrate_gpu, one_of_each
 
     settings = settings_of(data_dir=data_dir)
@@ -260,7 +260,7 @@ def devices(as_json: AsJson = False) -> None:
     free     MiB available to ScaMP, including what its ranks already hold
     """
     from scamp_service.cli.gpus_table import as_table, without_gpus
-    from scamp_service.cluster.gpus import inventory
+    from scamp_service.cluster.devices.gpus import inventory
 
     settings, gpus = settings_of(), inventory()
     if as_json:

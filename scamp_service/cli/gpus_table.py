@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from scamp_service.cluster.gpus import Gpu, GpuLinks
+from scamp_service.cluster.devices.gpus import Gpu, GpuLinks
 from scamp_service.settings import Settings
 
 

@@ -89,7 +89,7 @@ def demo(study: Annotated[Path, typer.Argument(help="a study in YAML")] = ROOT /
 
     In a terminal it first measures the speed of this machine, unless that is known or there are GPUs.
     """
-    from scamp_service.cluster.gpus import inventory
+    from scamp_service.cluster.devices.gpus import inventory
 
     spec, settings = parse_study(read_study(study)), settings_of()
     if not settings.ray_address and not inventory():

@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from estimators.model import MIB
-from placement.planning.passes import BACKWARD_WEIGHT, FORWARD
-from placement.planning.pipelines import Pipeline
-from placement.planning.simulator import Interval, Simulation
+from placement.exact.pipelines import Pipeline
+from placement.pipelining.passes import BACKWARD_WEIGHT, FORWARD
+from placement.pipelining.simulator import Interval, Simulation
 
 BUBBLE, LATE, WEIGHTS, SHARED, UPDATE = "·", "~", "+", "%", "="
 _LEVELS = "▁▂▃▄▅▆▇█"

@@ -7,9 +7,9 @@ from textwrap import wrap
 
 from rich.table import Table
 
-from placement.planning.categories import categories_in_words
-from placement.planning.plan_words import in_full, reasons
-from placement.planning.uneven_plans import UnevenPlan
+from placement.exact.plan_words import in_full, reasons
+from placement.exact.uneven_plans import UnevenPlan
+from placement.pricing.categories import categories_in_words
 from scamp_service.cli.estimate_table import short_seconds
 from scamp_service.cli.pipeline_drawing import draw, legend
 from scamp_service.sizing.alternatives import Alternative, Comparison

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from estimators.devices.kind import DeviceKind
 from placement.planning.options import ChosenPlan
-from scamp_service.sizing.screened import Screened, Screening
+from scamp_service.sizing.screen.screened import Screened, Screening
 
 
 def as_table(screening: Screening) -> Table:

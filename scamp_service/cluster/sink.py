@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from scamp_service.cluster.pool_table import remove_pools
+from scamp_service.cluster.devices.pool_table import remove_pools
 from scamp_service.errors import Unavailable
 from scamp_service.host import Process, source_hash
 from scamp_service.lifecycle import CONTROLLER_LEASE, Outcome

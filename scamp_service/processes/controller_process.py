@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 
 from placement.planning.planner import choose
-from scamp_service.cluster.local_ray import START_SECONDS, LocalRay, check_account
-from scamp_service.cluster.ray_executor import RayExecutor
+from scamp_service.cluster.driver.ray_executor import RayExecutor
+from scamp_service.cluster.local.local_ray import START_SECONDS, LocalRay, check_account
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.controller import Controller
 from scamp_service.control.leadership import RENEWALS, Elected, Leadership

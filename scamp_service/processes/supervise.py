@@ -23,7 +23,7 @@ from typing import IO, Self
 
 import httpx
 
-from scamp_service.cluster.local_ray import LocalRay, check_account
+from scamp_service.cluster.local.local_ray import LocalRay, check_account
 from scamp_service.errors import Conflict, Refused, Unavailable
 from scamp_service.files import keep_private, trouble_with
 from scamp_service.processes.addresses import LOOPBACK, running_server, take_port, url_of, write_server_file

@@ -12,16 +12,16 @@ from typing import Any
 
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind
 from estimators.model import Plan, Prediction
+from placement.exact.best_plans import BestPlan, PlanSearch
+from placement.exact.pipelines import Pipeline, list_pipelines, order
+from placement.exact.plan_words import Planned, details, in_full, reasons, ways_in_words
+from placement.exact.uneven_plans import UnevenPlan, best_uneven
 from placement.model import Cluster
-from placement.planning.best_plans import BestPlan, PlanSearch
-from placement.planning.categories import bytes_by_category
+from placement.pipelining.passes import Action
+from placement.pipelining.shared_cores import seconds_on
+from placement.pipelining.simulator import Interval
 from placement.planning.options import Option
-from placement.planning.passes import Action
-from placement.planning.pipelines import Pipeline, list_pipelines, order
-from placement.planning.plan_words import Planned, details, in_full, reasons, ways_in_words
-from placement.planning.shared_cores import seconds_on
-from placement.planning.simulator import Interval
-from placement.planning.uneven_plans import UnevenPlan, best_uneven
+from placement.pricing.categories import bytes_by_category
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.cluster_file import NamedCluster
 from scamp_service.sizing.estimate import Estimate, Estimator

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from estimators.devices import catalogue
 from estimators.devices.kind import DeviceKind
 from placement.model import Cluster
-from scamp_service.cluster.gpus import Gpu
+from scamp_service.cluster.devices.gpus import Gpu
 from scamp_service.errors import InvalidInput
 from scamp_service.files import write_atomically
 from scamp_service.settings import ROOT

@@ -13,7 +13,7 @@ from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind
 from estimators.model import MIB
 from placement.model import Cluster, Device
-from scamp_service.cluster.gpu_nodes import usable_mib
+from scamp_service.cluster.devices.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import calibrated

@@ -25,7 +25,7 @@ from estimators.trace import Trace, profile_of
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees, margin_for
 from placement.planning.planner import choose, list_options
-from scamp_service.cluster.gpu_nodes import usable_mib
+from scamp_service.cluster.devices.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.settings import Settings
@@ -33,10 +33,10 @@ from scamp_service.sizing.calibration import CPU, calibrated
 from scamp_service.sizing.candidates import candidates_of, is_study
 from scamp_service.sizing.plan_search import Answer, Missing, PlanSearch, run_search, search_plan
 from scamp_service.sizing.step_seconds import PredictedStep, predicted_step
-from scamp_service.sizing.trace_pool import TracePool
-from scamp_service.sizing.trace_process import TraceFailed
-from scamp_service.sizing.traces import Tracer
-from scamp_service.sizing.under_way import UnderWay
+from scamp_service.sizing.tracing.trace_pool import TracePool
+from scamp_service.sizing.tracing.trace_process import TraceFailed
+from scamp_service.sizing.tracing.traces import Tracer
+from scamp_service.sizing.tracing.under_way import UnderWay
 from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.user_code import check_code
 

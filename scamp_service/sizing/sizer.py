@@ -28,8 +28,8 @@ from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
 from scamp_service.sizing.step_seconds import pipeline_step, predicted_step_seconds, with_memory
-from scamp_service.sizing.trace_process import Interrupted, TraceFailed, TraceProcess
-from scamp_service.sizing.traces import Blobs, Tracer
+from scamp_service.sizing.tracing.trace_process import Interrupted, TraceFailed, TraceProcess
+from scamp_service.sizing.tracing.traces import Blobs, Tracer
 from scamp_service.study.spec import TRACE_SECONDS
 
 log = logging.getLogger("scamp.sizing")
@@ -306,7 +306,7 @@ def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_dow
 def pipeline_json(sized: Sized, profile: ModelProfile, kind: DeviceKind | None) -> Json | None:
     """The step of a plan with a pipeline, as the study database keeps it; None for other plans.
 
-    ``step`` is a ``placement.planning.timeline.PipelineStep`` in ``unit``: "s", or "FLOP" where the speed of the
+    ``step`` is a ``placement.pipelining.timeline.PipelineStep`` in ``unit``: "s", or "FLOP" where the speed of the
     devices is not known. Without ``communicates`` communication takes no time in it, because the links are not known.
     """
     plan = sized.plan

@@ -14,9 +14,9 @@ from estimators.memory import predict_stages
 from estimators.model import Plan
 from estimators.profile import ModelProfile
 from estimators.work import StepWork
-from placement.planning.schedules import SCHEDULES
-from placement.planning.timeline import PassTime, PipelineStep, StageStep, Timeline
-from placement.planning.unit_costs import ModelCosts
+from placement.pipelining.schedules import SCHEDULES
+from placement.pipelining.timeline import PassTime, PipelineStep, StageStep, Timeline
+from placement.pricing.unit_costs import ModelCosts
 
 FORWARD_SHARE, FORWARD_SHARE_OF_RECOMPUTE = 1 / 3, 1 / 4
 """Share of the forward pass in what a stage computes of a micro-batch: the backward pass has twice the FLOPs, and with

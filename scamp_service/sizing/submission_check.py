@@ -15,7 +15,7 @@ from typing import Any
 
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
-from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
+from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
 from scamp_service.study.space import Categorical, Range
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code

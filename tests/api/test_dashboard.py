@@ -21,8 +21,8 @@ from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, expect
 from api.app import create_app
 from api.dashboard import STATIC, static_version
 from estimators.model import MIB, Plan, Prediction
+from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from placement.planning.options import ChosenPlan, Option
-from placement.planning.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Json, LogLine, Metric, Study
 from scamp_service.settings import Settings

@@ -25,7 +25,7 @@ from benchmarks.planning.aceso_profile import (
 )
 from benchmarks.planning.aceso_score import config_of, score_of
 from estimators.model import MIB
-from placement.planning.search import Found, find
+from placement.exact.search import Found, find
 
 LAYER = [
     *("enc-1st-layernorm", "enc-attention-qkv", "enc-attention-score", "enc-attention-softmax"),

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from estimators.model import Plan
-from placement.planning.timeline import PassTime, PipelineStep, StageStep
+from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import LogLine, Metric
 from tests.serving import DEVICE, SECRET, InProcess, fill

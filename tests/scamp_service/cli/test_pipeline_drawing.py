@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from estimators.model import MIB, Prediction
-from placement.planning.pipelines import Pipeline
-from placement.planning.schedules import SCHEDULES
-from placement.planning.simulator import StageCost, simulate
+from placement.exact.pipelines import Pipeline
+from placement.pipelining.schedules import SCHEDULES
+from placement.pipelining.simulator import StageCost, simulate
 from scamp_service.cli.pipeline_drawing import draw, legend
 
 

@@ -17,12 +17,12 @@ from estimators.devices.catalogue import gpu
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Figure, Rate
 from estimators.model import MIB, Plan, Prediction
 from placement.planning.options import Option
-from placement.planning.unit_costs import ModelCosts
+from placement.pricing.unit_costs import ModelCosts
 from scamp_service.cli.plan_table import footnotes, picture, reason, shortage
 from scamp_service.sizing.alternatives import Comparison, compare
 from scamp_service.sizing.estimate import Estimator, devices
 from scamp_service.sizing.step_seconds import comparable_step, predicted_step_seconds
-from scamp_service.sizing.trace_pool import TracePool
+from scamp_service.sizing.tracing.trace_pool import TracePool
 
 SMALL = {"depth": 4, "width": 64, "heads": 4, "batch": 4}
 SLOW = DeviceKind("slow", {"matmul": Rate(0.0, 1e-6, 0.0)}, "made up")

@@ -22,7 +22,7 @@ from estimators.work import COLLECTIVES, StepWork, Work
 from placement.model import Cluster
 from placement.planning.options import ChosenPlan, NoPlan, Option
 from scamp_service.cli.estimate_table import as_table, footnotes, headline
-from scamp_service.cluster.gpu_nodes import GPU_CONTEXT_MIB
+from scamp_service.cluster.devices.gpu_nodes import GPU_CONTEXT_MIB
 from scamp_service.control.executor import Unsized
 from scamp_service.errors import InvalidInput
 from scamp_service.files import write_atomically
@@ -32,7 +32,7 @@ from scamp_service.sizing import calibration
 from scamp_service.sizing.calibration import calibrate_cpu_quickly, calibrated
 from scamp_service.sizing.estimate import UNVERIFIED, Estimate, Estimator, devices, estimate, target
 from scamp_service.sizing.sizer import ProcessSizer
-from scamp_service.sizing.trace_pool import TracePool
+from scamp_service.sizing.tracing.trace_pool import TracePool
 from tests.conftest import Scamp
 from tests.sizing import USER, MemoryBlobs, Sizing
 

@@ -18,8 +18,8 @@ from placement.model import Cluster, Device
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Sized
 from scamp_service.sizing.sizer import ProcessSizer, _Job, _Turns
-from scamp_service.sizing.trace_process import TraceFailed
-from scamp_service.sizing.traces import TraceCache
+from scamp_service.sizing.tracing.trace_process import TraceFailed
+from scamp_service.sizing.tracing.traces import TraceCache
 from tests.sizing import FOUR_DEVICES, USER, MemoryBlobs, Sizing
 
 pytestmark = pytest.mark.usefixtures("warm_traces")

@@ -17,7 +17,7 @@ from estimators.peaks.envelope import Line, PeakTable, highest
 from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import Collectives, StepWork, Work, WorkCounter
-from placement.planning.timeline import PipelineStep
+from placement.pipelining.timeline import PipelineStep
 from scamp_service.sizing.sizer import pipeline_json, timed
 from scamp_service.sizing.step_seconds import (
     comparable_step,

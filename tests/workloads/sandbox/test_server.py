@@ -16,8 +16,8 @@ from estimators.memory import predict
 from estimators.model import MIB, Layout, Plan
 from estimators.profile import ModelProfile
 from estimators.trace import Trace
-from scamp_service.sizing import trace_process
-from scamp_service.sizing.trace_process import TraceFailed, TraceProcess
+from scamp_service.sizing.tracing import trace_process
+from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
 from workloads.sandbox import server
 
 # The traced peak against torch's own record of a real step. On gloo, reducing makes copies that no trace sees.

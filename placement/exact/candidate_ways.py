@@ -1,0 +1,344 @@
+"""Lists the ways in which one stage of a candidate could be computed, with their costs, for the exact search.
+
+A way is a number of ranks that divide the layers (tensor parallel), ranks that divide the batch (shards, replicas, or
+replicas that share optimizer states), a micro-batch, and the kind of recompute that its blocks may have. Degrees are
+powers of two. The formulas are those of ``unit_costs``, so a step of a whole model on one stage takes as long as
+``pricing`` says. The parts of the model before and after the blocks are units of their own, which are never recomputed.
+
+Bytes are plain sums: all states, activations in flight, and what a pass needs beside them. With several micro-batches
+gradients are indeed held beside all activations. With a single one they are not, so such plans need somewhat less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, product
+from math import inf, isqrt
+
+import numpy as np
+
+from estimators.axes import MESH, Spread
+from estimators.devices.communication import collective_seconds, gang_time, group_of, message_seconds
+from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Links
+from estimators.profile import ModelProfile
+from estimators.work import Collectives
+from placement.exact.ways import Costs, Way
+from placement.pipelining.simulator import StageCost
+from placement.planning.options import divisors
+from placement.pricing.unit_costs import (
+    ModelCosts,
+    Traffic,
+    UnitCosts,
+    broadcasts,
+    gathered_bytes,
+    merged,
+    state_shards,
+)
+
+MOST_SIZES = 4
+"""Most micro-batches that are tried for one spread and number of stages on many ranks."""
+FEW_RANKS = 8
+"""Up to so many ranks, twice as many micro-batches are tried."""
+MOST_MICRO_BATCHES = 8
+"""Most micro-batches for each stage of a pipeline: its bubble is then at most 1/9 of the step."""
+MOST_BY_FLOPS = 4
+"""The same where FLOPs stand for time, which do not show that small micro-batches use a device less well."""
+MOST_PASSES = 4096
+"""Most micro-batches × stages: plans are simulated, and a simulation of so many passes takes up to a second."""
+MOST_ODD_STAGES = 6
+"""Up to this many stages on unlike devices, numbers that are no powers of two are tried as well."""
+
+_Row = tuple[float, ...]  # costs of one unit, in the order of the arrays of ``Costs``
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A spread with its micro-batches. ``whole`` is the same without recompute, ``placed`` with stages, by which ranks
+    are numbered."""
+
+    spread: Spread
+    whole: Spread
+    placed: Spread
+    micro_batch: int
+    num_micro_batches: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageUnits:
+    """Units [start, end) as a stage on devices of the kind with this number, and those that are recomputed."""
+
+    start: int
+    end: int
+    kind: int
+    recomputed: frozenset[int]
+
+
+class CandidateWays:
+    """The ways of one candidate on devices of one or more kinds."""
+
+    def __init__(self, profile: ModelProfile, kinds: Sequence[DeviceKind], batch: int) -> None:
+        """``profile`` must have units. Without links, collectives and messages take no time."""
+        self._divisions, self._batch = profile.divisions, batch
+        between = slowest_links(kinds)
+        self._on = [_OnKind(ModelCosts(profile, kind), kind, place, between) for place, kind in enumerate(kinds)]
+        self._by_flops = FLOP_COUNTER in kinds
+        self.num_units = len(self._on[0].model.units)
+
+    def of(self, fewest: int, most: int) -> list[Way]:
+        """All ways on at least ``fewest`` and at most ``most`` ranks, over all stages."""
+        return [
+            Way(shape.spread, shape.micro_batch, tuple(on.costs(shape) for on in self._on), shape.num_stages)
+            for shape in self._shapes(fewest, most)
+        ]
+
+    def stage_costs(self, way: Way, stages: Sequence[StageUnits]) -> list[StageCost]:
+        """Costs of stages for a simulation.
+
+        Gradients of inputs and of weights are assumed to take the same time. Bytes that a pass needs beside its
+        activations count as states.
+        """
+        return [self._on[stage.kind].stage_cost(way, stage) for stage in stages]
+
+    def compute_seconds(self, way: Way, stage: StageUnits) -> float:
+        """Seconds in which a stage computes for one micro-batch, without collectives and messages."""
+        units = self._on[stage.kind].model.units[stage.start : stage.end]
+        whole = replace(way.spread, recompute=False, selective=False)
+        again = [
+            unit.again(way.spread, way.micro_batch)
+            for number, unit in enumerate(units, stage.start)
+            if number in stage.recomputed
+        ]
+        return sum(unit.seconds(whole, way.micro_batch) for unit in units) + sum(again)
+
+    def update_seconds(self, way: Way, kind: int) -> float:
+        """Seconds of the optimizer on one rank of a single stage, on devices of the kind with this number."""
+        return self._on[kind].model.update_seconds / state_shards(replace(way.spread, recompute=False, selective=False))
+
+    def parameter_bytes(self, way: Way, stage: StageUnits) -> float:
+        """Bytes of the parameters that a rank of a stage holds."""
+        units = self._on[stage.kind].model.units[stage.start : stage.end]
+        return sum(unit.parameter_bytes(way.spread) for unit in units) / way.spread.dp_shard
+
+    def _shapes(self, fewest: int, most: int) -> Iterator[_Shape]:
+        for num_stages in self._numbers_of_stages(most):
+            for tp in _powers(most // num_stages):
+                if self._divisions.most_parts % tp:
+                    continue
+                for dp in _powers(most // num_stages // tp):
+                    allowed = self._divisions.constraints.allow_degrees(dp, tp, num_stages)
+                    if allowed and fewest <= num_stages * tp * dp and not self._batch % dp:
+                        yield from self._of_degrees(num_stages, tp, dp)
+
+    def _of_degrees(self, num_stages: int, tp: int, dp: int) -> Iterator[_Shape]:
+        share = self._batch // dp
+        most = MOST_SIZES if num_stages * tp * dp > FEW_RANKS else 2 * MOST_SIZES
+        sizes = self._sizes(share, num_stages, most)
+        # By FLOPs, selective recompute would cost nothing.
+        for spread, selective in product(_spreads(num_stages, tp, dp), (False,) if self._by_flops else (False, True)):
+            placed = replace(spread, pp=num_stages if len(self._on) == 1 else 1)
+            inside = replace(spread, recompute=True, selective=selective)
+            yield from (_Shape(inside, spread, placed, size, share // size, num_stages) for size in sizes)
+
+    def _numbers_of_stages(self, most: int) -> list[int]:
+        largest = min(most, self._divisions.most_stages, self.num_units, isqrt(MOST_PASSES))
+        odd = range(1, min(largest, MOST_ODD_STAGES) + 1) if len(self._on) > 1 else ()
+        return sorted({*odd, *_powers(largest)})
+
+    def _sizes(self, share: int, num_stages: int, most_sizes: int) -> list[int]:
+        """At most so many micro-batches that divide the share of a rank, the largest and the smallest among them."""
+        sizes = [size for size in divisors(share) if share // size >= num_stages]
+        if num_stages > 1:
+            constraints = self._divisions.constraints
+            most = (MOST_BY_FLOPS if self._by_flops else MOST_MICRO_BATCHES) * num_stages
+            most = max(most, constraints.least("micro_batches"))
+            sizes = [size for size in sizes if share // size <= min(most, MOST_PASSES // num_stages)]
+            sizes = [size for size in sizes if constraints.allow_micro_batches(share // size)]
+        step = (len(sizes) - 1) / (most_sizes - 1)
+        return [sizes[round(step * place)] for place in range(most_sizes)] if len(sizes) > most_sizes else sizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Exposed:
+    """Seconds of one micro-batch in which ranks wait for collectives that mostly overlap with computation.
+
+    ``least`` and ``most`` are those of the whole model with and without recompute, which hides more of them. ``ends``
+    pass on every stage: the first gather and the last reduction of a micro-batch hide behind nothing. ``hidden`` are
+    the seconds of all these collectives by unit, and ``again`` those of recompute.
+    """
+
+    least: float
+    most: float
+    ends: float
+    hidden: Mapping[UnitCosts, float]
+    again: Mapping[UnitCosts, float]
+    all_hidden: float
+    all_again: float
+
+    def share(self, unit: UnitCosts) -> float:
+        """The unit's share of the waiting without recompute."""
+        return self.most * self.hidden[unit] / self.all_hidden if self.all_hidden else 0.0
+
+    def saved(self, unit: UnitCosts) -> float:
+        """Seconds of waiting that recompute of the unit hides."""
+        return (self.most - self.least) * self.again[unit] / self.all_again if self.all_again else 0.0
+
+
+class _OnKind:
+    """Costs on devices of one kind."""
+
+    def __init__(self, model: ModelCosts, kind: DeviceKind, place: int, between: Links | None) -> None:
+        self._place = place
+        self.model, self._kind = model, replace(kind, cores=None)
+        self._links, self._between = kind.links, between
+        self._runs = [(unit, len(list(same))) for unit, same in groupby(model.units)]
+        self._counts = [count for _, count in self._runs]
+        self._num_params = max(1, sum(unit.num_params for unit in model.units))
+
+    def costs(self, shape: _Shape) -> Costs:
+        """Costs of each unit on one rank."""
+        whole, units = shape.whole, [unit for unit, _ in self._runs]
+        traffic = [unit.traffic(whole, shape.micro_batch, self._num_rest(unit, shape)) for unit in units]
+        exposed = self._exposed(shape, traffic)
+        rows = [self._row(unit, one, shape, exposed) for unit, one in zip(units, traffic, strict=True)]
+        columns = np.repeat(np.array(rows).T, self._counts, axis=1)
+        finals = sum(self._seconds(one, shape) for one in broadcasts(whole, self.model.counted))
+        transient_bytes = gathered_bytes(whole, self.model.counted) + self.model.transient_bytes(shape.micro_batch)
+        return Costs(
+            **dict(zip(_ARRAYS, columns, strict=True)),
+            transient_bytes=transient_bytes,
+            restored_bytes=max(unit.working(shape.spread, shape.micro_batch) for unit in units),
+            closing_seconds=finals + exposed.ends * (shape.num_micro_batches + shape.num_stages - 1),
+        )
+
+    def stage_cost(self, way: Way, stage: StageUnits) -> StageCost:
+        """Cost of these units for a simulation."""
+        costs, here = way.costs[self._place], slice(stage.start, stage.end)
+        again = [unit for unit in range(stage.start, stage.end) if unit in stage.recomputed]
+        kept = costs.kept_bytes[here].sum() - (costs.kept_bytes - costs.recomputed_kept_bytes)[again].sum()
+        backward = float(costs.backward_seconds[here].sum() + costs.recompute_seconds[again].sum())
+        beside = costs.transient_bytes + (costs.restored_bytes if again else 0.0)
+        return StageCost(
+            float(costs.forward_seconds[here].sum()),
+            backward / 2,
+            backward / 2,
+            int(kept),
+            int(self.model.units[stage.end - 1].output(way.micro_batch)),
+            int(costs.state_bytes[here].sum() + beside),
+            float(costs.update_seconds[here].sum()) + costs.closing_seconds,
+        )
+
+    def _row(self, unit: UnitCosts, traffic: Traffic, shape: _Shape, exposed: _Exposed) -> _Row:
+        whole, size = shape.whole, shape.micro_batch
+        forward = unit.forward_seconds(whole, size)
+        backward = unit.seconds(whole, size) - forward + exposed.share(unit)
+        again = inf
+        if unit.is_block:
+            again = exposed.again[unit] - exposed.saved(unit) + self._waits(traffic.recompute, shape)
+        share = unit.num_params / self._num_params / state_shards(whole)
+        sent = unit.output(size)
+        return (
+            forward + self._waits(traffic.forward, shape),
+            backward + self._waits(traffic.backward, shape),
+            unit.held_bytes(whole, self.model.bytes_per_parameter),
+            unit.kept(whole, size),
+            sent,
+            max(0.0, again),
+            unit.kept(shape.spread, size),
+            2 * self._message_seconds(sent, shape) if shape.num_stages > 1 else 0.0,
+            share * self.model.update_seconds + self._waits(traffic.update, shape),
+        )
+
+    def _num_rest(self, unit: UnitCosts, shape: _Shape) -> int:
+        """Stages have the first end or the last one; a single stage has both, which are gathered together."""
+        is_first = unit is self.model.units[0]
+        return int(is_first or (shape.num_stages > 1 and not unit.is_block))
+
+    def _exposed(self, shape: _Shape, traffic: Sequence[Traffic]) -> _Exposed:
+        units, num = [unit for unit, _ in self._runs], shape.num_micro_batches
+        again = {unit: unit.again(shape.spread, shape.micro_batch) for unit in units}
+        both = [[one for one in (*each.forward, *each.backward) if self._hides(one)] for each in traffic]
+        hidden = {unit: sum(self._seconds(one, shape) for one in some) for unit, some in zip(units, both, strict=True)}
+        all_again = self._sum(again)
+        if self._links is None or not any(hidden.values()):
+            return _Exposed(0.0, 0.0, 0.0, hidden, again, 0.0, all_again)
+        everything = merged((one, count * num) for some, count in zip(both, self._counts, strict=True) for one in some)
+        computing = self._sum({unit: unit.seconds(shape.whole, shape.micro_batch) for unit in units})
+        update = self.model.update_seconds / state_shards(shape.whole)
+        waits = [
+            gang_time(self._kind, self._links, shape.placed, seconds, everything, num).exposed_seconds / num
+            for seconds in (inf, num * (computing + all_again) + update, num * computing + update)
+        ]
+        least, most = waits[1] - waits[0], waits[2] - waits[0]
+        return _Exposed(least, most, waits[0], hidden, again, self._sum(hidden), all_again)
+
+    def _sum(self, amounts: Mapping[UnitCosts, float]) -> float:
+        """Sum over all units of the model."""
+        return sum(amounts[unit] * count for unit, count in self._runs)
+
+    def _hides(self, one: Collectives) -> bool:
+        return one.overlaps and self._links is not None and self._links.overlap
+
+    def _waits(self, collectives: Sequence[Collectives], shape: _Shape) -> float:
+        """Seconds of the collectives that ranks wait for."""
+        return sum(self._seconds(one, shape) for one in collectives if not self._hides(one))
+
+    def _seconds(self, one: Collectives, shape: _Shape) -> float:
+        """Seconds of these collectives; those that are counted at another unit add only their bytes."""
+        if self._links is None:
+            return 0.0
+        group = group_of(shape.placed, one.dimension)
+        if not one.num:
+            nothing, bytes_alone = (
+                collective_seconds(one.kind, size, group, self._links) for size in (0, one.num_bytes)
+            )
+            return bytes_alone - nothing
+        return one.num * collective_seconds(one.kind, one.num_bytes / one.num, group, self._links)
+
+    def _message_seconds(self, num_bytes: float, shape: _Shape) -> float:
+        """Seconds of a message to the next stage, which may be on devices of another kind."""
+        if self._between is not None:
+            return message_seconds(num_bytes, 0, int(self._between.domain_size.value), self._between)
+        if self._links is None:
+            return 0.0
+        return collective_seconds("message", num_bytes, group_of(shape.placed, MESH["pp"].name), self._links)
+
+
+def slowest_links(kinds: Sequence[DeviceKind]) -> Links | None:
+    """Links between devices of unlike kinds, which are on different nodes; None for one kind, or if none are known."""
+    known = [kind.links for kind in kinds if kind.links is not None]
+    if len(kinds) < 2 or not known:
+        return None
+    return min(known, key=lambda links: links.across.bytes_per_second.value)
+
+
+def _spreads(num_stages: int, tp: int, dp: int) -> Iterator[Spread]:
+    """Ways to divide the batch over ``dp`` ranks that each divide the layers over ``tp``."""
+    divided = [Spread(tp=tp), Spread(tp=tp, sequence_parallel=True)] if tp > 1 else [Spread()]
+    for spread in divided:
+        if dp == 1:
+            yield spread
+            continue
+        yield replace(spread, dp_shard=dp)
+        yield replace(spread, dp_replicate=dp)
+        if num_stages == tp == 1:
+            yield replace(spread, dp_replicate=dp, zero1=True)
+
+
+def _powers(most: int) -> list[int]:
+    """1, 2, 4, …, up to ``most``."""
+    return [2**place for place in range(most.bit_length())]
+
+
+_ARRAYS = (
+    "forward_seconds",
+    "backward_seconds",
+    "state_bytes",
+    "kept_bytes",
+    "output_bytes",
+    "recompute_seconds",
+    "recomputed_kept_bytes",
+    "message_seconds",
+    "update_seconds",
+)

@@ -1,0 +1,376 @@
+"""Prices the pipelines of one candidate: degrees, schedules, cuts and micro-batches, from the costs of its units.
+
+Nothing is traced: times are simulated from the work of each unit, and memory is added up from states, activations in
+flight, and what else a pass of the whole model holds. ``scamp_service.sizing`` traces the few pipelines that matter.
+Ranks train GPipe and 1F1B with equal numbers of blocks today; such a pipeline has a ``plan``. All others are only
+planned. Simulations take time, so pipelines are simulated in the order of their lower bounds (``bounds``), until none
+that is left can be better than the best one found.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Literal
+
+from estimators.axes import SCHEDULES as TRAINED
+from estimators.devices.communication import message_seconds
+from estimators.devices.kind import FLOP_COUNTER, DeviceKind
+from estimators.memory import Margin
+from estimators.model import Layout, Plan, Prediction
+from estimators.peaks.units import Unit
+from estimators.profile import ModelProfile
+from estimators.work import Work
+from placement.model import Cluster
+from placement.pipelining.bounds import least_bytes, least_seconds
+from placement.pipelining.cuts import Cut, Demand, Piece, best_cut, even_cut, smallest_cut
+from placement.pipelining.passes import Schedule
+from placement.pipelining.schedules import SCHEDULES
+from placement.pipelining.simulator import Simulation, StageCost, simulate
+from placement.planning.options import degrees, divisors, margin_for
+
+MOST_MICRO_BATCHES = 8
+"""Most micro-batches for each rank that are tried: the bubble of 1F1B is then at most 1/9 of the step."""
+MOST_BY_FLOPS = 4
+"""The same where FLOPs stand for time, which do not show that small micro-batches use a device less well."""
+
+MOST_PASSES = 4096
+"""Most micro-batches × ranks that are simulated, if there is a choice: a simulation of so many takes up to a second."""
+MANY_RANKS = 8
+"""On more ranks only one number of micro-batches is tried, and only the best pipelines are listed, whatever their
+schedule."""
+
+_CHUNKS = {"1f1b": 1, "gpipe": 1, "zb-h1": 1, "interlaced": 1, "interleaved": 2, "zbv": 2, "dualpipev": 2}
+"""Stages of each rank by schedule. 3F1B is missing: only a model that feeds its output back runs it."""
+_TRANSIENT = ("scratch", "workspace", "batch", "slack")
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One pipeline and its cost. ``cut`` has the number of blocks of each stage.
+
+    ``prediction`` is for the rank that needs most. ``plan`` is what ranks would train; None if they cannot today.
+    """
+
+    schedule: Schedule
+    cut: Cut
+    micro_batch: int
+    plan: Plan | None
+    simulation: Simulation
+    prediction: Prediction
+    offered_mib: int
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one optimizer step; FLOPs without a device kind."""
+        return self.simulation.makespan_seconds
+
+    @property
+    def fits(self) -> bool:
+        """Whether one rank's reservation is within ``offered_mib``."""
+        return self.prediction.reserved_mib <= self.offered_mib
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all stages have as equal numbers of blocks as possible, as ranks divide them."""
+        return self.cut == even_cut(sum(self.cut), len(self.cut))
+
+
+def list_pipelines(
+    units: Sequence[Unit], profile: ModelProfile, *, batch: int, cluster: Cluster, kind: DeviceKind | None
+) -> list[Pipeline]:
+    """The best pipeline of each degree and schedule for ``batch`` samples per optimizer step, the fastest first.
+
+    On more than ``MANY_RANKS`` it is the best of all schedules, and the best that ranks can train. Those that fit come
+    before those that do not. Without a ``kind`` FLOPs stand for seconds; without links messages take no time. Empty for
+    a model whose units do not run one after another, or whose hints allow no such pipeline.
+    """
+    if sum(unit.count for unit in units) < 4:  # the ends, and two blocks
+        return []
+    candidate = _Candidate(units, profile, batch, kind or FLOP_COUNTER, margin_for(cluster))
+    found: list[Pipeline] = []
+    constraints = profile.divisions.constraints
+    for num_ranks, offered_mib in degrees(cluster):
+        if num_ranks > 1 and constraints.allow_degrees(1, pp=num_ranks):
+            found += _of_degree(candidate, num_ranks, offered_mib)
+    return sorted(found, key=order)
+
+
+_Order = tuple[bool, float, int, bool]
+
+
+def order(pipeline: Pipeline) -> _Order:
+    """The better, the smaller: those that fit, then the faster, on fewer ranks, and what ranks can train today."""
+    return _order(pipeline.fits, pipeline.seconds, pipeline.schedule.num_ranks, pipeline.plan is not None)
+
+
+def _order(fits: bool, seconds: float, num_ranks: int, is_trained: bool) -> _Order:
+    mantissa, exponent = math.frexp(seconds)  # six digits, because sums of the same numbers differ by rounding
+    return not fits, math.ldexp(round(mantissa * 2**20), exponent - 20), num_ranks, not is_trained
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the model: what one micro-batch costs on the rank that has it."""
+
+    forward_seconds: float
+    backward_seconds: float
+    num_params: float
+    kept_bytes: int
+    output_bytes: int
+
+    def __add__(self, following: _Part) -> _Part:
+        return _Part(
+            self.forward_seconds + following.forward_seconds,
+            self.backward_seconds + following.backward_seconds,
+            self.num_params + following.num_params,
+            self.kept_bytes + following.kept_bytes,
+            following.output_bytes,
+        )
+
+    def divided(self, num_parts: int) -> _Part:
+        """The share of one of the ranks that divide its layers; each passes on its share of the whole output."""
+        return _Part(
+            self.forward_seconds / num_parts,
+            self.backward_seconds / num_parts,
+            self.num_params / num_parts,
+            self.kept_bytes // num_parts,
+            self.output_bytes,
+        )
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    units: Sequence[Unit]
+    profile: ModelProfile
+    batch: int
+    kind: DeviceKind
+    margin: Margin
+
+    @property
+    def num_blocks(self) -> int:
+        return sum(unit.count for unit in self.units) - 2
+
+    def parts(self, micro_batch: int) -> list[_Part]:
+        """One part for each unit, or for each of several equal ones."""
+        found: list[_Part] = []
+        for unit in self.units:
+            part = _Part(
+                self._seconds(unit.forward.at(micro_batch)),
+                self._seconds(unit.backward.at(micro_batch)),
+                unit.num_params,
+                max(0, unit.activations.at(micro_batch)),
+                max(0, unit.output.at(micro_batch)),
+            )
+            found += [part] * unit.count
+        return found
+
+    def piece(self, part: _Part) -> Piece:
+        state_bytes = int(self._share(part) * self.profile.state_bytes)
+        return Piece(part.forward_seconds, part.backward_seconds, state_bytes, part.kept_bytes, part.output_bytes)
+
+    def cost(self, part: _Part) -> StageCost:
+        """Gradients of inputs and of weights are assumed to take the same time: the trace does not tell them apart."""
+        piece = self.piece(part)
+        half = piece.backward_seconds / 2
+        sizes = (piece.kept_bytes, piece.output_bytes, piece.state_bytes)
+        return StageCost(piece.forward_seconds, half, half, *sizes, self._share(part) * self._update_seconds)
+
+    def transient_bytes(self, micro_batch: int) -> int | None:
+        """Bytes that passes need beside states and activations; None if nothing is known of this micro-batch."""
+        try:
+            parts = self.profile.curves[Layout()].parts(micro_batch)
+        except ValueError:  # beyond the largest micro-batch of a model whose sizes are not affine
+            return None
+        return sum(parts.get(name, 0) for name in _TRANSIENT)
+
+    def message_seconds(self, sender: int, receiver: int, num_bytes: int) -> float:
+        links = self.kind.links
+        return message_seconds(num_bytes, sender, receiver, links) if links is not None else 0.0
+
+    @cached_property
+    def _update_seconds(self) -> float:
+        return self._seconds(self.profile.work[Layout()].update)
+
+    def _share(self, part: _Part) -> float:
+        return part.num_params / max(1, self.profile.num_params)
+
+    def _seconds(self, work: Work) -> float:
+        return max(0.0, self.kind.seconds(work))
+
+
+def _of_degree(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Iterator[Pipeline]:
+    """The best pipeline of each schedule, or of all; a second one if another cut than that of ranks is better."""
+    drafts = list(_drafts(candidate, num_ranks, offered_mib))
+    names = _CHUNKS if num_ranks <= MANY_RANKS else [None]
+    for name in names:
+        made = [draft for draft in drafts if name in (draft.name, None)]
+        best = _best(made)
+        simple = _best(draft for draft in made if (draft.is_even if name else draft.plan))
+        if simple is not None:
+            yield simple
+        if best is not None and (simple is None or order(best) < order(simple)):
+            yield best
+
+
+def _best(drafts: Iterable[_Draft]) -> Pipeline | None:
+    """The best pipeline, by as few simulations as possible; of equally good ones, the first."""
+    best: tuple[_Order, int, Pipeline] | None = None
+    for least, place, draft in sorted(((draft.least, place, draft) for place, draft in enumerate(drafts)), key=_place):
+        if best is not None and best[:2] <= (least, place):
+            break
+        if (made := draft.pipeline) is not None and (best is None or (order(made), place) < best[:2]):
+            best = order(made), place, made
+    return best[2] if best is not None else None
+
+
+def _place(queued: tuple[_Order, int, _Draft]) -> tuple[_Order, int]:
+    return queued[:2]
+
+
+def _drafts(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Iterator[_Draft]:
+    """All pipelines to choose from: of each schedule with each number of micro-batches, the even and the best cut."""
+    for num in _numbers(candidate, num_ranks):
+        shape = _Shape.of(candidate, num_ranks, num, offered_mib)
+        if shape is not None:
+            yield from shape.drafts()
+
+
+def _numbers(candidate: _Candidate, num_ranks: int) -> list[int]:
+    """The numbers of micro-batches to try, at most three of them: one for each rank, or more."""
+    constraints = candidate.profile.divisions.constraints
+    most = num_ranks * (MOST_BY_FLOPS if candidate.kind is FLOP_COUNTER else MOST_MICRO_BATCHES)
+    most = max(most, constraints.least("micro_batches"))
+    usable = [num for num in divisors(candidate.batch) if num_ranks <= num <= most]
+    usable = [num for num in usable if constraints.allow_micro_batches(num)]
+    small = [num for num in usable if num * num_ranks <= MOST_PASSES] or usable[-1:]
+    return small[: 3 if num_ranks <= MANY_RANKS else 1]
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Everything that pipelines of one number of ranks and of micro-batches share, whatever their schedule."""
+
+    candidate: _Candidate
+    num_ranks: int
+    num_micro_batches: int
+    offered_mib: int
+    transient_bytes: int
+    parts: Sequence[_Part]
+
+    @classmethod
+    def of(cls, candidate: _Candidate, num_ranks: int, num: int, offered_mib: int) -> _Shape | None:
+        """None if nothing is known of the micro-batch."""
+        micro_batch = candidate.batch // num
+        transient_bytes = candidate.transient_bytes(micro_batch)
+        if transient_bytes is None:
+            return None
+        return cls(candidate, num_ranks, num, offered_mib, transient_bytes, candidate.parts(micro_batch))
+
+    @cached_property
+    def schedules(self) -> dict[str, Schedule | None]:
+        """The schedules made so far; None for one that does not take this number of micro-batches."""
+        return {}
+
+    def schedule(self, name: str) -> Schedule | None:
+        """The schedule of this name, made once."""
+        if name not in self.schedules:
+            try:
+                self.schedules[name] = SCHEDULES[name](self.num_ranks, self.num_micro_batches)
+            except ValueError:
+                self.schedules[name] = None
+        return self.schedules[name]
+
+    def drafts(self) -> Iterator[_Draft]:
+        """One with the cut of ranks and one with the best cut for each schedule into which the model can be divided."""
+        first, *blocks, last = self.parts
+        ends = [first.divided(self.num_ranks), last.divided(self.num_ranks)]
+        joined = [first + blocks[0], *blocks[1:-1], blocks[-1] + last]
+        has_huge_ends = first.num_params + last.num_params >= sum(one.num_params for one in blocks) / self.num_ranks
+        cuts: dict[Demand, list[Cut]] = {}
+        for name, num_chunks in _CHUNKS.items():
+            if len(blocks) < self.num_ranks * num_chunks or (name == "interlaced" and not has_huge_ends):
+                continue
+            # Stages of a rank that has two hold more micro-batches than in 1F1B: they are cut by time alone.
+            like: Literal["gpipe", "1f1b"] = "gpipe" if name == "gpipe" or num_chunks > 1 else "1f1b"
+            demand = Demand(like, self.num_ranks * num_chunks, self.num_micro_batches)
+            if name == "interlaced":
+                for cut in self._cuts(blocks, demand):
+                    yield self._draft(name, cut, [ends[0], *_joined(blocks, cut), ends[1]])
+                continue
+            if demand not in cuts:
+                cuts[demand] = self._cuts(joined, demand)
+            for cut in cuts[demand]:
+                yield self._draft(name, cut, _joined(joined, cut))
+
+    def _cuts(self, blocks: Sequence[_Part], demand: Demand) -> list[Cut]:
+        """The cut of ranks, and the best cut."""
+        pieces = [self.candidate.piece(block) for block in blocks]
+        largest = self.candidate.margin.largest_peak_bytes(self.offered_mib, self.num_ranks)
+        has_chunks = demand.num_stages > self.num_ranks
+        best = best_cut(pieces, demand, None if has_chunks else largest - self.transient_bytes)
+        return list(dict.fromkeys([even_cut(len(pieces), demand.num_stages), best or smallest_cut(pieces, demand)]))
+
+    def _draft(self, name: str, cut: Cut, stages: Iterable[_Part]) -> _Draft:
+        return _Draft(self, name, cut, [self.candidate.cost(part) for part in stages])
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A pipeline that may be worth a simulation."""
+
+    shape: _Shape
+    name: str
+    cut: Cut
+    stages: Sequence[StageCost]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the blocks are divided as ranks divide them."""
+        return self.cut == even_cut(sum(self.cut), len(self.cut))
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """What ranks would train; None if they cannot today."""
+        shape = self.shape
+        if self.name not in TRAINED or not self.is_even:
+            return None
+        micro_batch = shape.candidate.batch // shape.num_micro_batches
+        return Plan(micro_batch, shape.num_micro_batches, pp=shape.num_ranks, schedule=self.name)
+
+    @cached_property
+    def least(self) -> _Order:
+        """The best that the pipeline can be, in the order of pipelines."""
+        shape = self.shape
+        sizes = (self.name, self.stages, shape.num_ranks, shape.num_micro_batches)
+        seconds = least_seconds(*sizes, shape.candidate.message_seconds) * (1 - 1e-9)  # sums differ by rounding
+        fits = self._prediction(least_bytes(*sizes)).reserved_mib <= shape.offered_mib
+        return _order(fits, seconds, shape.num_ranks, self.plan is not None)
+
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        """The simulated pipeline; None if its schedule does not take this number of micro-batches."""
+        shape = self.shape
+        if (schedule := shape.schedule(self.name)) is None:
+            return None
+        simulation = simulate(schedule, self.stages, shape.candidate.message_seconds)
+        prediction = self._prediction(max(simulation.peak_bytes))
+        micro_batch = shape.candidate.batch // shape.num_micro_batches
+        return Pipeline(schedule, self.cut, micro_batch, self.plan, simulation, prediction, shape.offered_mib)
+
+    def _prediction(self, held_bytes: int) -> Prediction:
+        """The memory of a rank that holds so much, and what a pass needs beside it."""
+        peak_bytes = held_bytes + self.shape.transient_bytes
+        return Prediction(
+            peak_bytes, margin_bytes=self.shape.candidate.margin.bytes_for(peak_bytes, self.shape.num_ranks)
+        )
+
+
+def _joined(blocks: Sequence[_Part], cut: Cut) -> Iterator[_Part]:
+    start = 0
+    for size in cut:
+        yield reduce(operator.add, blocks[start : start + size])
+        start += size

@@ -1,0 +1,260 @@
+"""Finds the fastest plan exactly: number of stages, ranks of each, micro-batch, cut, and which units are recomputed.
+
+Every way is divided into every number of stages. A bound says how fast each division could be without limits of memory;
+divisions are examined in the order of their bounds, until no bound is below the best plan found. Only divisions within
+a limit of time are examined first, because few long stages need be considered then; without a plan it is raised.
+
+A plan is exact in the sense of ``stages`` and of the costs given. All ranks of a stage are on one kind of devices, and
+all stages have equally many ranks; ``shares`` divides a batch over unlike devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from math import ceil
+from typing import Any
+
+from estimators.axes import Spread
+from estimators.model import MIB
+from placement.exact.programs import SAME
+from placement.exact.stages import Optimum, Recomputes, Stage, best_stages, fastest
+from placement.exact.ways import Devices, Division, Order, Way, divisions_of
+from placement.planning.options import NoPlan
+
+_FIRST_LIMIT = 1.25  # times the smallest bound
+_NEXT_LIMIT = 2.0  # times the last one
+_NUM_LIMITS = 6  # then there is none
+_MORE_MEMORY = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 64.0)  # tried to say what would be enough
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan and its cost. ``cut`` and the other tuples have a value for each stage, the first stage first.
+
+    ``spread`` includes the number of stages. ``devices`` are the names of the kinds that the stages are on,
+    ``recomputed`` the units of the model that are recomputed, ``peak_bytes`` those of one rank, and ``stage_seconds``
+    the time of one micro-batch. ``is_exact`` is False if too many unlike units could be recomputed to try all choices;
+    the plan is valid, but may not be the fastest.
+    """
+
+    spread: Spread
+    order: Order
+    micro_batch: int
+    num_micro_batches: int
+    cut: tuple[int, ...]
+    devices: tuple[str, ...]
+    recomputed: tuple[int, ...]
+    seconds: float
+    stage_seconds: tuple[float, ...]
+    peak_bytes: tuple[int, ...]
+    reason: str
+    is_exact: bool = True
+
+    @property
+    def num_ranks(self) -> int:
+        return self.spread.world_size
+
+    @property
+    def largest_bytes(self) -> int:
+        """Peak bytes of the rank that holds most."""
+        return max(self.peak_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Found:
+        values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in data.items()}
+        values["spread"] = Spread(**data["spread"])
+        return cls(**values)
+
+
+def search(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> Found | NoPlan:
+    """The fastest plan for ``batch`` samples per optimizer step, or why none fits.
+
+    Of plans that are equally fast, the one with the fewest ranks is taken, then the fewest stages, then the way that
+    was given first. Raises ``ValueError`` for ways without costs on each kind of devices.
+    """
+    divisions = divisions_of(ways, devices, batch, order)
+    recomputes = Recomputes()
+    if not divisions:
+        return NoPlan(f"no way divides a batch of {batch} on {_offer(devices)}: use another batch, or more devices")
+    found = _plan(_best(divisions, devices, recomputes), devices, recomputes)
+    return found or NoPlan(_refusal(divisions, devices, recomputes))
+
+
+def find(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> Found | None:
+    """The same plan as that of ``search``; None, without a reason, if none fits."""
+    recomputes = Recomputes()
+    return _plan(_best(divisions_of(ways, devices, batch, order), devices, recomputes), devices, recomputes)
+
+
+def front(
+    ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b", step_bytes: int = _GIB
+) -> list[Found]:
+    """The plans of which none is better in ranks, peak bytes and seconds at once: by ranks, then the fastest first.
+
+    For each number of ranks the fastest plan is found, then the fastest one that needs at least ``step_bytes`` less on
+    its largest rank, and so on. With a step of one byte these are all.
+    """
+    by_ranks = sorted(divisions_of(ways, devices, batch, order), key=lambda one: one.num_ranks)
+    recomputes, found = Recomputes(), list[Found]()
+    for _, divisions in groupby(by_ranks, key=lambda one: one.num_ranks):
+        found += _descending(list(divisions), devices, recomputes, step_bytes, found)
+    return [one for one in found if not any(_is_better(other, one) for other in found)]
+
+
+def _descending(
+    divisions: Sequence[Division],
+    devices: Sequence[Devices],
+    recomputes: Recomputes,
+    step_bytes: int,
+    known: Sequence[Found],
+) -> list[Found]:
+    """Plans with ever less memory, all with as many ranks, except where a known one is at least as good."""
+    found: list[Found] = []
+    limited = list(devices)
+    while (plan := _plan(_best(divisions, limited, recomputes), limited, recomputes, devices)) is not None:
+        better = [one.largest_bytes for one in known if _is_as_good(one, plan)]
+        if not better:
+            found.append(plan)
+        capacity_bytes = min([plan.largest_bytes, *better]) - step_bytes  # more memory makes no plan faster
+        limited = [replace(one, capacity_bytes=min(one.capacity_bytes, capacity_bytes)) for one in devices]
+    return found
+
+
+def _is_as_good(one: Found, other: Found) -> bool:
+    """Whether it needs no more ranks, memory and time."""
+    has_less = one.num_ranks <= other.num_ranks and one.largest_bytes <= other.largest_bytes
+    return has_less and one.seconds <= other.seconds * SAME
+
+
+def _is_better(one: Found, other: Found) -> bool:
+    return _is_as_good(one, other) and not _is_as_good(other, one)
+
+
+def _best(
+    divisions: Sequence[Division], devices: Sequence[Devices], recomputes: Recomputes
+) -> tuple[Division, Optimum] | None:
+    """The fastest division; None if none fits."""
+    remaining = sorted(divisions, key=lambda one: one.bound_seconds)
+    limit_seconds = remaining[0].bound_seconds * _FIRST_LIMIT if remaining else 0.0
+    for attempt in range(_NUM_LIMITS + 1):
+        limit_seconds = float("inf") if attempt == _NUM_LIMITS else limit_seconds
+        best, remaining = _best_within(limit_seconds, remaining, devices, recomputes)
+        if best or not remaining:
+            return best
+        limit_seconds = max(limit_seconds, remaining[0].bound_seconds) * _NEXT_LIMIT
+    return None
+
+
+def _best_within(
+    limit_seconds: float, divisions: Sequence[Division], devices: Sequence[Devices], recomputes: Recomputes
+) -> tuple[tuple[Division, Optimum] | None, list[Division]]:
+    """The fastest division within the limit, if any, and those that may have slower plans.
+
+    ``divisions`` are in the order of their bounds.
+    """
+    fits: list[tuple[Division, Optimum]] = []
+    slower: list[Division] = []
+    for division in divisions:
+        if division.bound_seconds > limit_seconds * SAME:
+            slower.append(division)
+            continue
+        optimum, may_be_slower = fastest(division, devices, recomputes, limit_seconds)
+        if optimum is not None:
+            fits.append((division, optimum))
+            limit_seconds = min(limit_seconds, optimum.seconds)
+        elif may_be_slower:
+            slower.append(division)
+    equal = [pair for pair in fits if pair[1].seconds <= limit_seconds * SAME]
+    return min(equal, key=_rank, default=None), slower
+
+
+def _rank(pair: tuple[Division, Optimum]) -> tuple[int, int, int]:
+    division, _ = pair
+    return division.num_ranks, division.num_stages, division.place
+
+
+def _plan(
+    best: tuple[Division, Optimum] | None,
+    devices: Sequence[Devices],
+    recomputes: Recomputes,
+    offered: Sequence[Devices] | None = None,
+) -> Found | None:
+    """The plan within the memory of ``devices``; its reason compares it with that of ``offered``."""
+    if best is None:
+        return None
+    division, optimum = best
+    stages = best_stages(division, devices, recomputes, optimum)
+    way = division.way
+    return Found(
+        replace(way.spread, pp=division.num_stages, schedule=division.order if division.num_stages > 1 else "1f1b"),
+        division.order,
+        way.micro_batch,
+        division.num_micro_batches,
+        tuple(stage.end - stage.start for stage in stages),
+        tuple(devices[stage.kind].name for stage in stages),
+        tuple(unit for stage in stages for unit in stage.recomputed),
+        _seconds(stages, division),
+        tuple(stage.seconds for stage in stages),
+        tuple(ceil(stage.peak_bytes) for stage in stages),
+        _reason(stages, division, offered or devices),
+        all(one.is_exact for one in recomputes.values()),
+    )
+
+
+def _seconds(stages: Sequence[Stage], division: Division, *, with_recompute: bool = True) -> float:
+    """Seconds of a step of these stages."""
+    passes = [stage.seconds - (0.0 if with_recompute else stage.recompute_seconds) for stage in stages]
+    more = division.num_micro_batches - 1
+    return sum(passes) + max(more * one + stage.once_seconds for one, stage in zip(passes, stages, strict=True))
+
+
+def _reason(stages: Sequence[Stage], division: Division, devices: Sequence[Devices]) -> str:
+    """Why the plan fits, in one line."""
+    largest = max(stages, key=lambda stage: stage.peak_bytes / devices[stage.kind].capacity_bytes)
+    holds = f"the fullest rank holds {_size(largest.peak_bytes)} of {_size(devices[largest.kind].capacity_bytes)}"
+    units = [unit for stage in stages for unit in stage.recomputed]
+    if not units:
+        return f"no recompute is needed: {holds}"
+    saved = max(stage.saved_bytes for stage in stages)
+    percent = 100 * (_seconds(stages, division) / _seconds(stages, division, with_recompute=False) - 1)
+    up_to = "" if len(stages) == 1 else "up to "
+    return f"recompute of {_ranges(units)} saves {up_to}{_size(saved)} for {percent:.2g} % time: {holds}"
+
+
+def _refusal(divisions: Sequence[Division], devices: Sequence[Devices], recomputes: Recomputes) -> str:
+    """How much memory would be enough, in words."""
+    offer = _offer(devices)
+    for factor in _MORE_MEMORY:
+        larger = [replace(one, capacity_bytes=int(one.capacity_bytes * factor)) for one in devices]
+        found = _plan(_best(divisions, larger, recomputes), larger, recomputes)
+        if found is not None:
+            size = _size(found.largest_bytes)
+            return f"no plan fits on {offer}: {found.spread.ways} with recompute would need {size}; use larger devices"
+    return f"no plan fits on {offer}, nor with {_MORE_MEMORY[-1]:g} times their memory: use more devices"
+
+
+def _offer(devices: Sequence[Devices]) -> str:
+    return " and ".join(f"{one.count} × {one.name} ({_size(one.capacity_bytes)})" for one in devices)
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / MIB:.1f} MiB"
+
+
+def _ranges(units: Sequence[int]) -> str:
+    """Such as ``units 3-8, 10``."""
+    runs: list[list[int]] = []
+    for unit in units:
+        if runs and runs[-1][-1] == unit - 1:
+            runs[-1].append(unit)
+        else:
+            runs.append([unit])
+    words = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+    return f"unit{'s' if len(units) > 1 else ''} {words}"

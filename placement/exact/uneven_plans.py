@@ -1,0 +1,178 @@
+"""Finds the fastest data parallelism over all devices of a cluster whose kinds differ, with uneven shares of the batch.
+
+Faster devices take more samples of each micro-batch (``shares``); the ranks are replicas, or shard the model. Kinds of
+recompute and numbers of micro-batches are tried in turn. Costs are those of ``unit_costs``. Ranks cannot train uneven
+shares today: such a plan is only planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import ceil, inf
+
+from estimators.axes import Spread
+from estimators.devices.communication import gang_time
+from estimators.devices.kind import DeviceKind
+from estimators.model import Prediction
+from estimators.profile import ModelProfile
+from estimators.work import Collectives
+from placement.exact.candidate_ways import slowest_links
+from placement.exact.shares import Member, Shares, best_shares
+from placement.model import Cluster
+from placement.planning.options import NoPlan, divisors, margin_for
+from placement.pricing.unit_costs import ModelCosts, merged, state_shards
+
+MOST_ROUNDS = 4
+"""Most numbers of micro-batches that are tried, the fewest first."""
+_LEAST_SECONDS = 1e-15  # of a sample: a model without any work still takes turns
+
+
+@dataclass(frozen=True, slots=True)
+class UnevenPlan:
+    """Data parallelism with uneven shares.
+
+    ``samples`` are those of the ranks on each kind of devices in one micro-batch. ``even_seconds`` is the time of a
+    step with equal shares, infinite if they do not fit or do not divide the batch. ``prediction`` is for the rank with
+    the least memory left, whose device offers ``offered_mib``.
+    """
+
+    spread: Spread
+    num_micro_batches: int
+    samples: Mapping[str, tuple[int, ...]]
+    seconds: float
+    even_seconds: float
+    communication_share: float
+    prediction: Prediction
+    offered_mib: int
+    reason: str
+
+    @property
+    def num_ranks(self) -> int:
+        return self.spread.world_size
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples of the rank that takes most in one micro-batch."""
+        return max(max(shares) for shares in self.samples.values())
+
+    @property
+    def devices(self) -> dict[str, int]:
+        """Number of devices of each kind."""
+        return {kind: len(shares) for kind, shares in self.samples.items()}
+
+
+def best_uneven(
+    profile: ModelProfile, batch: int, cluster: Cluster, kinds: Mapping[str, DeviceKind]
+) -> UnevenPlan | None:
+    """The fastest such plan on all devices; None if none fits, if hints allow none, or if all devices are of one kind.
+
+    ``kinds`` are those of the cluster's devices by name. ``profile`` must have units and its plain layout.
+    """
+    used = {device.kind: kinds[device.kind] for device in cluster.devices}
+    if len(used) < 2 or not profile.divisions.constraints.allow_degrees(len(cluster.devices)):
+        return None
+    request = _Request(batch, cluster, used, {name: ModelCosts(profile, kind) for name, kind in used.items()})
+    return min(request.plans(), key=lambda plan: (float(f"{plan.seconds:.6g}"), plan.num_micro_batches), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    batch: int
+    cluster: Cluster
+    kinds: Mapping[str, DeviceKind]
+    models: Mapping[str, ModelCosts]
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.cluster.devices)
+
+    def plans(self) -> Iterator[UnevenPlan]:
+        """Yield the best plan of each spread, kind of recompute and number of micro-batches, if it fits."""
+        rounds = [size for size in divisors(self.batch) if size >= self.num_ranks][:MOST_ROUNDS]
+        for whole in (Spread(dp_replicate=self.num_ranks), Spread(dp_shard=self.num_ranks)):
+            again = replace(whole, recompute=True)
+            for way, samples in product((whole, replace(again, selective=True), again), rounds):
+                if (plan := self._plan(way, samples)) is not None:
+                    yield plan
+
+    def _plan(self, way: Spread, samples: int) -> UnevenPlan | None:
+        """The plan for so many samples in each micro-batch over all ranks."""
+        share = max(1, samples // self.num_ranks)
+        sizes = [(device.kind, device.capacity_mib) for device in self.cluster.devices]
+        known = {size: self._member(way, *size, share) for size in dict.fromkeys(sizes)}
+        members = [known[size] for size in sizes]
+        model = next(iter(self.models.values()))
+        states = sum(unit.held_bytes(way, model.bytes_per_parameter) for unit in model.units)
+        shard_bytes = ceil(states * self.num_ranks) if way.dp_shard > 1 else 0
+        shares = best_shares(members, samples, shard_bytes)
+        if isinstance(shares, NoPlan):
+            return None
+        num = self.batch // samples
+        update = max(model.update_seconds for model in self.models.values()) / state_shards(way)
+        seconds, computing = self._seconds(way, num, num * shares.seconds + update)
+        even_seconds = inf
+        if shares.even_seconds < inf:
+            even_seconds, _ = self._seconds(way, num, num * shares.even_seconds + update)
+        prediction, offered_mib = self._prediction(members, shares)
+        return UnevenPlan(
+            way,
+            num,
+            self._by_kind(shares),
+            seconds,
+            even_seconds,
+            1 - computing / seconds if seconds else 0.0,
+            prediction,
+            offered_mib,
+            shares.reason,
+        )
+
+    def _member(self, way: Spread, name: str, capacity_mib: int, share: int) -> Member:
+        """A rank, whose costs are those of one and of two shares, and in between on a line."""
+        model, sizes = self.models[name], (share, 2 * share)
+        times = [sum(unit.seconds(way, size) for unit in model.units) for size in sizes]
+        held = [model.stage_bytes(way, model.counted, size, 1) for size in sizes]
+        per_sample, bytes_per_sample = ((high - low) / share for low, high in (times, held))
+        shard = (
+            sum(unit.held_bytes(way, model.bytes_per_parameter) for unit in model.units) if way.dp_shard > 1 else 0.0
+        )
+        return Member(
+            max(_LEAST_SECONDS, per_sample),
+            max(0, ceil(bytes_per_sample)),
+            margin_for(self.cluster).largest_peak_bytes(capacity_mib, self.num_ranks),
+            max(0.0, times[0] - share * per_sample),
+            max(0, ceil(held[0] - share * bytes_per_sample - shard)),
+        )
+
+    def _seconds(self, way: Spread, num: int, computing: float) -> tuple[float, float]:
+        """(seconds of a step whose slowest rank computes for so long, those of the computation)."""
+        kinds = list(self.kinds.values())
+        links = slowest_links(kinds)
+        if links is None:
+            return computing, computing
+        time = gang_time(kinds[0], links, way, computing, self._collectives(way, num), num)
+        return time.seconds, time.compute_seconds
+
+    def _collectives(self, way: Spread, num: int) -> list[Collectives]:
+        units = next(iter(self.models.values())).units
+        found = [unit.traffic(way, 0, int(unit is units[0])) for unit in units]  # no sizes depend on samples
+        return merged(one for traffic in found for one in traffic.of_step(num, way.recompute))
+
+    def _by_kind(self, shares: Shares) -> dict[str, tuple[int, ...]]:
+        samples: dict[str, tuple[int, ...]] = {}
+        for device, taken in zip(self.cluster.devices, shares.samples, strict=True):
+            samples[device.kind] = (*samples.get(device.kind, ()), taken)
+        return samples
+
+    def _prediction(self, members: Sequence[Member], shares: Shares) -> tuple[Prediction, int]:
+        """(memory of the rank that has least left, MiB of its device)."""
+        margin = margin_for(self.cluster)
+        found = []
+        for device, member, taken, shard in zip(
+            self.cluster.devices, members, shares.samples, shares.shard_bytes, strict=True
+        ):
+            peak_bytes = member.fixed_bytes + taken * member.bytes_per_sample + shard
+            prediction = Prediction(peak_bytes, margin_bytes=margin.bytes_for(peak_bytes, self.num_ranks))
+            found.append((prediction, device.capacity_mib))
+        return max(found, key=lambda pair: pair[0].reserved_mib / pair[1])

@@ -1,0 +1,310 @@
+"""Makes the schedules of pipelines that have names, for any number of ranks and micro-batches.
+
+``passes.Schedule`` takes any other order. How long a schedule takes is in ``simulator``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from placement.pipelining.passes import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    Action,
+    Pass,
+    Schedule,
+    starts,
+)
+
+
+def gpipe(num_ranks: int, num_micro_batches: int) -> Schedule:
+    """All forward passes, then all backward passes (Huang et al., "GPipe", 2019)."""
+    orders = []
+    for rank in _ranks(num_ranks, num_micro_batches):
+        order = _Order()
+        order.run(num_micro_batches, (rank, FORWARD))
+        order.run(num_micro_batches, (rank, BACKWARD))
+        orders.append(order)
+    return _schedule("gpipe", orders, num_micro_batches)
+
+
+def one_f_one_b(num_ranks: int, num_micro_batches: int) -> Schedule:
+    """Each stage alternates between forward and backward, and holds as many micro-batches as stages are left.
+
+    Source: Narayanan et al., "PipeDream", SOSP 2019; with a flush at the end of the step, as in Megatron-LM.
+    """
+    orders = []
+    for rank in _ranks(num_ranks, num_micro_batches):
+        order = _Order()
+        ahead = min(num_micro_batches, num_ranks - rank)
+        order.run(ahead, (rank, FORWARD))
+        order.run(num_micro_batches - ahead, (rank, BACKWARD), (rank, FORWARD))
+        order.run(ahead, (rank, BACKWARD))
+        orders.append(order)
+    return _schedule("1f1b", orders, num_micro_batches)
+
+
+def interleaved(num_ranks: int, num_micro_batches: int, num_chunks: int = 2) -> Schedule:
+    """1F1B where each rank holds ``num_chunks`` stages, so that filling the pipeline takes a part of the time.
+
+    Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", SC 2021. Raises
+    ``ValueError`` unless the micro-batches divide into rounds of at least one for each rank.
+    """
+    rounds = max(1, num_micro_batches // num_ranks)
+    if num_micro_batches % rounds:
+        raise ValueError(
+            f"interleaved 1F1B runs micro-batches in {rounds} equal rounds, one or more for each of {num_ranks} "
+            f"ranks: {num_micro_batches} cannot be divided so, use {num_micro_batches - num_micro_batches % num_ranks}"
+        )
+    size, total = num_micro_batches // rounds, num_micro_batches * num_chunks
+    orders = []
+    for rank in _ranks(num_ranks, num_micro_batches):
+        stages = [size * [chunk * num_ranks + rank] for chunk in range(num_chunks)]
+        forward = [stage for _ in range(rounds) for chunk in stages for stage in chunk]
+        backward = [stage for _ in range(rounds) for chunk in reversed(stages) for stage in chunk]
+        ahead = min(total, (num_chunks - 1) * size + 2 * (num_ranks - 1 - rank))
+        order = _Order()
+        for stage in forward[:ahead]:
+            order.add(stage, FORWARD)
+        for ahead_stage, back_stage in zip(forward[ahead:], backward, strict=False):
+            order.add(ahead_stage, FORWARD)
+            order.add(back_stage, BACKWARD)
+        for stage in backward[total - ahead :]:
+            order.add(stage, BACKWARD)
+        orders.append(order)
+    return _schedule("interleaved", orders, num_micro_batches, num_chunks)
+
+
+def zero_bubble(num_ranks: int, num_micro_batches: int) -> Schedule:
+    """ZB-H1: 1F1B whose backward passes run in parts; gradients of weights fill bubbles, with the memory of 1F1B.
+
+    Source: Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024. Rank r delays the weights of r micro-batches, so
+    that no rank holds more than the first.
+    """
+    orders = []
+    for rank in _ranks(num_ranks, num_micro_batches):
+        order = _Order()
+        order.run(min(num_micro_batches, num_ranks - rank), (rank, FORWARD))
+        for done in range(num_micro_batches):
+            order.add(rank, BACKWARD_INPUT)
+            if done >= rank:
+                order.add(rank, BACKWARD_WEIGHT)
+            if done + num_ranks - rank < num_micro_batches:
+                order.add(rank, FORWARD)
+        order.finish_weights(rank)
+        orders.append(order)
+    return _schedule("zb-h1", orders, num_micro_batches)
+
+
+def zbv(num_ranks: int, num_micro_batches: int) -> Schedule:
+    """ZB-V: each rank holds two stages in the shape of a V, and backward passes run in parts.
+
+    Source: Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024. Its phases assume at least
+    2 · ranks − 1 micro-batches; with fewer, those that are missing are left out of the same order.
+    """
+    num = max(2 * num_ranks - 1, num_micro_batches)
+    orders = []
+    for rank in _ranks(num_ranks, num_micro_batches):
+        down, up, left = rank, 2 * num_ranks - 1 - rank, num_ranks - rank
+        of_down, of_up = (((stage, BACKWARD_INPUT), (stage, BACKWARD_WEIGHT)) for stage in (down, up))
+        order = _Order()
+        order.run(2 * left - 1, (down, FORWARD))
+        order.run(rank, (up, FORWARD), (down, FORWARD))
+        order.run(left, (up, FORWARD), *of_up)
+        order.run(num - order.count(down, FORWARD), (down, FORWARD), *of_down, (up, FORWARD), *of_up)
+        order.run(num - order.count(up, FORWARD), *of_down, (up, FORWARD), *of_up)
+        order.run(rank, (down, BACKWARD_INPUT), (up, BACKWARD_INPUT))
+        order.run(left, *of_down)
+        order.finish_weights(up)
+        order.finish_weights(down)
+        orders.append(order)
+    return _schedule("zbv", orders, num_micro_batches)
+
+
+def dual_pipe_v(num_ranks: int, num_micro_batches: int) -> Schedule:
+    """DualPipeV: stages in the shape of a V; forward passes of one half alternate with backward passes of the other.
+
+    Source: Qi et al., "DualPipe could be better without the Dual" (2025), a half of DeepSeek-V3's DualPipe. Raises
+    ``ValueError`` for fewer micro-batches than stages.
+    """
+    if num_micro_batches < 2 * num_ranks:
+        raise ValueError(f"DualPipeV needs at least {2 * num_ranks} micro-batches, got {num_micro_batches}")
+    orders = []
+    for rank in _ranks(num_ranks, num_micro_batches):
+        down, up, right = rank, 2 * num_ranks - 1 - rank, num_ranks - 1 - rank
+        order = _Order()
+        order.run(2 * right, (down, FORWARD))
+        order.run(rank + 1, (down, FORWARD), (up, FORWARD))
+        order.run(right, (up, BACKWARD_INPUT), (up, BACKWARD_WEIGHT), (up, FORWARD))
+        steady = num_micro_batches - 2 * num_ranks + rank + 1
+        order.run(steady, (down, FORWARD), (up, BACKWARD), (up, FORWARD), (down, BACKWARD))
+        order.run(right, (up, BACKWARD), (up, FORWARD), (down, BACKWARD))
+        # In the second half of the last phase weights are delayed, to fill the bubbles at the end.
+        whole = 2 * ((rank + 1) // 2) + (rank + 1) % 2
+        delayed: deque[int] = deque()
+        for place in range(2 * (rank + 1)):
+            stage = down if place % 2 else up
+            order.add(stage, BACKWARD if place < whole else BACKWARD_INPUT)
+            delayed.extend([stage] * (place >= whole))
+        for _ in range(right):
+            if delayed:
+                order.add(delayed.popleft(), BACKWARD_WEIGHT)
+            order.add(down, BACKWARD_INPUT)
+            delayed.append(down)
+        for stage in delayed:
+            order.add(stage, BACKWARD_WEIGHT)
+        orders.append(order)
+    return _schedule("dualpipev", orders, num_micro_batches)
+
+
+def interlaced(num_ranks: int, num_micro_batches: int) -> Schedule:
+    """1F1B with a first and a last stage that all ranks share, such as a huge embedding and the layer that undoes it.
+
+    The shared stages run between the steps of 1F1B, when the other stages are about to need them. Source: Lin et al.,
+    "nnScaler" (SuperScaler), OSDI 2024.
+    """
+    inner = one_f_one_b(num_ranks, num_micro_batches)
+    begun = dict(zip(inner.graph.actions, starts(inner, {FORWARD: 1.0, BACKWARD: 2.0}), strict=True))
+    last = num_ranks + 1
+    shared = []
+    for number in range(num_micro_batches):
+        enters = begun[Action(0, number)] - 1  # one forward pass ahead
+        leaves = begun[Action(num_ranks - 1, number)] + 1
+        returns = begun[Action(0, number, BACKWARD)] + 2
+        shared += [(enters, 0, Action(0, number)), (leaves, 0, Action(last, number))]
+        shared += [(leaves, 1, Action(last, number, BACKWARD)), (returns, 0, Action(0, number, BACKWARD))]
+    orders = []
+    for order in inner.orders:
+        own = [(begun[one], 2, Action(one.stage + 1, one.micro_batch, one.kind)) for one in order]
+        timed = sorted([*shared, *own], key=lambda item: item[:2])  # stable: shared stages in one order on all ranks
+        orders.append(tuple(action for *_, action in timed))
+    return Schedule("interlaced", tuple(orders), holders_of("interlaced", num_ranks), num_micro_batches)
+
+
+def three_f_one_b(num_ranks: int, num_micro_batches: int) -> Schedule:
+    """Three forward passes for each backward pass, for models that feed their output back (AlphaFold's recycling).
+
+    Activations of the third forward pass alone are kept, and of as many micro-batches as in 1F1B. Source: Lin et al.,
+    "nnScaler" (SuperScaler), OSDI 2024. The order is that of ranks which always take the pass that is closest to the
+    end of its micro-batch.
+    """
+    _ranks(num_ranks, num_micro_batches)
+    orders = _Recycling(num_ranks, num_micro_batches, 3).orders()
+    return Schedule("3f1b", orders, holders_of("3f1b", num_ranks), num_micro_batches, num_forwards=3)
+
+
+SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = {
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "interleaved": interleaved,
+    "zb-h1": zero_bubble,
+    "zbv": zbv,
+    "dualpipev": dual_pipe_v,
+    "interlaced": interlaced,
+    "3f1b": three_f_one_b,
+}
+"""Makers of schedules by name: (number of ranks, number of micro-batches) → schedule."""
+
+IN_PARTS = frozenset({"zb-h1", "zbv", "dualpipev"})
+"""Schedules whose backward passes run in parts, or some of them."""
+
+
+def holders_of(name: str, num_ranks: int, num_chunks: int = 2) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each stage in the schedule of this name; ``num_chunks`` are the stages of a rank if interleaved."""
+    row = tuple((rank,) for rank in range(num_ranks))
+    if name == "interleaved":
+        return row * num_chunks
+    if name in ("zbv", "dualpipev"):
+        return (*row, *reversed(row))
+    if name == "interlaced":
+        return (tuple(range(num_ranks)), *row, tuple(range(num_ranks)))
+    return row
+
+
+class _Order:
+    """The order of one rank in the making: each action is of the next micro-batch of its stage and kind."""
+
+    def __init__(self) -> None:
+        self.actions: list[Action] = []
+        self._next: dict[tuple[int, Pass], int] = {}
+
+    def add(self, stage: int, kind: Pass) -> None:
+        """Add the next pass of this kind; a whole backward pass counts as both of its parts."""
+        part = BACKWARD_INPUT if kind == BACKWARD else kind
+        number = self._next.get((stage, part), 0)
+        self.actions.append(Action(stage, number, kind))
+        self._next[stage, part] = number + 1
+        if kind == BACKWARD:
+            self._next[stage, BACKWARD_WEIGHT] = number + 1
+
+    def run(self, times: int, *actions: tuple[int, Pass]) -> None:
+        """Add these (stage, kind) so many times."""
+        for _ in range(times):
+            for stage, kind in actions:
+                self.add(stage, kind)
+
+    def count(self, stage: int, kind: Pass) -> int:
+        return self._next.get((stage, kind), 0)
+
+    def finish_weights(self, stage: int) -> None:
+        while self.count(stage, BACKWARD_WEIGHT) < self.count(stage, BACKWARD_INPUT):
+            self.add(stage, BACKWARD_WEIGHT)
+
+
+def _schedule(name: str, orders: Sequence[_Order], num_micro_batches: int, num_chunks: int = 2) -> Schedule:
+    kept = (tuple(one for one in order.actions if one.micro_batch < num_micro_batches) for order in orders)
+    return Schedule(name, tuple(kept), holders_of(name, len(orders), num_chunks), num_micro_batches)
+
+
+def _ranks(num_ranks: int, num_micro_batches: int) -> range:
+    if num_ranks < 1 or num_micro_batches < 1:
+        raise ValueError(f"a pipeline has at least 1 rank and 1 micro-batch, got {num_ranks} and {num_micro_batches}")
+    return range(num_ranks)
+
+
+class _Recycling:
+    """Orders of ranks that repeat forward passes.
+
+    An idle rank takes the pass that is ready and closest to the end of its micro-batch. A forward pass takes 1, a
+    backward pass 2. The backward pass counts as the last turn.
+    """
+
+    def __init__(self, num_ranks: int, num_micro_batches: int, num_forwards: int) -> None:
+        self._num_ranks, self._num_micro_batches, self._back = num_ranks, num_micro_batches, num_forwards
+        self._next = [[0] * (num_forwards + 1) for _ in range(num_ranks)]  # micro-batch by rank and turn
+        self._ended: dict[tuple[int, int, int], int] = {}  # (rank, turn, micro-batch) → time
+
+    def orders(self) -> tuple[tuple[Action, ...], ...]:
+        orders: list[list[Action]] = [[] for _ in range(self._num_ranks)]
+        free, now = [0] * self._num_ranks, 0
+        while any(turns[self._back] < self._num_micro_batches for turns in self._next):
+            for rank in (rank for rank in range(self._num_ranks) if free[rank] <= now):
+                turn = next((turn for turn in range(self._back, -1, -1) if self._is_ready(rank, turn, now)), None)
+                if turn is None:
+                    continue
+                number, is_back = self._next[rank][turn], turn == self._back
+                self._next[rank][turn] += 1
+                self._ended[rank, turn, number] = free[rank] = now + (2 if is_back else 1)
+                orders[rank].append(Action(rank, number, BACKWARD) if is_back else Action(rank, number, FORWARD, turn))
+            now += 1
+        return tuple(map(tuple, orders))
+
+    def _is_ready(self, rank: int, turn: int, now: int) -> bool:
+        number = self._next[rank][turn]
+        in_flight = self._next[rank][self._back - 1] - self._next[rank][self._back]
+        if number == self._num_micro_batches or (turn == self._back - 1 and in_flight >= self._num_ranks - rank):
+            return False
+        needed = self._needed(rank, turn)
+        return needed is None or self._ended.get((*needed, number), now + 1) <= now
+
+    def _needed(self, rank: int, turn: int) -> tuple[int, int] | None:
+        """(rank, turn) whose result is needed."""
+        last = self._num_ranks - 1
+        if turn == self._back:
+            return (rank + 1, turn) if rank < last else (rank, turn - 1)
+        if rank:
+            return rank - 1, turn
+        return (last, turn - 1) if turn else None

@@ -1,0 +1,251 @@
+"""The timeline of one optimizer step of a plan with a pipeline: what each rank does when, and what it holds meanwhile.
+
+``PipelineStep`` has everything that the timeline follows from, and is small enough to be stored with a trial. Stages
+are simulated as they are priced: a rank is busy with a pass until it has sent the result, and waits for other stages
+meanwhile. Ranks that divide one stage do the same at the same time, so they share a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from estimators.devices.kind import sharing
+from estimators.model import Plan
+from placement.pipelining.passes import FORWARD, Action
+from placement.pipelining.schedules import SCHEDULES
+from placement.pipelining.shared_cores import shared_clock
+from placement.pipelining.simulator import Interval, Simulation, StageCost, simulate
+
+INSTANT = 1e-9
+"""Share of a step within which two times are the same: sums of the same numbers differ by rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTime:
+    """Seconds of one pass of a micro-batch on a rank of a stage.
+
+    It computes, waits for ranks of its own stage as far as that is not hidden behind computation, and sends its result
+    to the next or previous stage.
+    """
+
+    computing_seconds: float
+    waiting_seconds: float = 0.0
+    sending_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds for which the rank is busy with the pass."""
+        return self.computing_seconds + self.communicating_seconds
+
+    @property
+    def communicating_seconds(self) -> float:
+        """Seconds of the pass in which the rank does not compute."""
+        return self.waiting_seconds + self.sending_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StageStep:
+    """The cost of a micro-batch on a rank of one stage, and of the update at the end of the step.
+
+    The rank holds ``state_bytes`` all the time, ``kept_bytes`` for each micro-batch between its passes, and
+    ``passing_bytes`` while it computes.
+    """
+
+    forward: PassTime
+    backward: PassTime
+    update_seconds: float
+    state_bytes: int = 0
+    kept_bytes: int = 0
+    passing_bytes: int = 0
+
+    @property
+    def cost(self) -> StageCost:
+        """The cost for the simulator, with messages as parts of passes."""
+        half = self.backward.seconds / 2
+        return StageCost(
+            self.forward.seconds, half, half, self.kept_bytes, 0, self.state_bytes, update_seconds=self.update_seconds
+        )
+
+
+@dataclass(frozen=True)
+class PipelineStep:
+    """One optimizer step of ``plan``, which has a pipeline. FLOPs may stand for seconds.
+
+    All ranks share ``cores`` (None: each has a device for itself). Times are multiplied by ``factor``, which was
+    learned.
+    """
+
+    plan: Plan
+    stages: tuple[StageStep, ...]
+    cores: float | None = None
+    factor: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the step."""
+        return self._now(self._simulation.makespan_seconds)
+
+    def timeline(self) -> Timeline:
+        """What each stage does when."""
+        return Timeline(self.seconds, tuple(map(self._row, range(self.plan.pp))), tuple(self._messages()))
+
+    def to_json(self) -> dict[str, Any]:
+        stages = [asdict(stage) for stage in self.stages]
+        return {"plan": self.plan.to_json(), "stages": stages, "cores": self.cores, "factor": self.factor}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PipelineStep:
+        stages = tuple(map(_stage_of, data["stages"]))
+        return cls(Plan.from_json(data["plan"]), stages, data["cores"], data["factor"])
+
+    def _row(self, stage: int) -> Row:
+        computing = [one for one in self._simulation.computing if one.rank == stage]
+        ranks = tuple(rank for rank in range(self.plan.world_size) if self.plan.coordinate(rank, "pp") == stage)
+        return Row(ranks, tuple(map(self._passed, computing)), tuple(self._memory(stage, computing)))
+
+    def _passed(self, interval: Interval) -> Passed:
+        start, end, action = interval.start_seconds, interval.end_seconds, interval.action
+        if action is None:
+            return Passed("update", None, self._now(start), self._now(end), self._now(end))
+        communicating = self._time(interval.rank, action).communicating_seconds
+        return Passed(
+            "forward" if action.kind == FORWARD else "backward",
+            action.micro_batch,
+            self._now(start),
+            self._now(end),
+            self._now(max(start, end - communicating)),
+        )
+
+    def _messages(self) -> Iterator[Message]:
+        """Yield the messages, each of which ends with the pass whose result it has."""
+        for interval in self._simulation.messages:
+            assert interval.action is not None and interval.receiver is not None, "the update sends nothing"
+            end = interval.end_seconds
+            start = end - self._time(interval.rank, interval.action).sending_seconds
+            yield Message(
+                interval.rank, interval.receiver, interval.action.micro_batch, self._now(start), self._now(end)
+            )
+
+    def _memory(self, stage: int, computing: Sequence[Interval]) -> Iterator[tuple[float, int]]:
+        """Yield (seconds, bytes held from then on), where the bytes change."""
+        changes: Counter[float] = Counter()
+        before = 0
+        for now, num_bytes in self._simulation.memory[stage]:
+            changes[now] += num_bytes - before
+            before = num_bytes
+        for interval in computing:
+            changes[interval.start_seconds] += self.stages[stage].passing_bytes
+            changes[interval.end_seconds] -= self.stages[stage].passing_bytes
+        times, instant = sorted(changes), INSTANT * self._simulation.makespan_seconds
+        held, told = 0, -1
+        for now, following in zip(times, [*times[1:], math.inf], strict=True):
+            held += changes[now]
+            if following - now > instant and held != told:
+                told = held
+                yield self._now(now), held
+
+    def _time(self, stage: int, action: Action) -> PassTime:
+        return self.stages[stage].forward if action.kind == FORWARD else self.stages[stage].backward
+
+    @cached_property
+    def _simulation(self) -> Simulation:
+        plan = self.plan
+        schedule = SCHEDULES[plan.schedule](plan.pp, plan.num_micro_batches)
+        return simulate(schedule, [stage.cost for stage in self.stages])
+
+    @cached_property
+    def _clock(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Simulated seconds, and those on shared cores at the same moments."""
+        ranks_per_stage = self.plan.world_size // self.plan.pp
+        pairs = np.array(shared_clock(self._simulation, lambda num: sharing(num * ranks_per_stage, self.cores)))
+        return pairs[:, 0], pairs[:, 1]
+
+    def _now(self, simulated_seconds: float) -> float:
+        """The time in the step at a simulated time."""
+        return self.factor * float(np.interp(simulated_seconds, *self._clock))
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A pass of one micro-batch, or the update of parameters (without one). The rank computes until
+    ``communicating_from_seconds``, and communicates from then to the end."""
+
+    kind: Literal["forward", "backward", "update"]
+    micro_batch: int | None
+    start_seconds: float
+    end_seconds: float
+    communicating_from_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The result of a pass on its way between two stages."""
+
+    sender: int
+    receiver: int
+    micro_batch: int
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The ranks of one stage, what each of them does in the order of time, and the bytes that it holds from a time on.
+
+    Nothing is between two passes if the rank waits for another stage.
+    """
+
+    ranks: tuple[int, ...]
+    passes: tuple[Passed, ...]
+    memory: tuple[tuple[float, int], ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that one of the ranks holds at once."""
+        return max(num_bytes for _, num_bytes in self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One step of ``makespan_seconds``, with a row for each stage."""
+
+    makespan_seconds: float
+    rows: tuple[Row, ...]
+    messages: tuple[Message, ...]
+
+    @property
+    def bubble_share(self) -> float:
+        """Share (0 to 1) of the time of all ranks in which they wait for other stages."""
+        return max(0.0, 1 - self._share(one.end_seconds - one.start_seconds for one in self._passes()))
+
+    @property
+    def communication_share(self) -> float:
+        """Share (0 to 1) of the time of all ranks in which they communicate and do not compute."""
+        return self._share(one.end_seconds - one.communicating_from_seconds for one in self._passes())
+
+    def waits(self, row: Row) -> Iterator[tuple[float, float]]:
+        """The (start, end) in seconds of each time in which the ranks of a row wait for other stages."""
+        begins = [*(one.start_seconds for one in row.passes), self.makespan_seconds]
+        ends = [0.0, *(one.end_seconds for one in row.passes)]
+        instant = INSTANT * self.makespan_seconds
+        return ((end, begin) for end, begin in zip(ends, begins, strict=True) if begin - end > instant)
+
+    def _passes(self) -> Iterator[Passed]:
+        return (one for row in self.rows for one in row.passes)
+
+    def _share(self, seconds: Iterable[float]) -> float:
+        whole = self.makespan_seconds * len(self.rows)
+        return sum(seconds) / whole if whole else 0.0
+
+
+def _stage_of(data: Mapping[str, Any]) -> StageStep:
+    passes = {name: PassTime(**data[name]) for name in ("forward", "backward")}
+    return StageStep(**{**data, **passes})

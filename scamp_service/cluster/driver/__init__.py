@@ -1,0 +1,1 @@
+"""The controller's side of Ray: starts, watches and ends ranks and the sink."""

@@ -1,0 +1,274 @@
+"""Runs gangs on Ray: warm ranks in the bundles of ``pools``, which outlive this process and are found by their names.
+
+Nothing here decides what to run, and no method waits for a rank: a background thread takes the answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from placement.model import Cluster
+from scamp_service.cluster.devices.pools import Pools
+from scamp_service.cluster.driver.calls import Calls
+from scamp_service.cluster.driver.rank_processes import nodes, owner_of
+from scamp_service.cluster.driver.ranks import Ranks
+from scamp_service.cluster.driver.sink_keeper import SinkKeeper
+from scamp_service.cluster.local.connection import connect, namespace_of
+from scamp_service.cluster.sink import ensure_sink
+from scamp_service.cluster.worker.folders import Folders
+from scamp_service.cluster.worker.rank import rank_class
+from scamp_service.control.executor import GangStatus, Order
+from scamp_service.settings import Settings
+
+log = logging.getLogger("scamp.ray")
+
+SHARE = 0.01  # share of a bundle that one rank takes: at most 100 ranks on a device
+EXPECTED_TERMINATION = 1  # Ray's reason for the death of a node: it was stopped by SIGTERM
+STOP_ALL_SECONDS = 5.0
+PAUSE_SECONDS = 5.0  # between two looks: this process was frozen meanwhile, so no silence counts
+REFRESH_SECONDS = 1.0
+MAX_ATTEMPTS = 200
+
+
+class RayExecutor:
+    """Implements ``executor.Executor``. One background thread handles ends and deaths; no method waits for a rank."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store_url: str,
+        checkpoint_root: Path,
+        *,
+        identity: str,
+        epoch: int,
+        may_act: Callable[[], bool] = lambda: True,
+        lease_seconds: float = 60.0,
+    ) -> None:
+        """Connect to ``settings.ray_address`` and take over the living ranks. Raises ``Unavailable`` or ``Refused``.
+
+        ``identity`` is the name of the study database, ``epoch`` that of the controller's lease. Ranks are started and
+        ended only while ``may_act()``, which says that no other controller can lead now.
+        """
+        self._settings, self._store_url, self._lease_seconds = settings, store_url, lease_seconds
+        self._folders = Folders.of_controller(settings, checkpoint_root)
+        self._identity, self._namespace, self._epoch, self._may_act = identity, namespace_of(identity), epoch, may_act
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._pools = Pools(settings, identity)
+        self._calls = Calls()
+        self._looked = time.monotonic()
+        self._refreshed = 0.0
+        self._rank_class: Any = rank_class()
+        self._thread = threading.Thread(target=self._watch, name="ray-executor", daemon=True)
+        connect(settings.ray_address, settings.data_dir, self._namespace)
+        try:
+            self._take_stock()
+        except BaseException:
+            ray.shutdown()  # a process connects only once at a time: the next executor could not begin
+            raise
+
+    def _take_stock(self) -> None:
+        self._node_id = ray.get_runtime_context().get_node_id()
+        self._sink = SinkKeeper(
+            lambda: ensure_sink(self._store_url, self._identity, self._node_id, self._namespace),
+            self._calls,
+            node_id=self._node_id,
+            may_act=self._may_act,
+            now=time.monotonic(),
+        )
+        self._ranks = Ranks(
+            self._create,
+            self._calls,
+            node_id=self._node_id,
+            epoch=self._epoch,
+            may_act=self._may_act,
+            lease_seconds=self._lease_seconds,
+            max_per_device=self._settings.max_gangs_per_device,
+        )
+        self._adopt()
+        self._refresh_pools()
+        self._thread.start()
+
+    # --- what exists now --------------------------------------------------------------------------------------------
+
+    def cluster(self) -> Cluster:
+        """The devices that can be used now; empty while the cluster starts."""
+        with self._lock:
+            return self._pools.cluster
+
+    @property
+    def status(self) -> str:
+        """``ready``, ``starting``, or why there is no device."""
+        with self._lock:
+            return self._pools.status
+
+    def describe(self) -> dict[str, Any]:
+        """The cluster's status and devices, as JSON for ``Store.record_cluster``."""
+        status, _, detail = self.status.partition(": ")
+        closed = self.closed()
+        devices = [{**asdict(device), "closed": closed.get(device.id, "")} for device in self.cluster().devices]
+        return {"status": status, "detail": detail, "devices": devices}
+
+    def gangs(self) -> Mapping[str, GangStatus]:
+        """Status of every attempt (``trial/attempt``) that has a rank."""
+        with self._lock:
+            return self._ranks.gangs(self._looked)
+
+    def silent(self) -> frozenset[str]:
+        """Devices with a rank of which nobody knows what it does."""
+        with self._lock:
+            return self._ranks.silent()
+
+    def closed(self) -> Mapping[str, str]:
+        """Devices on which nothing new may start now, and why."""
+        with self._lock:
+            return self._ranks.closed()
+
+    # --- what is asked for -------------------------------------------------------------------------------------------
+
+    def launch(self, order: Order) -> None:
+        """Start an attempt. No effect when it exists, a device has left, or another controller may lead.
+
+        It is put off while a node starts other ranks.
+        """
+        with self._lock:
+            places = {device.id: pool for pool in self._pools for device in pool.devices}
+            if missing := [device for device in order.devices if device not in places]:
+                log.warning("attempt %s is not launched: %s has left the cluster", order.key, ", ".join(missing))
+                return
+            self._ranks.launch(order, [places[device] for device in order.devices], time.monotonic())
+
+    def stop(self, key: str) -> None:
+        """Ask the ranks of an attempt to stop; they are killed if the gang is broken or they take too long."""
+        with self._lock:
+            self._ranks.stop(key, time.monotonic())
+
+    def close(self) -> None:
+        """Disconnect from Ray. Ranks and gangs keep running."""
+        self._closed.set()
+        self._thread.join()
+        ray.shutdown()
+
+    def stop_all(self) -> None:
+        """Ask every gang to stop, and wait for those that can do so within ``STOP_ALL_SECONDS``."""
+        deadline = time.monotonic() + STOP_ALL_SECONDS
+        for key in self.gangs() if self._may_act() else ():
+            self.stop(key)
+        while self._may_act() and self.gangs() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def shutdown(self, seconds: float = 20.0) -> None:
+        """End every rank, the sink and the pools, then disconnect.
+
+        Waits up to ``seconds`` for the ranks on this host to end. Ray ends the others, and ranks whose host is unknown.
+        """
+        if not self._may_act():
+            self.close()
+            return
+        deadline = time.monotonic() + seconds
+        self._closed.set()
+        self._thread.join()
+        with self._lock:
+            self._ranks.end_all(time.monotonic())
+            while self._ranks.any_live_here() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            with contextlib.suppress(ray.exceptions.RayError):
+                self._sink.end()
+                self._pools.remove()
+        ray.shutdown()
+
+    # --- the background thread -----------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._turn()
+            except Exception:
+                log.exception("error in the Ray executor; it continues")
+                self._closed.wait(0.5)
+
+    def _turn(self) -> None:
+        with self._lock:
+            refs = self._calls.refs()
+        ready, _ = ray.wait(refs, num_returns=1, timeout=0.05, fetch_local=False) if refs else ([], [])
+        if not refs:
+            self._closed.wait(0.05)
+        with self._lock:
+            for ref in ready:
+                kind, rank = self._calls.take(ref)
+                if rank is None:
+                    self._sink.receive(ref)
+                else:
+                    self._ranks.receive(kind, rank, ref, time.monotonic())
+            self._maintain()
+        if time.monotonic() - self._refreshed > REFRESH_SECONDS:
+            self._refreshed = time.monotonic()
+            self._refresh()
+
+    def _maintain(self) -> None:
+        now = time.monotonic()
+        pause, self._looked = now - self._looked, now
+        if pause > PAUSE_SECONDS:
+            self._sink.excuse(pause)
+            self._ranks.excuse(pause)
+        self._ranks.maintain(list(self._pools), now)
+
+    def _refresh(self) -> None:
+        with self._lock:
+            self._ranks.probe(time.monotonic())
+            self._sink.check(time.monotonic())
+        self._refresh_pools()
+
+    # --- ranks and devices of the cluster ----------------------------------------------------------------------------
+
+    def _create(self, name: str, device: str) -> Any:
+        """The actor of a new rank."""
+        return self._rank_class.options(
+            name=name,
+            namespace=self._namespace,
+            lifetime="detached",
+            num_cpus=0,
+            max_restarts=0,
+            max_concurrency=16,
+            **self._pools.options(device, SHARE),
+        ).remote(
+            self._folders,
+            self._lease_seconds,
+            MAX_ATTEMPTS,
+            self._namespace,
+            self._epoch,
+            self._settings.pass_environment,
+        )
+
+    def _adopt(self) -> None:
+        """Find the ranks of an earlier controller, and ask them what they do."""
+        for listed in ray.util.list_named_actors(all_namespaces=True):
+            name = listed["name"]
+            if listed["namespace"] == self._namespace and name.startswith("rank/"):
+                with contextlib.suppress(ValueError):  # it has just died
+                    self._ranks.find(name, ray.get_actor(name, self._namespace), time.monotonic())
+
+    def _refresh_pools(self) -> None:
+        listed = nodes()
+        alive = {node["NodeID"]: node for node in listed if node["Alive"]}
+        drained = (node["NodeID"][:8] for node in listed if node.get("DeathReason") == EXPECTED_TERMINATION)
+        with self._lock:
+            self._ranks.follow_nodes({node_id[:8]: node_id for node_id in alive}, frozenset(drained))
+            for node_id, pool in self._pools.follow(alive).items():
+                devices = [device.id for device in pool.devices]
+                log.warning("node %s has left with devices %s", node_id[:8], ", ".join(devices))
+                self._ranks.leave(devices, f"node {node_id[:8]} has left the cluster", time.monotonic())
+            unknown = self._pools.foreign - self._pools.owners.keys()
+        for identity in unknown:
+            if owner := owner_of(identity):
+                with self._lock:
+                    self._pools.owners[identity] = owner

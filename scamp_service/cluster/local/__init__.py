@@ -1,0 +1,1 @@
+"""The private Ray cluster of one host, and the connection to it or to another."""

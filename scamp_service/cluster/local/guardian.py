@@ -1,0 +1,251 @@
+"""The guardian of a private Ray cluster (``-m scamp_service.cluster.local.guardian``): the process that starts it.
+
+It adopts every process of its cluster, and ends those that outlive a rank. It ends them all on SIGTERM, or when its
+standard input closes, which also happens when its parent is killed. It also ends them when the cluster does not answer
+any more: what is left of a Ray whose GCS or head raylet has died or hangs is of no use, and whoever started the
+guardian starts a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from scamp_service.temporary import make_folder, remove_folder, remove_forgotten
+
+TERM_SECONDS = 1.0
+CHECK_SECONDS = 1.0
+ANSWER_SECONDS = 2.0
+FAILURES = 4
+"""Checks in a row without an answer after which the cluster is given up."""
+START_CHECK_SECONDS = 0.2
+ADOPTED_SECONDS = 20.0
+"""How long a process may outlive the rank that has started it."""
+NODE_SECONDS = 10.0
+SERVERS = ("gcs_server", "raylet")
+SHORT = Path("/tmp")  # the path of a Unix socket has at most 107 bytes
+
+
+def guard(nodes: list[dict[str, Any]]) -> None:
+    """Start the cluster and print its address. End all descendants on SIGTERM or when standard input closes."""
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops the guardian later
+    if sys.platform == "linux":
+        pr_set_child_subreaper = 36
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
+    remove_forgotten(SHORT)
+    folder = make_folder(SHORT)
+    os.environ["RAY_TMPDIR"] = str(folder)
+    try:
+        from ray.cluster_utils import Cluster
+
+        _hasten_start()
+        with _watched_start(folder):
+            cluster = Cluster(initialize_head=True, head_node_args=nodes[0])
+            for node in nodes[1:]:
+                cluster.add_node(**node)
+        sys.stdout.write(f"{cluster.address}\n")
+        sys.stdout.flush()
+        _watch(cluster)
+    except Exception:
+        traceback.print_exc()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end(folder)
+
+
+def _hasten_start() -> None:
+    """Make Ray start in two thirds of the time.
+
+    Its head starts a dashboard process even without a dashboard, and asks only once a second whether a node is there.
+    """
+    from ray._private import node, services
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    get_node: Any = getattr(services, "get_node", None)
+
+    def get_node_soon(gcs_address: str, node_id: str) -> Any:
+        deadline = time.monotonic() + NODE_SECONDS
+        with contextlib.suppress(Exception):  # whatever is wrong, Ray's own question tells
+            client = GcsClient(address=gcs_address)
+            while time.monotonic() < deadline:
+                if any(known.hex() == node_id for known in client.get_all_node_info(timeout=ANSWER_SECONDS)):
+                    break
+                time.sleep(0.05)
+        return get_node(gcs_address, node_id)
+
+    services.get_node = get_node_soon
+    node.Node.start_api_server = lambda self, **_: None  # type: ignore[method-assign]
+
+
+def _end(folder: Path) -> NoReturn:
+    _end_descendants()
+    remove_folder(folder)
+    sys.stderr.flush()
+    os._exit(0)  # Ray's exit hooks would wait for processes that are gone
+
+
+@contextmanager
+def _watched_start(folder: Path) -> Iterator[None]:
+    """End at once if the GCS or a raylet dies, or standard input closes, while Ray starts.
+
+    Ray would wait for half a minute, in native code, where no signal reaches this process.
+    """
+    started = threading.Event()
+
+    def watch() -> None:
+        while not started.wait(START_CHECK_SECONDS):
+            closed = select.select([sys.stdin], [], [], 0.0)[0]  # nothing is ever written there
+            dead = [name for pid in _descendants(os.getpid()) if (name := _name_of_dead(pid)) in SERVERS]
+            if closed or dead:
+                print(f"ending this Ray while it starts: dead: {dead}", file=sys.stderr, flush=True)
+                _end(folder)
+
+    thread = threading.Thread(target=watch, name="watch-start", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        started.set()
+        thread.join()
+
+
+def _name_of_dead(pid: int) -> str:
+    """Name of a process that has ended and was not waited for; empty for any other."""
+    try:
+        head, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    except OSError:
+        return ""
+    return head.partition("(")[2] if rest.split()[0] == "Z" else ""
+
+
+def _watch(cluster: Any) -> None:
+    """Return when standard input closes, or when the head of the cluster does not answer any more."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    head, failed = cluster.head_node, 0
+    info = GcsClient(address=cluster.address).get_all_node_info(timeout=ANSWER_SECONDS)
+    node = next(node for node in info.values() if node.is_head_node)
+    addresses = {
+        "GCS": cluster.address,
+        "the head's raylet": f"{node.node_manager_address}:{node.node_manager_port}",
+    }
+    adopted = _Adopted(cluster)
+    while failed < FAILURES:
+        if select.select([sys.stdin], [], [], CHECK_SECONDS)[0] and not os.read(sys.stdin.fileno(), 4096):
+            return
+        dead = [name for name, _ in head.dead_processes() if name in SERVERS]
+        silent = [name for name, address in addresses.items() if not _answers(address)]
+        failed = FAILURES if dead else failed + 1 if silent else 0
+        adopted.end()
+        if dead or silent:
+            print(f"Ray's head: dead: {dead}, silent: {silent}", file=sys.stderr, flush=True)
+    print("ending this Ray, because it does not answer any more", file=sys.stderr, flush=True)
+
+
+class _Adopted:
+    """Processes whose parents have ended, such as those that users' code has left behind, or a raylet that died."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._since: dict[int, float] = {}
+
+    def end(self) -> None:
+        """Reap those that have ended, and kill those that are left after ``ADOPTED_SECONDS``, with their descendants.
+
+        Ray reaps its own processes. Its workers end by themselves when their raylet has died.
+        """
+        nodes = self._cluster.list_all_nodes()
+        own = {one.process.pid for node in nodes for listed in node.all_processes.values() for one in listed}
+        adopted, now = set(_children(os.getpid())) - own, time.monotonic()
+        self._since = {pid: self._since.get(pid, now) for pid in adopted}
+        for pid, since in self._since.items():
+            if _name_of_dead(pid):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            elif now - since > ADOPTED_SECONDS:
+                for one in (pid, *_descendants(pid)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(one, signal.SIGKILL)
+
+
+def _answers(address: str) -> bool:
+    """Whether a gRPC server of Ray says in time that it is well."""
+    import grpc
+
+    token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text().strip()
+    with grpc.insecure_channel(address) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        try:
+            check(b"", timeout=ANSWER_SECONDS, metadata=[("authorization", f"Bearer {token}")])
+        except grpc.RpcError:
+            return False
+    return True
+
+
+def _leave(number: int, frame: Any) -> None:
+    raise SystemExit(0)
+
+
+def _end_descendants() -> None:
+    """Send TERM, then KILL, until this process has no child. As the subreaper it inherits every orphan."""
+    started = time.monotonic()
+    while children := _descendants(os.getpid()):
+        overdue = time.monotonic() - started > TERM_SECONDS
+        for pid in children:
+            try:
+                os.kill(pid, signal.SIGKILL if overdue else signal.SIGTERM)
+            except ProcessLookupError:
+                continue
+        while _reap():
+            pass
+        time.sleep(0.05)
+
+
+def _reap() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return False
+
+
+def _children(parent: int) -> list[int]:
+    return [pid for pid, of in _parents().items() if of == parent]
+
+
+def _descendants(root: int) -> list[int]:
+    """Process ids of all descendants of ``root``."""
+    parents = _parents()
+    found: list[int] = []
+    level = {root}
+    while level := {pid for pid, parent in parents.items() if parent in level}:
+        found += level
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """The parent of every process, from one pass over /proc."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue  # it has just ended
+    return parents
+
+
+if __name__ == "__main__":
+    guard(json.loads(sys.argv[1]))

@@ -1,0 +1,150 @@
+"""Runs one attempt on one rank, from its order to its outcome in the database."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from estimators.model import MIB
+from scamp_service.cluster.sink import SinkClient
+from scamp_service.cluster.worker.folders import Folders
+from scamp_service.cluster.worker.reports import Delivery, LineWriter, Reports
+from scamp_service.files import code_zip
+from scamp_service.lifecycle import Outcome
+
+if TYPE_CHECKING:
+    from workloads.cleaning.cleaner import Cleaner
+
+MAX_DETAIL = 8000
+WITNESS_SECONDS = 3.0
+"""Seconds that a rank that only lost its peers stays silent, so that the rank with the true cause reports first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt ended on this rank. ``outcome`` is None when this rank does not know the cause.
+
+    The process is about to end unless it is ``reusable``; after an attempt that went well, ``detail`` says why.
+    """
+
+    outcome: Outcome | None
+    detail: str
+    reusable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Everything that a rank needs for one attempt. ``train`` is ``workloads.training.runtime.train``.
+
+    ``rendezvous`` is the address of the gang's store, None for a single rank; ``served`` is that store on rank 0.
+    ``cleaner`` cleans the process after users' code, which prints to ``output``. ``is_last`` means that the process
+    must not train another attempt.
+    """
+
+    train: Callable[..., str]
+    reports: Reports
+    rendezvous: tuple[str, int] | None
+    served: Any
+    sink: SinkClient
+    give_up: Callable[[], bool]
+    folders: Folders
+    cleaner: Cleaner
+    output: LineWriter
+    is_last: bool
+
+    def run(self) -> Ended:
+        """Train, send every report, and store the outcome. Raises ``TimeoutError`` when the sink is gone for good."""
+        reports, order = self.reports, self.reports.order
+        identity = (order.trial_id, order.attempt, order.token)
+        if not self.sink.ask("started", *identity, give_up=self.give_up):
+            reports.close()
+            return Ended(None, "the attempt has already ended", True)
+        if order.candidate.code:
+            self.cleaner.remember()
+        outcome, detail, any_rank_reports, phase = self._result()
+        delivery = reports.close()  # every metric is stored before the outcome
+        if delivery is Delivery.LOST and outcome in (Outcome.DONE, Outcome.STOPPED):  # rows are missing
+            why = f"rank {reports.rank}: its reports could not be stored: {reports.why_lost}"
+            outcome, detail, any_rank_reports = Outcome.FAULT, why[:MAX_DETAIL], True
+        if outcome is None:
+            reports.wait_for_stop(WITNESS_SECONDS)
+        elif delivery is not Delivery.REFUSED and (any_rank_reports or reports.rank == 0):
+            self.sink.ask("outcome", *identity, outcome, detail, phase, give_up=self.give_up)
+        if outcome not in (Outcome.DONE, Outcome.STOPPED) or self.is_last:
+            return Ended(outcome, detail, False)
+        unclean = self.cleaner.restore(self._code_dir) if self._code_dir else ""
+        return Ended(outcome, f"the process is not clean: {unclean}" if unclean else "", not unclean)
+
+    def _result(self) -> tuple[Outcome | None, str, bool, str]:
+        """(outcome, detail, whether any rank reports it, phase of an out-of-memory). Only rank 0 reports success."""
+        from workloads.training.budget import OutOfMemory
+        from workloads.training.faults import host_fault
+        from workloads.training.runtime import NonFiniteLoss, lost_its_peers
+
+        reports = self.reports
+        try:
+            with self.output.writing_to(reports), redirect_stdout(self.output), redirect_stderr(self.output):
+                verdict = self._run_workload()
+            return Outcome.DONE if verdict == "done" else Outcome.STOPPED, "", False, ""
+        except OutOfMemory as error:
+            reports.measured(error.measured_bytes)
+            return Outcome.OUT_OF_MEMORY, f"rank {reports.rank}: {error}"[:MAX_DETAIL], True, error.phase or ""
+        except NonFiniteLoss as error:
+            return Outcome.DIVERGED, str(error), False, ""  # all ranks have the same loss
+        except BaseException as error:  # also SystemExit: user code must not end this process
+            if fault := host_fault(error):
+                return Outcome.FAULT, f"rank {reports.rank}: {fault}"[:MAX_DETAIL], True, ""
+            if reports.order.plan.world_size > 1 and lost_its_peers(error):
+                return None, f"rank {reports.rank} lost its peers: {error}"[:MAX_DETAIL], False, ""
+            return Outcome.ERROR, _describe(error, self._code_dir), True, ""
+
+    def _run_workload(self) -> str:
+        from workloads.training.runtime import Job
+
+        order, rank, world = self.reports.order, self.reports.rank, self.reports.order.plan.world_size
+        job = Job(
+            candidate=order.candidate,
+            code_dir=self._unpack(order.candidate.code) if order.candidate.code else None,
+            plan=order.plan,
+            seed=order.seed,
+            steps=order.steps,
+            report_every=order.report_every,
+            budget_bytes=order.mib_per_rank * MIB,
+            checkpoint_dir=self.folders.checkpoints / str(order.trial_id),
+            resume_step=order.resume_step,
+            metric=order.metric,
+        )
+        return self.train(job, rank, world, self._store(rank, world), self.reports)
+
+    @property
+    def _code_dir(self) -> Path | None:
+        code = self.reports.order.candidate.code
+        return self.folders.code / code if code else None
+
+    def _unpack(self, sha256: str) -> Path:
+        """The folder with the user's files, as they were sent. The zip is kept beside it."""
+        from workloads.archive import unpack_code
+
+        file = code_zip(self.folders.code, sha256, lambda: self.sink.ask("blob", sha256, give_up=self.give_up))
+        return unpack_code(file.read_bytes(), self.folders.code / sha256)
+
+    def _store(self, rank: int, world: int) -> Any:
+        if self.rendezvous is None:
+            return None
+        if rank == 0:
+            assert self.served is not None
+            return self.served
+        from workloads.training.rendezvous import connect
+
+        return connect(self.rendezvous, world)
+
+
+def _describe(error: BaseException, code_dir: Path | None) -> str:
+    """The error in the words of ``explain``, an empty line, and the traceback."""
+    from workloads.refusals import explain
+
+    return f"{explain(error, code_dir, in_training=True)}\n\n{''.join(traceback.format_exception(error))[-MAX_DETAIL:]}"

@@ -1,0 +1,256 @@
+"""One warm rank process: trains one rank of an attempt at a time, and repeats its reports until the sink accepts them.
+
+It decides neither placement nor retries; it follows the executor. It ends itself when no controller has been alive for
+a while. Its outcome is in the database before its status says that it is idle.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private.worker import global_worker
+
+from scamp_service.cluster.sink import LeaseWatch, Silence, SinkClient, is_waiting
+from scamp_service.cluster.worker.attempt import Ended, Training
+from scamp_service.cluster.worker.folders import Folders
+from scamp_service.cluster.worker.reports import LineWriter, Reports
+from scamp_service.cluster.worker.whereabouts import whereabouts
+from scamp_service.control.executor import Order
+from scamp_service.errors import Deposed
+from scamp_service.host import Process, source_hash
+from scamp_service.model import Lease
+from scamp_service.user_environment import close_environment
+
+LAST_WORDS_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+GCS_SECONDS = 5.0  # for which a rank waits for an answer of Ray's GCS
+CONTROL = "control"
+"""Ray's concurrency group for calls that never block, so that those that do cannot keep them waiting.
+
+Calls of controllers that have died stay in the other group until their attempt ends.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """State of a rank process. ``key`` is its attempt, empty when it is idle. ``version`` is that of its sources.
+
+    ``code`` is the archive of user code that it has run, the only one that it may ever run; None: none yet.
+    ``num_signs`` grows as long as training goes on, and ``doing`` says what it does right now.
+    """
+
+    process: Process
+    key: str
+    rank: int
+    world: int
+    reusable: bool
+    version: str = ""
+    code: str | None = None
+    num_signs: int = 0
+    doing: str = ""
+
+
+class Rank:
+    """A rank process, as a detached Ray actor with several threads, because ``run``, ``join`` and ``hold`` block.
+
+    Controllers name their epoch, which only grows. Orders of an earlier one than the newest known raise ``Deposed``.
+    """
+
+    def __init__(
+        self,
+        folders: Folders,
+        lease_seconds: float,
+        max_attempts: int,
+        namespace: str,
+        epoch: int,
+        pass_environment: str = "",
+    ) -> None:
+        """Load torch and wait for the sink, which is found in ``namespace``.
+
+        ``folders`` are those of the controller's host. The process ends after ``max_attempts``, against leaks in
+        libraries. ``pass_environment`` lists variables that users' code may read besides the usual ones; all others
+        are removed from the process. Raises ``Deposed``, which ends the process, if the controller that made it, of
+        ``epoch``, has been replaced: the one that leads now may not know of this rank.
+        """
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # by which NVML counts, too; CUDA would count the fastest first
+        from workloads.cleaning.cleaner import Cleaner
+        from workloads.training.runtime import train
+        from workloads.training.warm_up import prepare_process
+
+        self._train = train
+        self._output = LineWriter()
+        self._code: str | None = None
+        self._folders = folders.here()
+        close_environment(pass_environment)
+        self._lease_seconds, self._max_attempts = lease_seconds, max_attempts
+        self._changed = threading.Condition()
+        self._current: Reports | None = None
+        self._thread: threading.Thread | None = None
+        self._ended: dict[str, Ended] = {}
+        self._stopped: set[str] = set()
+        self._server: tuple[str, Any, tuple[str, int]] | None = None
+        self._reusable = True
+        self._epoch = epoch
+        self._namespace = namespace
+        began = time.monotonic()
+        self._sink = SinkClient(namespace)
+        lease: Lease | None = self._sink.ask("lease", give_up=lambda: time.monotonic() - began > lease_seconds)
+        if lease is not None and lease.epoch > epoch:
+            raise Deposed(f"the controller of epoch {lease.epoch} leads now; that of epoch {epoch} started this rank")
+        prepare_process()
+        self._cleaner = Cleaner()
+        self._silence = Silence(lease_seconds)
+        for watch in (self._watch_lease, self._watch_silence):
+            threading.Thread(target=watch, daemon=True).start()
+
+    @ray.method(concurrency_group=CONTROL)
+    def status(self, epoch: int) -> RankStatus:
+        """What this process is doing now. It obeys no controller of an earlier ``epoch`` any more."""
+        with self._changed:
+            self._obey(epoch)
+            now = self._current
+            if now is None or self._thread is None:
+                return RankStatus(Process.own(), "", 0, 0, self._reusable, source_hash(), self._code)
+            world, signs = now.order.plan.world_size, now.num_signs
+            doing = f"{whereabouts(self._thread)} in step {now.present_step + 1}"
+            mine = self._reusable, source_hash(), self._code
+            return RankStatus(Process.own(), now.order.key, now.rank, world, *mine, signs, doing)
+
+    def hold(self, seconds: float) -> None:
+        """Wait for ``seconds``. Ray reports the death of this process at once to a caller that waits for the answer."""
+        time.sleep(seconds)
+
+    @ray.method(concurrency_group=CONTROL)
+    def rendezvous(self, key: str, world: int, host: str, epoch: int) -> tuple[str, int]:
+        """(host, port) of the gang's store, asked of rank 0. The store already listens, so the port cannot be taken."""
+        from workloads.training.rendezvous import listen
+
+        with self._changed:
+            self._obey(epoch)
+            if self._server is None or self._server[0] != key:
+                self._server = (key, *listen(host, world))
+            return self._server[2]
+
+    def run(self, order: Order, rank: int, rendezvous: tuple[str, int] | None, epoch: int) -> Ended:
+        """Train, and return when the attempt has ended on this rank. A repeated call waits for the first one."""
+        with self._changed:
+            self._obey(epoch)
+            if self._current is None and order.key not in self._ended:
+                assert self._reusable, "this rank is about to end"
+                assert self._code in (None, order.candidate.code), "this rank has run another archive of user code"
+                self._code = order.candidate.code
+                self._current = Reports(order, rank, self._sink, self._silence.is_too_long)
+                if order.key in self._stopped:
+                    self._current.stop()
+                self._thread = threading.Thread(target=self._attempt, args=(self._current, rendezvous), daemon=True)
+                self._thread.start()
+        return self.join(order.key)
+
+    def join(self, key: str) -> Ended:
+        """Return when the attempt has ended on this rank, at once when it does not run here."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._current is None or self._current.order.key != key)
+            return self._ended.get(key, Ended(None, "the attempt never began on this rank", self._reusable))
+
+    @ray.method(concurrency_group=CONTROL)
+    def stop(self, key: str, epoch: int) -> None:
+        """Ask the attempt to stop after its current step."""
+        with self._changed:
+            self._obey(epoch)
+            self._stopped.add(key)
+            if self._current is not None and self._current.order.key == key:
+                self._current.stop()
+
+    def _attempt(self, reports: Reports, rendezvous: tuple[str, int] | None) -> None:
+        ended = Ended(None, "the rank itself failed", False)
+        try:
+            ended = self._training(reports, rendezvous).run()
+        finally:
+            with self._changed:
+                self._ended[reports.order.key] = ended
+                self._reusable = ended.reusable
+                self._current = None
+                self._server = None
+                self._changed.notify_all()
+            if not ended.reusable:
+                threading.Timer(LAST_WORDS_SECONDS, os._exit, [0]).start()
+
+    def _training(self, reports: Reports, rendezvous: tuple[str, int] | None) -> Training:
+        served = self._server[1] if self._server is not None and self._server[0] == reports.order.key else None
+        return Training(
+            self._train,
+            reports,
+            rendezvous,
+            served,
+            self._sink,
+            self._silence.is_too_long,
+            self._folders,
+            self._cleaner,
+            self._output,
+            is_last=len(self._ended) + 1 >= self._max_attempts,
+        )
+
+    # --- who leads ---------------------------------------------------------------------------------------------------
+
+    def _obey(self, epoch: int) -> None:
+        if epoch < self._epoch:
+            raise Deposed(f"the controller of epoch {self._epoch} leads now")
+        self._epoch = epoch
+
+    def _watch_lease(self) -> None:
+        """End this process when nobody leads any more."""
+        watch = LeaseWatch(self._lease_seconds)
+        while not watch.has_lapsed(self._read_lease):
+            time.sleep(self._lease_seconds / 10)
+        os._exit(3)
+
+    def _watch_silence(self) -> None:
+        """End this process once the sink has been silent for too long, also while a question to it hangs.
+
+        The executor relies on it: when this host is cut off, nobody else can end this process, and the trial runs again
+        elsewhere.
+        """
+        while not self._silence.is_too_long():
+            time.sleep(LOOK_SECONDS)
+        os._exit(3)
+
+    def _read_lease(self) -> Lease | None:
+        try:
+            lease: Lease | None = SinkClient(self._namespace).try_once("last_lease")
+        except Exception as error:
+            if is_waiting(error):
+                self._excuse()
+                # A sink that waits for its database is not silent. But if this host and the sink are cut off together,
+                # this rank must end, because its trial runs again elsewhere; then Ray's GCS cannot be reached either.
+                if gcs_answers():
+                    self._silence.ends()
+            raise TimeoutError from error
+        self._silence.ends()
+        return lease
+
+    def _excuse(self) -> None:
+        """Count a sign of life: a rank that waits for the database makes no progress, and yet nothing is stuck."""
+        with self._changed:
+            if self._current is not None:
+                self._current.num_signs += 1
+
+
+def rank_class() -> Any:
+    """Ray's actor class of ranks."""
+    remote: Any = ray.remote  # its types do not know concurrency groups
+    return remote(concurrency_groups={CONTROL: 2})(Rank)
+
+
+def gcs_answers() -> bool:
+    """Whether Ray's GCS answers this process in time."""
+    worker: Any = global_worker
+    try:
+        worker.gcs_client.check_alive([], timeout=GCS_SECONDS)
+    except Exception:
+        return False
+    return True

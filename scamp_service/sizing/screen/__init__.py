@@ -1,0 +1,1 @@
+"""Predicts many candidates of a space at once, by formulas over a few traces."""

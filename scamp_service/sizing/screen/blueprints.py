@@ -1,0 +1,266 @@
+"""Finds blueprints of candidates by tracing a few of them, and caches the blueprints.
+
+The examples have few blocks. Formulas fitted to them give the exact peaks of all candidates (``scaling.blueprint``).
+One candidate of each blueprint is traced in full to check it. If a check fails there is no blueprint, and the
+candidates must be traced one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from estimators.model import Candidate, Layout
+from estimators.scaling.blueprint import Blueprint, fit
+from estimators.scaling.example import Example, NoBlueprint
+from estimators.scaling.formula import PARTS, RANKS, SAMPLES, NotWhole, Points, Whole
+from estimators.scaling.model_formulas import PredictedModel
+from scamp_service.files import write_atomically
+from scamp_service.model import Json
+from scamp_service.sizing.screen.groups import Group, Task, grouped, parted, variables
+from scamp_service.sizing.tracing.trace_pool import TracePool
+from scamp_service.sizing.tracing.trace_process import TraceFailed
+from scamp_service.sizing.tracing.traces import Tracer
+
+_EXAMPLE, _BLUEPRINT = TypeAdapter(Example), TypeAdapter(Blueprint)
+
+AT_ONCE = 3
+"""Most examples that one process traces together: the later ones are faster, because torch keeps what it has found."""
+
+_Asked = tuple[list[Json], list[Future[Json]]]
+"""The points of examples, and the answers of trace processes, each for ``AT_ONCE`` of them."""
+
+Blueprints = dict[bool, Blueprint]
+"""Blueprints of one family of layouts, without and with accumulation."""
+
+
+class BlueprintFinder:
+    """Finds blueprints for the candidates of one workload."""
+
+    def __init__(self, workload: str, code: str | None, tracer: Tracer, pool: TracePool) -> None:
+        """``code`` is the hash of the user's files, which ``tracer`` can fetch; None for a built-in workload."""
+        self._workload, self._code, self._tracer, self._pool = workload, code, tracer, pool
+        self._begun: dict[Path, _Asked | NoBlueprint] = {}
+        self.num_examples = 0
+        self.num_checked = 0
+
+    def batches(self, candidates: Sequence[Json]) -> list[int | str]:
+        """Batch of each candidate, or the reason why the workload refuses it. Raises ``TraceFailed``."""
+        request = {"params": [dict(params) for params in candidates]}
+        file = self._tracer.cache.file_of("candidates", self._workload, self._code, request)
+        with contextlib.suppress(OSError, ValueError):
+            return list(json.loads(file.read_bytes()))
+        self._pool.start()
+        answer: list[int | str] = self._ask("candidates", request).result()["candidates"]
+        write_atomically(file, json.dumps(answer).encode())
+        return answer
+
+    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[Group, Blueprint | str]]:
+        """Every group of candidates with its blueprint of the plain layout, or with the reason why it has none."""
+        waiting, found = grouped(candidates), []
+        while waiting:
+            tasks: list[tuple[Group, Task | str]] = []
+            for group in waiting:
+                members = [candidates[key] for key in group.members]
+                tasks.append((group, self._plain_task(group, members)))
+            waiting = []
+            answers = iter(self.find([task for _, task in tasks if isinstance(task, Task)]))
+            for group, task in tasks:
+                answer = task if isinstance(task, str) else next(answers)
+                if isinstance(answer, NoBlueprint) and answer.parted_by is not None:
+                    waiting += parted(group, answer.parted_by, candidates)
+                else:
+                    found.append((group, answer[False] if isinstance(answer, dict) else str(answer)))
+        return found
+
+    def begin(self, task: Task) -> None:
+        """Begin to trace the examples of a task that ``find`` will be asked for, unless there are formulas already."""
+        if self.known(task.group, task.family) is None:
+            self._begun[self._file(task.group, task.family)] = self._examples(task)
+
+    def find(self, tasks: Sequence[Task]) -> list[Blueprints | NoBlueprint]:
+        """The blueprints of each task, or why there are none. All missing examples are traced in parallel."""
+        found = {place: known for place, task in enumerate(tasks) if (known := self._covering(task)) is not None}
+        missing = {place: task for place, task in enumerate(tasks) if place not in found}
+        asked = {place: self._examples(task) for place, task in missing.items()}
+        fitted: dict[int, Blueprints | NoBlueprint] = {}
+        checks: dict[int, list[tuple[bool, Json, Future[Json]]]] = {}
+        for place, one in asked.items():  # a full trace runs while the next formulas are fitted
+            fitted[place] = self._fitted(tasks[place], one)
+            checks[place] = self._checks(tasks[place], fitted[place])
+        answers = {place: self._checked(tasks[place], fitted[place], check) for place, check in checks.items()}
+        return [found[place] if place in found else answers[place] for place in range(len(tasks))]
+
+    def known(self, group: Group, family: Layout, accumulate: bool = False) -> Blueprint | None:
+        """Cached blueprint of a group; None when there is none, or its file is damaged."""
+        try:
+            return _BLUEPRINT.validate_json(self._file(group, replace(family, accumulate=accumulate)).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def _covering(self, task: Task) -> Blueprints | None:
+        """Cached blueprints that cover whatever is asked, or everything that new examples would cover; or None."""
+        known = {accumulate: self.known(task.group, task.family, accumulate) for accumulate in (False, True)}
+        covering = {key: one for key, one in known.items() if one is not None and self._covers(one, task)}
+        return covering if len(covering) == len(known) else None
+
+    def _covers(self, blueprint: Blueprint, task: Task) -> bool:
+        if blueprint.covers(task.columns([{**one, SAMPLES: 1} for one in task.asked or task.members])).all():
+            return True
+        try:
+            examples = task.columns(task.examples())
+        except NoBlueprint:
+            return False
+        return all(blueprint.covers(examples))
+
+    def _examples(self, task: Task) -> _Asked | NoBlueprint:
+        if (begun := self._begun.pop(self._file(task.group, task.family), None)) is not None:
+            return begun
+        try:
+            points = task.examples()
+        except NoBlueprint as why:
+            return why
+        each = self._pool.num_processes
+        num = each * -(-len(points) // (AT_ONCE * each))
+        chunks = [points[len(points) * n // num : len(points) * (n + 1) // num] for n in range(num)]
+        return points, [self._submit_examples(task.family, chunk) for chunk in chunks if chunk]
+
+    def _fitted(self, task: Task, asked: _Asked | NoBlueprint) -> Blueprints | NoBlueprint:
+        if isinstance(asked, NoBlueprint):
+            return asked
+        points, answers = asked
+        try:
+            pairs = [pair for answer in answers for pair in answer.result()["examples"]]
+            self.num_examples += len(pairs)
+            both = [[_EXAMPLE.validate_python(pair[number]) for pair in pairs] for number in range(2)]
+            return {bool(number): fit(task.columns(points), some) for number, some in enumerate(both)}
+        except NoBlueprint as why:
+            return why
+        except TraceFailed as failed:
+            return NoBlueprint(" ".join(failed.reason.splitlines()))
+        finally:
+            for answer in answers:
+                answer.cancel()  # after one failure, the others are not needed
+
+    def _checks(self, task: Task, found: Blueprints | NoBlueprint) -> list[tuple[bool, Json, Future[Json]]]:
+        if isinstance(found, NoBlueprint):
+            return []
+        # Both come from the same traces, so of gangs, whose full traces are slow, only the longer log is checked.
+        keys = (False, True) if task.family == Layout() else (True,)
+        points = {key: task.to_check(found[key], accumulate=key) for key in keys}
+        layouts = {key: replace(task.family, accumulate=key) for key in found}
+        return [(key, point, self._ask("peak", _request(layouts[key], point))) for key, point in points.items()]
+
+    def _checked(
+        self, task: Task, found: Blueprints | NoBlueprint, checks: Sequence[tuple[bool, Json, Future[Json]]]
+    ) -> Blueprints | NoBlueprint:
+        """The blueprints, cached, if full traces agree with them."""
+        if isinstance(found, NoBlueprint):
+            return found
+        try:
+            for key, point, answer in checks:
+                predicted = found[key].costs(task.columns([point])).curve(0).peak_bytes(point[SAMPLES])
+                peak = answer.result()["peak"]
+                self.num_checked += 1
+                if predicted != peak:
+                    return NoBlueprint(f"{point} needs {peak:,} bytes, but its blueprint says {predicted:,}")
+                if found[key].model is not None and not self._agrees(task, found[key], point):
+                    return NoBlueprint(f"the units of {point} are not those of its trace")
+        except TraceFailed as failed:
+            return NoBlueprint(" ".join(failed.reason.splitlines()))
+        except NotWhole as reason:
+            return NoBlueprint(str(reason))
+        for key, blueprint in found.items():
+            file = self._file(task.group, replace(task.family, accumulate=key))
+            write_atomically(file, _BLUEPRINT.dump_json(blueprint))
+        return found
+
+    def _agrees(self, task: Task, blueprint: Blueprint, point: Json) -> bool:
+        """Whether the units, the divisions and the work of a candidate's trace are those of its blueprint."""
+        candidate = Candidate(self._workload, self._code, _params_of(point))
+        trace = self._pool.submit(lambda process: self._tracer.trace(process, candidate, Layout())).result()
+        (model,) = predicted_models(blueprint, task.columns([point]), np.array([trace.batch]))
+        return (model.units, model.divisions, model.work, model.num_params) == (
+            trace.units,
+            trace.divisions,
+            trace.work,
+            trace.num_params,
+        )
+
+    def _plain_task(self, group: Group, members: Sequence[Json]) -> Task | str:
+        if not group.sizes:
+            return "they do not differ in any size"
+        known = self.known(group, Layout())
+        try:
+            depth = depth_of(known) if known is not None else self.depth(group, members)
+        except TraceFailed as failed:
+            return " ".join(failed.reason.splitlines())
+        return Task(group, Layout(), members, [1] * len(members), depth, 1)
+
+    def depth(self, group: Group, members: Sequence[Json]) -> str | None:
+        """Name of the parameter that is the number of blocks; None when there is none.
+
+        A member with few blocks does not show it, and the others are not known before. So if the first one has few,
+        those with the largest value of each size are traced as well.
+        """
+        largest = {name: max(one[name] for one in members) for name in group.sizes}
+
+        def num_distinct(one: Json) -> int:
+            return len({one[name] for name in group.sizes})
+
+        def suits(one: Json) -> tuple[int, int]:
+            """Sort key that prefers distinct sizes, then many blocks."""
+            return num_distinct(one), sum(one[name] == largest[name] for name in group.sizes)
+
+        first = max(members, key=suits)
+        others = [max(members, key=lambda one: (one[name], num_distinct(one))) for name in group.sizes]
+        for points in ([first], others):
+            asked = [{**point, SAMPLES: 2} for point in points]
+            answers = [self._submit_examples(Layout(), [point]) for point in asked]
+            for point, answer in zip(asked, answers, strict=True):
+                ((one, _),) = answer.result()["examples"]
+                if not one["is_whole"]:
+                    return next((name for name in group.sizes if point[name] == one["num_blocks"]), None)
+        return None
+
+    def _submit_examples(self, family: Layout, points: Sequence[Json]) -> Future[Json]:
+        return self._ask("examples", {"points": [_request(family, point) for point in points]})
+
+    def _ask(self, what: str, request: Json) -> Future[Json]:
+        return self._pool.submit(lambda process: self._tracer.ask(process, what, self._workload, self._code, request))
+
+    def _file(self, group: Group, layout: Layout) -> Path:
+        shared = [group.settings, *group.sizes]
+        return self._tracer.cache.file_of("blueprint", self._workload, self._code, shared, str(layout))
+
+
+def _request(family: Layout, point: Json) -> Json:
+    """What a trace process needs to know of a point."""
+    layout = replace(family, **{name: point[name] for name in variables(family)})
+    return {"params": _params_of(point), "layout": asdict(layout), "micro_batch": point[SAMPLES]}
+
+
+def _params_of(point: Json) -> Json:
+    """The candidate's own parameters."""
+    return {name: value for name, value in point.items() if name not in (SAMPLES, RANKS, PARTS)}
+
+
+def predicted_models(blueprint: Blueprint, points: Points, batches: Whole) -> list[PredictedModel]:
+    """The models of architectures with these batches, by a blueprint of the plain layout. Raises ``NotWhole``."""
+    assert blueprint.model is not None
+    return blueprint.model.predict(points, blueprint.depth.at(points), np.maximum(batches, 4))
+
+
+def depth_of(blueprint: Blueprint) -> str | None:
+    """Name of the parameter that is the number of blocks; None when there is none."""
+    depth = blueprint.depth
+    is_one_to_one = depth.coefficient == 1 and depth.constant == 0 and len(depth.exponents) == 1
+    name, exponent = depth.exponents[0] if is_one_to_one else ("", 0)
+    return name if exponent == 1 else None

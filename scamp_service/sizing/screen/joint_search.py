@@ -1,0 +1,306 @@
+"""The search for the plans of many candidates together: the formulas for one layout serve all that ask for it.
+
+Each candidate has its own ``planner.PlanChoice``, which asks for the peaks of layouts, one after another. They come
+from formulas of the candidate's group, or from its own traces. Some layouts are left out (``LeftOut``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from estimators.devices.kind import DeviceKind
+from estimators.model import Candidate, Layout
+from estimators.profile import ModelProfile
+from estimators.scaling.blueprint import Blueprint
+from estimators.scaling.formula import SAMPLES
+from estimators.trace import Trace, profile_of
+from placement.model import Cluster
+from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced
+from placement.planning.planner import PlanChoice
+from scamp_service.model import Json
+from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of, predicted_models
+from scamp_service.sizing.screen.groups import Group, Task, columns, family_of, variables
+from scamp_service.sizing.screen.screened import Screened
+from scamp_service.sizing.tracing.trace_pool import TracePool
+from scamp_service.sizing.tracing.trace_process import TraceFailed
+from scamp_service.sizing.tracing.traces import Tracer
+
+NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
+LEAST_SHARE = 0.02
+"""Formulas for a family of layouts take a dozen traces, so they are found if this share of a group's members ask."""
+
+
+@dataclass(slots=True, eq=False)
+class Open:
+    """A candidate whose plan is being chosen. Curves and refusals are added to its profile's mappings.
+
+    ``group`` is its group if its peaks may come from formulas; ``alone`` is the reason why it is traced itself.
+    """
+
+    place: int
+    params: Json
+    batch: int
+    profile: ModelProfile
+    search: PlanChoice
+    group: Formulas | None = None
+    alone: str = ""
+    choice: ChosenPlan | NoPlan | None = None
+    untried: tuple[Option, ...] = ()
+
+    @property
+    def left_out(self) -> Container[Layout]:
+        """The layouts that are not examined."""
+        return self.group.left_out if self.group is not None else ()
+
+    def ask(self) -> ChosenPlan | NoPlan | Untraced:
+        """The plan, or the layout whose peaks are needed next."""
+        answer = self.search.ask(self.left_out)
+        if not isinstance(answer, Untraced):
+            self.untried = self.search.passed_over(answer, self.left_out)
+        return answer
+
+    @property
+    def screened(self) -> Screened:
+        return Screened(
+            self.params, self.batch, self.choice, self.profile.assumed, traced=self.alone, untried=self.untried
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Formulas:
+    """A group with the blueprints found so far by family of layouts, or the reason why there are none."""
+
+    group: Group
+    depth: str | None
+    members: list[Json] = field(default_factory=list)
+    profiles: list[ModelProfile] = field(default_factory=list)
+    found: dict[Layout, Blueprints | str] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=lambda: LeftOut(set()))
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The layouts that are left out: those without formulas by nature, and these ``families``."""
+
+    families: set[Layout]
+
+    def __contains__(self, layout: object) -> bool:
+        assert isinstance(layout, Layout)
+        family = family_of(layout)
+        return family is None or family in self.families
+
+
+class Search:
+    """The choices of all candidates, which go on together: the formulas of one layout serve many of them."""
+
+    def __init__(
+        self,
+        workload: str,
+        code: str | None,
+        tracer: Tracer,
+        pool: TracePool,
+        finder: BlueprintFinder,
+        cluster: Cluster,
+        kind: DeviceKind | None,
+        share: int = 1,
+    ) -> None:
+        self._workload, self._code, self._tracer, self._pool, self._finder = workload, code, tracer, pool, finder
+        self._cluster, self._kind, self._share = cluster, kind, share
+        self._open: list[Open] = []
+        self.decided: list[Open] = []
+        self.refused: dict[int, str] = {}
+        self.has_failed = False
+        self._num_asking: Counter[tuple[Formulas, Layout]] = Counter()
+
+    def begin(self, candidates: Mapping[int, Json], batches: Mapping[int, int]) -> None:
+        """Open all candidates with what formulas of the plain layout, or else their own traces, say of them."""
+        without: dict[int, str] = {}
+        for group, blueprint in self._finder.plain(candidates):
+            predicted = (
+                set(self._predict(group, candidates, batches, blueprint)) if not isinstance(blueprint, str) else set()
+            )
+            why = blueprint if isinstance(blueprint, str) else NO_FORMULA
+            without |= dict.fromkeys(set(group.members) - predicted, why)
+        traces = self._traces([(candidates[place], Layout()) for place in without])
+        for place, trace in zip(without, traces, strict=True):
+            if isinstance(trace, str):
+                self.refused[place] = trace
+            else:
+                self._add(place, candidates[place], trace.batch, self._profile(trace), alone=without[place])
+
+    def advance(self) -> bool:
+        """Ask for the plan of every open candidate, and find the peaks that are missing. False once all are decided.
+
+        Traces for formulas begin while others are still asked.
+        """
+        asked: list[tuple[Open, Layout]] = []
+        begun: set[tuple[Formulas, Layout]] = set()
+        self._num_asking.clear()
+        for one in self._open:
+            answer = one.ask()
+            if isinstance(answer, Untraced):
+                asked.append((one, answer.layout))
+                if (key := self._wanted(one, answer.layout)) is not None and key not in begun:
+                    begun.add(key)
+                    self._finder.begin(self._task(*key))
+            else:
+                one.choice = answer
+                self.decided.append(one)
+        self._open = [one for one, _ in asked]
+        self.find(asked)
+        traced = self._without_formula([(one, layout) for one, layout in asked if layout not in one.left_out])
+        answers = self._traces([(one.params, layout) for one, layout in traced])
+        for (one, layout), trace in zip(traced, answers, strict=True):
+            if isinstance(trace, str):
+                _put(one.profile.refusals, layout, trace)
+            else:
+                _put(one.profile.curves, layout, self._curve(trace))
+                if trace.evaluation is not None:
+                    _put(one.profile.evaluations, layout, trace.evaluation)
+        return bool(self._open)
+
+    def _predict(
+        self, group: Group, candidates: Mapping[int, Json], batches: Mapping[int, int], blueprint: Blueprint
+    ) -> list[int]:
+        """Open the members that the blueprint can predict; returns their places."""
+        points = columns([{**candidates[key], SAMPLES: 1} for key in group.members], [*group.sizes, SAMPLES])
+        predicted = blueprint.predicts(points) & blueprint.covers(points)
+        members = [key for key, is_predicted in zip(group.members, predicted, strict=True) if is_predicted]
+        points = {name: values[predicted] for name, values in points.items()}
+        if not members:
+            return []
+        costs = blueprint.costs(points)
+        models = predicted_models(blueprint, points, np.array([batches[key] for key in members]))
+        formulas = Formulas(group, depth_of(blueprint))
+        for number, (place, model) in enumerate(zip(members, models, strict=True)):
+            profile = ModelProfile(
+                "", model.num_params, int(costs.states[number]), {Layout(): costs.curve(number)},
+                {Layout(): model.work}, units=model.units, divisions=model.divisions, refusals={},
+            )  # fmt: skip
+            formulas.members.append(candidates[place])
+            formulas.profiles.append(profile)
+            self._add(place, candidates[place], batches[place], profile, formulas)
+        return members
+
+    def _add(
+        self,
+        place: int,
+        params: Json,
+        batch: int,
+        profile: ModelProfile,
+        formulas: Formulas | None = None,
+        alone: str = "",
+    ) -> None:
+        search = PlanChoice(profile, batch, self._cluster, kind=self._kind, share=self._share)
+        self._open.append(Open(place, params, batch, profile, search, formulas, alone))
+
+    def _wanted(self, one: Open, layout: Layout) -> tuple[Formulas, Layout] | None:
+        """The group and the family, if formulas are missing and enough candidates have asked for them by now."""
+        if one.group is None:
+            return None
+        family = family_of(layout)
+        assert family is not None, "layouts without formulas are left out"
+        key = one.group, family
+        self._num_asking[key] += 1
+        enough = self._num_asking[key] >= LEAST_SHARE * len(one.group.members)
+        return key if enough and family not in one.group.found else None
+
+    def find(self, asked: Sequence[tuple[Open, Layout]]) -> None:
+        """Find the blueprints that are missing for these layouts, unless too few candidates ask for them."""
+        points: dict[tuple[Formulas, Layout], list[Json]] = {}
+        self._num_asking.clear()
+        wanted = {self._wanted(one, layout) for one, layout in asked}
+        for one, layout in asked:
+            family = family_of(layout)
+            if one.group is not None and family is not None and family not in one.group.found:
+                points.setdefault((one.group, family), []).append(_point(one.params, layout, family))
+        for formulas, family in points.keys() - wanted:
+            formulas.left_out.families.add(family)
+        tasks = {key: self._task(*key, some) for key, some in points.items() if key in wanted}
+        for (formulas, family), found in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
+            formulas.found[family] = found if isinstance(found, dict) else str(found)
+
+    def _task(self, formulas: Formulas, family: Layout, asked: Sequence[Json] = ()) -> Task:
+        usable = [
+            (params, profile.divisions)
+            for params, profile in zip(formulas.members, formulas.profiles, strict=True)
+            if profile.divisions.most_parts % (family.tp * family.co_shard) == 0
+            and profile.divisions.most_slabs % family.spatial == 0
+        ]
+        members, divisions = [one for one, _ in usable], [one for _, one in usable]
+        parts = [one.most_parts for one in divisions]
+        return Task(formulas.group, family, members, parts, formulas.depth, len(self._cluster.devices), asked)
+
+    def _without_formula(self, asked: Sequence[tuple[Open, Layout]]) -> list[tuple[Open, Layout]]:
+        """Add the peaks that formulas give to the profiles; returns what has to be traced."""
+        traced: list[tuple[Open, Layout]] = []
+        together: dict[tuple[Formulas, Layout], list[Open]] = {}
+        for one, layout in asked:
+            if one.group is None:
+                traced.append((one, layout))
+            else:
+                together.setdefault((one.group, layout), []).append(one)
+        for (formulas, layout), members in together.items():
+            left, why = _left_by_formula(formulas, layout, members)
+            for one in left:
+                one.alone = one.alone or why
+                traced.append((one, layout))
+        return traced
+
+    def _traces(self, wanted: Sequence[tuple[Json, Layout]]) -> list[Trace | str]:
+        """The trace of each candidate under each layout, or the reason why there is none; equal ones are made once."""
+        asked = [(Candidate(self._workload, self._code, dict(params)), layout) for params, layout in wanted]
+        keys = [self._tracer.cache.key(candidate, layout) for candidate, layout in asked]
+        first = dict(zip(reversed(keys), reversed(asked), strict=True))
+        known = {key: self._tracer.known(*pair) for key, pair in first.items()}
+        made = {
+            key: self._pool.submit(lambda process, pair=pair: self._tracer.trace(process, *pair))  # type: ignore[misc]
+            for key, pair in first.items()
+            if known[key] is None
+        }
+        answers: dict[str, Trace | str] = {key: trace for key, trace in known.items() if trace is not None}
+        for key, future in made.items():
+            try:
+                answers[key] = future.result()
+            except TraceFailed as failed:
+                answers[key], self.has_failed = failed.reason, True
+        return [answers[key] for key in keys]
+
+    def _profile(self, trace: Trace) -> ModelProfile:
+        profile = profile_of({Layout(): trace}, on_gpu=self._cluster.has_gpus)
+        return replace(profile, curves=dict(profile.curves), refusals={}, evaluations=dict(profile.evaluations))
+
+    def _curve(self, trace: Trace) -> Any:
+        return trace.gpu_curve() if self._cluster.has_gpus else trace.curve
+
+
+def _left_by_formula(formulas: Formulas, layout: Layout, members: Sequence[Open]) -> tuple[Sequence[Open], str]:
+    """Add this layout's peaks to all members that its formula predicts; returns the others, and the reason."""
+    family = family_of(layout)
+    assert family is not None, "layouts without formulas are left out"
+    if isinstance(found := formulas.found[family], str):
+        return members, found
+    blueprint, names = found[layout.accumulate], [*formulas.group.sizes, SAMPLES, *variables(family)]
+    points = columns([_point(one.params, layout, family) for one in members], names)
+    predicted = blueprint.predicts(points) & blueprint.covers(points)
+    if predicted.any():
+        costs = blueprint.costs({name: values[predicted] for name, values in points.items()})
+        for number, place in enumerate(np.flatnonzero(predicted).tolist()):
+            _put(members[place].profile.curves, layout, costs.curve(number))
+    return [one for one, is_predicted in zip(members, predicted, strict=True) if not is_predicted], NO_FORMULA
+
+
+def _point(params: Json, layout: Layout, family: Layout) -> Json:
+    """A candidate with its degrees under a layout of this family."""
+    return {**params, SAMPLES: 1, **{name: getattr(layout, name) for name in variables(family)}}
+
+
+def _put(mapping: Mapping[Layout, Any], layout: Layout, value: Any) -> None:
+    """Add to one of the mappings of a profile that this module has made."""
+    assert isinstance(mapping, dict)
+    mapping[layout] = value

@@ -1,0 +1,1 @@
+"""Traces of candidates: made in child processes, cached, and counted while they are under way."""

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimators.constraints import Constraints, Limit, Name
+from estimators.devices.catalogue import gpu
+from estimators.devices.kind import DeviceKind, Rate
+from estimators.model import MIB, Divisions, Layout, Plan
+from estimators.peaks.envelope import Envelope, Line
+from estimators.peaks.units import PassWork, Unit
+from estimators.profile import ModelProfile
+from estimators.work import StepWork, Work, WorkCounter
+from placement.exact import pipelines
+from placement.exact.pipelines import Pipeline, list_pipelines, order
+from placement.model import Cluster, Device
+from placement.pipelining.passes import FORWARD
+from placement.pipelining.simulator import simulate
+
+SPEED = DeviceKind("made up", {"matmul": Rate(0.0, 1e-9, 0.0)}, "made up")
+PARAMS = 1000
+
+
+def work(gflops: float) -> Work:
+    counter = WorkCounter()
+    counter.add("matmul", flops=gflops * 1e9)
+    return counter.work
+
+
+def unit(name: str, gflops: float, count: int = 1, num_params: int = PARAMS, forward_share: float = 1 / 3) -> Unit:
+    """FLOPs, 1 MiB of activations and 4 KiB of output for each sample."""
+    forward, backward = (PassWork(Work(), work(share * gflops)) for share in (forward_share, 1 - forward_share))
+    return Unit(name, num_params, 1, forward, backward, Line(MIB, 0), Line(4096, 0), count)
+
+
+def model(*units: Unit) -> tuple[tuple[Unit, ...], ModelProfile]:
+    num_params = sum(one.num_params * one.count for one in units)
+    single = Line(0, 10 * MIB, (("activations", 0, 9 * MIB), ("scratch", 0, MIB)))
+    curve = Envelope((Line(10 * MIB, 0, (("activations", 9 * MIB, 0), ("scratch", MIB, 0))),), single)
+    step = StepWork(Work(), sum((one.per_sample * one.count for one in units), Work()), Work())
+    state_bytes = 16 * MIB * num_params // PARAMS
+    return units, ModelProfile("made up", num_params, state_bytes, {Layout(): curve}, {Layout(): step})
+
+
+ENDS = unit("before", 0.0, num_params=0), unit("after", 0.0, num_params=0)
+EVEN = model(ENDS[0], unit("blocks.0", 3.0, 8), ENDS[1])
+
+
+def cluster(count: int, mib: int = 2**30) -> Cluster:
+    return Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", mib) for index in range(count)))
+
+
+def listed(
+    made: tuple[tuple[Unit, ...], ModelProfile],
+    count: int,
+    *,
+    batch: int = 32,
+    kind: DeviceKind | None = SPEED,
+    mib: int = 2**30,
+) -> list[Pipeline]:
+    return list_pipelines(*made, batch=batch, cluster=cluster(count, mib), kind=kind)
+
+
+def test_there_is_one_of_each_degree_and_schedule_and_the_fastest_comes_first() -> None:
+    found = listed(EVEN, 4)
+    names = [(one.schedule.num_ranks, one.schedule.name) for one in found]
+    schedules = ["1f1b", "gpipe", "zb-h1", "interleaved", "zbv", "dualpipev"]
+    assert sorted(names) == sorted((ranks, name) for ranks in (2, 4) for name in schedules)
+    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
+    assert all(one.micro_batch * one.schedule.num_micro_batches == 32 for one in found)
+    assert listed(EVEN, 4) == found
+
+
+def one_of(found: list[Pipeline], name: str, num_ranks: int, *, even: bool = True) -> Pipeline:
+    (one,) = [one for one in found if one.schedule.name == name and one.is_even == even and _ranks(one) == num_ranks]
+    return one
+
+
+def _ranks(pipeline: Pipeline) -> int:
+    return pipeline.schedule.num_ranks
+
+
+def test_a_step_takes_the_work_of_a_stage_and_the_known_bubble() -> None:
+    one = one_of(listed(EVEN, 4), "1f1b", 4)
+    assert one.plan == Plan(1, 32, pp=4) and one.cut == (2, 2, 2, 2)
+    assert one.seconds == pytest.approx(2 * 3.0 * (32 + 3))
+    assert one.simulation.bubble_share == pytest.approx(3 / 35)
+    flops = one_of(listed(EVEN, 4, kind=None), "1f1b", 4)
+    assert flops.plan == Plan(2, 16, pp=4), "FLOPs do not show what small micro-batches cost: fewer of them are tried"
+    assert flops.seconds == pytest.approx(1e9 * 2 * 2 * 3.0 * (16 + 3))
+
+
+@pytest.mark.parametrize("share", [0.2, 1 / 3, 0.5])
+def test_forward_and_backward_passes_take_the_time_of_their_own_work(share: float) -> None:
+    made = model(ENDS[0], unit("blocks.0", 3.0, 8, forward_share=share), ENDS[1])
+    one = one_of(listed(made, 2), "gpipe", 2)
+    for interval in one.simulation.computing:
+        assert interval.action is not None
+        expected = 4 * 3.0 * one.micro_batch * (share if interval.action.kind == FORWARD else 1 - share)
+        assert interval.end_seconds - interval.start_seconds == pytest.approx(expected)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What may be asked of a small model: GFLOPs, parameters and share of the forward pass of each unit."""
+
+    units: list[tuple[int, int, float]]
+    count: int
+    batch: int
+    mib: int
+    speed: str = "plain"
+    factor: float = 1.0
+
+    def ask(self) -> list[Pipeline]:
+        numbered = enumerate(self.units)
+        made = [unit(f"blocks.{n}", work, 1, params * PARAMS, share) for n, (work, params, share) in numbered]
+        return listed(model(*made), self.count, batch=self.batch, kind=self._kind, mib=self.mib)
+
+    @property
+    def _kind(self) -> DeviceKind | None:
+        if self.speed == "unknown":
+            return None
+        per_flop = 1e-13 if self.speed == "bound by links" else 1e-9
+        links = None if self.speed == "plain" else gpu("V100-16").links
+        return DeviceKind("made up", {"matmul": Rate(0.0, self.factor * per_flop, 0.0)}, "made up", links=links)
+
+
+QUESTIONS = st.builds(
+    Question,
+    st.lists(
+        st.tuples(st.integers(1, 20), st.integers(0, 5), st.sampled_from([0.25, 1 / 3, 0.5])), min_size=4, max_size=11
+    ),
+    st.sampled_from([2, 4]),
+    st.sampled_from([4, 12, 32]),
+    st.sampled_from([20, 60, 100, 200, 500, 2**30]),
+    st.sampled_from(["plain", "unknown", "with links", "bound by links"]),
+)
+
+
+def simulating_everything(question: Question) -> list[Pipeline]:
+    with (
+        mock.patch.object(pipelines, "least_seconds", return_value=0.0),
+        mock.patch.object(pipelines, "least_bytes", return_value=0),
+    ):
+        return question.ask()
+
+
+@settings(deadline=None, max_examples=30)
+@given(QUESTIONS, st.sampled_from([1, 8]))
+def test_what_is_left_out_would_not_have_been_listed(question: Question, many_ranks: int) -> None:
+    with mock.patch.object(pipelines, "MANY_RANKS", many_ranks):
+        assert question.ask() == simulating_everything(question)
+
+
+@settings(deadline=None, max_examples=30)
+@given(QUESTIONS)
+def test_on_many_ranks_the_best_of_all_and_of_those_that_ranks_can_train_are_listed(question: Question) -> None:
+    every = question.ask()
+    with mock.patch.object(pipelines, "MANY_RANKS", 1), mock.patch.object(pipelines, "_numbers", _all_numbers):
+        few = question.ask()
+    for num_ranks in (2, 4):
+        ours, theirs = ([one for one in found if _ranks(one) == num_ranks] for found in (few, every))
+        assert len(ours) <= 2 and bool(ours) == bool(theirs)
+        if theirs:
+            assert order(ours[0]) == order(theirs[0])
+            trained = [[order(one) for one in found if one.plan] for found in (ours, theirs)]
+            assert trained[0][:1] == trained[1][:1]
+
+
+def _all_numbers(candidate: Any, num_ranks: int) -> list[int]:
+    with mock.patch.object(pipelines, "MANY_RANKS", 8):
+        return _NUMBERS(candidate, num_ranks)
+
+
+_NUMBERS: Callable[[Any, int], list[int]] = pipelines._numbers
+
+
+def test_few_pipelines_of_many_ranks_are_simulated() -> None:
+    question = Question([(3, 1, 1 / 3)] * 34, 16, 32, 2**30)
+    counted = []
+    for ask in (question.ask, lambda: simulating_everything(question)):
+        with mock.patch.object(pipelines, "simulate", side_effect=simulate) as simulations:
+            best = ask()[0]
+        counted.append((simulations.call_count, best))
+    (few, best), (every, same) = counted
+    assert few <= every / 2 and best == same
+
+
+@settings(deadline=None, max_examples=20)
+@given(QUESTIONS, st.sampled_from([2.0, 0.125]))
+def test_a_slower_device_takes_longer_for_the_same_pipelines(question: Question, factor: float) -> None:
+    ours, theirs = (replace(question, speed="plain", factor=one).ask() for one in (1.0, factor))
+    assert [(one.schedule, one.cut, one.fits) for one in ours] == [(one.schedule, one.cut, one.fits) for one in theirs]
+    assert [factor * one.seconds for one in ours] == [one.seconds for one in theirs]
+
+
+@settings(deadline=None, max_examples=30)
+@given(QUESTIONS, st.sampled_from([1.2, 2.0, 5.0]))
+def test_more_memory_makes_the_best_pipeline_no_slower(question: Question, factor: float) -> None:
+    """Except that cuts are found by formulas, which may be some percent off: see ``cuts``."""
+    less, more = question.ask(), replace(question, mib=int(factor * question.mib)).ask()
+    if less and less[0].fits:
+        assert more[0].fits and more[0].seconds <= 1.08 * less[0].seconds
+
+
+def test_memory_is_states_activations_in_flight_their_inputs_and_what_a_pass_needs() -> None:
+    one = one_of(listed(EVEN, 4), "1f1b", 4)
+    # The ends keep activations too. The first stage has no input, but holds one micro-batch more than the second.
+    first = 2 * 16 * MIB + 4 * 3 * MIB
+    assert one.simulation.peak_bytes[0] == first
+    assert one.prediction.peak_bytes == first + MIB and not one.prediction.parts
+    assert one.prediction.reserved_mib > first // MIB
+
+
+def test_only_what_ranks_can_run_has_a_plan() -> None:
+    units = (ENDS[0], unit("blocks.0", 3.0, 6), unit("wide", 9.0, num_params=3 * PARAMS), ENDS[1])
+    found = listed(model(*units), 2)
+    assert {one.schedule.name for one in found if one.plan} == {"gpipe", "1f1b"}
+    for name in ("gpipe", "1f1b"):
+        even, better = one_of(found, name, 2), one_of(found, name, 2, even=False)
+        assert even.plan is not None and even.cut == (3, 4) and better.plan is None
+        assert better.cut in ((4, 3), (5, 2)) and better.seconds < even.seconds
+
+
+def test_pipelines_that_do_not_fit_come_last_and_cuts_are_made_for_the_memory_that_is_there() -> None:
+    found = listed(EVEN, 4, mib=90)
+    assert [one.fits for one in found] == sorted((one.fits for one in found), reverse=True)
+    assert {one.fits for one in found} == {True, False}
+    roomy, tight = (one_of(listed(EVEN, 4, mib=mib), "1f1b", 4) for mib in (90, 20))
+    assert roomy.fits and not tight.fits
+
+
+def test_without_links_messages_take_no_time_and_on_gpus_they_take_some() -> None:
+    free = listed(EVEN, 2)
+    assert {one.simulation.communication_share for one in free} == {0.0}
+    sent = listed(EVEN, 2, kind=replace(gpu("V100-16"), rates=SPEED.rates))
+    ours, theirs = one_of(free, "1f1b", 2), one_of(sent, "1f1b", 2)
+    assert theirs.seconds > ours.seconds and theirs.simulation.messages[0].end_seconds > 0
+
+
+def test_ends_that_are_larger_than_a_stage_are_interlaced() -> None:
+    huge = model(unit("before", 0.0, num_params=20 * PARAMS), unit("blocks.0", 3.0, 8), unit("after", 12.0))
+    found = listed(huge, 4)
+    interlaced = one_of(found, "interlaced", 4)
+    assert interlaced.cut == (2, 2, 2, 2) and interlaced.plan is None
+    assert interlaced.prediction.peak_bytes < one_of(found, "1f1b", 4).prediction.peak_bytes
+    assert not [one for one in listed(EVEN, 4) if one.schedule.name == "interlaced"]
+
+
+@pytest.mark.parametrize(
+    ("made", "count", "batch"),
+    [
+        (model(unit("model", 30.0)), 4, 32),
+        (model(ENDS[0], unit("blocks.0", 3.0), ENDS[1]), 4, 32),
+        (EVEN, 1, 32),
+        (EVEN, 4, 1),
+    ],
+    ids=["no blocks", "one block", "one device", "one sample"],
+)
+def test_where_no_pipeline_is_possible_there_is_none(
+    made: tuple[tuple[Unit, ...], ModelProfile], count: int, batch: int
+) -> None:
+    assert listed(made, count, batch=batch) == []
+
+
+def hinted(*limits: tuple[Name, int, int | None]) -> tuple[tuple[Unit, ...], ModelProfile]:
+    units, profile = EVEN
+    found = tuple(Limit(name, least, most, "hint", "here") for name, least, most in limits)
+    return units, replace(profile, divisions=Divisions(constraints=Constraints(found)))
+
+
+def test_hints_limit_the_stages_and_the_micro_batches() -> None:
+    assert {one.schedule.num_ranks for one in listed(hinted(("pp", 4, 4)), 8)} == {4}
+    for num in (2, 4, 32):
+        found = listed(hinted(("pp", 2, None), ("micro_batches", num, num)), 2)
+        assert {one.schedule.num_micro_batches for one in found} == {num}
+    assert listed(hinted(("shares", 2, None)), 4) == listed(hinted(("tp", 2, None)), 4) == []
+
+
+def test_fewer_blocks_than_stages_leave_schedules_out() -> None:
+    found = listed(model(ENDS[0], unit("blocks.0", 3.0, 3), ENDS[1]), 4)
+    assert {(one.schedule.num_ranks, one.schedule.num_stages) for one in found} == {(2, 2)}

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from placement.exact.shares import Member, Shares, best_shares
+from placement.planning.options import NoPlan
+
+MEMBERS = st.lists(
+    st.builds(
+        Member,
+        st.sampled_from([0.7, 1.0, 1.5, 2.0, 3.0]),
+        st.integers(0, 9),
+        st.integers(5, 60),
+        st.sampled_from([0.0, 1.0, 2.5]),
+        st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=4,
+)
+SHARDS = st.one_of(st.just(0), st.integers(1, 60))
+
+
+def by_trying(members: list[Member], samples: int, shard_bytes: int) -> float:
+    best = inf
+    for taken in product(range(1, samples + 1), repeat=len(members)):
+        room = [one.room_bytes - num * one.bytes_per_sample for one, num in zip(members, taken, strict=True)]
+        if sum(taken) == samples and min(room) >= 0 and sum(room) >= shard_bytes:
+            best = min(best, max(one.seconds(num) for one, num in zip(members, taken, strict=True)))
+    return best
+
+
+def slowest_seconds(members: list[Member], samples: int, shard_bytes: int) -> float:
+    shares = best_shares(members, samples, shard_bytes)
+    return shares.seconds if isinstance(shares, Shares) else inf
+
+
+@settings(max_examples=300, deadline=None)
+@given(MEMBERS, st.integers(1, 8), SHARDS)
+def test_no_shares_are_faster_than_those_found(members: list[Member], samples: int, shard_bytes: int) -> None:
+    assert slowest_seconds(members, samples, shard_bytes) == pytest.approx(by_trying(members, samples, shard_bytes))
+
+
+@settings(max_examples=200, deadline=None)
+@given(MEMBERS, st.integers(1, 30), SHARDS)
+def test_shares_and_shards_are_complete_and_fit(members: list[Member], samples: int, shard_bytes: int) -> None:
+    shares = best_shares(members, samples, shard_bytes)
+    if isinstance(shares, Shares):
+        assert sum(shares.samples) == samples and min(shares.samples) >= 1
+        assert sum(shares.shard_bytes) == shard_bytes
+        for one, num, size in zip(members, shares.samples, shares.shard_bytes, strict=True):
+            assert one.fixed_bytes + num * one.bytes_per_sample + size <= one.capacity_bytes
+
+
+@settings(max_examples=200, deadline=None)
+@given(MEMBERS, st.integers(1, 30), SHARDS)
+def test_shares_are_never_slower_than_even_ones(members: list[Member], samples: int, shard_bytes: int) -> None:
+    shares = best_shares(members, samples, shard_bytes)
+    if isinstance(shares, Shares):
+        assert shares.seconds <= shares.even_seconds * (1 + 1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(MEMBERS, st.integers(1, 30), SHARDS, st.integers(1, 50))
+def test_more_memory_never_makes_the_shares_slower(
+    members: list[Member], samples: int, shard_bytes: int, more_bytes: int
+) -> None:
+    larger = [replace(one, capacity_bytes=one.capacity_bytes + more_bytes) for one in members]
+    before, after = (slowest_seconds(each, samples, shard_bytes) for each in (members, larger))
+    assert after <= before * (1 + 1e-9)
+
+
+def test_shares_are_proportional_to_speed_where_memory_is_no_limit() -> None:
+    shares = best_shares([Member(1, 1, 1000)] * 8 + [Member(1.6875, 1, 1000)] * 8, 512)
+    assert isinstance(shares, Shares)
+    assert shares.samples == (40,) * 8 + (24,) * 8  # V100 and P100 by FLOP/s: 15.7 : 9.3
+    assert shares.even_seconds / shares.seconds == pytest.approx(32 / 24)
+
+
+def test_a_fast_device_takes_no_more_than_fits() -> None:
+    shares = best_shares([Member(1, 10, 100), Member(4, 10, 1000)], 30)
+    assert isinstance(shares, Shares)
+    assert shares.samples == (10, 20)
+    assert "memory limits 1 of 2 ranks" in shares.reason
+
+
+def test_shards_are_proportional_to_speed_as_far_as_there_is_memory() -> None:
+    plenty = best_shares([Member(1, 0, 1000), Member(3, 0, 1000)], 4, 400)
+    little = best_shares([Member(1, 0, 200), Member(3, 0, 1000)], 4, 400)
+    assert isinstance(plenty, Shares) and isinstance(little, Shares)
+    assert plenty.shard_bytes == (300, 100)
+    assert little.shard_bytes == (200, 200)
+
+
+def test_too_few_samples_and_too_little_memory_are_refused() -> None:
+    for members, samples in (([Member(1, 1, 9)] * 3, 2), ([Member(1, 5, 9)] * 2, 4), ([Member(1, 10, 9)] * 2, 4)):
+        answer = best_shares(members, samples)
+        assert isinstance(answer, NoPlan) and "use " in answer.reason
+
+
+def test_a_rank_takes_time_for_a_sample() -> None:
+    with pytest.raises(ValueError, match="some time"):
+        Member(0, 1, 1)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.planning.oracle import by_trying, draw
+from benchmarks.planning.oracle import settings as settings_of
+from estimators.axes import Spread
+from placement.exact.ways import Costs, Devices, Way, divisions_of
+
+
+def costs(num_units: int = 3, **others: Any) -> Costs:
+    names = [
+        *("forward_seconds", "backward_seconds", "state_bytes", "kept_bytes", "output_bytes"),
+        *("recompute_seconds", "recomputed_kept_bytes", "message_seconds", "update_seconds"),
+    ]
+    return Costs(**{name: np.ones(num_units) for name in names} | others)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000))
+def test_no_plan_is_faster_than_the_bounds(seed: int) -> None:
+    question = draw(seed, num_kinds=1 + seed % 2, most_units=5)
+    divisions = divisions_of(question.ways, question.devices, question.batch, question.order)
+    bound_seconds = min((one.bound_seconds for one in divisions), default=np.inf)
+    assert bound_seconds <= by_trying(question) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_all_numbers_of_stages_and_micro_batches_are_examined(seed: int) -> None:
+    question = draw(seed, num_kinds=1 + seed % 2)
+    divisions = divisions_of(question.ways, question.devices, question.batch, question.order)
+    found = [(one.way, one.num_stages, one.num_micro_batches) for one in divisions]
+    assert set(found) == set(settings_of(question)) and len(found) == len(set(found))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"forward_seconds": [1.0, -1.0, 1.0]},
+        {"kept_bytes": [1.0, np.inf, 1.0]},
+        {"transient_bytes": -1.0},
+        {"recompute_seconds": [1.0, np.nan, 1.0]},
+    ],
+    ids=str,
+)
+def test_costs_are_neither_negative_nor_infinite(others: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must not be negative or infinite"):
+        costs(**others)
+
+
+def test_a_unit_may_never_be_recomputed() -> None:
+    assert costs(recompute_seconds=[1.0, np.inf, 1.0]).recompute_seconds[1] == np.inf
+
+
+def test_all_arrays_of_costs_have_the_same_units() -> None:
+    with pytest.raises(ValueError, match="same number of units"):
+        costs(kept_bytes=[1.0, 2.0])
+
+
+def test_a_way_is_the_spread_of_one_stage() -> None:
+    with pytest.raises(ValueError, match="pp=2"):
+        Way(Spread(pp=2), 1, (costs(),))
+
+
+def test_all_kinds_of_devices_have_costs_for_the_same_units() -> None:
+    with pytest.raises(ValueError, match="same units"):
+        Way(Spread(), 1, (costs(3), costs(4)))
+
+
+def test_a_way_for_some_number_of_stages_is_not_divided_otherwise() -> None:
+    divisions = divisions_of([Way(Spread(tp=2), 1, (costs(),), 3)], [Devices("", 8, 1)], 6, "1f1b")
+    assert [one.num_stages for one in divisions] == [3]
+    assert divisions[0].num_ranks == 6

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from estimators.axes import Spread
+from estimators.devices.catalogue import gpu
+from estimators.work import Collectives
+from placement.pricing.unit_costs import KEPT_SHARE, ModelCosts, merged, state_shards
+from tests.placement.exact.test_candidate_ways import MIB, gpt
+
+MODEL = ModelCosts(gpt(), gpu("V100-32"))
+FIRST, BLOCK, LAST = MODEL.units[0], MODEL.units[1], MODEL.units[-1]
+
+
+def test_equal_units_share_their_costs_and_the_ends_are_no_blocks() -> None:
+    assert len(MODEL.units) == 14 and len(set(MODEL.units)) == 3 and set(MODEL.units[1:-1]) == {BLOCK}
+    assert [one.is_block for one in (FIRST, BLOCK, LAST)] == [False, True, False]
+
+
+def test_recompute_adds_a_forward_pass_and_selective_recompute_a_part_of_it() -> None:
+    plain, again, part = Spread(), Spread(recompute=True), Spread(recompute=True, selective=True)
+    forward = BLOCK.forward_seconds(plain, 4)
+    assert BLOCK.seconds(again, 4) - BLOCK.seconds(plain, 4) == pytest.approx(forward)
+    assert 0 < BLOCK.seconds(part, 4) - BLOCK.seconds(plain, 4) < forward
+    assert FIRST.seconds(again, 4) == FIRST.seconds(plain, 4) and FIRST.kept(again, 4) == FIRST.kept(plain, 4)
+    assert [BLOCK.kept(way, 1) / MIB for way in (plain, again, part)] == [40, 1, 40 * KEPT_SHARE]
+    assert [BLOCK.working(way, 1) / MIB for way in (plain, again, part)] == pytest.approx(
+        [0, 40, 40 * (1 - KEPT_SHARE)]
+    )
+
+
+def test_fsdp_gathers_a_block_for_either_pass_and_the_rest_once_together() -> None:
+    way = Spread(dp_shard=4)
+    block, first, last = BLOCK.traffic(way, 1, 0), FIRST.traffic(way, 1, 1), LAST.traffic(way, 1, 0)
+    assert [one.kind for one in block.forward] == ["all_gather"]
+    assert [one.kind for one in block.backward] == ["all_gather", "reduce_scatter"]
+    assert [one.kind for one in first.backward] == ["reduce_scatter"] and not block.update
+    total = merged((one, 1) for each in (first, last) for one in each.forward)
+    assert [(one.num, one.num_bytes) for one in total] == [(1, 2 * 8 * MIB * 4)]
+
+
+def test_tensor_parallel_ranks_communicate_in_every_pass_and_more_with_recompute() -> None:
+    traffic = BLOCK.traffic(Spread(tp=2, sequence_parallel=True), 3, 0)
+    counts = [sum(one.num * often for one, often in traffic.of_step(5, recomputed)) for recomputed in (False, True)]
+    assert counts == [5 * 2 * 4, 5 * 2 * 6]
+    assert {one.num_bytes / one.num for one in traffic.forward} == {3 * MIB}
+    assert not FIRST.traffic(Spread(tp=2), 3, 1).forward
+
+
+def test_merged_collectives_keep_their_number_and_bytes() -> None:
+    one = Collectives("all_gather", "dp", True, 2, 10)
+    other = replace(one, overlaps=False)
+    assert merged([(one, 1), (other, 1), (one, 1)]) == [replace(one, num=4, num_bytes=20), other]
+
+
+def test_replicas_share_optimizer_states_only_with_zero1() -> None:
+    assert state_shards(Spread(dp_replicate=4)) == 1 and state_shards(Spread(dp_replicate=4, zero1=True)) == 4
+    whole = BLOCK.held_bytes(Spread(), 16)
+    assert BLOCK.held_bytes(Spread(dp_replicate=4), 16) == whole == 4 * MIB * 16
+    assert BLOCK.held_bytes(Spread(dp_replicate=4, zero1=True), 16) == 4 * MIB * (8 + 8 / 4)
+    assert BLOCK.held_bytes(Spread(dp_shard=4), 16) == whole / 4

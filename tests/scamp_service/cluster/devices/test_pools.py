@@ -1,0 +1,171 @@
+"""Which devices a cluster offers, without a Ray: nodes are what Ray lists, placement groups do nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scamp_service.cluster.devices import pools
+from scamp_service.cluster.devices.gpus import Gpu, GpuLinks
+from scamp_service.cluster.devices.pool_table import ListedPool
+from scamp_service.cluster.devices.pools import Offers, Pools
+from scamp_service.settings import Settings
+
+SETTINGS = Settings(virtual_devices=2, device_mib=64)
+NODE, OTHER = "4af3" * 8, "77bc" * 8
+H100 = "NVIDIA H100 80GB HBM3"
+FREE = Gpu(0, "GPU-0", H100, 81559, 559, 0, False, GpuLinks())
+FULL = replace(FREE, other_processes_mib=80000)
+
+
+def node(**resources: float) -> dict[str, Any]:
+    return {"NodeManagerAddress": "10.0.0.1", "Resources": {"CPU": 4.0, **resources}}
+
+
+OURS, THEIRS = "0a0a0a0a", "0b0b0b0b"
+
+
+class Table(list[ListedPool]):
+    """Ray's table of pools, in which ours appear at once. Groups are ids of their nodes."""
+
+    def add(self, identity: str, node_id: str, devices: Any = (), *, is_created: bool = True) -> str:
+        self.append(ListedPool(identity, node_id[:8], is_created, node_id))  # type: ignore[arg-type]
+        return node_id
+
+    def remove(self, group: Any) -> None:
+        self[:] = [pool for pool in self if pool.group != group or pool.identity != OURS]
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Table:
+    table = Table()
+    monkeypatch.setattr(pools, "list_pools", lambda: list(table))
+    monkeypatch.setattr(pools, "_group", table.add)
+    return table
+
+
+@pytest.fixture
+def removed(monkeypatch: pytest.MonkeyPatch, table: Table) -> list[Any]:
+    """Placement groups that were removed."""
+    gone: list[Any] = []
+
+    def remove(group: Any) -> None:
+        gone.append(group)
+        table.remove(group)
+
+    monkeypatch.setattr(pools, "remove_placement_group", remove)
+    return gone
+
+
+@pytest.mark.usefixtures("removed")
+def test_virtual_devices_are_those_of_the_node_and_no_more_than_the_settings_say() -> None:
+    found = Pools(SETTINGS, OURS)
+    found.follow({NODE: node(virtual_device=4.0), OTHER: node(virtual_device=1.0)})
+    offered = [(device.id, device.capacity_mib) for device in found.cluster.devices]
+    assert offered == [("4af34af3/0", 64), ("4af34af3/1", 64), ("77bc77bc/0", 64)]
+
+
+def test_a_node_that_leaves_takes_its_devices_along(removed: list[Any]) -> None:
+    found = Pools(SETTINGS, OURS)
+    found.follow({NODE: node(virtual_device=1.0), OTHER: node(virtual_device=1.0)})
+    left = found.follow({OTHER: node(virtual_device=1.0)})
+    assert list(left) == removed == [NODE]
+    assert [device.node for device in found.cluster.devices] == ["77bc77bc"]
+
+
+@pytest.mark.usefixtures("removed")
+def test_the_status_says_why_there_is_no_device(monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
+    found = Pools(SETTINGS, OURS)
+    assert found.status == "starting"
+    found.follow({NODE: node()})
+    assert found.status.startswith("no devices: start nodes with GPUs, or with --resources=")
+    monkeypatch.setattr(pools, "_group", lambda *made: table.add(*made, is_created=False))
+    found.follow({NODE: node(virtual_device=1.0)})
+    assert (found.status, found.cluster.devices) == ("starting", ())
+    table.add(OURS, NODE)
+    found.follow({NODE: node(virtual_device=1.0)})
+    assert found.status == "ready"
+
+
+def test_a_node_belongs_to_the_one_scamp_that_holds_its_devices_and_then_to_the_next(
+    removed: list[Any], table: Table
+) -> None:
+    nodes = {NODE: node(virtual_device=1.0)}
+    table.add(THEIRS, NODE)
+    found = Pools(SETTINGS, OURS)
+    found.follow(nodes)
+    assert found.cluster.devices == () and found.foreign == {THEIRS}
+    assert (
+        found.status
+        == f"no devices: node 4af34af3 belongs to database {THEIRS}: wait until that ScaMP has ended, or end it"
+    )
+    found.owners[THEIRS] = "the database of somebody on host a"
+    assert found.status.startswith("no devices: node 4af34af3 belongs to the database of somebody on host a: wait")
+    table.clear()
+    found.follow(nodes)
+    assert found.status == "ready" and not found.foreign
+    table.add(THEIRS, OTHER)
+    found.follow(nodes | {OTHER: node(virtual_device=1.0)})
+    assert [device.node for device in found.cluster.devices] == ["4af34af3"] and removed == []
+
+
+def test_of_two_that_ask_at_once_the_one_that_waits_withdraws(
+    removed: list[Any], table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Pools(SETTINGS, OURS)
+    found.follow({})
+    monkeypatch.setattr(pools, "_group", lambda *made: table.add(*made, is_created=False))
+    found.follow({NODE: node(virtual_device=1.0)})
+    table.add(THEIRS, NODE)
+    found.follow({NODE: node(virtual_device=1.0)})
+    assert removed == [NODE] and found.foreign == {THEIRS}
+
+
+@pytest.mark.usefixtures("removed")
+def test_a_pool_that_somebody_removes_is_made_again(table: Table) -> None:
+    nodes = {NODE: node(virtual_device=1.0)}
+    found = Pools(SETTINGS, OURS)
+    found.follow(nodes)
+    table.clear()
+    found.follow(nodes)
+    assert not found.cluster.devices
+    found.follow(nodes)
+    assert len(found.cluster.devices) == len(table) == 1
+
+
+@pytest.mark.usefixtures("removed")
+def test_a_rank_asks_for_a_share_of_its_devices_bundle() -> None:
+    found = Pools(SETTINGS, OURS)
+    found.follow({NODE: node(virtual_device=2.0)})
+    options = found.options("4af34af3/1", 0.01)
+    assert options["resources"] == {"virtual_device": 0.01}
+    strategy = options["scheduling_strategy"]
+    assert (strategy.placement_group, strategy.placement_group_bundle_index) == (NODE, 1)
+
+
+class Measured(Offers):
+    """Nodes answer at once, with the GPU that has least free."""
+
+    least: Gpu | None = FULL
+
+    def _ask(self, node_id: str, num_gpus: int) -> None:
+        self._asked[node_id] = time.monotonic()
+        self._measured[node_id] = (H100, self.least)
+
+
+def test_other_processes_are_reported_once_and_their_end_gives_the_devices_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    offers, resources = Measured(Settings()), {"GPU": 2.0}
+    assert [offers.devices(NODE, resources) for _ in range(4)] == [()] * 4
+    assert len(caplog.messages) == 1 and "node 4af34af3 offers no devices" in caplog.messages[0]
+    offers.least = FREE
+    assert offers.devices(NODE, resources) == (), "not asked again within a minute"
+    monkeypatch.setattr(pools, "MEASURE_AGAIN_SECONDS", 0.0)
+    offers.devices(NODE, resources)
+    devices = offers.devices(NODE, resources)
+    assert [(device.index, device.capacity_mib) for device in devices] == [(0, 78952), (1, 78952)]
+    assert devices[0].kind == H100 and offers.refused == {} and len(caplog.messages) == 1

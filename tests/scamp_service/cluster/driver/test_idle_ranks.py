@@ -1,0 +1,29 @@
+"""Which idle rank takes an attempt, and which ones are kept."""
+
+from __future__ import annotations
+
+from scamp_service.cluster.driver.idle_ranks import SPARE_RANKS, SPARE_SECONDS, suitable, superfluous
+from scamp_service.cluster.driver.rank_handle import Phase, RankHandle
+
+NOW = 1000.0
+LONG_AGO = NOW - SPARE_SECONDS - 1
+
+
+def rank(name: str, code: str | None = None, phase: Phase = Phase.READY, since: float = NOW) -> RankHandle:
+    return RankHandle(name, "a", None, phase, code=code, since=since)
+
+
+def test_an_attempt_takes_a_rank_of_its_own_archive_or_a_clean_one_and_never_that_of_another_archive() -> None:
+    starting, clean = rank("starting", phase=Phase.STARTING), rank("clean")
+    mine, theirs, ending = rank("mine", "mine"), rank("theirs", "theirs"), rank("ending", phase=Phase.ENDING)
+    idle = [starting, ending, theirs, clean, mine, rank("found", phase=Phase.FOUND)]
+    assert suitable(idle, "mine") == [mine, clean, starting]
+    assert suitable(idle, None) == [clean, starting]
+    assert suitable([theirs], "mine") == suitable([theirs], None) == []
+
+
+def test_ranks_that_were_idle_for_long_are_kept_only_if_they_are_clean_and_few() -> None:
+    clean = [rank(f"clean {n}", since=LONG_AGO) for n in range(SPARE_RANKS + 1)]
+    used, recent = rank("used", "mine", since=LONG_AGO), rank("recent", "mine")
+    assert superfluous([used, recent, *clean], NOW) == [clean[-1], used]
+    assert superfluous([used, *clean[:SPARE_RANKS]], NOW - SPARE_SECONDS) == []

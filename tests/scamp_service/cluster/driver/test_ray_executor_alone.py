@@ -1,0 +1,158 @@
+"""Tests of the executor that need no Ray: Ray fails while it begins, or another controller leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from placement.model import Device
+from scamp_service.cluster.driver import ranks, sink_keeper
+from scamp_service.cluster.driver import ray_executor as module
+from scamp_service.cluster.driver.ray_executor import RayExecutor
+from scamp_service.cluster.sink import SinkStatus
+from scamp_service.host import Process, source_hash
+from scamp_service.settings import Settings
+from tests.ranks import ORDER
+
+DEVICE = Device("n/0", "n", 0, "virtual", 64)
+
+
+class FakeRay:
+    """Ray as this process sees it. Calls to actors are noted, and none is answered."""
+
+    exceptions = module.ray.exceptions
+
+    def __init__(self) -> None:
+        self.is_connected = False
+        self.calls: list[str] = []
+        self.killed: list[Any] = []
+        self.util = SimpleNamespace(list_named_actors=lambda all_namespaces: self.listed())
+        self.listed: Callable[[], list[Any]] = list
+
+    def connect(self, *_: Any) -> None:
+        assert not self.is_connected, "ray.init twice"
+        self.is_connected = True
+
+    def shutdown(self) -> None:
+        self.is_connected = False
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "this node")
+
+    def kill(self, actor: Any, no_restart: bool = True) -> None:
+        self.killed.append(actor)
+
+    def wait(self, refs: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        return [], refs
+
+    def call(self, name: str) -> object:
+        self.calls.append(name)
+        return object()
+
+
+class FakeActor:
+    """Any actor; also the class of one."""
+
+    def __init__(self, ray: FakeRay, path: str = "") -> None:
+        self._ray, self._path = ray, path
+
+    def __getattr__(self, name: str) -> FakeActor:
+        return FakeActor(self._ray, name)
+
+    def options(self, **_: Any) -> FakeActor:
+        return self
+
+    def remote(self, *_: Any) -> Any:
+        reference = self._ray.call(self._path or "a rank starts")
+        return reference if self._path else FakeActor(self._ray)
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    ray = FakeRay()
+    pool = SimpleNamespace(devices=(DEVICE,), num_cpus=4, node_ip="127.0.0.1")
+
+    class OnePool(list[Any]):
+        foreign: frozenset[str] = frozenset()
+        owners: dict[str, str] = {}  # noqa: RUF012
+
+        def follow(self, nodes: Any) -> dict[str, Any]:
+            return {}
+
+        def options(self, *_: Any) -> dict[str, Any]:
+            return {}
+
+    for one in (module, ranks, sink_keeper):
+        monkeypatch.setattr(one, "ray", ray)
+    monkeypatch.setattr(module, "connect", ray.connect)
+    monkeypatch.setattr(module, "nodes", list)
+    monkeypatch.setattr(module, "rank_class", lambda: FakeActor(ray))
+    monkeypatch.setattr(module, "ensure_sink", lambda *_: FakeActor(ray))
+    monkeypatch.setattr(module, "Pools", lambda *_: OnePool([pool]))
+    return ray
+
+
+@pytest.fixture
+def begin(ray: FakeRay, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayExecutor]:
+    """Makes an executor whose background thread does nothing."""
+    monkeypatch.setattr(RayExecutor, "_watch", lambda self: None)
+    settings = Settings(ray_address="fake:1")
+
+    def new(may_act: Callable[[], bool] = lambda: True) -> RayExecutor:
+        return RayExecutor(settings, "", settings.checkpoints, identity="mine", epoch=1, may_act=may_act)
+
+    return new
+
+
+@pytest.mark.parametrize("step", ["_adopt", "_refresh_pools"])
+def test_a_beginning_that_fails_half_way_may_be_repeated(
+    ray: FakeRay, begin: Callable[..., RayExecutor], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(self: RayExecutor) -> None:
+        raise RuntimeError("the GCS does not answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RayExecutor, step, fail)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="the GCS does not answer"):
+                begin()
+            assert not ray.is_connected
+    begin().close()
+
+
+def test_a_replaced_controller_that_wakes_up_starts_nothing(ray: FakeRay, begin: Callable[..., RayExecutor]) -> None:
+    leads = False
+    executor = begin(may_act=lambda: leads)
+    ray.calls.clear()
+    order = replace(ORDER, devices=(DEVICE.id,))
+    executor.launch(order)
+    executor._maintain()
+    assert ray.calls == [] and not executor.gangs()
+    leads = True
+    executor.launch(order)
+    assert "a rank starts" in ray.calls and "run" in ray.calls
+
+
+def sink(version: str) -> SinkStatus:
+    return SinkStatus(Process.own(), version, "mine")
+
+
+def test_only_the_sink_of_an_earlier_controller_is_replaced_for_its_version(
+    ray: FakeRay, begin: Callable[..., RayExecutor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_keeper, "kill_process", lambda *_: None)
+    executor = begin()
+    executor._sink.hear(sink("an earlier one"))
+    assert len(ray.killed) == 1
+    for _ in range(3):  # the sources were changed under a running service
+        executor._sink.hear(sink("a later one"))
+    assert len(ray.killed) == 1
+    executor.close()
+    next_one = begin()
+    next_one._sink.hear(sink(source_hash()))
+    next_one._sink.hear(sink("a later one"))
+    assert len(ray.killed) == 1

@@ -1,0 +1,204 @@
+"""What a screening tells of a candidate is what `scamp estimate` tells of it alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from estimators.model import Layout, Plan
+from estimators.profile import ModelProfile
+from estimators.scaling.example import NoBlueprint
+from estimators.work import StepWork, Work
+from placement.planning.options import ChosenPlan, NoPlan, Option
+from placement.planning.planner import PlanChoice
+from scamp_service.cli.screen_table import as_table, footnotes
+from scamp_service.model import Json
+from scamp_service.sizing.candidates import candidates_of
+from scamp_service.sizing.estimate import Estimator, OneBlob, devices
+from scamp_service.sizing.screen.blueprints import BlueprintFinder
+from scamp_service.sizing.screen.groups import Group, Task, grouped
+from scamp_service.sizing.screen.joint_search import NO_FORMULA, Formulas, Open, Search
+from scamp_service.sizing.screen.screened import Screening
+from scamp_service.sizing.screen.screening import screen
+from scamp_service.sizing.tracing.trace_pool import TracePool
+from scamp_service.sizing.tracing.traces import Tracer
+from tests.conftest import Scamp
+
+STUDY = """
+name: chars
+workload: stdlib_gpt
+objective: {metric: loss, direction: minimize}
+space:
+  depth: {low: 1, high: 40}
+  width: {low: 16, high: 128, step: 16}
+  dropout: {low: 0.05, high: 0.2}
+fixed: {heads: 4, batch: 16, context: 64}
+budget: {trials: 4, steps: 4, report_every: 2}
+"""
+CLUSTER = devices(1, 100)
+PROFILE = ModelProfile("s", 1, 4, {}, {Layout(): StepWork(Work(), Work(), Work())})
+
+pytestmark = pytest.mark.usefixtures("warm_traces")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("screen")
+    (folder / "study.yaml").write_text(STUDY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def screening(folder: Path, told: list[str]) -> Screening:
+    wanted = candidates_of(str(folder / "study.yaml"), {}, 40, at_random=True)
+    odd = {**wanted.candidates[0], "width": 30}  # no multiple of the heads
+    return screen("stdlib_gpt", None, [*wanted.candidates, odd], CLUSTER, folder / "profiles", tell=told.append)
+
+
+def test_it_agrees_with_an_estimate_of_each(screening: Screening, folder: Path) -> None:
+    by_formula = [number for number in range(40) if screening.candidates[number].known_by == "formulas"]
+    assert len(by_formula) > 30
+    plans = {one.choice.plan: one for one in screening.candidates if isinstance(one.choice, ChosenPlan)}
+    again = [one for plan, one in plans.items() if plan.num_micro_batches > 1]
+    assert again, "the space has candidates that fit only with accumulation"
+    with Estimator("stdlib_gpt", None, folder / "profiles") as estimator:
+        for one in [screening.candidates[by_formula[0]], again[0]]:
+            alone = estimator.estimate(one.params, CLUSTER)
+            assert one.reason == alone.choice.reason + alone.profile.assumed
+            if isinstance(one.choice, ChosenPlan):
+                assert isinstance(alone.choice, ChosenPlan)
+                of_step = replace(alone.choice.prediction, evaluation_bytes=0)  # formulas know no evaluations
+                assert (one.choice.plan, one.choice.prediction) == (alone.choice.plan, of_step)
+
+
+def test_candidates_of_one_block_are_traced_and_what_the_workload_refuses_is_told(
+    screening: Screening, told: list[str]
+) -> None:
+    single = [one for one in screening.candidates if one.traced == NO_FORMULA]
+    assert {one.params["depth"] for one in single} == {1} and {one.known_by for one in single} == {"traces"}
+    assert any(f"no formulas for {len(single)} candidates" in line for line in told)
+    assert all(isinstance(one.choice, ChosenPlan | NoPlan) for one in single)
+    assert "multiple of heads" in screening.candidates[40].refused and screening.candidates[40].choice is None
+
+
+def test_the_table_counts_every_candidate(screening: Screening) -> None:
+    console = Console(width=120, record=True, file=None, quiet=False, force_terminal=False)
+    with console.capture() as captured:
+        console.print(as_table(screening))
+    rows = [line.split() for line in captured.get().splitlines()[1:]]
+    assert sum(int(row[1]) for row in rows) == 40
+    notes = list(footnotes(screening, None))
+    assert any(line.startswith("1 refused by the workload") for line in notes)
+    assert any("agree to the byte" in line for line in notes)
+
+
+def test_a_second_screening_traces_nothing(screening: Screening, folder: Path) -> None:
+    candidates = [one.params for one in screening.candidates if one.known_by == "formulas"]
+    again = screen("stdlib_gpt", None, candidates, CLUSTER, folder / "profiles")
+    assert (again.num_examples, again.num_checked) == (0, 0)
+    assert not any(one.traced for one in again.candidates)
+    known = {json.dumps(dict(one.params)): one.to_json() for one in screening.candidates}
+    assert all(one.to_json() == known[json.dumps(dict(one.params))] for one in again.candidates)
+
+
+def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "profiles", tmp_path / "profiles")
+    files = [file for file in (tmp_path / "profiles").rglob("*.json") if b'"lowest"' in file.read_bytes()]
+    assert len(files) == 2  # without and with accumulation
+    for file in files:
+        file.write_bytes(file.read_bytes()[:1000])
+    known = {place: one.params for place, one in enumerate(screening.candidates) if not one.refused}
+    (group,) = grouped(known)
+    for cache, there in ((folder / "profiles", True), (tmp_path / "profiles", False)):
+        with TracePool() as pool:
+            finder = BlueprintFinder("stdlib_gpt", None, Tracer(OneBlob(b""), cache, 60), pool)
+            assert (finder.known(group, Layout()) is not None) == there
+
+
+class NoExamples:
+    """A finder that finds no formulas, and remembers for which families it was asked."""
+
+    num_examples = num_checked = 0
+
+    def __init__(self) -> None:
+        self.asked: list[Layout] = []
+
+    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[Group, str]]:
+        return []
+
+    def find(self, tasks: Sequence[Task]) -> list[NoBlueprint]:
+        self.asked += [task.family for task in tasks]
+        return [NoBlueprint("none") for _ in tasks]
+
+
+@pytest.mark.parametrize("num_asking", [1, 3, 4])
+def test_formulas_are_looked_for_where_two_in_a_hundred_candidates_ask(num_asking: int, tmp_path: Path) -> None:
+    finder, sharded = NoExamples(), Layout(dp_shard=4)
+    everyone = [{"width": width} for width in range(1, 201)]
+    formulas = Formulas(Group({}, ("width",), tuple(range(200))), None, everyone, [PROFILE] * 200)
+    with TracePool() as pool:
+        search = Search("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool, finder, devices(4, 100), None)  # type: ignore[arg-type]
+        asking = [
+            Open(place, everyone[place], 8, PROFILE, PlanChoice(PROFILE, 8, devices(4, 100)), formulas)
+            for place in range(num_asking)
+        ]
+        search.find([(one, sharded) for one in asking])
+    is_found = num_asking >= 4
+    assert finder.asked == ([Layout(dp_shard=2)] if is_found else [])
+    assert (sharded in formulas.left_out) == (not is_found)
+    assert Layout(pp=2, num_micro_batches=2) in formulas.left_out
+
+
+class Deep(BlueprintFinder):
+    """Its trace processes would leave out blocks where there are more than four."""
+
+    def _submit_examples(self, family: Layout, points: Sequence[Json]) -> Future[Json]:
+        answer: Future[Json] = Future()
+        seen = [{"is_whole": point["layers"] <= 4, "num_blocks": point["layers"]} for point in points]
+        answer.set_result({"examples": [(one, {}) for one in seen]})
+        return answer
+
+
+def test_the_number_of_blocks_is_found_though_the_largest_candidate_has_few(tmp_path: Path) -> None:
+    members = [{"layers": 3, "width": 64, "heads": 8}, {"layers": 9, "width": 32, "heads": 2}]
+    group = Group({}, ("heads", "layers", "width"), (0, 1))
+    with TracePool() as pool:
+        finder = Deep("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool)
+        assert finder.depth(group, members) == "layers"
+        assert finder.depth(group, [{**one, "layers": 2} for one in members]) is None
+
+
+def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:
+    one = next(one for one in screening.candidates if isinstance(one.choice, ChosenPlan))
+    pipeline = Option(Plan(1, 2, pp=2), one.choice.prediction, 100, by_units=True)  # type: ignore[union-attr]
+    unsure = replace(one, untried=(pipeline,))
+    assert not one.may_be_cheaper and unsure.may_be_cheaper
+    assert unsure.to_json()["untried"] == [pipeline.plan.to_json()] and unsure.to_json()["known_by"] == "formulas"
+    (note,) = set(footnotes(replace(screening, candidates=[unsure]), None)) - set(
+        footnotes(replace(screening, candidates=[one]), None)
+    )
+    assert note.startswith("1 may have a cheaper plan")
+
+
+def test_the_command_screens_a_study(folder: Path, screening: Screening, scamp: Scamp) -> None:
+    args = ["screen", str(folder / "study.yaml"), "--candidates", "40", "--count", "1", "--mib", "100"]
+    shown = scamp(folder, *args)
+    assert shown.returncode == 0, shown.stderr
+    for mistake, words in (("stdlib_gpt", "no space to screen"), ("gone.yaml", "cannot read")):
+        refused = scamp(folder, "screen", mistake)
+        assert refused.returncode == 2 and words in refused.stderr and len(refused.stderr.splitlines()) == 1
+    assert "40 candidates on 1 × virtual, 100 MiB" in shown.stdout
+    answer = scamp(folder, *args, "--json")
+    assert len(json.loads(answer.stdout)) == 40
