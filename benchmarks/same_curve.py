@@ -141,6 +141,7 @@ def plans(divisions: Divisions, seed: str) -> Iterator[Plan]:
     wide = draws.sample(_one_of_each(kinds[4], draws), NUM_WIDE)
     for way in (*kinds[1], *_one_of_each(kinds[2], draws), *wide):
         micro_batches = 2 if way.pp > 1 or way == Spread() or draws.random() < DIVIDED else 1
+        micro_batches = max(micro_batches, way.pp)  # 1F1B needs one for each stage
         share = BATCH // (way.dp_shard * way.dp_replicate)
         yield Plan(share // micro_batches, micro_batches, **way.values)
 
