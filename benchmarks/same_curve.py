@@ -81,7 +81,7 @@ class Curves:
         return answer if isinstance(answer, dict) else {"refused": answer}
 
     def trained(self, plan: Plan) -> list[Any]:
-        """What each rank says."""
+        """The report of each rank."""
         self.num_runs += 1
         folder = self.folder / str(self.num_runs)
         folder.mkdir()
@@ -91,7 +91,7 @@ class Curves:
         return answers
 
     def reference(self, plan: Plan) -> Any:
-        """What one rank says that trains the same."""
+        """The report of one rank that trains the same model."""
         divisions = plan.num_shares * plan.num_micro_batches if self.depends_on_division else 1
         if divisions not in self.references:
             (self.references[divisions],) = self.trained(Plan(BATCH // divisions, divisions))
@@ -147,7 +147,7 @@ def plans(divisions: Divisions, seed: str) -> Iterator[Plan]:
 
 
 def _one_of_each(ways: Sequence[Spread], draws: random.Random) -> list[Spread]:
-    """Of the ways that differ in how a rank computes its blocks alone, one each."""
+    """Draws one of all ways that differ only in how a rank computes its blocks."""
     same: dict[Spread, list[Spread]] = {}
     for way in ways:
         same.setdefault(replace(way, recompute=False, selective=False, co_shard=1), []).append(way)

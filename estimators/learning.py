@@ -68,7 +68,7 @@ reservation is tried again; otherwise nothing would ever show that a raised rese
 
 
 class Phase(StrEnum):
-    """What an attempt does when it runs out of memory."""
+    """The activity of an attempt when it runs out of memory."""
 
     START = "its start"
     STEP = "a training step"
@@ -172,7 +172,7 @@ def learn(past: Iterable[Run], device_kinds: Collection[str]) -> dict[Layout, Le
 
 
 def evaluation_need(runs: Iterable[Run]) -> EvaluationExtra:
-    """What evaluations need beyond their trace, by the runs of a family in which one ran out of memory.
+    """Bytes that evaluations need beyond their trace, by the runs of a family in which one ran out of memory.
 
     It is taken to grow with the micro-batch of the evaluation, so that the next plan has a smaller one. If a smaller
     one of the same trial has failed as well, it does not grow: all of it is added whatever the micro-batch.

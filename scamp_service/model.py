@@ -32,7 +32,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What a user asked for, and its state."""
+    """A study as a user has asked for it, and its state."""
 
     id: int
     name: str

@@ -115,7 +115,7 @@ def _failing_line(case: Asked) -> str:
 
 
 def _in_fork(work: Callable[[], str]) -> str:
-    """What ``work`` returns in a fork of this process, or "" if it takes too long there."""
+    """Calls ``work`` in a fork of this process and returns its answer, or "" if it takes too long there."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

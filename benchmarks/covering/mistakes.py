@@ -68,7 +68,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the command line said, and how long it took."""
+    """An answer of the command line, and how long it took."""
 
     code: int
     text: str
@@ -328,7 +328,7 @@ MISTAKES = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the command line answered, and what is not clear about it."""
+    """An answer of the command line to a mistake, and what is not clear about it."""
 
     text: str
     seconds: float
@@ -367,7 +367,7 @@ def notes(found: Sequence[Finding]) -> list[str]:
 
 
 def answer_to(mistake: Mistake) -> Answer:
-    """What ``scamp`` says in a new folder with the files of ``mistake``. A file whose name ends in / is a folder."""
+    """Runs ``scamp`` in a new folder with the files of ``mistake``. A file whose name ends in / is a folder."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for name, content in mistake.files.items():
             Path(name).parent.mkdir(parents=True, exist_ok=True)

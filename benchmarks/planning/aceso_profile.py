@@ -88,7 +88,7 @@ class Machine:
 
     @property
     def devices(self) -> list[Devices]:
-        """The same GPUs for each of ``CHOICES``: the search puts a stage on one kind, and so makes a choice for it."""
+        """Lists GPUs for each of ``CHOICES``: the search puts a stage on one kind, and so makes a choice for it."""
         return [Devices(f"V100 with {len(runs)} runs", self.num_gpus, self.capacity_bytes) for runs in CHOICES]
 
     def crossing_share(self, ranks_of_stage: int, num_stages: int) -> float:

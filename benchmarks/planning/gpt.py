@@ -64,7 +64,7 @@ def ways_of(
 
 
 def unlike(ways: Sequence[Way], seed: int) -> list[Way]:
-    """The same ways for a model whose units have between 70 and 130 % of the time and of the memory each."""
+    """Changes the ways to those of a model whose units have between 70 and 130 % of the time and of the memory each."""
     source = np.random.default_rng(seed)
     times, sizes = source.uniform(0.7, 1.3, (2, ways[0].num_units))
     return [replace(way, costs=tuple(_scaled(costs, times, sizes) for costs in way.costs)) for way in ways]

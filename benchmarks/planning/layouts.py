@@ -35,7 +35,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """What part of a tensor each rank of a mesh has.
+    """The part of a tensor that each rank of a mesh has.
 
     ``splits`` has, for each dimension of the tensor, the dimensions of the mesh that divide it, the outermost first.
     Along the dimensions in ``partial`` the tensor is the sum of what the ranks have. Along all others ranks have

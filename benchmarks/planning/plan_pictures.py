@@ -19,7 +19,7 @@ _COLOURS = {
     "space": ("#a8e0b0", "#3a9d4f"),
     "pipeline": ("#d5c6f2", "#8a63d2"),
 }
-"""Of forward and of backward passes, by what the ranks divide."""
+"""Colours of forward and of backward passes, by what the ranks divide."""
 
 _Bar = tuple[float, float, str]
 
@@ -96,7 +96,7 @@ def _paths(row: Sequence[_Bar], top: int, scale: float) -> Iterator[str]:
 
 
 def _legend(names: Sequence[str], top: int) -> tuple[list[str], int]:
-    """What the colours mean, in lines of four, and where they end."""
+    """Explains the colours in lines of four, and where they end."""
     lines = []
     pairs = [(name, place) for name in names for place in (0, 1)]
     for number, (name, place) in enumerate(pairs):

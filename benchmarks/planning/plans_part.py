@@ -125,7 +125,7 @@ def slug(name: str) -> str:
 
 
 def _why(model: Model, plain: Planned, hand: Planned, new: Planned, ideal: float) -> str:
-    """What the plans are, where their time goes, and so why the new one wins or does not."""
+    """Says which plans these are, where their time goes, and so why the new one wins or does not."""
     shares = [_shares(model, plan, ideal) for plan in (plain, new)]
     said = f"plain: {plain.words} ({_said(shares[0])}); "
     if plain.seconds <= 1.005 * new.seconds:

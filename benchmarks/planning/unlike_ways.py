@@ -116,7 +116,7 @@ def choose(
 
 
 def priced(units: Sequence[UnitWays], conversions: Conversions, room: Room, places: Sequence[int]) -> Choice:
-    """What these ways cost together."""
+    """The cost of these ways together."""
     ways = [unit.ways[place] for unit, place in zip(units, places, strict=True)]
     pairs = list(zip(units, ways, ways[1:], strict=False))
     between = tuple(_between(conversions, unit.output, one.flow, other.flow) for unit, one, other in pairs)
@@ -153,7 +153,7 @@ class _Labels:
         return _Labels(self.sizes[kept], self.seconds[kept], self.sources[kept], self.before[kept])
 
     def extended(self, size: int, seconds: float, source: int) -> _Labels:
-        """The same choices with more, which remember their places here."""
+        """Adds choices, which remember their places here."""
         every = np.arange(len(self.sizes))
         return _Labels(self.sizes + size, self.seconds + seconds, np.full_like(every, source), every)
 

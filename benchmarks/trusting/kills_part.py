@@ -103,7 +103,7 @@ def figures(results: Sequence[Result]) -> dict[str, float]:
 
 
 def notes(found: Sequence[Finding]) -> list[str]:
-    """What was lost, and the time to recovery by what was hit."""
+    """Lists losses, and the time to recovery by what was hit."""
     lines = [f"  {one.case}: {why}" for one in found for why in one.values.get("why", [one.failure])]
     by_victim: dict[str, list[float]] = {}
     for one in found:

@@ -80,7 +80,7 @@ def measure(case: Case, seconds: float) -> Result:
 
 
 def kind_of(failure: str) -> str:
-    """What the failure of a seed means: one of ``KINDS``."""
+    """Classifies the failure of a seed: one of ``KINDS``."""
     if "not finished" in failure:
         return "stuck"
     if "over-subscribed" in failure:

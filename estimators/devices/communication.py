@@ -133,7 +133,7 @@ def gang_time(
     collectives: Sequence[Collectives],
     num_micro_batches: int,
 ) -> StepTime:
-    """The same for a rank that alone on its device would compute for ``computing_seconds``."""
+    """Seconds of a rank in its gang that alone on its device would compute for ``computing_seconds``."""
     slower = kind.sharing(spread.world_size)
     compute_seconds = slower * computing_seconds
     waiting = hidden = at_the_ends = 0.0

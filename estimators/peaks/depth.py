@@ -76,7 +76,7 @@ class Passes:
         return [size for buffer, size in self.events[: self.num_before] if self.categories[buffer] == category]
 
     def after(self, states: Sequence[int]) -> Passes:
-        """The same passes with optimizer states alive before them, in buffers of ``states`` bytes each."""
+        """Adds optimizer states that are alive before the passes, in buffers of ``states`` bytes each."""
         more = len(states)
         events = (*enumerate(states), *((buffer + more, size) for buffer, size in self.events))
         owners = {buffer + more: block for buffer, block in self.owners.items()}

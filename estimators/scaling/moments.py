@@ -20,7 +20,7 @@ from estimators.scaling.formula import Whole
 Rows = npt.NDArray[np.int64]
 """Number of buffers alive [moments, size classes]."""
 Table = tuple[tuple[int, ...], ...]
-"""The same as plain values, as they are stored."""
+"""Moments as plain values, as they are stored."""
 
 LEAST_DEPTH = 2
 """The fewest blocks: a first and a last one."""
@@ -72,11 +72,11 @@ class Moments:
         return float(alive[place]), counts[place]
 
     def plus(self, other: Moments) -> Moments:
-        """The same moments, with the buffers of the only moment of ``other`` alive as well."""
+        """Adds the buffers of the only moment of ``other`` alive as well."""
         return Moments.of(np.add(self.base, other.base), np.add(self.per_block, other.per_block), self.inner)
 
     def only(self, classes: npt.ArrayLike) -> Moments:
-        """The same moments with the buffers of these size classes alone."""
+        """Keeps the buffers of these size classes alone."""
         return Moments.of(np.multiply(self.base, classes), np.multiply(self.per_block, classes), self.inner)
 
 
@@ -102,7 +102,7 @@ def moments_of(passes: Passes, num: int) -> tuple[Moments, Moments]:
 
 
 def of_whole(passes: Passes, num: int) -> tuple[Moments, Moments]:
-    """The same as ``moments_of`` for passes of a whole model, whose number of blocks is always the same."""
+    """Like ``moments_of``, for passes of a whole model, whose number of blocks is always the same."""
     alive = _alive(passes, num)[max(0, passes.num_before - 1) :]
     everything = Moments.of(alive, np.zeros_like(alive), np.zeros(len(alive), dtype=np.bool_))
     return everything, Moments(everything.base[-1:], everything.per_block[-1:], (False,))

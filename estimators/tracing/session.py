@@ -185,7 +185,7 @@ class Session:
 
     @property
     def assumptions(self) -> list[str]:
-        """What decisions by values of tensors have assumed so far (see ``estimators.tracing.values``)."""
+        """Assumptions of decisions by values of tensors so far (see ``estimators.tracing.values``)."""
         return [*self._recorder.values.assumed, *sorted(self._assumed)]
 
     @property

@@ -60,7 +60,7 @@ def trace(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | None 
 
 
 def _larger(even: Trace, same: Trace, layout: Layout) -> Trace:
-    """Of the two ends of a model's own choices (experts, say) the one that takes more; the plain layout names both."""
+    """Chooses the end of a model's own choices (experts, say) that takes more; the plain layout names both ends."""
     larger = max(even, same, key=lambda one: one.curve.peak_bytes(one.batch))
     peaks = [f"{one.curve.peak_bytes(one.batch) / MIB:.1f} MiB" for one in (even, same)]
     places = [one for one in even.assumptions if one.startswith(EVEN)]
@@ -144,7 +144,7 @@ def _evaluated(session: Session, sizes: Sequence[int]) -> _Evaluations | None:
 
 
 def _evaluated_alone(recipe: Recipe, layout: Layout, sizes: Sequence[int], draw: int) -> _Evaluations | None:
-    """The same of the whole model, after two steps that are not looked at."""
+    """Traces the evaluation of the whole model, after two steps that are not looked at."""
     with Session(recipe, layout, draw) as session:
         session.spread()
         for _ in range(2):

@@ -58,7 +58,7 @@ _MASKED = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a storage: its ``twin``, or that all its elements have the value of a ``twin`` of one element.
+    """Knowledge of a storage: its ``twin``, or that all its elements have the value of a ``twin`` of one element.
 
     ``because`` are the assumptions that this rests on.
     """
@@ -98,7 +98,7 @@ class Values:
 
     @property
     def assumed(self) -> list[str]:
-        """What decisions have assumed, each with the first place in the code and the number of others."""
+        """Assumptions of decisions, each with the first place in the code and the number of others."""
         return [_told(one, list(places)) for one, places in sorted(self._places.items())]
 
     @contextmanager
@@ -280,7 +280,7 @@ class Values:
             return operation(*tree_map(real, args), **tree_map(real, kwargs))
 
     def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[_Known] | None:
-        """What is known of each tensor among the arguments; None if something is not."""
+        """The known values of each tensor among the arguments; None if something is not."""
         found: list[_Known] = []
         for leaf in tree_leaves((args, kwargs)) if kwargs else _leaves(args):
             if isinstance(leaf, Tensor):
@@ -364,8 +364,11 @@ def takes_masks(operation: Any) -> bool:
 
 @cache
 def _effect_of(operation: Any) -> str:
-    """What an operation does to values: ``lift`` (from a real tensor), ``view``, ``write``, ``make`` (from no tensor),
-    ``compare``, ``choose``, ``random``, ``unknown`` (memory as it is) or ``compute``."""
+    """The effect of an operation on values.
+
+    One of ``lift`` (from a real tensor), ``view``, ``write``, ``make`` (from no tensor), ``compare``, ``choose``,
+    ``random``, ``unknown`` (memory as it is) or ``compute``.
+    """
     if operation in _LIFTS:
         return "lift"
     if operation.is_view or not isinstance(operation, torch._ops.OpOverload):

@@ -128,7 +128,7 @@ def _in_flight(name: str, num_ranks: int, num: int) -> list[dict[int, int]]:
 
 
 def _rounds(rank: int, num_ranks: int, num: int) -> dict[int, int]:
-    """The same of one rank of ``schedules.interleaved``, which fills its two stages in turn."""
+    """Rounds of one rank of ``schedules.interleaved``, which fills its two stages in turn."""
     size = num // max(1, num // num_ranks)
     first = min(2 * num, size + 2 * (num_ranks - 1 - rank) + 1)
     whole, rest = divmod(first, 2 * size)

@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn
 
 
 class Pass(StrEnum):
-    """What an action computes. A backward pass is one action, or two: gradients of inputs first, then of weights."""
+    """A kind of action. A backward pass is one action, or two: gradients of inputs first, then of weights."""
 
     FORWARD = "forward"
     BACKWARD = "backward"

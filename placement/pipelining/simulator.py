@@ -48,7 +48,7 @@ MessageSeconds = Callable[[int, int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What a stream of ``rank`` does for a while. ``action`` is the pass, or the one whose result is sent to
+    """The work of a stream of ``rank`` for a while. ``action`` is the pass, or the one whose result is sent to
     ``receiver``; None: the update."""
 
     rank: int
@@ -88,7 +88,7 @@ class Simulation:
 
     @cached_property
     def computing(self) -> tuple[Interval, ...]:
-        """What each rank computes, in the order of time."""
+        """The passes that each rank computes, in the order of time."""
         graph = self.schedule.graph
         found = list(map(Interval, graph.ranks, self.started, self.ended, graph.actions))
         found += [Interval(rank, start, end, None) for rank, start, end in self._updates() if end > start]
@@ -96,7 +96,7 @@ class Simulation:
 
     @cached_property
     def messages(self) -> tuple[Interval, ...]:
-        """What each rank sends, in the order of time."""
+        """The messages that each rank sends, in the order of time."""
         actions = self.schedule.graph.actions
         found = [Interval(rank, start, end, actions[sent], to) for rank, start, end, sent, to in self.sent]
         return tuple(sorted(found, key=_by_time))

@@ -94,7 +94,7 @@ class PipelineStep:
         return self._now(self._simulation.makespan_seconds)
 
     def timeline(self) -> Timeline:
-        """What each stage does when."""
+        """Lists the work of each stage over time."""
         return Timeline(self.seconds, tuple(map(self._row, range(self.plan.pp))), tuple(self._messages()))
 
     def to_json(self) -> dict[str, Any]:

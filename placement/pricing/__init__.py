@@ -1,1 +1,1 @@
-"""What a unit of a model and a plan of all units cost in seconds, and what the bytes of a peak are."""
+"""Prices the units of a model and whole plans in seconds, and sorts the bytes of a peak into categories."""

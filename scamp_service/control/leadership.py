@@ -109,7 +109,7 @@ class Leadership:
 
 
 class Reign(Protocol):
-    """What a process does while it leads."""
+    """The work of a process while it leads."""
 
     def tick(self) -> None:
         """Run one cycle. Raises ``Deposed`` once another controller leads."""

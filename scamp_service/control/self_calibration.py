@@ -21,7 +21,7 @@ TRIES = 3
 
 
 class Act(StrEnum):
-    """What to do now."""
+    """An act of self-calibration."""
 
     WAIT = "wait"
     START = "start"
@@ -46,7 +46,7 @@ class Seen:
 
 
 def next_act(seen: Seen) -> Act:
-    """What to do about the measurement."""
+    """Decides what to do about the measurement."""
     if seen.running_seconds is not None:
         if not seen.idle_seconds:
             return Act.STOP

@@ -56,7 +56,7 @@ def calibrate_cpu_quickly(data_dir: Path, patience_seconds: float = float("inf")
 
 
 def quick_measurement(data_dir: Path, preexec: Callable[[], None]) -> Measurement:
-    """The same, started in a process that first calls ``preexec``; the caller holds the lock of the machine."""
+    """Like ``calibrate``, in a process that first calls ``preexec``; the caller holds the lock of the machine."""
     return Measurement(_file(data_dir, CPU), [QUICK], preexec=preexec)
 
 
@@ -131,7 +131,7 @@ class Measurement:
         return time.monotonic() - self._began
 
     def result(self, patience_seconds: float) -> DeviceKind | None:
-        """What was measured, which is also kept; None if there is nothing yet.
+        """The measurement, which is also kept; None if there is nothing yet.
 
         Raises ``InvalidInput`` with the child's last line when it has failed, or its result cannot be kept.
         """

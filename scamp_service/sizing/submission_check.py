@@ -33,7 +33,7 @@ REPORTED_BY_SCAMP = "train_loss"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a dry run of some candidates has shown.
+    """The findings of a dry run of some candidates.
 
     ``read`` are the parameters that any of them has read, and ``metrics`` those that any has returned; both are empty
     if none could be tried to its end. ``mentioned`` are names that the user's code contains, so that other candidates
@@ -72,7 +72,7 @@ def _cannot_be_used(spec: StudySpec, why: str) -> InvalidInput:
 
 
 def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> Found | None:
-    """What a dry run shows; None if it does not come to its end.
+    """Makes a dry run; None if it does not come to its end.
 
     Raises ``TraceFailed`` if the workload cannot be imported, and ``InvalidInput`` if its methods are of a wrong form.
     """
@@ -113,7 +113,7 @@ def _values(dimension: Categorical | Range) -> Sequence[Scalar]:
 
 
 def found_in(answer: Json, have_all_values: bool) -> Found:
-    """What the answer of a dry run says. ``have_all_values``: the candidates have every choice between them."""
+    """Reads the answer of a dry run. ``have_all_values``: the candidates have every choice between them."""
     tries: Sequence[Mapping[str, Any]] = answer["tries"]
     ended = [one for one in tries if "metrics" in one]
     metrics = dict.fromkeys(name for one in ended for name in one["metrics"])

@@ -221,11 +221,11 @@ class Reads:
         return [(row[0], attempt_of(row[1:])) for row in rows]
 
     def measured_attempts_of(self, trial_ids: Sequence[int]) -> list[tuple[int, Attempt]]:
-        """The same for these trials."""
+        """Measured attempts of these trials."""
         return [(row[0], attempt_of(row[1:])) for row in self._by_ids(sql.MEASURED_ATTEMPTS_OF, trial_ids)]
 
     def measured_points(self, study_id: int) -> list[MeasuredPoint]:
-        """The same for all trials of the study, in a few columns."""
+        """Measured attempts of all trials of the study, in a few columns."""
         return [MeasuredPoint(*row) for row in self._rows(sql.MEASURED_POINTS, study_id=study_id)]
 
     # --- reports -----------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ _attempt_event = (
 )
 
 COUNTS = select(*_counts).where(_T.c.id == bindparam("id")).with_for_update()
-"""What a trial counts in, before a move. On PostgreSQL nobody else can change the trial before the move is made."""
+"""Tallies that a trial counts in, before a move. On PostgreSQL nobody else can change the trial before it is moved."""
 STUDY_OF_TRIAL = select(_T.c.study_id).where(_T.c.id == bindparam("id"))
 LAST_PLAN = select(_A.c.plan).where(_A.c.trial_id == bindparam("trial_id"), _A.c.attempt == bindparam("attempt"))
 OPEN_ON_STUDY = (

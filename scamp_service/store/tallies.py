@@ -32,7 +32,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the attempts of one trial measured.
+    """Measurements of the attempts of one trial.
 
     ``peak_error_pct`` and ``step_error_pct`` are errors of predictions without their sign, for the last attempt that
     measured the peak exactly or timed steps (None: none did). ``num_oom`` attempts ran out of memory, and the worst
@@ -109,7 +109,7 @@ def trial_tallies(trial: Counts) -> Counter[str]:
 
 
 def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, float]:
-    """What must be added to tallies when a trial that counted in ``before`` counts in ``after``."""
+    """Computes what must be added to tallies when a trial that counted in ``before`` counts in ``after``."""
     changes = {name: float(after.get(name, 0) - before.get(name, 0)) for name in (*before, *after)}
     return {name: change for name, change in changes.items() if change}
 
@@ -121,7 +121,7 @@ def device_seconds(attempt: Any, now: float) -> float:
 
 
 def measure(attempts: Iterable[Attempt]) -> Measured:
-    """What one trial measured. ``attempts`` are its attempts by number."""
+    """Collects the measurements of one trial. ``attempts`` are its attempts by number."""
     peak = step = None
     excesses: list[float] = []
     for attempt in attempts:

@@ -66,7 +66,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the ranks measured. ``slowing`` is how many times as long a rank computes while a second one does, too.
+    """Measurements of the ranks. ``slowing`` is how many times as long a rank computes while a second one does, too.
 
     ``unit_seconds`` is the time in Python for each of FSDP2's gathers and reductions, ``sharded_seconds`` that for each
     operation on DTensors. ``apart`` is the share by which the slowest round took longer than the fastest one.
@@ -123,7 +123,7 @@ def measure(num_ranks: int, rounds: int, sizes: Sequence[int] = SIZES) -> Measur
 
 
 def _received(receiver: Connection, ranks: Sequence[ForkProcess]) -> Measured:
-    """What rank 0 sends, unless a rank fails before."""
+    """The message of rank 0, unless a rank fails before."""
     deadline, running = time.monotonic() + TIMEOUT_SECONDS, {rank.sentinel: rank for rank in ranks}
     while ready := wait([receiver, *running], max(0.0, deadline - time.monotonic())):
         if receiver in ready:

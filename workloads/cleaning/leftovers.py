@@ -47,7 +47,7 @@ class UserCode:
 
 
 class Leftovers:
-    """What there was when ``remember`` was called, so that what is new can be told from it."""
+    """Remembers what there is before users' code runs, so that what is new can be told from it."""
 
     def __init__(self) -> None:
         self._first_bytes: int | None = None  # memory of the process after its first attempt
@@ -59,7 +59,7 @@ class Leftovers:
         self._files = set(_files())
 
     def found(self, user_code: UserCode) -> Iterator[str]:
-        """What is left, in words. Call it after a garbage collection."""
+        """Names what is left. Call it after a garbage collection."""
         if threads := self._new_threads():
             yield f"threads still run: {', '.join(thread.name for thread in threads[:3])}"
         if held := user_code.alive():

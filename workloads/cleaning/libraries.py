@@ -42,7 +42,7 @@ class Libraries:
         return bool(new)
 
     def changed(self) -> list[str]:
-        """What was changed, at most a few of it; the registries of shown warnings are emptied instead."""
+        """Names some of the changes; the registries of shown warnings are emptied instead."""
         for module, _ in self._modules.values():
             if registry := vars(module).get("__warningregistry__"):
                 registry.clear()
@@ -88,7 +88,7 @@ def _central_classes() -> Iterator[type]:
 
 
 def _differences(where: str, now: Mapping[str, Any], before: dict[str, Any]) -> Iterator[str]:
-    """What was changed since ``before``, which then becomes what is there now."""
+    """Lists the changes since ``before``, which then becomes what is there now."""
     if len(now) == len(before) and all(map(is_, now.values(), before.values())):
         return
     for name in [name for name, value in before.items() if _was_changed(name, value, now.get(name))]:

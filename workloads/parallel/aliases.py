@@ -31,7 +31,7 @@ def expect_own_tensors(model: nn.Module) -> None:
 
 
 def parameter_attributes(model: nn.Module) -> dict[str, dict[str, object]]:
-    """What users have set as attributes of parameters, by their names: optimizers may choose groups by it."""
+    """Attributes that users have set on parameters, by the parameters' names: optimizers may choose groups by it."""
     return {name: dict(attributes) for name, each in model.named_parameters() if (attributes := vars(each))}
 
 
@@ -87,7 +87,7 @@ _REGISTERS = frozenset(nn.Module().__dict__)
 
 
 def _held(value: object) -> Iterator[object]:
-    """What an attribute holds itself, or in lists, tuples and dictionaries."""
+    """Tensors that an attribute holds itself, or in lists, tuples and dictionaries."""
     if isinstance(value, Tensor | nn.Module):
         yield value
     elif isinstance(value, list | tuple | dict):

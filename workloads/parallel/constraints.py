@@ -87,7 +87,7 @@ class _Hinted:
                 yield Limit("micro_batches", hint.micro_batches, hint.micro_batches, *source)
 
     def _excluded(self, strategy: str, divisions: Divisions) -> list[Name]:
-        """What the default ``strategy`` excludes of the ways that the model supports."""
+        """Finds what the default ``strategy`` excludes of the ways that the model supports."""
         most: dict[Name, int] = {
             "shares": 2,  # any model can be replicated
             "tp": divisions.most_parts,

@@ -86,7 +86,7 @@ def attach_state(model: nn.Module, layout: Layout, mesh: DeviceMesh | None) -> F
 
 @dataclass(slots=True, eq=False)
 class ForwardState:
-    """What forward passes of a model change.
+    """The state that forward passes of a model change.
 
     As far as is known, ``changed`` are the tensors that they change in place, ``statistics`` the buffers that they
     compute from samples, and ``attributes`` those of modules that they change and do not compute from samples.

@@ -74,7 +74,7 @@ for _name in ("__iter__", "__reversed__", "__or__", "__ror__", "keys", "values",
 def try_candidates(
     make: Callable[[Mapping[str, Any]], Workload], candidates: Sequence[Mapping[str, Any]], metric: str
 ) -> list[dict[str, Any]]:
-    """What became of each candidate that was tried, until one has returned ``metric`` and all parameters were read.
+    """Tries candidates and tells what became of each, until one has returned ``metric`` and all parameters were read.
 
     It has the names that it ``read`` and its ``metrics``, or the words of its ``ValueError`` as ``refused``, or it
     ``failed``, for whatever reason. Raises ``WorkloadError`` for a workload without a number of samples or with metrics

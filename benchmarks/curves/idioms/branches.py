@@ -231,7 +231,7 @@ class MixtureOfExperts(Points):
 
 
 class ExpertsAsBlocks(MixtureOfExperts):
-    """The same without ``blocks``: the longest list of modules is that of one layer's experts.
+    """Without ``blocks``: the longest list of modules is that of one layer's experts.
 
     From https://github.com/deepspeedai/DeepSpeed/issues/4808 (experts that are gathered one by one).
     """

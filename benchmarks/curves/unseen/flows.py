@@ -1,4 +1,4 @@
-"""What blocks give to later blocks, or keep for their next call, within one forward pass."""
+"""Values that blocks give to later blocks, or keep for their next call, within one forward pass."""
 
 import torch
 from torch import nn

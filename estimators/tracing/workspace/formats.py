@@ -41,7 +41,7 @@ def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Works
 
 
 def _image(convolution: Convolution, before: int, copies: int, image: Layout) -> tuple[int, int]:
-    """What making the output, or the gradient of the input, takes.
+    """Bytes that making the output, or the gradient of the input, takes.
 
     If images are channels last, torch allocates it and oneDNN writes into it. Else oneDNN writes into memory of its
     own, which is then copied: twice if its format is plain but not torch's.

@@ -89,7 +89,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """What one pass of an operation takes: the formats of its tensors (or of their gradients), and scratch memory."""
+    """The needs of one pass of an operation: the formats of its tensors (or of their gradients), and scratch memory."""
 
     given: Layout
     weight: Layout
@@ -147,7 +147,7 @@ def convolution(
 
 @dataclass(frozen=True, slots=True)
 class Lstm:
-    """What one pass of one layer takes. ``kept_bytes`` is oneDNN's *workspace*, which the backward pass needs."""
+    """The needs of one pass of one layer. ``kept_bytes`` is oneDNN's *workspace*, which the backward pass needs."""
 
     kept_bytes: int
     copied_bytes: int  # of the weights and, backward, of their gradients

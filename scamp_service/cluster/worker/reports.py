@@ -38,7 +38,7 @@ log = logging.getLogger("scamp.rank")
 
 
 class Delivery(StrEnum):
-    """What became of the reports: stored, refused because the attempt is stale, or lost for another reason."""
+    """The fate of reports: stored, refused because the attempt is stale, or lost for another reason."""
 
     STORED = "STORED"
     REFUSED = "REFUSED"

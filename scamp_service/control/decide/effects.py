@@ -95,7 +95,7 @@ def study_of(effect: Effect) -> int:
 
 
 def words_of(effect: Effect) -> str:
-    """What the effect does, in words that follow "could not"."""
+    """Describes the effect in words that follow "could not"."""
     match effect:
         case MoveTrial(trial=trial, to=to):
             return f"change trial {trial.number} from {trial.state} to {to}"

@@ -11,7 +11,7 @@ from scamp_service.lifecycle import StudyState
 JOIN_SECONDS = 15.0
 """A study stays open for this long after it was found that a trial fits nowhere: nodes may still be joining."""
 RETURN_SECONDS, RETURN_WORDS = 3600.0, "an hour"
-"""The same where the cluster has lost the devices of the trial's plan: a node may be restarted or replaced."""
+"""This long where the cluster has lost the devices of the trial's plan: a node may be restarted or replaced."""
 
 
 def finish_studies(s: Snapshot) -> Iterator[Effect]:

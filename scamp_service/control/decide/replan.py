@@ -25,7 +25,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialStat
 from scamp_service.model import Attempt, Sized, Trial
 
 RESTART_SECONDS = 60.0
-"""What it costs to continue in another attempt: ranks end, others start, and the checkpoint is loaded."""
+"""Seconds that it costs to continue in another attempt: ranks end, others start, and the checkpoint is loaded."""
 WORTH_SECONDS = 300.0
 """A running trial is interrupted only for a gain of at least so many seconds: predicted seconds are not exact."""
 

@@ -71,7 +71,7 @@ def _refused(trial: Trial, unsized: Unsized) -> MoveTrial:
 
 
 def demand_of(s: Snapshot, learned: Corrections, share: int, trial: Trial) -> Demand:
-    """What the sizer needs to know of a trial: what its own runs and its family have learned, and its share."""
+    """Collects for the sizer: what the trial's own runs and its family have learned, and its share."""
     study = s.studies[trial.study_id]
     family, failures = study.family(trial), s.failures.get(trial.id, ())
     past = s.past.get(family, ())

@@ -242,7 +242,7 @@ class BlueprintFinder:
 
 
 def _request(family: Layout, point: Json) -> Json:
-    """What a trace process needs to know of a point."""
+    """The request to a trace process for a point."""
     layout = replace(family, **{name: point[name] for name in variables(family)})
     return {"params": _params_of(point), "layout": asdict(layout), "micro_batch": point[SAMPLES]}
 

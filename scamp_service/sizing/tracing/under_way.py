@@ -1,4 +1,4 @@
-"""What trace processes are doing now, for someone who waits for them."""
+"""Lists what trace processes are doing now, for someone who waits for them."""
 
 from __future__ import annotations
 
