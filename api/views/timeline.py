@@ -8,7 +8,7 @@ from pydantic import Field
 
 from api.views.view import View
 from estimators.model import MIB
-from placement.pipelining.timeline import Message, Passed, PipelineStep, Row, Timeline
+from placement.pipelining.timeline import Message, Passed, PipelineStep, StageRow, Timeline
 from scamp_service.model import Json
 
 Moment = Annotated[float, Field(ge=0, description="since the step began, in `unit`")]
@@ -98,7 +98,7 @@ def timeline_view(pipeline: Json) -> TimelineView:
     )
 
 
-def _row(stage: int, row: Row, timeline: Timeline) -> RowView:
+def _row(stage: int, row: StageRow, timeline: Timeline) -> RowView:
     return RowView(
         stage=stage,
         ranks=list(row.ranks),

@@ -25,7 +25,7 @@ from estimators.scaling.formula import RANKS, SAMPLES
 from estimators.tracing.tracer import trace, trace_peak
 from scamp_service.sizing.estimate import OneBlob
 from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of
-from scamp_service.sizing.screen.groups import Group, Task, columns, family_of
+from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, family_of
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.traces import Tracer
 from scamp_service.sizing.tracing.under_way import TRACE_SECONDS
@@ -152,7 +152,7 @@ def by_formula(point: Point) -> int | None:
 
 
 @cache
-def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[Group, dict[Layout, Blueprints]]]:
+def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[FormulaGroup, dict[Layout, Blueprints]]]:
     """Blueprints from examples of other architectures, drawn with a different seed than the points."""
     source = random.Random("blueprints")
     drawn = [point for point in (draw(source) for _ in range(EXAMPLES)) if point.workload == workload]

@@ -18,7 +18,7 @@ from benchmarks.planning.drafts import Draft, Planned, are_possible, best_of, es
 from benchmarks.planning.emerging import Model
 from benchmarks.planning.gpt import powers_of_two
 from benchmarks.planning.grid import NUM_RANKS, Grid, Inner, Kept, States, Style
-from placement.pipelining.cuts import Demand, Piece, best_cut, even_cut
+from placement.pipelining.cuts import CutTarget, Piece, best_cut, even_cut
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 KEPTS = (Kept(), Kept(1), Kept(scores=False))
@@ -113,6 +113,6 @@ def _balanced(draft: Draft) -> tuple[int, ...]:
     """The cut with the fastest step, whatever the memory."""
     pairs = zip(draft.rows.forward.tolist(), draft.rows.backward.tolist(), strict=True)
     pieces = [Piece(forward, backward) for forward, backward in pairs]
-    cut = best_cut(pieces, Demand("1f1b", len(draft.cut), draft.num_micro_batches))
+    cut = best_cut(pieces, CutTarget("1f1b", len(draft.cut), draft.num_micro_batches))
     assert cut is not None
     return cut

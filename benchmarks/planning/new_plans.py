@@ -49,7 +49,7 @@ from benchmarks.planning.unlike_ways import Room, UnitWays, choose
 from estimators.axes import Spread
 from placement.exact.search import Found, find
 from placement.exact.ways import Costs, Devices, Way, divisions_of
-from placement.pipelining.cuts import Demand, Piece, best_cut
+from placement.pipelining.cuts import CutTarget, Piece, best_cut
 
 NUM_SIMULATED = 3
 _NUM_SEARCHED = 200
@@ -262,7 +262,7 @@ def _time_cut(draft: Draft, num_stages: int) -> tuple[int, ...]:
     rows = rows_of(draft.model, draft.styles, draft.grid, draft.samples)
     pairs = zip(rows.forward.tolist(), rows.backward.tolist(), strict=True)
     cut = best_cut(
-        [Piece(forward, backward) for forward, backward in pairs], Demand("1f1b", num_stages, 4 * num_stages)
+        [Piece(forward, backward) for forward, backward in pairs], CutTarget("1f1b", num_stages, 4 * num_stages)
     )
     assert cut is not None
     return cut

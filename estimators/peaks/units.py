@@ -65,7 +65,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TracedPasses:
     """The traced passes of a micro-batch of ``samples``.
 
     ``outputs`` are the bytes that go into the first block, and then those that come out of each block.
@@ -76,7 +76,9 @@ class Seen:
     outputs: Sequence[int]
 
 
-def units_of(outlines: Sequence[Outline], low: Seen, high: Seen, *, equal_blocks: bool) -> tuple[Unit, ...]:
+def units_of(
+    outlines: Sequence[Outline], low: TracedPasses, high: TracedPasses, *, equal_blocks: bool
+) -> tuple[Unit, ...]:
     """The units of a model, from passes of two micro-batches. Equal neighbours are one ``Unit``.
 
     ``outlines`` are those of the part before the blocks, of each block, and of the part after. ``equal_blocks`` says
@@ -108,7 +110,7 @@ Cost = tuple[Work, Work, int, int]
 """For one micro-batch: work of the forward pass and of the backward pass, bytes of activations, bytes of output."""
 
 
-def _costs(seen: Seen, num_blocks: int, equal_blocks: bool) -> list[Cost] | None:
+def _costs(seen: TracedPasses, num_blocks: int, equal_blocks: bool) -> list[Cost] | None:
     """Costs of the part before the blocks, of each block, and of the part after; None if blocks do not run in order."""
     parts = list(segments_of(seen.passes))
     if not run_in_order(parts, num_blocks) or len(seen.outputs) != num_blocks + 1:
@@ -149,7 +151,7 @@ def activations(passes: Passes, parts: Sequence[Segment]) -> Counter[tuple[int, 
     return kept
 
 
-def _cost_of_all(seen: Seen) -> Cost:
+def _cost_of_all(seen: TracedPasses) -> Cost:
     passes = seen.passes
     kept_bytes = activations(passes, list(segments_of(passes))).total()
     return passes.forward, passes.work - passes.forward, kept_bytes, 0

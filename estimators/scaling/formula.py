@@ -98,7 +98,7 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class AttentionBlock:
     """Queries of one block of attention on a CPU, for sequences of this ``length``; ``with_keys``, times its keys."""
 
     length: Monomial
@@ -122,7 +122,7 @@ class Block:
         return np.asarray(queries * np.minimum(length, MOST_KEYS) if self.with_keys else queries)
 
 
-Factor = Monomial | Shards | Block
+Factor = Monomial | Shards | AttentionBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class Solver:
         """
         for name in self._points:
             length = Monomial(Fraction(1), ((name, 1),))
-            queries, pairs = Block(length, with_keys=False), Block(length, with_keys=True)
+            queries, pairs = AttentionBlock(length, with_keys=False), AttentionBlock(length, with_keys=True)
             of_queries, of_pairs = queries.at(self._points), pairs.at(self._points)
             left = values - 4 * of_pairs - 8 * of_queries
             if np.all(left > 0) and not np.any(left % (4 * of_queries)):

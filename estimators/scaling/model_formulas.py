@@ -55,7 +55,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class UnitFormulas:
     """One unit of the examples, by formulas: parameters to add up, parts that its layers can be divided into,
     activations to add up with their numbers, and the output (None for the last unit)."""
 
@@ -89,7 +89,7 @@ class ModelFormulas:
 
     formulas: tuple[Formula, ...]
     parts: tuple[tuple[int | None, Tally, Tally], ...]
-    rows: tuple[Row, ...]
+    rows: tuple[UnitFormulas, ...]
     update: Tally
     update_of_block: Tally
     divisions: tuple[int, ...]
@@ -271,12 +271,12 @@ def _rows(
     parts: Sequence[Segment],
     *,
     in_order: bool,
-) -> list[Row]:
+) -> list[UnitFormulas]:
     params, kept = _params(known, examples), _kept(known, [one.passes for one in examples], parts)
     if not in_order:
         everything = sum(kept.values(), Counter[int]())
         one_part = known.of(1 for _ in examples)
-        return [Row("model", tuple(itertools.chain(*params)), one_part, tuple(everything.items()), None)]
+        return [UnitFormulas("model", tuple(itertools.chain(*params)), one_part, tuple(everything.items()), None)]
     outlines = [[*one.outlines[: len(params) - 1], one.outlines[-1]] for one in facts]
     if len({tuple(outline.name for outline in some) for some in outlines}) > 1 and examples[0].is_whole:
         raise NoBlueprint("the blocks of architectures do not have the same names")
@@ -288,7 +288,7 @@ def _rows(
         output = known.of(one.outputs[place] for one in facts) if place < len(params) - 1 else None
         most_parts = known.of(one[place].most_parts for one in outlines)
         made = tuple(kept[part.visit, part.block].items())
-        rows.append(Row(outlines[0][place].name, some, most_parts, made, output))
+        rows.append(UnitFormulas(outlines[0][place].name, some, most_parts, made, output))
     return rows
 
 

@@ -55,7 +55,7 @@ class _Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OperationOutcome:
     """The outputs of an operation, the memory that it uses internally, and the work that it does.
 
     ``made`` are the outputs, where an int is the index of an argument; it is empty if they cannot be cached.
@@ -73,7 +73,7 @@ class Outcome:
 class Outcomes:
     """The cache as one fake mode uses it. All modes share the outcomes, because shapes do not depend on the mode."""
 
-    _known: ClassVar[dict[Key, Outcome]] = {}
+    _known: ClassVar[dict[Key, OperationOutcome]] = {}
 
     def __init__(self, fake: FakeTensorMode) -> None:
         self._fake = fake
@@ -91,11 +91,13 @@ class Outcomes:
         except _Unknown:
             return None
 
-    def known(self, key: Key) -> Outcome | None:
+    def known(self, key: Key) -> OperationOutcome | None:
         """The cached outcome; None if there is none."""
         return self._known.get(key)
 
-    def predict(self, key: Key, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome | None:
+    def predict(
+        self, key: Key, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> OperationOutcome | None:
         """The outcome, computed on meta tensors instead of fake ones and cached; None if that does not work."""
         if operation not in _KNOWN_ON_META or any(type(one) is torch.device for one in kwargs.values()):
             return None
@@ -120,7 +122,7 @@ class Outcomes:
         kwargs: dict[str, Any],
         out: Any,
         device: torch.device | None = None,
-    ) -> Outcome:
+    ) -> OperationOutcome:
         """The outcome of an operation that returned ``out``, cached if possible. Meta tensors stand for ``device``."""
         kind = kind_of(operation)
         work = operation_of(operation, args, kwargs, out, kind) if kind is not None else None
@@ -137,11 +139,11 @@ class Outcomes:
             if len(set(memory)) < len(memory):
                 raise _Unknown  # outputs that share what they are made of
         except _Unknown:
-            return Outcome((), sequence, workspace, kind, done, work)
-        self._known[key] = outcome = Outcome(made, sequence, workspace, kind, done, work)
+            return OperationOutcome((), sequence, workspace, kind, done, work)
+        self._known[key] = outcome = OperationOutcome(made, sequence, workspace, kind, done, work)
         return outcome
 
-    def again(self, outcome: Outcome, args: tuple[Any, ...]) -> Any:
+    def again(self, outcome: OperationOutcome, args: tuple[Any, ...]) -> Any:
         """New outputs of an operation with a cached outcome, for ``args``."""
         given = [self._make(one, args) for one in outcome.made]
         return outcome.sequence(given) if outcome.sequence else given[0]

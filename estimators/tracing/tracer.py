@@ -19,7 +19,7 @@ from estimators.model import MIB, Divisions, Layout
 from estimators.peaks.depth import Passes, stretch
 from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit
 from estimators.peaks.step_log import StepLog, log_of
-from estimators.peaks.units import Outline, Seen, Unit, units_of
+from estimators.peaks.units import Outline, TracedPasses, Unit, units_of
 from estimators.scaling.example import Example, ModelFacts
 from estimators.trace import Trace
 from estimators.tracing.session import UNEVEN, Evaluated, Recipe, Session, num_passes
@@ -245,7 +245,7 @@ def _units(
     *,
     equal_blocks: bool,
 ) -> tuple[Unit, ...]:
-    low, high = (Seen(size, passes[size], outputs[size]) for size in (2, max(passes)))
+    low, high = (TracedPasses(size, passes[size], outputs[size]) for size in (2, max(passes)))
     return units_of(outlines, low, high, equal_blocks=equal_blocks)
 
 

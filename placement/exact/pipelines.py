@@ -26,7 +26,7 @@ from estimators.profile import ModelProfile
 from estimators.work import Work
 from placement.model import Cluster
 from placement.pipelining.bounds import least_bytes, least_seconds
-from placement.pipelining.cuts import Cut, Demand, Piece, best_cut, even_cut, smallest_cut
+from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, smallest_cut
 from placement.pipelining.passes import Schedule
 from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.simulator import Simulation, StageCost, simulate
@@ -290,13 +290,13 @@ class _Shape:
         ends = [first.divided(self.num_ranks), last.divided(self.num_ranks)]
         joined = [first + blocks[0], *blocks[1:-1], blocks[-1] + last]
         has_huge_ends = first.num_params + last.num_params >= sum(one.num_params for one in blocks) / self.num_ranks
-        cuts: dict[Demand, list[Cut]] = {}
+        cuts: dict[CutTarget, list[Cut]] = {}
         for name, num_chunks in _CHUNKS.items():
             if len(blocks) < self.num_ranks * num_chunks or (name == "interlaced" and not has_huge_ends):
                 continue
             # Stages of a rank that has two hold more micro-batches than in 1F1B: they are cut by time alone.
             like: Literal["gpipe", "1f1b"] = "gpipe" if name == "gpipe" or num_chunks > 1 else "1f1b"
-            demand = Demand(like, self.num_ranks * num_chunks, self.num_micro_batches)
+            demand = CutTarget(like, self.num_ranks * num_chunks, self.num_micro_batches)
             if name == "interlaced":
                 for cut in self._cuts(blocks, demand):
                     yield self._draft(name, cut, [ends[0], *_joined(blocks, cut), ends[1]])
@@ -306,7 +306,7 @@ class _Shape:
             for cut in cuts[demand]:
                 yield self._draft(name, cut, _joined(joined, cut))
 
-    def _cuts(self, blocks: Sequence[_Part], demand: Demand) -> list[Cut]:
+    def _cuts(self, blocks: Sequence[_Part], demand: CutTarget) -> list[Cut]:
         """The cut of ranks, and the best cut."""
         pieces = [self.candidate.piece(block) for block in blocks]
         largest = self.candidate.margin.largest_peak_bytes(self.offered_mib, self.num_ranks)

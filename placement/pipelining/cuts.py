@@ -48,7 +48,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class CutTarget:
     """The pipeline that a model is cut for."""
 
     schedule: Literal["gpipe", "1f1b"]
@@ -66,7 +66,7 @@ def even_cut(num_pieces: int, num_stages: int) -> Cut:
     return tuple(len(blocks_of_stage(num_pieces, stage, num_stages)) for stage in range(num_stages))
 
 
-def best_cut(pieces: Sequence[Piece], demand: Demand, capacity_bytes: int | None = None) -> Cut | None:
+def best_cut(pieces: Sequence[Piece], demand: CutTarget, capacity_bytes: int | None = None) -> Cut | None:
     """The cut into stages of at least one piece with the fastest step; None if no cut fits.
 
     No stage holds more than ``capacity_bytes``. Among cuts of the same time, the one that sends fewest bytes is taken,
@@ -87,7 +87,7 @@ def best_cut(pieces: Sequence[Piece], demand: Demand, capacity_bytes: int | None
     return _smallest_sum([np.where(one <= slowest * _SAME, sent_bytes, np.inf) for one in tables], squares)
 
 
-def smallest_cut(pieces: Sequence[Piece], demand: Demand) -> Cut:
+def smallest_cut(pieces: Sequence[Piece], demand: CutTarget) -> Cut:
     """The cut whose largest stage holds fewest bytes. Raises ``ValueError`` for fewer pieces than stages."""
     sizes = _stage_bytes(pieces, demand)
     largest = _smallest_maximum(sizes)
@@ -105,7 +105,7 @@ def _between(amounts: Sequence[float]) -> _Table:
     return np.where(np.tri(len(amounts), k=-1, dtype=bool), np.inf, sums)
 
 
-def _stage_seconds(pieces: Sequence[Piece], demand: Demand) -> list[_Table]:
+def _stage_seconds(pieces: Sequence[Piece], demand: CutTarget) -> list[_Table]:
     """Time of a step if it depended on this stage alone, by stage; see above."""
     forward = _between([piece.forward_seconds for piece in pieces])
     backward = _between([piece.backward_seconds for piece in pieces])
@@ -124,7 +124,7 @@ def _stage_seconds(pieces: Sequence[Piece], demand: Demand) -> list[_Table]:
     return tables
 
 
-def _stage_bytes(pieces: Sequence[Piece], demand: Demand) -> list[_Table]:
+def _stage_bytes(pieces: Sequence[Piece], demand: CutTarget) -> list[_Table]:
     """Bytes that a stage holds, by stage."""
     if not 1 <= demand.num_stages <= len(pieces):
         raise ValueError(f"{len(pieces)} pieces cannot be divided into {demand.num_stages} stages: choose fewer stages")

@@ -106,10 +106,10 @@ class PipelineStep:
         stages = tuple(map(_stage_of, data["stages"]))
         return cls(Plan.from_json(data["plan"]), stages, data["cores"], data["factor"])
 
-    def _row(self, stage: int) -> Row:
+    def _row(self, stage: int) -> StageRow:
         computing = [one for one in self._simulation.computing if one.rank == stage]
         ranks = tuple(rank for rank in range(self.plan.world_size) if self.plan.coordinate(rank, "pp") == stage)
-        return Row(ranks, tuple(map(self._passed, computing)), tuple(self._memory(stage, computing)))
+        return StageRow(ranks, tuple(map(self._passed, computing)), tuple(self._memory(stage, computing)))
 
     def _passed(self, interval: Interval) -> Passed:
         start, end, action = interval.start_seconds, interval.end_seconds, interval.action
@@ -197,7 +197,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StageRow:
     """The ranks of one stage, what each of them does in the order of time, and the bytes that it holds from a time on.
 
     Nothing is between two passes if the rank waits for another stage.
@@ -218,7 +218,7 @@ class Timeline:
     """One step of ``makespan_seconds``, with a row for each stage."""
 
     makespan_seconds: float
-    rows: tuple[Row, ...]
+    rows: tuple[StageRow, ...]
     messages: tuple[Message, ...]
 
     @property
@@ -231,7 +231,7 @@ class Timeline:
         """Share (0 to 1) of the time of all ranks in which they communicate and do not compute."""
         return self._share(one.end_seconds - one.communicating_from_seconds for one in self._passes())
 
-    def waits(self, row: Row) -> Iterator[tuple[float, float]]:
+    def waits(self, row: StageRow) -> Iterator[tuple[float, float]]:
         """The (start, end) in seconds of each time in which the ranks of a row wait for other stages."""
         begins = [*(one.start_seconds for one in row.passes), self.makespan_seconds]
         ends = [0.0, *(one.end_seconds for one in row.passes)]

@@ -32,7 +32,7 @@ REPORTED_BY_SCAMP = "train_loss"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DryRun:
     """The findings of a dry run of some candidates.
 
     ``read`` are the parameters that any of them has read, and ``metrics`` those that any has returned; both are empty
@@ -56,7 +56,7 @@ def check_workload(spec: StudySpec, code: bytes | None, process: TraceProcess | 
     check_code(spec.workload, code)
     if code is None:
         known = BUILT_INS[spec.workload]
-        return judge(spec, Found(frozenset(known.parameters), known.metrics))
+        return judge(spec, DryRun(frozenset(known.parameters), known.metrics))
     process = process or TraceProcess()
     try:
         found = _try(spec, code, process)
@@ -71,7 +71,7 @@ def _cannot_be_used(spec: StudySpec, why: str) -> InvalidInput:
     return InvalidInput(f"the workload {spec.workload!r} cannot be used: {why}")
 
 
-def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> Found | None:
+def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> DryRun | None:
     """Makes a dry run; None if it does not come to its end.
 
     Raises ``TraceFailed`` if the workload cannot be imported, and ``InvalidInput`` if its methods are of a wrong form.
@@ -112,12 +112,12 @@ def _values(dimension: Categorical | Range) -> Sequence[Scalar]:
     )
 
 
-def found_in(answer: Json, have_all_values: bool) -> Found:
+def found_in(answer: Json, have_all_values: bool) -> DryRun:
     """Reads the answer of a dry run. ``have_all_values``: the candidates have every choice between them."""
     tries: Sequence[Mapping[str, Any]] = answer["tries"]
     ended = [one for one in tries if "metrics" in one]
     metrics = dict.fromkeys(name for one in ended for name in one["metrics"])
-    return Found(
+    return DryRun(
         frozenset(name for one in ended for name in one["read"]),
         tuple(metrics),
         frozenset(answer["mentioned"]),
@@ -125,7 +125,7 @@ def found_in(answer: Json, have_all_values: bool) -> Found:
     )
 
 
-def judge(spec: StudySpec, found: Found) -> list[str]:
+def judge(spec: StudySpec, found: DryRun) -> list[str]:
     """Warnings about parameters that were never read and an objective that was not returned.
 
     Raises ``InvalidInput`` where these are certain to be mistakes.
@@ -156,7 +156,7 @@ def judge(spec: StudySpec, found: Found) -> list[str]:
     return warnings
 
 
-def _wrong_objective(spec: StudySpec, found: Found) -> Iterator[str]:
+def _wrong_objective(spec: StudySpec, found: DryRun) -> Iterator[str]:
     objective = spec.objective.metric
     if objective in (*found.metrics, REPORTED_BY_SCAMP) or not (found.is_complete or objective not in found.mentioned):
         return
@@ -165,7 +165,7 @@ def _wrong_objective(spec: StudySpec, found: Found) -> Iterator[str]:
     yield f"the objective is {objective!r}, but evaluate returns {_listed(found)}{advice}"
 
 
-def _listed(found: Found) -> str:
+def _listed(found: DryRun) -> str:
     return ", ".join(found.metrics)
 
 

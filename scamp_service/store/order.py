@@ -35,14 +35,14 @@ class By(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SortOrder:
     """``columns`` of the table of trials, and the key by which they are sorted; a trial without a key comes last."""
 
     columns: tuple[str, ...]
     key: Key
 
 
-def sorted_numbers(order: Order, rows: Iterable[Sequence[Any]], descending: bool) -> list[int]:
+def sorted_numbers(order: SortOrder, rows: Iterable[Sequence[Any]], descending: bool) -> list[int]:
     """Numbers of trials in this order. ``rows`` are (number, *columns) by number, which also orders equal keys."""
     keyed = [(order.key(*columns), number) for number, *columns in rows]
     known = [(key, number) for key, number in keyed if key is not None]
@@ -54,8 +54,8 @@ def _number(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def _of_plan(name: str) -> Order:
-    return Order(("plan",), lambda plan: getattr(plan, name) if plan else None)
+def _of_plan(name: str) -> SortOrder:
+    return SortOrder(("plan",), lambda plan: getattr(plan, name) if plan else None)
 
 
 def _params(params: Mapping[str, Any]) -> list[tuple[str, bool, Any]]:
@@ -75,23 +75,23 @@ def _seconds(started_at: float | None, finished_at: float | None) -> float | Non
     return finished_at - started_at if finished_at is not None else 1e12 - started_at
 
 
-ORDERS: Mapping[By, Order] = {
-    By.NUMBER: Order(("id",), lambda trial_id: trial_id),
-    By.STATE: Order(("state",), STATES.index),
-    By.VALUE: Order(("value",), _number),
-    By.PARAMS: Order(("params",), _params),
+ORDERS: Mapping[By, SortOrder] = {
+    By.NUMBER: SortOrder(("id",), lambda trial_id: trial_id),
+    By.STATE: SortOrder(("state",), STATES.index),
+    By.VALUE: SortOrder(("value",), _number),
+    By.PARAMS: SortOrder(("params",), _params),
     By.RANKS: _of_plan("world_size"),
     By.BATCH: _of_plan("batch"),
     By.MICRO_BATCH: _of_plan("micro_batch"),
     By.RECOMPUTE: _of_plan("recompute"),
-    By.PREDICTED: Order(
+    By.PREDICTED: SortOrder(
         ("predicted_bytes", "extra_bytes", "bias_bytes"),
         lambda predicted, extra, bias: predicted - extra + bias or None,
     ),
-    By.MEASURED: Order(("measured_bytes",), lambda measured: measured or None),
-    By.RESERVED: Order(("reserved_mib",), lambda reserved: reserved or None),
-    By.ATTEMPTS: Order(("attempt",), lambda attempt: attempt),
-    By.SECONDS: Order(("started_at", "finished_at"), _seconds),
-    By.REASON: Order(("reason",), lambda reason: reason or None),
+    By.MEASURED: SortOrder(("measured_bytes",), lambda measured: measured or None),
+    By.RESERVED: SortOrder(("reserved_mib",), lambda reserved: reserved or None),
+    By.ATTEMPTS: SortOrder(("attempt",), lambda attempt: attempt),
+    By.SECONDS: SortOrder(("started_at", "finished_at"), _seconds),
+    By.REASON: SortOrder(("reason",), lambda reason: reason or None),
 }
 """``PREDICTED`` is the peak to compare with the measured one: see ``Prediction.expected_bytes``."""

@@ -21,7 +21,7 @@ from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
 from scamp_service.store.order import ORDERS, By, sorted_numbers
 from scamp_service.store.rows import MeasuredPoint, Point, Standing, attempt_of, trial_of
-from scamp_service.store.tallies import DEVICE_SECONDS, Counted, Spread, device_seconds
+from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds
 
 _ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY}
 
@@ -66,14 +66,14 @@ class Reads:
         peaks, steps = self._spread("peak_error_pct", study_id), self._spread("step_error_pct", study_id)
         return Counted(tallies, peaks, steps, int(num_oom or 0), excess)
 
-    def _spread(self, name: str, study_id: int) -> Spread:
+    def _spread(self, name: str, study_id: int) -> ErrorSummary:
         number, middle, largest = sql.errors(name)
         num = self._rows(number, study_id=study_id)[0][0]
         if not num:
-            return Spread()
+            return ErrorSummary()
         found = [row[0] for row in self._rows(middle, study_id=study_id, offset=(num - 1) // 2)]
         at_middle = found[0] if num % 2 else sum(found) / 2
-        return Spread(at_middle, self._rows(largest, study_id=study_id)[0][0])
+        return ErrorSummary(at_middle, self._rows(largest, study_id=study_id)[0][0])
 
     def study_totals(self) -> Totals:
         """Counts over all studies."""

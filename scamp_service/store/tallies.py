@@ -23,7 +23,7 @@ RANKS, FAMILY = "ranks ", "family "
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ErrorSummary:
     """Median and maximum of some errors in percent, without their signs; None when there are none."""
 
     median: float | None = None
@@ -31,7 +31,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurements:
     """Measurements of the attempts of one trial.
 
     ``peak_error_pct`` and ``step_error_pct`` are errors of predictions without their sign, for the last attempt that
@@ -55,8 +55,8 @@ class Counted:
     """
 
     tallies: Mapping[str, float]
-    peak_error_pct: Spread = Spread()
-    step_error_pct: Spread = Spread()
+    peak_error_pct: ErrorSummary = ErrorSummary()
+    step_error_pct: ErrorSummary = ErrorSummary()
     num_oom: int = 0
     least_excess_pct: float | None = None
 
@@ -120,7 +120,7 @@ def device_seconds(attempt: Any, now: float) -> float:
     return float(len(attempt.devices) * (ended - attempt.created_at))
 
 
-def measure(attempts: Iterable[Attempt]) -> Measured:
+def measure(attempts: Iterable[Attempt]) -> Measurements:
     """Collects the measurements of one trial. ``attempts`` are its attempts by number."""
     peak = step = None
     excesses: list[float] = []
@@ -131,7 +131,7 @@ def measure(attempts: Iterable[Attempt]) -> Measured:
             step = abs(slip)
         if attempt.outcome is Outcome.OUT_OF_MEMORY:
             excesses.append(least_excess_pct(attempt))
-    return Measured(peak, step, len(excesses), max(excesses, default=None))
+    return Measurements(peak, step, len(excesses), max(excesses, default=None))
 
 
 def count(trials: Iterable[Trial], attempts: Iterable[Attempt]) -> Counted:
@@ -218,7 +218,7 @@ def most_at_once(attempts: Iterable[Attempt], now: float) -> int:
     return most
 
 
-def spread(errors: Iterable[float | None]) -> Spread:
+def spread(errors: Iterable[float | None]) -> ErrorSummary:
     """Median and maximum of the errors that are known."""
     known = [error for error in errors if error is not None]
-    return Spread(median(known), max(known)) if known else Spread()
+    return ErrorSummary(median(known), max(known)) if known else ErrorSummary()

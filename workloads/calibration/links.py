@@ -65,7 +65,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LinkMeasurement:
     """Measurements of the ranks. ``slowing`` is how many times as long a rank computes while a second one does, too.
 
     ``unit_seconds`` is the time in Python for each of FSDP2's gathers and reductions, ``sharded_seconds`` that for each
@@ -98,7 +98,7 @@ def measure_host(source: str, rounds: int, sizes: Sequence[int] = SIZES) -> OnHo
     return fitted(measured, cores, f"{source}, rounds {measured.apart:.0%} apart" if rounds > 1 else source)
 
 
-def measure(num_ranks: int, rounds: int, sizes: Sequence[int] = SIZES) -> Measured:
+def measure(num_ranks: int, rounds: int, sizes: Sequence[int] = SIZES) -> LinkMeasurement:
     """The measurement of ``num_ranks`` ranks. Raises ``RuntimeError`` if one fails, or takes too long.
 
     Ranks are forked, which saves each the seconds to import torch. So nothing may have used torch's threads before.
@@ -122,12 +122,12 @@ def measure(num_ranks: int, rounds: int, sizes: Sequence[int] = SIZES) -> Measur
                 rank.join()
 
 
-def _received(receiver: Connection, ranks: Sequence[ForkProcess]) -> Measured:
+def _received(receiver: Connection, ranks: Sequence[ForkProcess]) -> LinkMeasurement:
     """The message of rank 0, unless a rank fails before."""
     deadline, running = time.monotonic() + TIMEOUT_SECONDS, {rank.sentinel: rank for rank in ranks}
     while ready := wait([receiver, *running], max(0.0, deadline - time.monotonic())):
         if receiver in ready:
-            measured: Measured = receiver.recv()
+            measured: LinkMeasurement = receiver.recv()
             return measured
         for ended in ready:
             assert isinstance(ended, int)
@@ -146,7 +146,7 @@ def _run_fork(sender: Connection, store: str, rank: int, num_ranks: int, rounds:
         sender.send(measured)
 
 
-def fitted(measured: Measured, num_cores: int, source: str) -> OnHost:
+def fitted(measured: LinkMeasurement, num_cores: int, source: str) -> OnHost:
     """The figures fitted to the samples; relative errors count, so small messages fit as well as large ones.
 
     Ranks that share cores slow each other while they communicate too, so samples of more ranks than cores count
@@ -190,7 +190,7 @@ def _fit(samples: Sequence[Timed], cores: float) -> tuple[float, float, float]:
     return start * 1e-6, hop * 1e-6, per_byte * 1e-9
 
 
-def run_rank(store: str, rank: int, num_ranks: int, rounds: int, sizes: Sequence[int]) -> Measured:
+def run_rank(store: str, rank: int, num_ranks: int, rounds: int, sizes: Sequence[int]) -> LinkMeasurement:
     """Measure as ``rank`` of ``num_ranks``, which all call this at the same time."""
     torch.set_num_threads(1)
     with process_group(Plan(1, dp_shard=num_ranks), rank, FileStore(store, num_ranks), _CPU) as mesh:
@@ -205,7 +205,7 @@ def run_rank(store: str, rank: int, num_ranks: int, rounds: int, sizes: Sequence
             unit, sharded = _overheads(pair, by_pair, rounds)
         dist.barrier()
         by_all, apart_of_all = _samples(everyone.get_group("dp"), rounds, sizes) if num_ranks > 2 else ([], 0.0)
-        return Measured([*by_pair, *by_all], slowing, unit, sharded, max(apart, apart_of_all))
+        return LinkMeasurement([*by_pair, *by_all], slowing, unit, sharded, max(apart, apart_of_all))
 
 
 def _samples(group: dist.ProcessGroup, num_rounds: int, sizes: Sequence[int]) -> tuple[list[Timed], float]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from workloads.cleaning.leftovers import Leftovers, UserCode
 from workloads.cleaning.libraries import Libraries, forget_classes
-from workloads.cleaning.settings import Settings
+from workloads.cleaning.settings import ProcessSettings
 from workloads.loading import forget_user_code
 from workloads.training.process_memory import give_back_free_memory
 
@@ -31,7 +31,7 @@ class Cleaner:
             gc.collect()
             gc.freeze()  # what libraries hold lives as long as the process: collections stay short
         self._leftovers.remember()
-        self._settings = Settings()
+        self._settings = ProcessSettings()
 
     def restore(self, code_dir: Path) -> str:
         """Restore what was remembered, after the user's code in ``code_dir`` has run.

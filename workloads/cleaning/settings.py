@@ -37,7 +37,7 @@ class _Setting:
     write: Callable[[Any], Any]
 
 
-class Settings:
+class ProcessSettings:
     """The settings as they were when this object was made."""
 
     def __init__(self) -> None:

@@ -170,9 +170,9 @@ class ForwardState:
             before.add(watch.changed)
         before.restore()
 
-    def passes(self, module: nn.Module) -> Passes:
+    def passes(self, module: nn.Module) -> RepeatedPasses:
         """Passes through ``module`` that repeat the first of them, as for a backward pass."""
-        return Passes(self, module)
+        return RepeatedPasses(self, module)
 
     def named_attributes(self) -> dict[str, Any]:
         """The values of the ``attributes`` by their qualified names; checkpoints hold them."""
@@ -250,7 +250,7 @@ class ForwardState:
         return [self.mesh.get_group(name) for name in self.mesh.mesh_dim_names or () if name in divides]
 
 
-class Passes:
+class RepeatedPasses:
     """Passes that repeat the first of them: each begins from the state before the first, and changes nothing.
 
     Only the first one changes the state. Each uses the parameters that the first one used, which may have been those of

@@ -83,7 +83,7 @@ class OutOfMemory(Exception):
 
 
 @dataclass(slots=True)
-class Budget:
+class EnforcedBudget:
     """An enforced budget: ``budget_bytes`` (None: unlimited) over ``baseline`` on ``device``.
 
     ``kept_bytes`` is memory that libraries have kept since the baseline was taken; it is not charged to the candidate.
@@ -182,12 +182,12 @@ def baseline(device: torch.device) -> Held:
 
 
 @contextmanager
-def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> Iterator[Budget]:
+def enforce(device: torch.device, baseline: Held, budget_bytes: int | None) -> Iterator[EnforcedBudget]:
     """Limit this process to ``budget_bytes`` over ``baseline``; raises ``OutOfMemory`` for any failure at the limit.
 
     Raises ``HostFault`` if this host does not let the process have as much.
     """
-    budget = Budget(device, baseline, budget_bytes)
+    budget = EnforcedBudget(device, baseline, budget_bytes)
     most = _most_bytes() if device.type == "cpu" else None
     if budget_bytes is not None and most is not None and (needed := baseline.data_bytes + budget_bytes) > most:
         raise HostFault(
@@ -228,7 +228,7 @@ def give_back(device: torch.device) -> None:
             torch.cuda.empty_cache()
 
 
-def classify(error: BaseException, budget: Budget) -> OutOfMemory | None:
+def classify(error: BaseException, budget: EnforcedBudget) -> OutOfMemory | None:
     """The overrun that caused ``error``, or None if it has another cause.
 
     Call it while the failed step's frames, and so its tensors, still exist. Memory in the baseline may have been given

@@ -190,7 +190,7 @@ class _Run:
     mesh: DeviceMesh | None
     rank: int
     reporter: Reporter
-    held: budget.Budget
+    held: budget.EnforcedBudget
     model: nn.Module
     optimizer: torch.optim.Optimizer
     checkpoint_seconds: float = 0.0  # time that the last checkpoint took

@@ -81,7 +81,7 @@ def _of_convolution(convolution: Convolution, asked: tuple[bool, bool] | None) -
         return ()
     try:
         workspace = rules.forward(convolution) if asked is None else rules.backward(convolution, *asked)
-    except onednn.Refused:
+    except onednn.NoKernel:
         return ()  # the real operation fails too
     copied = convolution.num_copied
     return tuple((before + copied, during + copied) for before, during in workspace)

@@ -12,7 +12,7 @@ from torch import Tensor
 from estimators.tracing.workspace import onednn
 from estimators.tracing.workspace.amounts import NOTHING, Workspace
 from estimators.tracing.workspace.convolution import Convolution
-from estimators.tracing.workspace.onednn import Geometry, Layout, Primitive
+from estimators.tracing.workspace.onednn import Geometry, MemoryFormat, Primitive
 from estimators.tracing.workspace.products import packed_bytes
 
 
@@ -40,7 +40,7 @@ def backward(convolution: Convolution, of_input: bool, of_weight: bool) -> Works
     return input_takes, weight_takes
 
 
-def _image(convolution: Convolution, before: int, copies: int, image: Layout) -> tuple[int, int]:
+def _image(convolution: Convolution, before: int, copies: int, image: MemoryFormat) -> tuple[int, int]:
     """Bytes that making the output, or the gradient of the input, takes.
 
     If images are channels last, torch allocates it and oneDNN writes into it. Else oneDNN writes into memory of its
@@ -52,7 +52,7 @@ def _image(convolution: Convolution, before: int, copies: int, image: Layout) ->
     return before + copies + image.num_bytes, before + image.num_bytes + unordered
 
 
-def _reordered(convolution: Convolution, weight: Layout) -> int:
+def _reordered(convolution: Convolution, weight: MemoryFormat) -> int:
     """Bytes of a second copy of the weight's gradient, on the way from oneDNN's format to torch's."""
     unordered = weight.is_plain and not weight.is_contiguous
     return convolution.weight.nbytes if unordered or convolution.is_channels_last else 0

@@ -63,12 +63,12 @@ _FUNCTIONS = (
 )
 
 
-class Refused(Exception):
+class NoKernel(Exception):
     """oneDNN has no kernel for what was asked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MemoryFormat:
     """The memory format that a primitive wants for one tensor.
 
     ``num_bytes`` includes padding. ``is_given`` says whether the tensor has this format already, ``is_plain`` whether
@@ -91,9 +91,9 @@ class Layout:
 class Primitive:
     """The needs of one pass of an operation: the formats of its tensors (or of their gradients), and scratch memory."""
 
-    given: Layout
-    weight: Layout
-    made: Layout
+    given: MemoryFormat
+    weight: MemoryFormat
+    made: MemoryFormat
     scratch_bytes: int
     is_product: bool  # computed as a product of matrices, which may pack them in memory of its own
 
@@ -120,7 +120,7 @@ def convolution(
     """The pass ``of`` ("forward", "backward_data" or "backward_weights") of a convolution.
 
     ``weight`` has a dimension of groups if there are several, then outputs and inputs, also if transposed. With
-    ``keeps_images`` they stay in the formats that they have; else oneDNN chooses. Raises ``Refused``.
+    ``keeps_images`` they stay in the formats that they have; else oneDNN chooses. Raises ``NoKernel``.
     """
     with _Query() as query:
         source, weights, target = (query.any(tensor) for tensor in (given, weight, made))
@@ -158,7 +158,7 @@ class Lstm:
 def lstm(of: str, num_steps: int, batch: int, num_inputs: int, num_hidden: int, dtype: torch.dtype) -> Lstm:
     """The pass ``of`` ("forward" or "backward") of one layer of an LSTM, as ideep's operators/lstm.hpp asks for it.
 
-    Raises ``Refused``.
+    Raises ``NoKernel``.
     """
 
     def states(*sizes: int, dtype: torch.dtype = dtype) -> Tensor:
@@ -196,7 +196,7 @@ def lstm(of: str, num_steps: int, batch: int, num_inputs: int, num_hidden: int, 
 
 
 def product(first: Tensor, second: Tensor, dtype: torch.dtype) -> int:
-    """Bytes of scratch memory for the product of two matrices with a result of ``dtype``. Raises ``Refused``."""
+    """Bytes of scratch memory for the product of two matrices with a result of ``dtype``. Raises ``NoKernel``."""
     made = torch.empty(first.shape[0], second.shape[1], dtype=dtype, device="meta")
     with _Query() as query:
         tensors = (query.described(first), query.described(second), None, query.described(made))
@@ -231,11 +231,11 @@ class _Query:
         return self._memory("tag", tensor, _ANY_FORMAT)
 
     def primitive(self, kind: str, *args: Any) -> Any:
-        """The descriptor of a primitive. Raises ``Refused``."""
+        """The descriptor of a primitive. Raises ``NoKernel``."""
         made = ctypes.c_void_p()
         create = self._functions[f"dnnl_{kind}_primitive_desc_create"]
         if create(ctypes.byref(made), self._engine, *args, self._attributes) != 0:
-            raise Refused(kind)
+            raise NoKernel(kind)
         self._end.callback(self._functions["dnnl_primitive_desc_destroy"], made)
         return made
 
@@ -249,7 +249,7 @@ class _Query:
         self._functions["dnnl_primitive_desc_query"](primitive, _NAME, 0, ctypes.byref(name))
         return (name.value or b"").decode()
 
-    def layout(self, primitive: Any, what: int, tensor: Tensor, place: int = 0) -> Layout:
+    def layout(self, primitive: Any, what: int, tensor: Tensor, place: int = 0) -> MemoryFormat:
         """The format of one of the primitive's tensors, compared with the tensor that there is.
 
         ``place`` is its number if there are several of a kind.
@@ -260,7 +260,7 @@ class _Query:
         is_given = equal(wanted, self.described(tensor)) == 1
         is_contiguous = equal(wanted, self.described(tensor.new_empty(tensor.shape))) == 1
         num_bytes = int(self._functions["dnnl_memory_desc_get_size"](wanted))
-        return Layout(num_bytes, is_given, num_blocks.value == 0, is_contiguous)
+        return MemoryFormat(num_bytes, is_given, num_blocks.value == 0, is_contiguous)
 
     def _wanted(self, primitive: Any, what: int, place: int = 0) -> Any:
         return ctypes.c_void_p(self._functions["dnnl_primitive_desc_query_md"](primitive, what, place))
@@ -269,7 +269,7 @@ class _Query:
         made = ctypes.c_void_p()
         create = self._functions[f"dnnl_memory_desc_create_with_{by}"]
         if create(ctypes.byref(made), tensor.ndim, _numbers(tensor.shape), _TYPES[tensor.dtype], last) != 0:
-            raise Refused(f"a tensor of {tuple(tensor.shape)}")
+            raise NoKernel(f"a tensor of {tuple(tensor.shape)}")
         self._end.callback(self._functions["dnnl_memory_desc_destroy"], made)
         return made
 

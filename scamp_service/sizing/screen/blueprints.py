@@ -24,7 +24,7 @@ from estimators.scaling.formula import PARTS, RANKS, SAMPLES, NotWhole, Points, 
 from estimators.scaling.model_formulas import PredictedModel
 from scamp_service.files import write_atomically
 from scamp_service.model import Json
-from scamp_service.sizing.screen.groups import Group, Task, grouped, parted, variables
+from scamp_service.sizing.screen.groups import FormulaGroup, Task, grouped, parted, variables
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
 from scamp_service.sizing.tracing.traces import Tracer
@@ -62,11 +62,11 @@ class BlueprintFinder:
         write_atomically(file, json.dumps(answer).encode())
         return answer
 
-    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[Group, Blueprint | str]]:
+    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[FormulaGroup, Blueprint | str]]:
         """Every group of candidates with its blueprint of the plain layout, or with the reason why it has none."""
         waiting, found = grouped(candidates), []
         while waiting:
-            tasks: list[tuple[Group, Task | str]] = []
+            tasks: list[tuple[FormulaGroup, Task | str]] = []
             for group in waiting:
                 members = [candidates[key] for key in group.members]
                 tasks.append((group, self._plain_task(group, members)))
@@ -98,7 +98,7 @@ class BlueprintFinder:
         answers = {place: self._checked(tasks[place], fitted[place], check) for place, check in checks.items()}
         return [found[place] if place in found else answers[place] for place in range(len(tasks))]
 
-    def known(self, group: Group, family: Layout, accumulate: bool = False) -> Blueprint | None:
+    def known(self, group: FormulaGroup, family: Layout, accumulate: bool = False) -> Blueprint | None:
         """Cached blueprint of a group; None when there is none, or its file is damaged."""
         try:
             return _BLUEPRINT.validate_json(self._file(group, replace(family, accumulate=accumulate)).read_bytes())
@@ -194,7 +194,7 @@ class BlueprintFinder:
             trace.num_params,
         )
 
-    def _plain_task(self, group: Group, members: Sequence[Json]) -> Task | str:
+    def _plain_task(self, group: FormulaGroup, members: Sequence[Json]) -> Task | str:
         if not group.sizes:
             return "they do not differ in any size"
         known = self.known(group, Layout())
@@ -204,7 +204,7 @@ class BlueprintFinder:
             return " ".join(failed.reason.splitlines())
         return Task(group, Layout(), members, [1] * len(members), depth, 1)
 
-    def depth(self, group: Group, members: Sequence[Json]) -> str | None:
+    def depth(self, group: FormulaGroup, members: Sequence[Json]) -> str | None:
         """Name of the parameter that is the number of blocks; None when there is none.
 
         A member with few blocks does not show it, and the others are not known before. So if the first one has few,
@@ -236,7 +236,7 @@ class BlueprintFinder:
     def _ask(self, what: str, request: Json) -> Future[Json]:
         return self._pool.submit(lambda process: self._tracer.ask(process, what, self._workload, self._code, request))
 
-    def _file(self, group: Group, layout: Layout) -> Path:
+    def _file(self, group: FormulaGroup, layout: Layout) -> Path:
         shared = [group.settings, *group.sizes]
         return self._tracer.cache.file_of("blueprint", self._workload, self._code, shared, str(layout))
 

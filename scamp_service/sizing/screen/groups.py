@@ -27,7 +27,7 @@ _RATES = NUMBERS | {"batch"}
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FormulaGroup:
     """Candidates with the same settings. ``sizes`` are the names of the whole numbers in which they differ."""
 
     settings: Json
@@ -35,7 +35,7 @@ class Group:
     members: tuple[int, ...]  # keys of the candidates
 
 
-def grouped(candidates: Mapping[int, Json]) -> list[Group]:
+def grouped(candidates: Mapping[int, Json]) -> list[FormulaGroup]:
     """Groups of candidates that differ only in sizes and rates.
 
     Sizes are positive whole numbers; rates are floats, and only their sign counts. Any other difference separates
@@ -53,17 +53,17 @@ def grouped(candidates: Mapping[int, Json]) -> list[Group]:
         sizes = [name for name in names if _is_size(name, first[name])]
         differ = [name for name in sizes if any(candidates[key][name] != first[name] for key in members)]
         settings |= {name: first[name] for name in sizes if name not in differ}
-        groups.append(Group(settings, tuple(differ), tuple(members)))
+        groups.append(FormulaGroup(settings, tuple(differ), tuple(members)))
     return groups
 
 
-def parted(group: Group, size: str, candidates: Mapping[int, Json]) -> list[Group]:
+def parted(group: FormulaGroup, size: str, candidates: Mapping[int, Json]) -> list[FormulaGroup]:
     """Split a group into one for each value of ``size``, which becomes a setting."""
     by_value: dict[int, list[int]] = {}
     for key in group.members:
         by_value.setdefault(candidates[key][size], []).append(key)
     sizes = tuple(name for name in group.sizes if name != size)
-    return [Group({**group.settings, size: value}, sizes, tuple(keys)) for value, keys in by_value.items()]
+    return [FormulaGroup({**group.settings, size: value}, sizes, tuple(keys)) for value, keys in by_value.items()]
 
 
 def _is_rate(name: str, value: Any) -> bool:
@@ -110,7 +110,7 @@ class Task:
     needed, with their degrees.
     """
 
-    group: Group
+    group: FormulaGroup
     family: Layout
     members: Sequence[Json]
     most_parts: Sequence[int]

@@ -24,7 +24,7 @@ from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced
 from placement.planning.planner import PlanChoice
 from scamp_service.model import Json
 from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of, predicted_models
-from scamp_service.sizing.screen.groups import Group, Task, columns, family_of, variables
+from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, family_of, variables
 from scamp_service.sizing.screen.screened import Screened
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
@@ -75,7 +75,7 @@ class Open:
 class Formulas:
     """A group with the blueprints found so far by family of layouts, or the reason why there are none."""
 
-    group: Group
+    group: FormulaGroup
     depth: str | None
     members: list[Json] = field(default_factory=list)
     profiles: list[ModelProfile] = field(default_factory=list)
@@ -95,7 +95,7 @@ class LeftOut:
         return family is None or family in self.families
 
 
-class Search:
+class JointSearch:
     """The choices of all candidates, which go on together: the formulas of one layout serve many of them."""
 
     def __init__(
@@ -165,7 +165,7 @@ class Search:
         return bool(self._open)
 
     def _predict(
-        self, group: Group, candidates: Mapping[int, Json], batches: Mapping[int, int], blueprint: Blueprint
+        self, group: FormulaGroup, candidates: Mapping[int, Json], batches: Mapping[int, int], blueprint: Blueprint
     ) -> list[int]:
         """Open the members that the blueprint can predict; returns their places."""
         points = columns([{**candidates[key], SAMPLES: 1} for key in group.members], [*group.sizes, SAMPLES])

@@ -29,7 +29,7 @@ from scamp_service.files import write_atomically
 from scamp_service.model import Json
 from scamp_service.sizing.estimate import OneBlob
 from scamp_service.sizing.screen.blueprints import BlueprintFinder
-from scamp_service.sizing.screen.joint_search import Search
+from scamp_service.sizing.screen.joint_search import JointSearch
 from scamp_service.sizing.screen.screened import Screened, Screening
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
@@ -73,7 +73,7 @@ def screen(
     with own_pool as pool, threadpool_limits(1, "blas"):  # small products: threads would only wait for each other
         finder = BlueprintFinder(workload, sha256, tracer, pool)
         batches = _batches(finder, candidates)
-        search = Search(workload, sha256, tracer, pool, finder, cluster, kind, share)
+        search = JointSearch(workload, sha256, tracer, pool, finder, cluster, kind, share)
         sound = {place: batch for place, batch in enumerate(batches) if isinstance(batch, int)}
         tell(f"looking for formulas for {len(sound)} candidates")
         search.begin({place: candidates[place] for place in sound}, sound)

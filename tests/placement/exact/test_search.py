@@ -17,7 +17,7 @@ from estimators.axes import Spread
 from estimators.model import Plan
 from placement.exact.search import Found, front, search
 from placement.exact.ways import Costs, Devices, Way
-from placement.pipelining.cuts import Demand, Piece, best_cut, even_cut
+from placement.pipelining.cuts import CutTarget, Piece, best_cut, even_cut
 from placement.planning.options import NoPlan
 
 NEVER = inf
@@ -158,7 +158,7 @@ def test_a_plan_survives_json(question: Question) -> None:
 def test_equal_units_are_cut_evenly(num_stages: int) -> None:
     found = plan_of(search([one_way(equal_units(10), num_stages)], [Devices("", 8, 1000)], batch=8))
     pieces = [Piece(1.0, 2.0, 4, 8, 1)] * 10
-    assert found.cut == best_cut(pieces, Demand("gpipe", num_stages, 8))  # which has the same formula
+    assert found.cut == best_cut(pieces, CutTarget("gpipe", num_stages, 8))  # which has the same formula
     assert sorted(found.cut) == sorted(even_cut(10, num_stages))
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement.pipelining.cuts import Cut, Demand, Piece, best_cut, even_cut, smallest_cut
+from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, smallest_cut
 from placement.pipelining.passes import Schedule
 from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.simulator import StageCost, simulate
@@ -22,13 +22,13 @@ SCHEDULE = st.sampled_from(["gpipe", "1f1b"])
 
 
 @st.composite
-def instances(draw: st.DrawFn) -> tuple[list[Piece], Demand]:
+def instances(draw: st.DrawFn) -> tuple[list[Piece], CutTarget]:
     """Pieces whose backward passes take twice the time of their forward passes, or any time."""
     pieces = draw(st.lists(PIECES, min_size=1, max_size=7))
     if draw(st.booleans()):
         pieces = [replace(piece, backward_seconds=2 * piece.forward_seconds) for piece in pieces]
     num_stages = draw(st.integers(1, min(4, len(pieces))))
-    return pieces, Demand(draw(SCHEDULE), num_stages, num_stages * draw(st.integers(1, 3)))
+    return pieces, CutTarget(draw(SCHEDULE), num_stages, num_stages * draw(st.integers(1, 3)))
 
 
 def all_cuts(num_pieces: int, num_stages: int) -> Iterator[Cut]:
@@ -42,7 +42,7 @@ def stages(pieces: Sequence[Piece], cut: Cut) -> list[list[Piece]]:
     return [list(pieces[start : start + size]) for start, size in zip(starts, cut, strict=True)]
 
 
-def largest_bytes(pieces: Sequence[Piece], cut: Cut, demand: Demand) -> int:
+def largest_bytes(pieces: Sequence[Piece], cut: Cut, demand: CutTarget) -> int:
     sizes, received = [], 0
     for place, stage in enumerate(stages(pieces, cut)):
         num = demand.in_flight(place)
@@ -52,17 +52,17 @@ def largest_bytes(pieces: Sequence[Piece], cut: Cut, demand: Demand) -> int:
 
 
 @cache
-def schedule_of(demand: Demand) -> Schedule:
+def schedule_of(demand: CutTarget) -> Schedule:
     return SCHEDULES[demand.schedule](demand.num_stages, demand.num_micro_batches)
 
 
-def simulated(pieces: Sequence[Piece], cut: Cut, demand: Demand) -> float:
+def simulated(pieces: Sequence[Piece], cut: Cut, demand: CutTarget) -> float:
     """Seconds of the step."""
     seconds = [sum(piece.forward_seconds for piece in stage) for stage in stages(pieces, cut)]
     return simulate(schedule_of(demand), [StageCost(one, one, one) for one in seconds]).makespan_seconds
 
 
-def formula(pieces: Sequence[Piece], cut: Cut, demand: Demand) -> float:
+def formula(pieces: Sequence[Piece], cut: Cut, demand: CutTarget) -> float:
     """Seconds of the step by the formulas on top of the module."""
     forward = [sum(piece.forward_seconds for piece in stage) for stage in stages(pieces, cut)]
     backward = [sum(piece.backward_seconds for piece in stage) for stage in stages(pieces, cut)]
@@ -81,7 +81,7 @@ def formula(pieces: Sequence[Piece], cut: Cut, demand: Demand) -> float:
 
 @settings(deadline=None)
 @given(instances(), st.one_of(st.none(), st.integers(0, 600)))
-def test_the_best_cut_is_that_of_brute_force(instance: tuple[list[Piece], Demand], capacity: int | None) -> None:
+def test_the_best_cut_is_that_of_brute_force(instance: tuple[list[Piece], CutTarget], capacity: int | None) -> None:
     pieces, demand = instance
     cuts = list(all_cuts(len(pieces), demand.num_stages))
     fitting = [cut for cut in cuts if capacity is None or largest_bytes(pieces, cut, demand) <= capacity]
@@ -101,7 +101,7 @@ def test_the_best_cut_is_that_of_brute_force(instance: tuple[list[Piece], Demand
 
 
 @given(instances(), st.integers(0, 600), st.integers(0, 200))
-def test_more_memory_makes_no_cut_slower(instance: tuple[list[Piece], Demand], capacity: int, more: int) -> None:
+def test_more_memory_makes_no_cut_slower(instance: tuple[list[Piece], CutTarget], capacity: int, more: int) -> None:
     pieces, demand = instance
     tight, roomy = (best_cut(pieces, demand, size) for size in (capacity, capacity + more))
     if tight is not None:
@@ -110,7 +110,7 @@ def test_more_memory_makes_no_cut_slower(instance: tuple[list[Piece], Demand], c
 
 @given(instances(), st.one_of(st.none(), st.integers(0, 600)), st.sampled_from([0.25, 2.0]))
 def test_cuts_do_not_depend_on_the_unit_of_time_nor_on_chance(
-    instance: tuple[list[Piece], Demand], capacity: int | None, factor: float
+    instance: tuple[list[Piece], CutTarget], capacity: int | None, factor: float
 ) -> None:
     pieces, demand = instance
     scaled = [
@@ -127,7 +127,7 @@ def test_few_cuts_for_1f1b_are_simulated_faster_and_none_much() -> None:
         num_stages = chance.randint(2, 4)
         numbers = [chance.randint(1, 9) for _ in range(chance.randint(num_stages, 7))]
         pieces = [Piece(float(number), 2.0 * number) for number in numbers]
-        demand = Demand("1f1b", num_stages, num_stages * chance.randint(1, 3))
+        demand = CutTarget("1f1b", num_stages, num_stages * chance.randint(1, 3))
         found = best_cut(pieces, demand)
         assert found is not None
         cuts = list(all_cuts(len(pieces), num_stages))
@@ -140,20 +140,20 @@ def test_few_cuts_for_1f1b_are_simulated_faster_and_none_much() -> None:
 @given(schedule=SCHEDULE, num_stages=st.integers(1, 8), size=st.integers(1, 12), seconds=st.floats(1e-6, 1e3))
 def test_equal_pieces_are_cut_evenly(schedule: Any, num_stages: int, size: int, seconds: float) -> None:
     pieces = [Piece(seconds, 2 * seconds, 10, 10, 10)] * (num_stages * size)
-    demand = Demand(schedule, num_stages, len(pieces))  # with few micro-batches 1F1B likes a larger first stage
+    demand = CutTarget(schedule, num_stages, len(pieces))  # with few micro-batches 1F1B likes a larger first stage
     assert best_cut(pieces, demand) == even_cut(len(pieces), num_stages) == (size,) * num_stages
 
 
 @given(num_stages=st.integers(1, 6), num_pieces=st.integers(6, 40), seconds=st.floats(1e-6, 1e3))
 def test_of_equal_pieces_no_stage_has_two_more_than_another(num_stages: int, num_pieces: int, seconds: float) -> None:
-    found = best_cut([Piece(seconds, seconds)] * num_pieces, Demand("gpipe", num_stages, 4))
+    found = best_cut([Piece(seconds, seconds)] * num_pieces, CutTarget("gpipe", num_stages, 4))
     assert found is not None and max(found) - min(found) <= 1 and sum(found) == num_pieces
     assert sorted(found) == list(found) and sorted(even_cut(num_pieces, num_stages)) == sorted(found)
 
 
 def test_a_stage_with_many_micro_batches_in_flight_gets_fewer_pieces_where_memory_is_short() -> None:
     pieces = [Piece(1.0, 2.0, state_bytes=1, kept_bytes=10)] * 12
-    demand = Demand("1f1b", 4, 16)
+    demand = CutTarget("1f1b", 4, 16)
     assert best_cut(pieces, demand) == (3, 3, 3, 3)
     assert best_cut(pieces, demand, 93) == (2, 3, 4, 3)
     assert best_cut(pieces, demand, 40) is None
@@ -161,15 +161,15 @@ def test_a_stage_with_many_micro_batches_in_flight_gets_fewer_pieces_where_memor
 
 def test_a_huge_first_piece_is_a_stage_of_its_own() -> None:
     pieces = [Piece(5.0, 5.0), *[Piece(1.0, 1.0)] * 10]
-    assert best_cut(pieces, Demand("gpipe", 3, 8)) == (1, 5, 5)
-    assert best_cut(pieces[::-1], Demand("gpipe", 3, 8)) == (5, 5, 1)
+    assert best_cut(pieces, CutTarget("gpipe", 3, 8)) == (1, 5, 5)
+    assert best_cut(pieces[::-1], CutTarget("gpipe", 3, 8)) == (5, 5, 1)
 
 
 def test_among_cuts_of_the_same_time_the_one_that_sends_least_is_taken() -> None:
     pieces = [Piece(1.0, 1.0, output_bytes=size) for size in (9, 9, 1, 9, 9)]
-    assert best_cut(pieces, Demand("gpipe", 2, 4)) == (3, 2)
+    assert best_cut(pieces, CutTarget("gpipe", 2, 4)) == (3, 2)
 
 
 def test_fewer_pieces_than_stages_are_refused() -> None:
     with pytest.raises(ValueError, match="2 pieces cannot be divided into 3 stages: choose fewer stages"):
-        best_cut([Piece(1.0, 1.0)] * 2, Demand("gpipe", 3, 3))
+        best_cut([Piece(1.0, 1.0)] * 2, CutTarget("gpipe", 3, 3))

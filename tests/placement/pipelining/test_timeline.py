@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from estimators.model import Plan
 from placement.pipelining.schedules import SCHEDULES
-from placement.pipelining.timeline import Passed, PassTime, PipelineStep, Row, StageStep
+from placement.pipelining.timeline import Passed, PassTime, PipelineStep, StageRow, StageStep
 
 EVEN = StageStep(PassTime(1.0), PassTime(2.0), 0.0)
 
@@ -18,7 +18,7 @@ def step(plan: Plan, stage: StageStep = EVEN, cores: float | None = None, factor
     return PipelineStep(plan, (stage,) * plan.pp, cores, factor)
 
 
-def names(row: Row) -> list[str]:
+def names(row: StageRow) -> list[str]:
     return [f"{one.kind[0]}{'' if one.micro_batch is None else one.micro_batch}" for one in row.passes]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scamp_service.errors import InvalidInput
-from scamp_service.sizing.submission_check import Found, candidates_to_try, check_workload, found_in, judge
+from scamp_service.sizing.submission_check import DryRun, candidates_to_try, check_workload, found_in, judge
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import bundle_code
@@ -122,7 +122,7 @@ def test_candidates_have_every_choice_and_both_ends_of_every_range_between_them(
     assert len(candidates_to_try(study(kind={"choice": list(range(100))}))) == 12
 
 
-FOUND = Found(frozenset({"lr", "width"}), ("accuracy", "loss"))
+FOUND = DryRun(frozenset({"lr", "width"}), ("accuracy", "loss"))
 
 
 def test_what_the_users_code_mentions_is_only_doubted() -> None:
@@ -144,7 +144,7 @@ def test_what_the_users_code_mentions_is_only_doubted() -> None:
 def test_metrics_are_all_known_once_every_value_was_tried() -> None:
     ended = {"read": ["lr"], "metrics": ["loss"]}
     answer: dict[str, Any] = {"tries": [{"refused": "odd"}, ended], "all_tried": True, "mentioned": []}
-    assert found_in(answer, True) == Found(frozenset({"lr"}), ("loss",))
+    assert found_in(answer, True) == DryRun(frozenset({"lr"}), ("loss",))
     assert not found_in(answer, False).is_complete
     assert not found_in({**answer, "all_tried": False}, True).is_complete
     assert not found_in({**answer, "tries": [ended, {"failed": "OSError"}]}, True).is_complete

@@ -16,7 +16,7 @@ from scamp_service.lifecycle import OPEN_ATTEMPTS, TRIAL_MOVES, AttemptState, Ou
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.store import Store
 from scamp_service.store.summary import all_trials, study_summary
-from scamp_service.store.tallies import Counted, Spread, count, device_seconds, spread
+from scamp_service.store.tallies import Counted, ErrorSummary, count, device_seconds, spread
 from tests.values import attempt, new_attempt, sized, trial
 
 SPEC = {"name": "s", "objective": {"metric": "m", "direction": "maximize"}}
@@ -145,11 +145,11 @@ def test_the_median_is_the_mean_of_the_two_in_the_middle(store: Store, num: int)
     errors = [abs(100.0 * (20 - own) / own) for own in (10 + number**2 for number in range(num))]
     kept = store.counted(study).peak_error_pct
     assert (kept.median, kept.max) == pytest.approx((spread(errors).median, spread(errors).max))
-    assert store.counted(study).step_error_pct == Spread()
+    assert store.counted(study).step_error_pct == ErrorSummary()
 
 
 def test_an_attempt_that_later_runs_out_of_memory_takes_back_its_measurement() -> None:
     exact = attempt(predicted_bytes=20 * MIB, measured_bytes=10 * MIB)
     failed = replace(exact, outcome=Outcome.OUT_OF_MEMORY, measured_bytes=30 * MIB)
-    assert count([trial()], [exact]).peak_error_pct == Spread(100.0, 100.0)
-    assert count([trial()], [failed]) == replace(count([trial()], [failed]), peak_error_pct=Spread(), num_oom=1)
+    assert count([trial()], [exact]).peak_error_pct == ErrorSummary(100.0, 100.0)
+    assert count([trial()], [failed]) == replace(count([trial()], [failed]), peak_error_pct=ErrorSummary(), num_oom=1)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from estimators.devices.communication import Group, collective_seconds, ring
 from estimators.devices.kind import DeviceKind
 from workloads.calibration import links
-from workloads.calibration.links import SIZES, Measured, Timed, fitted
+from workloads.calibration.links import SIZES, LinkMeasurement, Timed, fitted
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "message")
 START, HOP, SPEED = 2e-4, 5e-5, 1e9
@@ -33,7 +33,7 @@ def samples(num_cores: float, noise: float = 0.0) -> Iterator[Timed]:
 
 
 def test_latency_and_speed_are_found_again_in_the_seconds_that_they_made() -> None:
-    host = fitted(Measured(list(samples(2)), 1.0, 0.0, 3e-5, 0.0), 2, "made up")
+    host = fitted(LinkMeasurement(list(samples(2)), 1.0, 0.0, 3e-5, 0.0), 2, "made up")
     assert host.cores.value == 2 and host.sharded_seconds == 3e-5 and not host.links.overlap
     assert host.links.paces.keys() == set(KINDS)
     for kind, pace in host.links.paces.items():
@@ -46,7 +46,7 @@ def test_latency_and_speed_are_found_again_in_the_seconds_that_they_made() -> No
 
 
 def test_noise_does_not_make_the_fit_too_low() -> None:
-    host = fitted(Measured(list(samples(2, noise=0.3)), 1.0, 0.0, 0.0, 0.0), 2, "made up")
+    host = fitted(LinkMeasurement(list(samples(2, noise=0.3)), 1.0, 0.0, 0.0, 0.0), 2, "made up")
     for kind in KINDS:
         small, large = (
             collective_seconds(kind, size, Group(4), host.links)
@@ -57,15 +57,15 @@ def test_noise_does_not_make_the_fit_too_low() -> None:
 
 
 def test_ranks_that_slow_each_other_on_all_cores_count_as_fewer_cores() -> None:
-    host = fitted(Measured(list(samples(1.6)), 1.25, 0.0, 0.0, 0.0), 2, "made up")
+    host = fitted(LinkMeasurement(list(samples(1.6)), 1.25, 0.0, 0.0, 0.0), 2, "made up")
     assert host.cores.value == 1.6 and "1.25 times" in host.cores.source
     assert host.links.paces["all_reduce"].bytes_per_second.value == pytest.approx(SPEED)
-    assert fitted(Measured(list(samples(2)), 0.9, 0.0, 0.0, 0.0), 2, "made up").cores.value == 2
+    assert fitted(LinkMeasurement(list(samples(2)), 0.9, 0.0, 0.0, 0.0), 2, "made up").cores.value == 2
 
 
 def test_the_time_of_fsdp2_in_python_belongs_to_its_collectives_alone() -> None:
     plain, slower = (
-        fitted(Measured(list(samples(2)), 1.0, unit, 0.0, 0.0), 2, "made up").links.paces for unit in (0.0, 1e-3)
+        fitted(LinkMeasurement(list(samples(2)), 1.0, unit, 0.0, 0.0), 2, "made up").links.paces for unit in (0.0, 1e-3)
     )
     for kind in KINDS:
         more = slower[kind].start_seconds.value - plain[kind].start_seconds.value
@@ -73,7 +73,7 @@ def test_the_time_of_fsdp2_in_python_belongs_to_its_collectives_alone() -> None:
 
 
 def test_measured_links_are_read_again_as_they_were_written() -> None:
-    host = fitted(Measured(list(samples(2)), 1.0, 0.0, 0.0, 0.0), 2, "made up")
+    host = fitted(LinkMeasurement(list(samples(2)), 1.0, 0.0, 0.0, 0.0), 2, "made up")
     kind = DeviceKind("a CPU", {}, "made up", links=host.links, cores=host.cores)
     assert TypeAdapter(DeviceKind).validate_json(json.dumps(asdict(kind))) == kind
 
@@ -81,10 +81,10 @@ def test_measured_links_are_read_again_as_they_were_written() -> None:
 def test_a_rank_that_fails_is_an_error_and_no_measurement(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run_rank(store: str, rank: int, *given: object) -> Measured:
+    def run_rank(store: str, rank: int, *given: object) -> LinkMeasurement:
         if rank == 1:
             raise OSError("no network")
-        return Measured((time.sleep(600),), 1.0, 0.0, 0.0, 0.0)  # type: ignore[arg-type, func-returns-value]
+        return LinkMeasurement((time.sleep(600),), 1.0, 0.0, 0.0, 0.0)  # type: ignore[arg-type, func-returns-value]
 
     monkeypatch.setattr(links, "run_rank", run_rank)
     with pytest.raises(RuntimeError, match="a rank failed while it measured its links"):

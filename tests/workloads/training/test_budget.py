@@ -13,7 +13,7 @@ import torch
 
 from estimators.model import MIB, Plan
 from scamp_service.settings import ROOT
-from workloads.training.budget import ALLOWANCE_BYTES, Budget, OutOfMemory, classify
+from workloads.training.budget import ALLOWANCE_BYTES, EnforcedBudget, OutOfMemory, classify
 from workloads.training.process_memory import Held, data_bytes
 
 MODEL = {"depth": 3, "width": 96}
@@ -75,8 +75,8 @@ def test_sharding_and_recompute_lower_the_measured_peak(ranks: Any, peak: int) -
     assert ranks.train(Plan(32, dp_shard=2), params=MODEL)[0]["peak"] < 0.7 * peak
 
 
-def at(used_bytes: int, budget_bytes: int | None) -> Budget:
-    return Budget(torch.device("cpu"), Held(data_bytes() - used_bytes), budget_bytes)
+def at(used_bytes: int, budget_bytes: int | None) -> EnforcedBudget:
+    return EnforcedBudget(torch.device("cpu"), Held(data_bytes() - used_bytes), budget_bytes)
 
 
 def test_a_failure_far_from_the_limit_is_not_an_overrun() -> None:

@@ -23,8 +23,8 @@ from scamp_service.model import Json
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import Estimator, OneBlob, devices
 from scamp_service.sizing.screen.blueprints import BlueprintFinder
-from scamp_service.sizing.screen.groups import Group, Task, grouped
-from scamp_service.sizing.screen.joint_search import NO_FORMULA, Formulas, Open, Search
+from scamp_service.sizing.screen.groups import FormulaGroup, Task, grouped
+from scamp_service.sizing.screen.joint_search import NO_FORMULA, Formulas, JointSearch, Open
 from scamp_service.sizing.screen.screened import Screening
 from scamp_service.sizing.screen.screening import screen
 from scamp_service.sizing.tracing.trace_pool import TracePool
@@ -135,7 +135,7 @@ class NoExamples:
     def __init__(self) -> None:
         self.asked: list[Layout] = []
 
-    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[Group, str]]:
+    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[FormulaGroup, str]]:
         return []
 
     def find(self, tasks: Sequence[Task]) -> list[NoBlueprint]:
@@ -147,9 +147,9 @@ class NoExamples:
 def test_formulas_are_looked_for_where_two_in_a_hundred_candidates_ask(num_asking: int, tmp_path: Path) -> None:
     finder, sharded = NoExamples(), Layout(dp_shard=4)
     everyone = [{"width": width} for width in range(1, 201)]
-    formulas = Formulas(Group({}, ("width",), tuple(range(200))), None, everyone, [PROFILE] * 200)
+    formulas = Formulas(FormulaGroup({}, ("width",), tuple(range(200))), None, everyone, [PROFILE] * 200)
     with TracePool() as pool:
-        search = Search("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool, finder, devices(4, 100), None)  # type: ignore[arg-type]
+        search = JointSearch("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool, finder, devices(4, 100), None)  # type: ignore[arg-type]
         asking = [
             Open(place, everyone[place], 8, PROFILE, PlanChoice(PROFILE, 8, devices(4, 100)), formulas)
             for place in range(num_asking)
@@ -173,7 +173,7 @@ class Deep(BlueprintFinder):
 
 def test_the_number_of_blocks_is_found_though_the_largest_candidate_has_few(tmp_path: Path) -> None:
     members = [{"layers": 3, "width": 64, "heads": 8}, {"layers": 9, "width": 32, "heads": 2}]
-    group = Group({}, ("heads", "layers", "width"), (0, 1))
+    group = FormulaGroup({}, ("heads", "layers", "width"), (0, 1))
     with TracePool() as pool:
         finder = Deep("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool)
         assert finder.depth(group, members) == "layers"
