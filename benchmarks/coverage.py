@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from benchmarks.covering import evaluations_part, families_part, gangs_part, largest_part, mistakes, peaks_part
-from benchmarks.estimating.runner import run_parts
+from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.coverage --results FILE --write PAGE"
 PARTS: Mapping[str, ModuleType] = {

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from benchmarks.estimating import envelope, oom, pace, quick, ranks, screening, speed, truth
-from benchmarks.estimating.runner import run_parts
+from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.estimators --results FILE --write PAGE"
 PARTS: Mapping[str, ModuleType] = {

@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.estimating.case import Case
 from benchmarks.estimating.gpu import Observation, Order
-from benchmarks.estimating.process import last_line
+from benchmarks.running.process import last_line
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Memory
 from estimators.model import MIB

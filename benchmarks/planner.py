@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from benchmarks.estimating.runner import run_parts
 from benchmarks.planning import aceso_part, gangs_part, plans_part, search_part, simulator_part
+from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.planner --results FILE --write PAGE"
 PARTS: Mapping[str, ModuleType] = {

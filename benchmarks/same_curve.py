@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.curves.forks import CRASHED, HANGS, in_forks
 from benchmarks.curves.running import BATCH, Idiom, trace_layout, train_rank
-from benchmarks.estimating.results import setting
+from benchmarks.running.results import setting
 from estimators.axes import Spread
 from estimators.constraints import Constraints
 from estimators.model import Divisions, Layout, Plan

@@ -6,7 +6,7 @@ cases and to continue later.
 
 from __future__ import annotations
 
-from benchmarks.estimating.runner import run_parts
+from benchmarks.running.runner import run_parts
 from benchmarks.trusting import api_part, hosts_part, kills_part, mutants_part, page_part, scale_part, seeds_part
 
 COMMAND = "python -m benchmarks.trust --results FILE --write PAGE"

@@ -47,7 +47,7 @@ large buffers that an operation makes; on a CPU the operating system must map an
 the FLOPs on 16-bit numbers, for which GPUs have special units."""
 
 MAPPED_BYTES = 128 * 2**10
-"""Buffers of at least this size get fresh memory each time: ``workloads.training.process_memory`` sets malloc so."""
+"""Buffers of at least this size get fresh memory each time: so malloc is set (``workloads.training.memory``)."""
 
 Operation = tuple[str, float, bool, tuple[int, ...], tuple[int, ...]]
 """One operation: its kind, its FLOPs and whether they are half FLOPs, the bytes of each tensor that it reads or writes,

@@ -16,10 +16,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: on busy cores its
 import hypothesis
 import pytest
 
-from tests.hosts import why_not
-from tests.postgres import find_postgres
-from tests.processes import PATIENCE_SECONDS, environment
-from tests.warm import Warm
+from tests.services.hosts import why_not
+from tests.services.postgres import find_postgres
+from tests.services.processes import PATIENCE_SECONDS, environment
+from tests.services.warm import Warm
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.covering.asked import Asked
-from benchmarks.estimating.tracker import tracked_peak_bytes
+from benchmarks.estimating.measuring.tracker import tracked_peak_bytes
 from estimators.model import Candidate, Layout
 from estimators.tracing.tracer import trace
 from scamp_service.client import bundle_code

@@ -17,8 +17,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from benchmarks.covering.evaluated import MODELS
 from benchmarks.covering.gangs_part import Result
-from benchmarks.estimating import heap, ranks
-from benchmarks.estimating.results import Finding
+from benchmarks.estimating import ranks
+from benchmarks.estimating.measuring import heap
+from benchmarks.running.results import Finding
 from estimators.model import Plan
 from estimators.tracing.tracer import trace
 from workloads.parallel.apply import rank_part, spread_optimizer
@@ -26,7 +27,7 @@ from workloads.protocol import Workload
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.building import build_model
 from workloads.training.gang import process_group
-from workloads.training.peak import measure_peak
+from workloads.training.memory.peak import measure_peak
 from workloads.training.samples import evaluation_slices, rank_slices
 from workloads.training.step import evaluate, train_step
 from workloads.training.warm_up import warm_up

@@ -11,8 +11,8 @@ from statistics import median
 
 from benchmarks.covering.asked import Asked
 from benchmarks.covering.asking import Answer, ask, tracked, where_refused
-from benchmarks.covering.listed import LEFT_OUT, LISTED
-from benchmarks.estimating.results import Finding
+from benchmarks.covering.models.listed import LEFT_OUT, LISTED
+from benchmarks.running.results import Finding
 from estimators.model import MIB
 
 BATCH = 3

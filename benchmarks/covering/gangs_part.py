@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.covering import divided
 from benchmarks.estimating import ranks
-from benchmarks.estimating.results import Finding
+from benchmarks.running.results import Finding
 from estimators.model import MIB, Plan
 from workloads.function import FunctionWorkload
 from workloads.protocol import Workload

@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.covering.asked import Asked
 from benchmarks.estimating.oom import NUM_STEPS, run_under
-from benchmarks.estimating.process import last_line
-from benchmarks.estimating.results import Finding
+from benchmarks.running.process import last_line
+from benchmarks.running.results import Finding
 from estimators.memory import largest_micro_batch, predict
 from estimators.model import MIB, Layout, Plan
 from estimators.trace import profile_of

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
-from benchmarks.estimating.results import Finding
+from benchmarks.running.results import Finding
 from scamp_service.cli.main import main as scamp
 from scamp_service.settings import ROOT
 from scamp_service.sizing.tracing.trace_pool import TracePool

@@ -21,10 +21,10 @@ import torch
 from benchmarks.covering import plain
 from benchmarks.covering.asked import Asked
 from benchmarks.covering.asking import Answer, ask, tracked
-from benchmarks.covering.listed import LISTED, UNAFFORDABLE
-from benchmarks.estimating import heap
-from benchmarks.estimating.counted import peak_over_kept, steps
-from benchmarks.estimating.process import last_line
+from benchmarks.covering.models.listed import LISTED, UNAFFORDABLE
+from benchmarks.estimating.measuring import heap
+from benchmarks.estimating.measuring.counted import peak_over_kept, steps
+from benchmarks.running.process import last_line
 from estimators.model import MIB
 
 BATCHES, PRECISIONS, NUM_FAMILIES = (3, 7, 13), ("fp32", "bf16", "amp"), 50

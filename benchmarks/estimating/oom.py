@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.estimating.case import Case
-from benchmarks.estimating.process import last_line
+from benchmarks.running.process import last_line
 from estimators.memory import predict
 from estimators.model import MIB, Plan
 from estimators.profile import ModelProfile
 from estimators.tracing.tracer import trace
 from workloads.parallel.apply import apply_plan
 from workloads.sandbox.recipe import recipe_of
-from workloads.training import budget
+from workloads.training.memory import budget
 from workloads.training.step import train_step
 from workloads.training.warm_up import warm_up
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.estimating.case import Case
-from benchmarks.estimating.process import last_line
+from benchmarks.running.process import last_line
 from estimators.devices.kind import DeviceKind
 from estimators.tracing.tracer import trace
 from estimators.work import Work

@@ -10,7 +10,7 @@ from statistics import median
 
 from benchmarks.estimating import pace
 from benchmarks.estimating.case import Case
-from benchmarks.estimating.process import last_line
+from benchmarks.running.process import last_line
 from estimators.devices.kind import DeviceKind
 from scamp_service.sizing.calibration import DEVICE_KIND, QUICK
 

@@ -23,7 +23,7 @@ import torch
 from torch.distributed import FileStore
 from torch.distributed.device_mesh import DeviceMesh
 
-from benchmarks.estimating import heap
+from benchmarks.estimating.measuring import heap
 from benchmarks.estimating.zoo import make
 from estimators.model import MIB, Plan
 from estimators.tracing.tracer import trace
@@ -34,7 +34,7 @@ from workloads.protocol import Workload
 from workloads.sandbox.recipe import recipe_of
 from workloads.training.building import build_model
 from workloads.training.gang import process_group
-from workloads.training.peak import measure_peak
+from workloads.training.memory.peak import measure_peak
 from workloads.training.samples import rank_slices
 from workloads.training.step import train_step
 from workloads.training.warm_up import warm_up

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
-from benchmarks.estimating import heap
 from benchmarks.estimating.case import Case
-from benchmarks.estimating.counted import peak_over_kept, steps
-from benchmarks.estimating.process import last_line
-from benchmarks.estimating.tracker import tracked_peak_bytes
+from benchmarks.estimating.measuring import heap
+from benchmarks.estimating.measuring.counted import peak_over_kept, steps
+from benchmarks.estimating.measuring.tracker import tracked_peak_bytes
+from benchmarks.running.process import last_line
 from estimators.model import MIB
 from estimators.tracing.tracer import trace
 from workloads.sandbox.recipe import recipe_of

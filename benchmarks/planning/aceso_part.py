@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.estimating.results import Finding
 from benchmarks.planning.aceso_profile import FOLDER, Assumptions, Machine, Profile, ways_of
 from benchmarks.planning.aceso_score import Score, config_of, score_of
+from benchmarks.running.results import Finding
 from estimators.model import MIB
 from placement.exact.search import Found, find
 from placement.exact.ways import Way

@@ -30,8 +30,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from benchmarks.covering import divided
 from benchmarks.estimating import zoo
-from benchmarks.estimating.process import last_line
-from benchmarks.estimating.results import Finding
+from benchmarks.running.process import last_line
+from benchmarks.running.results import Finding
 from estimators.devices.communication import message_seconds, step_time
 from estimators.devices.kind import DeviceKind
 from estimators.model import Layout, Plan

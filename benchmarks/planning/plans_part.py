@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from benchmarks.estimating.results import Finding
-from benchmarks.planning.drafts import Planned, again_seconds, ideal_seconds
-from benchmarks.planning.emerging import KNOWN, Family, Model, draw
-from benchmarks.planning.hand_plans import best_hand_plan
-from benchmarks.planning.new_plans import best_new_plan
-from benchmarks.planning.plan_pictures import picture
+from benchmarks.planning.unlike.drafts import Planned, again_seconds, ideal_seconds
+from benchmarks.planning.unlike.emerging import KNOWN, Family, Model, draw
+from benchmarks.planning.unlike.hand_plans import best_hand_plan
+from benchmarks.planning.unlike.new_plans import best_new_plan
+from benchmarks.planning.unlike.plan_pictures import picture
+from benchmarks.running.results import Finding
 
 NUM_DRAWN = 6
 PICTURES = "plans"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from math import inf, isclose
 from time import perf_counter
 
-from benchmarks.estimating.results import Finding
 from benchmarks.planning.gpt import Model, capacity_bytes, costs_of, unlike, ways_of
 from benchmarks.planning.oracle import Question, by_programming, by_trying, draw, price
+from benchmarks.running.results import Finding
 from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from placement.exact.search import Found, search

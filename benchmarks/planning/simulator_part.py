@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
-from benchmarks.estimating.results import Finding
 from benchmarks.planning.sleepers import Ranks
+from benchmarks.running.results import Finding
 from placement.pipelining.passes import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, Action, Schedule
 from placement.pipelining.schedules import SCHEDULES, holders_of
 from placement.pipelining.simulator import StageCost, simulate

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.hosts import why_not
 from tests.scamp_service.test_hosts import SCENARIOS
+from tests.services.hosts import why_not
 
 TITLE = "Several hosts"
 HEADER = ("hosts", "seconds", "case")

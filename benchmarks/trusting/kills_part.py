@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.estimating.results import Finding
-from tests.kills import Losses, UnderFire
-from tests.postgres import find_postgres, postgres
+from benchmarks.running.results import Finding
+from tests.services.kills import Losses, UnderFire
+from tests.services.postgres import find_postgres, postgres
 
 KILLS_OF_CASE = 50
 TITLE = "Live kills"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.estimating.results import Finding
+from benchmarks.running.results import Finding
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("api", "benchmarks", "estimators", "placement", "scamp_service", "tests", "workloads", "pyproject.toml")

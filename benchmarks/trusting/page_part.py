@@ -21,7 +21,7 @@ from scamp_service.lifecycle import TrialState
 from scamp_service.model import Attempt, Metric, Sized
 from scamp_service.settings import ROOT, Settings
 from scamp_service.store.store import Store
-from tests.serving import free_port
+from tests.services.serving import free_port
 from tests.values import new_attempt, sized
 
 TITLE = "The page of one study of many trials"

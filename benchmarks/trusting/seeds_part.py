@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.estimating.results import Finding
+from benchmarks.running.results import Finding
 from tests.quick_store import empty_store
 from tests.simulation import Simulation
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving import InProcess, settings_in
+from tests.services.serving import InProcess, settings_in
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from api import admission
-from tests.serving import SPEC, WORKLOAD, InProcess
+from tests.services.serving import SPEC, WORKLOAD, InProcess
 
 JSON = {"Content-Type": "application/json"}
 

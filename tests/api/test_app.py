@@ -18,7 +18,7 @@ import pytest
 
 from api.app import create_app
 from tests.conftest import ROOT
-from tests.serving import InProcess, free_port, settings_in
+from tests.services.serving import InProcess, free_port, settings_in
 
 HEAVY = ("torch", "ray", "optuna", "sklearn", "workloads.protocol")
 

@@ -12,7 +12,7 @@ from api import auth
 from api.auth import FailedLogins, check_settings, session_of
 from scamp_service.errors import Refused
 from scamp_service.settings import Settings
-from tests.serving import SPEC, InProcess, settings_in
+from tests.services.serving import SPEC, InProcess, settings_in
 
 TOKEN = "0123456789abcdef-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.serving import InProcess, fill, free_port, served, settings_in
+from tests.services.serving import InProcess, fill, free_port, served, settings_in
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/login", "/v1/studies", "/v1/nothing", "/openapi.json"])

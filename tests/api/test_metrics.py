@@ -6,7 +6,7 @@ import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.serving import DEVICE, InProcess, fill
+from tests.services.serving import DEVICE, InProcess, fill
 
 
 def samples(api: InProcess) -> dict[tuple[str, ...], float]:

@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from api import problems
-from tests.serving import InProcess
+from tests.services.serving import InProcess
 
 
 def test_an_error_of_ours_tells_nothing_of_our_insides(

@@ -17,8 +17,8 @@ from playwright.sync_api import BrowserContext, expect, sync_playwright
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from tests.conftest import ROOT, find_chromium
-from tests.serving import fill, free_port, full_spec, served, settings_in
-from tests.tls_proxy import TlsProxy, certificate
+from tests.services.serving import fill, free_port, full_spec, served, settings_in
+from tests.services.tls_proxy import TlsProxy, certificate
 
 NAME = "scamp.example"
 TOKEN = "the-token-of-this-service"

@@ -20,7 +20,7 @@ from api.sse import EventHub
 from scamp_service.errors import Unavailable
 from scamp_service.model import Event
 from scamp_service.store.store import Store
-from tests.serving import InProcess, fill, free_port, full_spec, report, served, settings_in
+from tests.services.serving import InProcess, fill, free_port, full_spec, report, served, settings_in
 
 HTTP = httpx.Client(verify=False, trust_env=False)  # no TLS here, and its set-up takes long
 

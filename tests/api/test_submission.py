@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from api.submission import MAX_BODY_BYTES
-from tests.serving import SPEC, WORKLOAD, InProcess
+from tests.services.serving import SPEC, WORKLOAD, InProcess
 from workloads.archive import MAX_CODE_BYTES
 
 JSON = {"Content-Type": "application/json"}

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.estimating.runner import run_parts
 from benchmarks.planning import aceso_part
 from benchmarks.planning.aceso_profile import (
     CHOICES,
@@ -24,6 +23,7 @@ from benchmarks.planning.aceso_profile import (
     ways_of,
 )
 from benchmarks.planning.aceso_score import config_of, score_of
+from benchmarks.running.runner import run_parts
 from estimators.model import MIB
 from placement.exact.search import Found, find
 

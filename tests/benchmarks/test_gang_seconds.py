@@ -4,9 +4,9 @@ from dataclasses import asdict
 
 import pytest
 
-from benchmarks.estimating.results import Finding
 from benchmarks.planning import gangs_part
 from benchmarks.planning.gangs_part import Gang, Result
+from benchmarks.running.results import Finding
 
 EVERY = gangs_part.cases(False, 0)
 

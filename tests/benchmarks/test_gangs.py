@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.covering import divided, gangs_part
 from benchmarks.covering.gangs_part import Gang, Result
-from benchmarks.estimating.results import Finding
+from benchmarks.running.results import Finding
 from workloads.function import FunctionWorkload
 from workloads.protocol import Spatial, Split
 

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.covering import largest_part, plain
 from benchmarks.covering.largest_part import Result
-from benchmarks.estimating.results import Finding
+from benchmarks.running.results import Finding
 
 
 def test_there_are_enough_models_of_the_kinds_that_are_hard_to_fit() -> None:

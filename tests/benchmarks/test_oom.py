@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from benchmarks.estimating.oom import CAPS_PERCENT, Case, Result, figures, run_under
-from benchmarks.estimating.process import last_line
+from benchmarks.running.process import last_line
 from estimators.model import MIB
 
 PEAK, RESERVED = 100 * MIB, 110 * MIB

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.estimating.results import Finding
 from benchmarks.planning import plans_part
-from benchmarks.planning.drafts import (
+from benchmarks.planning.unlike.drafts import (
     CAPACITY_BYTES,
     Draft,
     SharedEnds,
@@ -17,10 +16,11 @@ from benchmarks.planning.drafts import (
     rows_of,
     schedule_of,
 )
-from benchmarks.planning.emerging import KNOWN, Evoformer, Gpt, Model, Swin, draw
-from benchmarks.planning.grid import NUM_RANKS, Grid, Kept, Style, conversions_on, cost, possible, tensor_of
-from benchmarks.planning.hand_plans import alike, best_hand_plan
-from benchmarks.planning.new_plans import best_new_plan
+from benchmarks.planning.unlike.emerging import KNOWN, Evoformer, Gpt, Model, Swin, draw
+from benchmarks.planning.unlike.grid import NUM_RANKS, Grid, Kept, Style, conversions_on, cost, possible, tensor_of
+from benchmarks.planning.unlike.hand_plans import alike, best_hand_plan
+from benchmarks.planning.unlike.new_plans import best_new_plan
+from benchmarks.running.results import Finding
 
 SMALL = Gpt("small", 4, 1024, 16, 1024, 51_200, 64)
 WORDS = Gpt("words", 4, 2048, 16, 1024, 500_000, 32)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.estimating.results import Finding, Results, Section, page, setting
+from benchmarks.running.results import Finding, Results, Section, page, setting
 
 GOOD = Finding("truth", "gpt batch=8", ["899", "−0.05 %"], {"predicted": 899})
 BAD = Finding("truth", "unet batch=1", failure="TimeoutError: took more than 600 s")

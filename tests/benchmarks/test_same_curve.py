@@ -9,7 +9,7 @@ import pytest
 from benchmarks.curves.forks import CRASHED, HANGS, in_forks
 from benchmarks.same_curve import FOLDERS, Outcome, compared, figures, idioms, largest_difference, page, plans
 from estimators.model import INDIVISIBLE, Divisions
-from tests.warm import Warm
+from tests.services.warm import Warm
 
 SINGLE = {"values": [{"loss": 2.0}, {"loss": 1.0}]}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scamp_service.store.store import Store
-from tests.postgres import PostgresServer, postgres
+from tests.services.postgres import PostgresServer, postgres
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import LogLine
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
-from tests.serving import DEVICE, SECRET, SPEC, WORKLOAD, end, fill, free_port, served, settings_in
+from tests.services.serving import DEVICE, SECRET, SPEC, WORKLOAD, end, fill, free_port, served, settings_in
 
 pytestmark = pytest.mark.usefixtures("warm_traces")
 

@@ -23,8 +23,8 @@ import yaml
 
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.store.store import Store
-from tests.hosts import Host, command_of, network
-from tests.processes import ROOT, until
+from tests.services.hosts import Host, command_of, network
+from tests.services.processes import ROOT, until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(900)]
 

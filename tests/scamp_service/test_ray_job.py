@@ -19,9 +19,9 @@ import httpx
 import pytest
 
 from scamp_service.store.store import Store
-from tests.curious import SECRETS, curious, found_in
-from tests.processes import ROOT, environment, until
-from tests.serving import free_port
+from tests.services.curious import SECRETS, curious, found_in
+from tests.services.processes import ROOT, environment, until
+from tests.services.serving import free_port
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 

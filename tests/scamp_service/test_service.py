@@ -20,9 +20,9 @@ import pytest
 
 from scamp_service.lifecycle import StudyState
 from scamp_service.store.store import Store
-from tests.kills import CLUSTER, LARGE_MODEL, STUDY, UnderFire
-from tests.postgres import postgres
-from tests.processes import ROOT, Served, environment, pids_of, trains, until
+from tests.services.kills import CLUSTER, LARGE_MODEL, STUDY, UnderFire
+from tests.services.postgres import postgres
+from tests.services.processes import ROOT, Served, environment, pids_of, trains, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 

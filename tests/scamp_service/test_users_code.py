@@ -15,8 +15,8 @@ import pytest
 from scamp_service.client import Client
 from scamp_service.errors import Refused
 from scamp_service.user_account import account_of
-from tests.curious import SECRETS, curious, found_in, given
-from tests.processes import Served, run_scamp, until
+from tests.services.curious import SECRETS, curious, found_in, given
+from tests.services.processes import Served, run_scamp, until
 
 WHO = """
 reads = sum(os.access(name, os.R_OK) for name in SERVICE)

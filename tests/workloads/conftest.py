@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
-from tests.warm import Warm
+from tests.services.warm import Warm
 
 
 class Rank:

@@ -15,7 +15,7 @@ from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan
 from workloads.refusals import WrongResult
 from workloads.sandbox.recipe import recipe_of
-from workloads.training.peak import measure_peak
+from workloads.training.memory.peak import measure_peak
 from workloads.training.step import train_step
 
 CONTEXT, TOKENS = 32, 500

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.processes import ROOT
+from tests.services.processes import ROOT
 
 LOADED = """
 import sys

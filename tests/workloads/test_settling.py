@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from estimators.model import MIB, Plan
-from tests.warm import Warm
+from tests.services.warm import Warm
 from tests.workloads.conftest import Ranks
-from workloads.training.budget import ALLOWANCE_BYTES
+from workloads.training.memory.budget import ALLOWANCE_BYTES
 
 MODEL = {"depth": 3, "width": 96}
 ALONE, PAIR = Plan(64), Plan(32, dp_shard=2)

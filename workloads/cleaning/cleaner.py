@@ -16,7 +16,7 @@ from workloads.cleaning.leftovers import Leftovers, UserCode
 from workloads.cleaning.libraries import Libraries, forget_classes
 from workloads.cleaning.settings import ProcessSettings
 from workloads.loading import forget_user_code
-from workloads.training.process_memory import give_back_free_memory
+from workloads.training.memory.process_memory import give_back_free_memory
 
 
 class Cleaner:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from estimators.model import MIB
-from workloads.training.process_memory import data_bytes
+from workloads.training.memory.process_memory import data_bytes
 
 KEPT_BYTES = 64 * MIB
 """Memory beyond that after its first attempt with which a process is still clean. Libraries keep some (decision 9)."""

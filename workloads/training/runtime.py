@@ -33,13 +33,14 @@ from workloads.parallel.apply import rank_part, spread_optimizer
 from workloads.parallel.forward_state import FREED
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError
-from workloads.training import budget, checkpoint
+from workloads.training import checkpoint
 from workloads.training.building import build_model
 from workloads.training.digests import expect_agreement
 from workloads.training.faults import StorageFault
 from workloads.training.gang import process_group
+from workloads.training.memory import budget
+from workloads.training.memory.peak import measure_peak
 from workloads.training.metrics import Sums, common_names
-from workloads.training.peak import measure_peak
 from workloads.training.samples import batch_indices, evaluation_slices, rank_slices
 from workloads.training.seeds import drawn_from, seed_everything
 from workloads.training.step import evaluate, to_device, train_step

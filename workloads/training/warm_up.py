@@ -12,8 +12,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from estimators.model import Layout
 from workloads.models.transformer import Block
 from workloads.parallel.apply import apply_plan
-from workloads.training.peak import measure_peak
-from workloads.training.process_memory import configure_malloc
+from workloads.training.memory.peak import measure_peak
+from workloads.training.memory.process_memory import configure_malloc
 
 
 def prepare_process() -> None:

@@ -81,8 +81,8 @@ class Training:
 
     def _result(self) -> tuple[Outcome | None, str, bool, str]:
         """(outcome, detail, whether any rank reports it, phase of an out-of-memory). Only rank 0 reports success."""
-        from workloads.training.budget import OutOfMemory
         from workloads.training.faults import host_fault
+        from workloads.training.memory.budget import OutOfMemory
         from workloads.training.runtime import NonFiniteLoss, lost_its_peers
 
         reports = self.reports

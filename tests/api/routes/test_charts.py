@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.serving import InProcess, fill, report
+from tests.services.serving import InProcess, fill, report
 
 FIRST = "/v1/studies/1"
 

@@ -10,7 +10,7 @@ from estimators.model import Plan
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import TrialState
-from tests.serving import DEVICE, InProcess, fill
+from tests.services.serving import DEVICE, InProcess, fill
 from tests.values import sized
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from api import write_probe
-from tests.serving import InProcess, settings_in
+from tests.services.serving import InProcess, settings_in
 
 
 def test_ready_needs_a_controller_that_holds_the_lease(api: InProcess) -> None:

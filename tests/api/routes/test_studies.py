@@ -8,7 +8,7 @@ from estimators.model import Plan
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Metric
 from scamp_service.study.parse import parse_study
-from tests.serving import SECRET, SPEC, InProcess, end, fill
+from tests.services.serving import SECRET, SPEC, InProcess, end, fill
 from tests.values import new_attempt, sized
 
 

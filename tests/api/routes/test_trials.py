@@ -12,7 +12,7 @@ from estimators.model import Plan
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import LogLine, Metric
-from tests.serving import DEVICE, SECRET, InProcess, fill
+from tests.services.serving import DEVICE, SECRET, InProcess, fill
 from tests.values import new_attempt, sized
 
 

@@ -16,7 +16,7 @@ from tests.estimators.tracing.test_tracer import Skips
 from tests.traced import WIDTH, Deep, Mlp, make_batch
 from workloads.protocol import Batch, Workload
 from workloads.sandbox.recipe import recipe_of
-from workloads.training.peak import measure_peak
+from workloads.training.memory.peak import measure_peak
 from workloads.training.step import evaluate, train_step
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from estimators.tracing import session
 from estimators.tracing.tracer import trace
 from tests.traced import WIDTH, Deep, Mlp, make_batch, recipe
 from workloads.parallel.apply import apply_plan
-from workloads.training.peak import measure_peak
+from workloads.training.memory.peak import measure_peak
 
 CPU = torch.device("cpu")
 SELECTIVE = Layout(recompute=True, selective=True)

@@ -12,7 +12,7 @@ from scamp_service.cli.main import app
 from scamp_service.errors import Conflict
 from scamp_service.lifecycle import StudyState
 from scamp_service.store.store import Store
-from tests.serving import free_port, full_spec, served, settings_in
+from tests.services.serving import free_port, full_spec, served, settings_in
 
 
 @pytest.fixture

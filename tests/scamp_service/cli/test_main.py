@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Scamp
-from tests.processes import Served, run_scamp
+from tests.services.processes import Served, run_scamp
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 

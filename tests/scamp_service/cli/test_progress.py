@@ -19,7 +19,7 @@ from scamp_service.store.store import Store
 from scamp_service.store.summary import study_summary
 from scamp_service.store.tallies import prediction_errors_pct
 from tests.conftest import Scamp
-from tests.serving import SECRET, SPEC, free_port, full_spec, served, settings_in
+from tests.services.serving import SECRET, SPEC, free_port, full_spec, served, settings_in
 from tests.values import new_attempt, sized, trial
 
 FIXED: dict[str, Any] = {"fixed": {}, "objective": {"metric": "accuracy", "direction": "maximize"}}

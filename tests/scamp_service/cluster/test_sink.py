@@ -22,7 +22,7 @@ from scamp_service.lifecycle import CONTROLLER_LEASE, AttemptState, Outcome, Tri
 from scamp_service.model import Lease, Metric
 from scamp_service.store import database
 from scamp_service.store.store import Store
-from tests.processes import ROOT
+from tests.services.processes import ROOT
 from tests.values import new_attempt, sized
 
 SPEC = {"name": "sink", "workload": "vit_digits", "objective": {"metric": "accuracy"}, "space": {"lr": {"choice": [1]}}}

@@ -16,7 +16,7 @@ from scamp_service.processes.controller_process import controlling, run_study
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
-from tests.serving import SPEC
+from tests.services.serving import SPEC
 
 
 class Nothing:

@@ -19,7 +19,7 @@ from scamp_service.processes.sweeper import DAY_SECONDS, LOOK_SECONDS, REST_SECO
 from scamp_service.settings import Settings
 from scamp_service.store import schema
 from scamp_service.store.store import Store
-from tests.serving import SECRET, end, fill, settings_in
+from tests.services.serving import SECRET, end, fill, settings_in
 
 OWN_TABLES = (schema.logs, schema.metrics, schema.comparisons, schema.measured, schema.attempts, schema.trials)
 

@@ -13,7 +13,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialStat
 from scamp_service.model import Metric, Totals
 from scamp_service.store.queries import FAMILY_RUNS
 from scamp_service.store.store import Store
-from tests.serving import SECRET, fill
+from tests.services.serving import SECRET, fill
 from tests.values import new_attempt
 
 

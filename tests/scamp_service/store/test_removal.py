@@ -7,7 +7,7 @@ import pytest
 from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
 from scamp_service.store.store import Store
-from tests.serving import end, fill
+from tests.services.serving import end, fill
 
 
 def finish(store: Store, study_id: int) -> None:

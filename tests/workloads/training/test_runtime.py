@@ -232,7 +232,7 @@ def test_unused_memory_goes_back_to_the_device_however_training_ends(
     given_back: list[torch.device] = []
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.setattr(time, "perf_counter", Clock())
-    monkeypatch.setattr("workloads.training.budget.give_back", given_back.append)
+    monkeypatch.setattr("workloads.training.memory.budget.give_back", given_back.append)
     job = Job(Candidate(workload, None, {}), tmp_path, Plan(8), 0, 1, 1, None, tmp_path / "saved", -1, "loss")
     with suppress(Exception):
         train(job, 0, 1, None, Collected(None))

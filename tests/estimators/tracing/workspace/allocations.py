@@ -1,6 +1,6 @@
 """Runs operations under the heap counter: prints what each allocates at its peak, and what is predicted, as JSON.
 
-A process of its own, because the counter has to be loaded when it starts (``benchmarks.estimating.heap``).
+A process of its own, because the counter has to be loaded when it starts (``benchmarks.estimating.measuring.heap``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from benchmarks.estimating import heap
+from benchmarks.estimating.measuring import heap
 from estimators.tracing import kernels  # noqa: F401  (registers them)
 from estimators.tracing.workspace import workspace_of
 

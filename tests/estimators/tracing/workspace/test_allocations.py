@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.estimating import heap
+from benchmarks.estimating.measuring import heap
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
 OBJECTS_BYTES = {"LSTM": 100 * 1024, "": 40 * 1024}  # what ideep and oneDNN allocate besides memory for numbers

@@ -12,7 +12,7 @@ from estimators.model import Layout
 from estimators.tracing.session import Recipe
 from estimators.tracing.tracer import trace
 from estimators.tracing.workspace import workspace_of
-from workloads.training.peak import measure_peak
+from workloads.training.memory.peak import measure_peak
 
 TOLERANCE_BYTES = 20 * 1024  # small temporaries, and a strip of a product that oneDNN allocates unseen by torch (AVX2)
 

@@ -6,8 +6,8 @@ from math import ceil, inf
 import numpy as np
 import pytest
 
-from benchmarks.planning.layouts import Conversions, Mesh, Tensor, TensorLayout
-from benchmarks.planning.unlike_ways import Flow, Room, UnitWay, UnitWays, choose, priced
+from benchmarks.planning.unlike.layouts import Conversions, Mesh, Tensor, TensorLayout
+from benchmarks.planning.unlike.unlike_ways import Flow, Room, UnitWay, UnitWays, choose, priced
 from estimators.devices.catalogue import gpu
 from estimators.devices.communication import Group
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from scamp_service.errors import Unavailable
 from scamp_service.store.store import Store
-from tests.postgres import PostgresServer
-from tests.processes import Served, pids_of
+from tests.services.postgres import PostgresServer
+from tests.services.processes import Served, pids_of
 
 CLUSTER = {
     "SCAMP_VIRTUAL_DEVICES": "2",

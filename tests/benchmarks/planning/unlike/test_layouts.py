@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.planning.layouts import (
+from benchmarks.planning.unlike.layouts import (
     FREE,
     Conversion,
     Conversions,

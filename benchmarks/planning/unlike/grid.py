@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from benchmarks.planning.emerging import Unit
 from benchmarks.planning.gpt import STATE_BYTES
-from benchmarks.planning.layouts import Conversions, Mesh, Tensor, TensorLayout
-from benchmarks.planning.unlike_ways import Flow, UnitWay
+from benchmarks.planning.unlike.emerging import Unit
+from benchmarks.planning.unlike.layouts import Conversions, Mesh, Tensor, TensorLayout
+from benchmarks.planning.unlike.unlike_ways import Flow, UnitWay
 from estimators.devices.catalogue import gpu
 from estimators.devices.communication import Group, collective_seconds
 from estimators.devices.kind import DeviceKind, Links

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.estimating import heap
+from benchmarks.estimating.measuring import heap
 from estimators.model import Layout
 from workloads.parallel.apply import apply_plan
 from workloads.protocol import Workload

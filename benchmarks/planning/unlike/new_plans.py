@@ -16,7 +16,8 @@ from math import inf
 
 import numpy as np
 
-from benchmarks.planning.drafts import (
+from benchmarks.planning.gpt import powers_of_two
+from benchmarks.planning.unlike.drafts import (
     CAPACITY_BYTES,
     Draft,
     Planned,
@@ -28,9 +29,8 @@ from benchmarks.planning.drafts import (
     message_seconds,
     rows_of,
 )
-from benchmarks.planning.emerging import Model, Unit
-from benchmarks.planning.gpt import powers_of_two
-from benchmarks.planning.grid import (
+from benchmarks.planning.unlike.emerging import Model, Unit
+from benchmarks.planning.unlike.grid import (
     KIND,
     NUM_RANKS,
     Grid,
@@ -44,8 +44,8 @@ from benchmarks.planning.grid import (
     styles,
     tensor_of,
 )
-from benchmarks.planning.hand_plans import KEPTS, MICRO_BATCHES, alike, grids, inners_of, said
-from benchmarks.planning.unlike_ways import Room, UnitWays, choose
+from benchmarks.planning.unlike.hand_plans import KEPTS, MICRO_BATCHES, alike, grids, inners_of, said
+from benchmarks.planning.unlike.unlike_ways import Room, UnitWays, choose
 from estimators.axes import Spread
 from placement.exact.search import Found, find
 from placement.exact.ways import Costs, Devices, Way, divisions_of

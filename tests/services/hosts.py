@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
-from tests.processes import until
+from tests.services.processes import until
 
 TOOLS = ("ip", "unshare", "nsenter", "mount")
 INIT = """

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from estimators.model import MIB
-from workloads.training.process_memory import Held, held, high_water
+from workloads.training.memory.process_memory import Held, held, high_water
 
 
 def test_what_is_kept_is_neither_tensors_nor_gaps_where_tensors_were() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.estimating.results import Finding, Results, Section, page
+from benchmarks.running.results import Finding, Results, Section, page
 
 
 def run_parts(

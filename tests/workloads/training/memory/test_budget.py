@@ -13,8 +13,8 @@ import torch
 
 from estimators.model import MIB, Plan
 from scamp_service.settings import ROOT
-from workloads.training.budget import ALLOWANCE_BYTES, EnforcedBudget, OutOfMemory, classify
-from workloads.training.process_memory import Held, data_bytes
+from workloads.training.memory.budget import ALLOWANCE_BYTES, EnforcedBudget, OutOfMemory, classify
+from workloads.training.memory.process_memory import Held, data_bytes
 
 MODEL = {"depth": 3, "width": 96}
 FAULT = "vit_digits_with_fault"
@@ -137,8 +137,8 @@ def test_what_evaluate_imports_is_no_memory_of_the_candidate_and_an_overrun_name
 
 FILL = """
 import torch
-from workloads.training.budget import OutOfMemory, enforce
-from workloads.training.process_memory import held
+from workloads.training.memory.budget import OutOfMemory, enforce
+from workloads.training.memory.process_memory import held
 
 last = None
 try:
@@ -158,9 +158,9 @@ def test_small_objects_that_leave_nothing_free_are_an_overrun_too() -> None:
 CAPPED = """
 import resource
 import torch
-from workloads.training.budget import enforce
+from workloads.training.memory.budget import enforce
 from workloads.training.faults import host_fault
-from workloads.training.process_memory import held
+from workloads.training.memory.process_memory import held
 
 for room_mib in (64, 16):
     resource.setrlimit(resource.RLIMIT_DATA, (held().data_bytes + (room_mib << 20),) * 2)
@@ -182,8 +182,8 @@ def test_a_hard_limit_of_the_host_is_obeyed_and_named_where_it_is_too_low() -> N
 THREADS = """
 import threading
 import torch
-from workloads.training.budget import OutOfMemory, enforce
-from workloads.training.process_memory import configure_malloc, held
+from workloads.training.memory.budget import OutOfMemory, enforce
+from workloads.training.memory.process_memory import configure_malloc, held
 
 configure_malloc()
 for stack_mib in (0, 8):

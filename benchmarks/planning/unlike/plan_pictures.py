@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 
-from benchmarks.planning.drafts import Planned, rows_of
-from benchmarks.planning.emerging import Model
+from benchmarks.planning.unlike.drafts import Planned, rows_of
+from benchmarks.planning.unlike.emerging import Model
 from placement.pipelining.passes import FORWARD
 
 _WIDTH, _LEFT, _ROW, _MOST_ROWS = 900, 10, 11, 8

@@ -1,6 +1,6 @@
 """Models of the families of ``transformers``: each from its default configuration made small, with random weights.
 
-``scamp estimate benchmarks/covering/families.py:make --param family=bert --param batch=3`` estimates one of them.
+``scamp estimate benchmarks/covering/models/families.py:make --param family=bert --param batch=3`` estimates one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.covering.inputs import inputs_of, parts_of
-from benchmarks.covering.shrink import shrink
+from benchmarks.covering.models.inputs import inputs_of, parts_of
+from benchmarks.covering.models.shrink import shrink
 
 # Tasks in order of preference: a family is trained for the first that has a class for it.
 TASKS: Mapping[str, str] = {

@@ -18,7 +18,7 @@ import torch
 from estimators.learning import Phase
 from estimators.model import MIB
 from workloads.training.faults import HostFault
-from workloads.training.process_memory import (
+from workloads.training.memory.process_memory import (
     THREAD_STACK_BYTES,
     Held,
     data_bytes,

@@ -14,10 +14,10 @@ from dataclasses import replace
 from itertools import product
 from math import inf
 
-from benchmarks.planning.drafts import Draft, Planned, are_possible, best_of, estimate, fits_in_1f1b, flat
-from benchmarks.planning.emerging import Model
 from benchmarks.planning.gpt import powers_of_two
-from benchmarks.planning.grid import NUM_RANKS, Grid, Inner, Kept, States, Style
+from benchmarks.planning.unlike.drafts import Draft, Planned, are_possible, best_of, estimate, fits_in_1f1b, flat
+from benchmarks.planning.unlike.emerging import Model
+from benchmarks.planning.unlike.grid import NUM_RANKS, Grid, Inner, Kept, States, Style
 from placement.pipelining.cuts import CutTarget, Piece, best_cut, even_cut
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)

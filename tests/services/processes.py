@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from scamp_service.client import Client
 from scamp_service.store.store import Store
-from tests.serving import free_port
+from tests.services.serving import free_port
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_SECONDS = 180.0
 T = TypeVar("T")
 

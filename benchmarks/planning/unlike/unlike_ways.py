@@ -20,7 +20,7 @@ from math import ceil, inf
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.planning.layouts import Conversion, Conversions, Tensor, TensorLayout
+from benchmarks.planning.unlike.layouts import Conversion, Conversions, Tensor, TensorLayout
 from placement.exact.ways import Amounts
 
 _NUM_PRICES = 12  # of memory that are tried, for a bound

@@ -1,13 +1,13 @@
 """Warm processes for tests: what they fork begins in milliseconds, where a Python that imports torch takes seconds.
 
-``python tests/warm.py FOLDER`` imports torch, the workloads and the command line once, then listens on two sockets in
-``FOLDER``: ``plain``, and ``traced``, whose process has also traced a model, as the trace process does first. Each
-request names a module; a fork runs it as ``__main__`` with the arguments, environment and file descriptors of the
-request. The fork ends with its connection. Neither process has a thread when it forks, so a fork begins with a sound
-torch.
+``python tests/services/warm.py FOLDER`` imports torch, the workloads and the command line once, then listens on two
+sockets in ``FOLDER``: ``plain``, and ``traced``, whose process has also traced a model, as the trace process does
+first. Each request names a module; a fork runs it as ``__main__`` with the arguments, environment and file descriptors
+of the request. The fork ends with its connection. Neither process has a thread when it forks, so a fork begins with a
+sound torch.
 
-``python tests/warm.py FOLDER/SOCKET MODULE`` stands in for ``python -m MODULE``: it passes on its own file descriptors,
-and ends as the fork ends. It imports nothing but the standard library.
+``python tests/services/warm.py FOLDER/SOCKET MODULE`` stands in for ``python -m MODULE``: it passes on its own file
+descriptors, and ends as the fork ends. It imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 SOCKETS = ("plain", "traced")
 MODULES = (
     "workloads.sandbox.server",

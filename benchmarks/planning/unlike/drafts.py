@@ -14,9 +14,9 @@ from math import inf
 
 import numpy as np
 
-from benchmarks.planning.emerging import Model, Unit
 from benchmarks.planning.gpt import capacity_bytes
-from benchmarks.planning.grid import (
+from benchmarks.planning.unlike.emerging import Model, Unit
+from benchmarks.planning.unlike.grid import (
     COPIES,
     FLOWS,
     KIND,

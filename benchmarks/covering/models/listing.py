@@ -1,8 +1,9 @@
 """Runs every family of ``transformers`` for real, and lists those whose training step works with ``make``'s inputs.
 
-``python -m benchmarks.covering.listing [FAMILY …]`` writes ``listed.json``: seconds and parameters of each family that
-runs, and the error of each that does not. Only families in the first list are cases of the benchmark, whatever the
-estimator says about them. Run it again when transformers or ``make`` changes; it takes about twenty minutes.
+``python -m benchmarks.covering.models.listing [FAMILY …]`` writes ``listed.json``: seconds and parameters of each
+family that runs, and the error of each that does not. Only families in the first list are cases of the benchmark,
+whatever the estimator says about them. Run it again when transformers or ``make`` changes; it takes about twenty
+minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.covering.families import find_task, make
+from benchmarks.covering.models.families import find_task, make
 from workloads.function import FunctionWorkload
 from workloads.training.step import train_step
 

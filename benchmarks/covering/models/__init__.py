@@ -1,0 +1,1 @@
+"""Model families of installed libraries, made small."""

@@ -1,0 +1,1 @@
+"""Measures the memory of a step in independent ways."""

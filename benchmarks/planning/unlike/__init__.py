@@ -1,0 +1,1 @@
+"""Plans whose units are divided in unlike ways, which no rank trains yet."""

@@ -1,0 +1,1 @@
+"""Runs the parts of a benchmark, keeps their results, and writes its page."""

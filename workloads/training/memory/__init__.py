@@ -1,0 +1,1 @@
+"""The memory of a rank: its budget, its peak, and what its process holds."""
