@@ -1,4 +1,4 @@
-"""Makes a workload from a plain function: enough to estimate its cost, not to train it (see ``docs/estimate.md``)."""
+"""Makes a workload from a plain function: enough to estimate its cost, not to train it (see ``docs/functions.md``)."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def estimate(
     No service, Ray or GPU is needed. Without --mib and --device, only a study
     has a size of devices; otherwise every peak is shown, and how large devices
     must be. A function returns (model, inputs[, loss[, optimizer]]) and needs
-    no data; see docs/estimate.md. Memory columns show one rank at its peak, by
+    no data; see docs/functions.md. Memory columns show one rank at its peak, by
     category. Abbreviations:
 
     rc       activations are recomputed in the backward pass

@@ -125,7 +125,7 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
         yield "bubble  share of the step in which ranks wait for others to compute"
         yield "comm    share of the step in which ranks wait for messages and collectives"
     if kind is not None and comparison.estimate.on_gpu and not kind.verified:
-        yield "step    unverified: datasheet peaks times assumed shares (docs/estimate.md)"
+        yield "step    unverified: datasheet peaks times assumed shares (docs/gpus.md)"
     yield "MiB     reservation of the rank that needs most: traced, or if ~ added up from"
     yield "        the costs of units (`scamp estimate --units`)"
     yield "today   trains: ranks can run it (--plan of `scamp estimate` has its memory by"
