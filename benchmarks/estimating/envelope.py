@@ -25,7 +25,7 @@ from estimators.scaling.formula import RANKS, SAMPLES
 from estimators.tracing.tracer import trace, trace_peak
 from scamp_service.sizing.estimate import OneBlob
 from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of
-from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, family_of
+from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, layout_kind_of
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.traces import Tracer
 from scamp_service.study.spec import TRACE_SECONDS
@@ -140,11 +140,11 @@ def measure(point: Point, seconds: float) -> Result:
 def by_formula(point: Point) -> int | None:
     """Peak bytes by the formulas; None if no blueprint covers the architecture."""
     variables = {**point.params, RANKS: point.layout.dp_shard, SAMPLES: point.asked_batch}
-    family = family_of(point.layout)
+    layout_kind = layout_kind_of(point.layout)
     for group, blueprints in _blueprints(point.workload, point.degrees):
-        if any(point.params[name] != value for name, value in group.settings.items()) or family not in blueprints:
+        if any(point.params[name] != value for name, value in group.settings.items()) or layout_kind not in blueprints:
             continue
-        blueprint = blueprints[family][point.layout.accumulate]
+        blueprint = blueprints[layout_kind][point.layout.accumulate]
         one = columns([variables], [*group.sizes, RANKS, SAMPLES])
         if blueprint.covers(one).all() and blueprint.predicts(one).all():
             return blueprint.costs(one).curve(0).peak_bytes(point.asked_batch)
@@ -158,7 +158,7 @@ def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[FormulaGr
     drawn = [point for point in (draw(source) for _ in range(EXAMPLES)) if point.workload == workload]
     candidates = {number: point.params for number, point in enumerate(drawn)}
     sharded = (1, 2) if max(degrees) > 1 else (1,)
-    families = [Layout(dp_shard=shards, recompute=again) for shards in sharded for again in (False, True)]
+    layout_kinds = [Layout(dp_shard=shards, recompute=again) for shards in sharded for again in (False, True)]
     with tempfile.TemporaryDirectory() as folder, TracePool() as pool:
         finder = BlueprintFinder(workload, None, Tracer(OneBlob(b""), Path(folder), TRACE_SECONDS), pool)
         every = []
@@ -167,6 +167,6 @@ def _blueprints(workload: str, degrees: tuple[int, ...]) -> list[tuple[FormulaGr
                 continue
             members = [candidates[key] for key in group.members]
             shared = (members, [1] * len(members), depth_of(plain), max(degrees))
-            found = finder.find([Task(group, family, *shared) for family in families])
-            every.append((group, {f: one for f, one in zip(families, found, strict=True) if isinstance(one, dict)}))
+            found = finder.find([Task(group, layout_kind, *shared) for layout_kind in layout_kinds])
+            every.append((group, {f: one for f, one in zip(layout_kinds, found, strict=True) if isinstance(one, dict)}))
         return every

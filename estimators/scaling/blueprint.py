@@ -41,7 +41,7 @@ alive during an update too, but those examples follow no passes."""
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCosts:
+class CandidateCosts:
     """Costs of many architectures, in bytes.
 
     ``fixed`` and ``per_sample`` are lines [architectures, moments] as in ``envelope.Line``. ``one_sample`` is the peak
@@ -79,7 +79,7 @@ class ModelCosts:
 class Lines:
     """The peak curve of one architecture (a ``PeakCurve``), from the lines of its blueprint."""
 
-    costs: ModelCosts
+    costs: CandidateCosts
     place: int
 
     def peak_bytes(self, micro_batch: int) -> int:
@@ -148,7 +148,7 @@ class Blueprint:
     def _formulas(self) -> list[Formula]:
         return list(dict.fromkeys(formula for size in self.sizes for formula in size))
 
-    def costs(self, points: Points) -> ModelCosts:
+    def costs(self, points: Points) -> CandidateCosts:
         """Costs of architectures that are covered and for which the formulas hold (``predicts``).
 
         Raises ``formula.NotWhole`` if a size would not be a whole number.
@@ -177,7 +177,7 @@ class Blueprint:
             sizes = fixed[:, place] + micro_batch * slopes[:, place]
             return self._parts(sizes, int(depth[place]), micro_batch)
 
-        return ModelCosts(np.ascontiguousarray(lines.T), np.ascontiguousarray(slope.T), single, after, breakdown)
+        return CandidateCosts(np.ascontiguousarray(lines.T), np.ascontiguousarray(slope.T), single, after, breakdown)
 
     def _parts(self, sizes: npt.NDArray[np.float64], depth: int, micro_batch: int) -> dict[str, int]:
         """Bytes by category at the moment of the peak, for the ``sizes`` of the classes at this micro-batch."""

@@ -38,7 +38,7 @@ _Asked = tuple[list[Json], list[Future[Json]]]
 """The points of examples, and the answers of trace processes, each for ``AT_ONCE`` of them."""
 
 Blueprints = dict[bool, Blueprint]
-"""Blueprints of one family of layouts, without and with accumulation."""
+"""Blueprints of one kind of layouts, without and with accumulation."""
 
 
 class BlueprintFinder:
@@ -82,8 +82,8 @@ class BlueprintFinder:
 
     def begin(self, task: Task) -> None:
         """Begin to trace the examples of a task that ``find`` will be asked for, unless there are formulas already."""
-        if self.known(task.group, task.family) is None:
-            self._begun[self._file(task.group, task.family)] = self._examples(task)
+        if self.known(task.group, task.layout_kind) is None:
+            self._begun[self._file(task.group, task.layout_kind)] = self._examples(task)
 
     def find(self, tasks: Sequence[Task]) -> list[Blueprints | NoBlueprint]:
         """The blueprints of each task, or why there are none. All missing examples are traced in parallel."""
@@ -98,16 +98,16 @@ class BlueprintFinder:
         answers = {place: self._checked(tasks[place], fitted[place], check) for place, check in checks.items()}
         return [found[place] if place in found else answers[place] for place in range(len(tasks))]
 
-    def known(self, group: FormulaGroup, family: Layout, accumulate: bool = False) -> Blueprint | None:
+    def known(self, group: FormulaGroup, layout_kind: Layout, accumulate: bool = False) -> Blueprint | None:
         """Cached blueprint of a group; None when there is none, or its file is damaged."""
         try:
-            return _BLUEPRINT.validate_json(self._file(group, replace(family, accumulate=accumulate)).read_bytes())
+            return _BLUEPRINT.validate_json(self._file(group, replace(layout_kind, accumulate=accumulate)).read_bytes())
         except (OSError, ValueError):
             return None
 
     def _covering(self, task: Task) -> Blueprints | None:
         """Cached blueprints that cover whatever is asked, or everything that new examples would cover; or None."""
-        known = {accumulate: self.known(task.group, task.family, accumulate) for accumulate in (False, True)}
+        known = {accumulate: self.known(task.group, task.layout_kind, accumulate) for accumulate in (False, True)}
         covering = {key: one for key, one in known.items() if one is not None and self._covers(one, task)}
         return covering if len(covering) == len(known) else None
 
@@ -121,7 +121,7 @@ class BlueprintFinder:
         return all(blueprint.covers(examples))
 
     def _examples(self, task: Task) -> _Asked | NoBlueprint:
-        if (begun := self._begun.pop(self._file(task.group, task.family), None)) is not None:
+        if (begun := self._begun.pop(self._file(task.group, task.layout_kind), None)) is not None:
             return begun
         try:
             points = task.examples()
@@ -130,7 +130,7 @@ class BlueprintFinder:
         each = self._pool.num_processes
         num = each * -(-len(points) // (AT_ONCE * each))
         chunks = [points[len(points) * n // num : len(points) * (n + 1) // num] for n in range(num)]
-        return points, [self._submit_examples(task.family, chunk) for chunk in chunks if chunk]
+        return points, [self._submit_examples(task.layout_kind, chunk) for chunk in chunks if chunk]
 
     def _fitted(self, task: Task, asked: _Asked | NoBlueprint) -> Blueprints | NoBlueprint:
         if isinstance(asked, NoBlueprint):
@@ -153,9 +153,9 @@ class BlueprintFinder:
         if isinstance(found, NoBlueprint):
             return []
         # Both come from the same traces, so of gangs, whose full traces are slow, only the longer log is checked.
-        keys = (False, True) if task.family == Layout() else (True,)
+        keys = (False, True) if task.layout_kind == Layout() else (True,)
         points = {key: task.to_check(found[key], accumulate=key) for key in keys}
-        layouts = {key: replace(task.family, accumulate=key) for key in found}
+        layouts = {key: replace(task.layout_kind, accumulate=key) for key in found}
         return [(key, point, self._ask("peak", _request(layouts[key], point))) for key, point in points.items()]
 
     def _checked(
@@ -178,7 +178,7 @@ class BlueprintFinder:
         except NotWhole as reason:
             return NoBlueprint(str(reason))
         for key, blueprint in found.items():
-            file = self._file(task.group, replace(task.family, accumulate=key))
+            file = self._file(task.group, replace(task.layout_kind, accumulate=key))
             write_atomically(file, _BLUEPRINT.dump_json(blueprint))
         return found
 
@@ -230,8 +230,8 @@ class BlueprintFinder:
                     return next((name for name in group.sizes if point[name] == one["num_blocks"]), None)
         return None
 
-    def _submit_examples(self, family: Layout, points: Sequence[Json]) -> Future[Json]:
-        return self._ask("examples", {"points": [_request(family, point) for point in points]})
+    def _submit_examples(self, layout_kind: Layout, points: Sequence[Json]) -> Future[Json]:
+        return self._ask("examples", {"points": [_request(layout_kind, point) for point in points]})
 
     def _ask(self, what: str, request: Json) -> Future[Json]:
         return self._pool.submit(lambda process: self._tracer.ask(process, what, self._workload, self._code, request))
@@ -241,9 +241,9 @@ class BlueprintFinder:
         return self._tracer.cache.file_of("blueprint", self._workload, self._code, shared, str(layout))
 
 
-def _request(family: Layout, point: Json) -> Json:
+def _request(layout_kind: Layout, point: Json) -> Json:
     """The request to a trace process for a point."""
-    layout = replace(family, **{name: point[name] for name in variables(family)})
+    layout = replace(layout_kind, **{name: point[name] for name in variables(layout_kind)})
     return {"params": _params_of(point), "layout": asdict(layout), "micro_batch": point[SAMPLES]}
 
 

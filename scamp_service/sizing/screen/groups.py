@@ -79,7 +79,7 @@ def _sign(value: Any) -> Any:
     return (value > 0) - (value < 0) if isinstance(value, int | float) else value
 
 
-def family_of(layout: Layout) -> Layout | None:
+def layout_kind_of(layout: Layout) -> Layout | None:
     """The layout that stands for all whose peaks the same formulas give; None for layouts that have no formulas.
 
     Formulas hold for any number of shards, of tensor-parallel ranks and of replicas (2 stands for it), with and without
@@ -96,14 +96,14 @@ def family_of(layout: Layout) -> Layout | None:
     )
 
 
-def variables(family: Layout) -> list[str]:
-    """Names of the degrees that vary within a family."""
-    return [name for name in (RANKS, PARTS) if getattr(family, name) > 1]
+def variables(layout_kind: Layout) -> list[str]:
+    """Names of the degrees that vary within a kind of layouts."""
+    return [name for name in (RANKS, PARTS) if getattr(layout_kind, name) > 1]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Formulas to find for one family of layouts.
+    """Formulas to find for one kind of layouts.
 
     ``members`` are candidates of the ``group`` that it can be applied to, each with its ``most_parts``. ``depth`` is
     the size that is the number of blocks. There are up to ``num_devices``. ``asked`` are the members whose peaks are
@@ -111,7 +111,7 @@ class Task:
     """
 
     group: FormulaGroup
-    family: Layout
+    layout_kind: Layout
     members: Sequence[Json]
     most_parts: Sequence[int]
     depth: str | None
@@ -126,11 +126,11 @@ class Task:
 
     def columns(self, points: Sequence[Json]) -> Points:
         """Values of all variables at these points."""
-        return columns(points, [*self.group.sizes, SAMPLES, *variables(self.family)])
+        return columns(points, [*self.group.sizes, SAMPLES, *variables(self.layout_kind)])
 
     def to_check(self, blueprint: Blueprint, *, accumulate: bool) -> Json:
         """A candidate to trace in full: a random one, with few blocks if possible, because full traces are slow."""
-        chance = random.Random(f"{self.family}{accumulate}")
+        chance = random.Random(f"{self.layout_kind}{accumulate}")
         degrees = [chance.choice(self._degrees(most)) for most in self.most_parts]
         points = [{**one, **some, SAMPLES: 1} for one, some in zip(self.members, degrees, strict=True)]
         predicted = blueprint.predicts(self.columns(points)) & blueprint.covers(self.columns(points))
@@ -141,7 +141,7 @@ class Task:
     def _degrees(self, most_parts: int) -> list[dict[str, int]]:
         """Degrees that a candidate with so many parts can be spread by, the smallest and the largest ones first."""
         powers = [1 << power for power in range(1, self.num_devices.bit_length())]
-        names = variables(self.family)
+        names = variables(self.layout_kind)
         every = [dict(zip(names, some, strict=True)) for some in itertools.product(powers, repeat=len(names))]
         every = [one for one in every if math.prod(one.values()) <= self.num_devices]
         fitting = [one for one in every if most_parts % one.get(PARTS, 1) == 0]

@@ -24,7 +24,7 @@ from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced
 from placement.planning.planner import PlanChoice
 from scamp_service.model import Json
 from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of, predicted_models
-from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, family_of, variables
+from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, layout_kind_of, variables
 from scamp_service.sizing.screen.screened import Screened
 from scamp_service.sizing.tracing.trace_pool import TracePool
 from scamp_service.sizing.tracing.trace_process import TraceFailed
@@ -32,7 +32,7 @@ from scamp_service.sizing.tracing.traces import Tracer
 
 NO_FORMULA = "they have a single block, or shards that are rounded up unlike in any example"
 LEAST_SHARE = 0.02
-"""Formulas for a family of layouts take a dozen traces, so they are found if this share of a group's members ask."""
+"""Formulas for a kind of layouts take a dozen traces, so they are found if this share of a group's members ask."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +73,7 @@ class Open:
 
 @dataclass(slots=True, eq=False)
 class Formulas:
-    """A group with the blueprints found so far by family of layouts, or the reason why there are none."""
+    """A group with the blueprints found so far by kind of layouts, or the reason why there are none."""
 
     group: FormulaGroup
     depth: str | None
@@ -85,14 +85,14 @@ class Formulas:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The layouts that are left out: those without formulas by nature, and these ``families``."""
+    """The layouts that are left out: those without formulas by nature, and these ``layout_kinds``."""
 
-    families: set[Layout]
+    layout_kinds: set[Layout]
 
     def __contains__(self, layout: object) -> bool:
         assert isinstance(layout, Layout)
-        family = family_of(layout)
-        return family is None or family in self.families
+        layout_kind = layout_kind_of(layout)
+        return layout_kind is None or layout_kind in self.layout_kinds
 
 
 class JointSearch:
@@ -200,15 +200,15 @@ class JointSearch:
         self._open.append(Open(place, params, batch, profile, search, formulas, alone))
 
     def _wanted(self, one: Open, layout: Layout) -> tuple[Formulas, Layout] | None:
-        """The group and the family, if formulas are missing and enough candidates have asked for them by now."""
+        """The group and the kind of layouts, if formulas are missing and enough candidates have asked for them by now."""
         if one.group is None:
             return None
-        family = family_of(layout)
-        assert family is not None, "layouts without formulas are left out"
-        key = one.group, family
+        layout_kind = layout_kind_of(layout)
+        assert layout_kind is not None, "layouts without formulas are left out"
+        key = one.group, layout_kind
         self._num_asking[key] += 1
         enough = self._num_asking[key] >= LEAST_SHARE * len(one.group.members)
-        return key if enough and family not in one.group.found else None
+        return key if enough and layout_kind not in one.group.found else None
 
     def find(self, asked: Sequence[tuple[Open, Layout]]) -> None:
         """Find the blueprints that are missing for these layouts, unless too few candidates ask for them."""
@@ -216,25 +216,25 @@ class JointSearch:
         self._num_asking.clear()
         wanted = {self._wanted(one, layout) for one, layout in asked}
         for one, layout in asked:
-            family = family_of(layout)
-            if one.group is not None and family is not None and family not in one.group.found:
-                points.setdefault((one.group, family), []).append(_point(one.params, layout, family))
-        for formulas, family in points.keys() - wanted:
-            formulas.left_out.families.add(family)
+            layout_kind = layout_kind_of(layout)
+            if one.group is not None and layout_kind is not None and layout_kind not in one.group.found:
+                points.setdefault((one.group, layout_kind), []).append(_point(one.params, layout, layout_kind))
+        for formulas, layout_kind in points.keys() - wanted:
+            formulas.left_out.layout_kinds.add(layout_kind)
         tasks = {key: self._task(*key, some) for key, some in points.items() if key in wanted}
-        for (formulas, family), found in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
-            formulas.found[family] = found if isinstance(found, dict) else str(found)
+        for (formulas, layout_kind), found in zip(tasks, self._finder.find(list(tasks.values())), strict=True):
+            formulas.found[layout_kind] = found if isinstance(found, dict) else str(found)
 
-    def _task(self, formulas: Formulas, family: Layout, asked: Sequence[Json] = ()) -> Task:
+    def _task(self, formulas: Formulas, layout_kind: Layout, asked: Sequence[Json] = ()) -> Task:
         usable = [
             (params, profile.divisions)
             for params, profile in zip(formulas.members, formulas.profiles, strict=True)
-            if profile.divisions.most_parts % (family.tp * family.co_shard) == 0
-            and profile.divisions.most_slabs % family.spatial == 0
+            if profile.divisions.most_parts % (layout_kind.tp * layout_kind.co_shard) == 0
+            and profile.divisions.most_slabs % layout_kind.spatial == 0
         ]
         members, divisions = [one for one, _ in usable], [one for _, one in usable]
         parts = [one.most_parts for one in divisions]
-        return Task(formulas.group, family, members, parts, formulas.depth, len(self._cluster.devices), asked)
+        return Task(formulas.group, layout_kind, members, parts, formulas.depth, len(self._cluster.devices), asked)
 
     def _without_formula(self, asked: Sequence[tuple[Open, Layout]]) -> list[tuple[Open, Layout]]:
         """Add the peaks that formulas give to the profiles; returns what has to be traced."""
@@ -281,12 +281,12 @@ class JointSearch:
 
 def _left_by_formula(formulas: Formulas, layout: Layout, members: Sequence[Open]) -> tuple[Sequence[Open], str]:
     """Add this layout's peaks to all members that its formula predicts; returns the others, and the reason."""
-    family = family_of(layout)
-    assert family is not None, "layouts without formulas are left out"
-    if isinstance(found := formulas.found[family], str):
+    layout_kind = layout_kind_of(layout)
+    assert layout_kind is not None, "layouts without formulas are left out"
+    if isinstance(found := formulas.found[layout_kind], str):
         return members, found
-    blueprint, names = found[layout.accumulate], [*formulas.group.sizes, SAMPLES, *variables(family)]
-    points = columns([_point(one.params, layout, family) for one in members], names)
+    blueprint, names = found[layout.accumulate], [*formulas.group.sizes, SAMPLES, *variables(layout_kind)]
+    points = columns([_point(one.params, layout, layout_kind) for one in members], names)
     predicted = blueprint.predicts(points) & blueprint.covers(points)
     if predicted.any():
         costs = blueprint.costs({name: values[predicted] for name, values in points.items()})
@@ -295,9 +295,9 @@ def _left_by_formula(formulas: Formulas, layout: Layout, members: Sequence[Open]
     return [one for one, is_predicted in zip(members, predicted, strict=True) if not is_predicted], NO_FORMULA
 
 
-def _point(params: Json, layout: Layout, family: Layout) -> Json:
-    """A candidate with its degrees under a layout of this family."""
-    return {**params, SAMPLES: 1, **{name: getattr(layout, name) for name in variables(family)}}
+def _point(params: Json, layout: Layout, layout_kind: Layout) -> Json:
+    """A candidate with its degrees under a layout of this kind."""
+    return {**params, SAMPLES: 1, **{name: getattr(layout, name) for name in variables(layout_kind)}}
 
 
 def _put(mapping: Mapping[Layout, Any], layout: Layout, value: Any) -> None:

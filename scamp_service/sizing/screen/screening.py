@@ -3,7 +3,7 @@
 The choice is that of studies and of ``scamp estimate`` (``planner.PlanChoice``). It asks for the peaks of layouts, one
 after another. Formulas fitted to a few traces give them for all candidates of a group at once; where no formula fits,
 the candidate itself is traced under that layout. Some layouts are left out, because formulas for them would take longer
-than they are worth: pipelines and ZeRO-1, which treat blocks unequally, and families that few candidates ask for. If
+than they are worth: pipelines and ZeRO-1, which treat blocks unequally, and kinds that few candidates ask for. If
 one of them might have been chosen, the candidate says so (``Screened.untried``).
 
 Peaks count tensors, exactly. On a GPU the margin covers what the allocator needs beyond them; ``estimate`` replays the

@@ -7,7 +7,7 @@ import pytest
 from estimators.model import Layout
 from estimators.scaling.example import NoBlueprint
 from estimators.scaling.formula import PARTS, RANKS, SAMPLES, Solver
-from scamp_service.sizing.screen.groups import Task, columns, family_of, grouped, points_of
+from scamp_service.sizing.screen.groups import Task, columns, grouped, layout_kind_of, points_of
 
 DEGREES = [{RANKS: ranks} for ranks in (2, 4, 8)]
 
@@ -71,11 +71,11 @@ def test_examples_are_divided_only_into_parts_that_they_have_and_over_the_device
 
 def test_layouts_with_other_degrees_share_a_family_and_pipelines_have_none() -> None:
     layout = Layout(dp_shard=16, tp=4, sequence_parallel=True, accumulate=True)
-    assert family_of(layout) == Layout(dp_shard=2, tp=2, sequence_parallel=True)
-    assert family_of(Layout(co_shard=4)) == Layout(co_shard=4)
-    assert family_of(Layout(dp_replicate=8, dp_shard=4)) == Layout(dp_replicate=2, dp_shard=2)
-    assert family_of(Layout(pp=2, num_micro_batches=4)) is None
-    assert family_of(Layout(dp_replicate=2, zero1=True)) is None
+    assert layout_kind_of(layout) == Layout(dp_shard=2, tp=2, sequence_parallel=True)
+    assert layout_kind_of(Layout(co_shard=4)) == Layout(co_shard=4)
+    assert layout_kind_of(Layout(dp_replicate=8, dp_shard=4)) == Layout(dp_replicate=2, dp_shard=2)
+    assert layout_kind_of(Layout(pp=2, num_micro_batches=4)) is None
+    assert layout_kind_of(Layout(dp_replicate=2, zero1=True)) is None
 
 
 def test_sizes_that_always_change_together_cannot_be_told_apart() -> None:

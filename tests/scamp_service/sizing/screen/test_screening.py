@@ -128,7 +128,7 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
 
 
 class NoExamples:
-    """A finder that finds no formulas, and remembers for which families it was asked."""
+    """A finder that finds no formulas, and remembers for which kinds of layouts it was asked."""
 
     num_examples = num_checked = 0
 
@@ -139,7 +139,7 @@ class NoExamples:
         return []
 
     def find(self, tasks: Sequence[Task]) -> list[NoBlueprint]:
-        self.asked += [task.family for task in tasks]
+        self.asked += [task.layout_kind for task in tasks]
         return [NoBlueprint("none") for _ in tasks]
 
 
@@ -164,7 +164,7 @@ def test_formulas_are_looked_for_where_two_in_a_hundred_candidates_ask(num_askin
 class Deep(BlueprintFinder):
     """Its trace processes would leave out blocks where there are more than four."""
 
-    def _submit_examples(self, family: Layout, points: Sequence[Json]) -> Future[Json]:
+    def _submit_examples(self, layout_kind: Layout, points: Sequence[Json]) -> Future[Json]:
         answer: Future[Json] = Future()
         seen = [{"is_whole": point["layers"] <= 4, "num_blocks": point["layers"]} for point in points]
         answer.set_result({"examples": [(one, {}) for one in seen]})
