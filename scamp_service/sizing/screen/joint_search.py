@@ -200,7 +200,7 @@ class JointSearch:
         self._open.append(Open(place, params, batch, profile, search, formulas, alone))
 
     def _wanted(self, one: Open, layout: Layout) -> tuple[Formulas, Layout] | None:
-        """The group and the kind of layouts, if formulas are missing and enough candidates have asked for them by now."""
+        """The group and the kind of layouts, if formulas are missing and enough candidates have asked for them."""
         if one.group is None:
             return None
         layout_kind = layout_kind_of(layout)
