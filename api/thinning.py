@@ -5,11 +5,14 @@ Pure. ``lttb`` thins a line and ``spread_evenly`` thins marks whose place says n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+
+from scamp_service.study.objective import Objective
 
 Indices = npt.NDArray[np.intp]
 
@@ -48,13 +51,14 @@ def spread_evenly(num: int, most: int) -> Indices:
     return np.arange(num) if num <= most else (np.arange(most) * num) // most
 
 
-def improvements(values: Sequence[float | None], maximize: bool) -> list[int]:
+def improvements(values: Sequence[float | None], objective: Objective) -> list[int]:
     """Indices of the values that are better than all before them; None and NaN never are."""
     found: list[int] = []
     best: float | None = None
     for index, value in enumerate(values):
-        is_number = value is not None and value == value
-        if is_number and (best is None or (value > best if maximize else value < best)):  # type: ignore[operator]
+        if value is None or math.isnan(value):
+            continue
+        if best is None or objective.is_better(value, best):
             best = value
             found.append(index)
     return found

@@ -12,6 +12,7 @@ from api.views.charts import CurveView, HistoryView, OrderView, curve_views, his
 from api.views.view import Page
 from scamp_service.lifecycle import TrialState
 from scamp_service.store.order import By
+from scamp_service.study.objective import Objective
 
 router = APIRouter(prefix="/v1", tags=["charts"])
 
@@ -23,8 +24,8 @@ MOST_ROWS = 200_000
 def get_history(study_id: StudyId, store: TheStore, points: NumPoints = 1500) -> HistoryView:
     """Get the objective by trial number, thinned: no best value so far, no running trial and no spike is left out."""
     last_event_id = store.last_event_id()
-    maximize = store.study(study_id).spec["objective"]["direction"] == "maximize"
-    return history_view(store.history(study_id), maximize, points, last_event_id)
+    objective = Objective.of_spec(store.study(study_id).spec)
+    return history_view(store.history(study_id), objective, points, last_event_id)
 
 
 @router.get("/studies/{study_id}/curves", responses=problems(404, 422))

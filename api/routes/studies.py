@@ -18,6 +18,7 @@ from scamp_service.lifecycle import StudyState
 from scamp_service.model import Study
 from scamp_service.store.store import Store
 from scamp_service.store.summary import learned_json, learned_of, study_summary
+from scamp_service.study.objective import Objective
 
 router = APIRouter(prefix="/v1", tags=["studies"])
 
@@ -98,7 +99,7 @@ def list_learned(study_id: StudyId, store: TheStore) -> list[LearnedView]:
 
 
 def _view(store: Store, study: Study, now: float) -> StudyView:
-    best = store.best_trial(study.id, study.spec["objective"]["direction"])
+    best = store.best_trial(study.id, Objective.of_spec(study.spec))
     return study_view(study, store.trial_counts(study.id), best, store.device_seconds(study.id, now=now))
 
 

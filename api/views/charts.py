@@ -13,6 +13,7 @@ from api.thinning import improvements, lttb, merged, spread_evenly
 from api.views.view import LastEvent, View
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.store.rows import MeasuredPoint, Point, Standing
+from scamp_service.study.objective import Objective
 
 MOST_CURVES = 200
 """Lines that can still be told apart and drawn in a frame."""
@@ -54,7 +55,7 @@ class OrderView(View):
     number: Annotated[list[int], Field(description="their numbers in the study")]
 
 
-def history_view(trials: Sequence[Standing], maximize: bool, num_points: int, last_event_id: int) -> HistoryView:
+def history_view(trials: Sequence[Standing], objective: Objective, num_points: int, last_event_id: int) -> HistoryView:
     """View of a study's history in at most ``num_points`` points, and those of improvements and running trials.
 
     Half of the points are its outline and three tenths any values, so that both the extremes and the bulk are seen. A
@@ -64,7 +65,7 @@ def history_view(trials: Sequence[Standing], maximize: bool, num_points: int, la
     valued = [index for index, value in enumerate(values) if value is not None]
     rest = [i for i, trial in enumerate(trials) if values[i] is None and trial.state not in NOT_BEGUN]
     completed = [i for i in valued if trials[i].state is TrialState.COMPLETED]
-    better = [completed[i] for i in improvements([values[i] for i in completed], maximize)]
+    better = [completed[i] for i in improvements([values[i] for i in completed], objective)]
     line = lttb([trials[i].number for i in valued], [values[i] or 0.0 for i in valued], num_points // 2)
     bulk = spread_evenly(len(valued), num_points * 3 // 10)
     marks = spread_evenly(len(rest), num_points // 5)
@@ -77,7 +78,7 @@ def history_view(trials: Sequence[Standing], maximize: bool, num_points: int, la
         state=[trials[i].state for i in chosen],
         step=[trials[i].step for i in chosen],
         value=[values[i] for i in chosen],
-        leading=_leading(trials, maximize),
+        leading=_leading(trials, objective),
         last_event_id=last_event_id,
     )
 
@@ -125,14 +126,14 @@ def _hull(points: Sequence[MeasuredPoint], places: Sequence[tuple[float, float]]
     return [points[order[i]] for i in kept]
 
 
-def _leading(trials: Sequence[Standing], maximize: bool) -> list[int]:
+def _leading(trials: Sequence[Standing], objective: Objective) -> list[int]:
     def rank(trial: Standing) -> tuple[int, float, int]:
         value = _finite(trial.value)
         if trial.state is TrialState.RUNNING:
             return 0, 0.0, -trial.number
         if value is None:
             return 2, 0.0, -trial.number
-        return 1, -value if maximize else value, -trial.number
+        return 1, objective.key(value), -trial.number
 
     begun = sorted((trial for trial in trials if trial.attempt), key=rank)
     return [trial.number for trial in begun[:MOST_CURVES]]

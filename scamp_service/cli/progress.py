@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scamp_service.cli.terminal import plain
+from scamp_service.study.objective import Objective
 
 MIB = 2**20
 COLOURS = {
@@ -60,16 +61,15 @@ def leaderboard(trials: Iterable[Mapping[str, Any]], spec: Mapping[str, Any], ro
     A parameter is shown where it differs from the study's ``fixed`` value. Below its MiB a trial has the milliseconds
     of a step, predicted for the gang alone on its host and measured, if either is known.
     """
-    trials, metric = list(trials), spec["objective"]["metric"]
-    sign = -1.0 if spec["objective"]["direction"] == "maximize" else 1.0
+    trials, objective = list(trials), Objective.of_spec(spec)
     order = {"COMPLETED": 0, "RUNNING": 1, "PRUNED": 2}
     valued = sorted(
         (t for t in trials if _is_compared(t)),
-        key=lambda t: (order.get(t["state"], 3), sign * t["value"], t["number"]),
+        key=lambda t: (order.get(t["state"], 3), objective.key(t["value"]), t["number"]),
     )
     others = [t for t in trials if not _is_compared(t)]
     table = Table(title=None, box=None, header_style="dim", pad_edge=False)
-    for heading, right in [("trial", True), ("state", False), (metric, True), ("plan", False),
+    for heading, right in [("trial", True), ("state", False), (objective.metric, True), ("plan", False),
                            ("MiB pred/meas\nand ms/step", True), ("parameters", False)]:  # fmt: skip
         table.add_column(Text(plain(heading)), justify="right" if right else "left", overflow="fold")
     for trial in [*valued[:rows], *others]:

@@ -76,10 +76,10 @@ class Projection:
             for known in (self._changed, self._rungs, self._unread):
                 known.pop(study_id, None)
 
-    def rungs(self, study_id: int, objective: str, steps: Sequence[int]) -> Mapping[int, Rung]:
+    def rungs(self, study_id: int, metric: str, steps: Sequence[int]) -> Mapping[int, Rung]:
         """Step → the objectives that the study's trials have reported at that step."""
         unread = self._unread.get(study_id)
-        found = self._store.rungs(study_id, objective, steps, trial_ids=unread) if unread != set() else {}
+        found = self._store.rungs(study_id, metric, steps, trial_ids=unread) if unread != set() else {}
         self._unread[study_id] = set()
         known = self._rungs.setdefault(study_id, {step: Rung() for step in steps})
         for step, values in found.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import bindparam, func, select
@@ -264,7 +264,7 @@ def errors(name: str) -> tuple[sa.Select[Any], sa.Select[Any], sa.Select[Any]]:
 
 
 @cache
-def best_trial(direction: Literal["maximize", "minimize"], is_completed: bool) -> sa.Select[Any]:
+def best_trial(prefers_large: bool, is_completed: bool) -> sa.Select[Any]:
     """The best completed trial of a study, or the best that still runs: see ``Reads.best_trial``."""
     value = _trials.c.value
     # The state is part of the text, not a parameter: otherwise no database uses the index of completed trials.
@@ -274,7 +274,7 @@ def best_trial(direction: Literal["maximize", "minimize"], is_completed: bool) -
         select_trials()
         .where(_trials.c.study_id == bindparam("study_id"), completed if is_completed else live)
         .where(value > -math.inf, value < math.inf)  # also excludes NaN, which sorts above infinity: see schema.Real
-        .order_by(value.desc() if direction == "maximize" else value, _trials.c.number)
+        .order_by(value.desc() if prefers_large else value, _trials.c.number)
         .limit(1)
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import sqlalchemy as sa
 
@@ -22,6 +22,7 @@ from scamp_service.store.database import Database
 from scamp_service.store.order import ORDERS, By, sorted_numbers
 from scamp_service.store.rows import MeasuredPoint, Point, Standing, attempt_of, trial_of
 from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds
+from scamp_service.study.objective import Objective
 
 _ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY}
 
@@ -142,13 +143,13 @@ class Reads:
         """State by id of the trials with these ids that exist."""
         return dict(self._by_ids(sql.TRIAL_STATES, trial_ids))
 
-    def best_trial(self, study_id: int, direction: Literal["maximize", "minimize"]) -> Trial | None:
+    def best_trial(self, study_id: int, objective: Objective) -> Trial | None:
         """The best COMPLETED trial, or else the best that still runs; None if neither exists.
 
         The lower number wins a tie, and NaN and infinity never win.
         """
         for is_completed in (True, False):
-            if rows := self._rows(sql.best_trial(direction, is_completed), study_id=study_id):
+            if rows := self._rows(sql.best_trial(objective.prefers_large, is_completed), study_id=study_id):
                 return trial_of(rows[0])
         return None
 
@@ -262,9 +263,9 @@ class Reads:
         return {trial_id: list(points.values()) for trial_id, points in found.items()}
 
     def rungs(
-        self, study_id: int, objective: str, steps: Sequence[int], trial_ids: Collection[int] | None = None
+        self, study_id: int, metric: str, steps: Sequence[int], trial_ids: Collection[int] | None = None
     ) -> dict[int, dict[int, float]]:
-        """Step → trial id → objective at that step, for every trial of the study that reported it there.
+        """Step → trial id → value of ``metric`` at that step, for every trial of the study that reported it there.
 
         ``trial_ids`` are trials of the study, if only these matter.
         """
@@ -274,8 +275,8 @@ class Reads:
         else:
             rows = self._by_ids(sql.RUNGS_OF_TRIALS, sorted(trial_ids), steps=list(steps))
         for trial_id, step, values in rows:
-            if objective in values:
-                found[step][trial_id] = values[objective]  # attempts ascend: the newest comes last
+            if metric in values:
+                found[step][trial_id] = values[metric]  # attempts ascend: the newest comes last
         return found
 
     def logs(self, trial_id: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:

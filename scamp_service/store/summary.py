@@ -16,6 +16,7 @@ from scamp_service.lifecycle import has_no_success, state_text
 from scamp_service.model import Json, Study, Trial
 from scamp_service.store.reads import Reads
 from scamp_service.store.tallies import COLOCATED, DEVICE_SECONDS, HEALED, SPARED, Counted, device_seconds
+from scamp_service.study.objective import Objective
 
 FAMILIES_IN_SUMMARY = 20
 """A summary says what was learned of this many families, the largest ones: a study may have thousands."""
@@ -106,7 +107,7 @@ def summarize(
 def study_summary(store: Reads, study_id: int, *, now: float) -> Summary:
     """The complete summary of a stored study. Raises ``NotFound``."""
     study, counted = store.study(study_id), store.counted(study_id)
-    best = store.best_trial(study_id, study.spec["objective"]["direction"])
+    best = store.best_trial(study_id, Objective.of_spec(study.spec))
     summary = summarize(study, counted, best, store.open_holds(study_id), now=now)
     largest = counted.families[:FAMILIES_IN_SUMMARY]
     summary = replace(summary, learned=[learned_json(*item) for item in learned_of(store, largest)])

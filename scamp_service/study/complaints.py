@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from scamp_service.study.objective import Objective
 from scamp_service.study.space import Categorical, Range
-from scamp_service.study.spec import Budget, Objective, SearchOptions, Stopping, StudySpec
+from scamp_service.study.spec import Budget, SearchOptions, Stopping, StudySpec
 
 _PARTS: dict[str, type[BaseModel]] = {
     "objective": Objective,

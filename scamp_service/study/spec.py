@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from scamp_service.study.objective import Objective
 from scamp_service.study.space import Categorical, Dimension, Range
 from scamp_service.study.values import Integer, Name, Scalar, Strict, Title, at_most
 
@@ -20,13 +21,6 @@ MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
 TRACE_SECONDS = 60
 """Seconds of processor time for a trace, unless the user allows more."""
 Start = Annotated[dict[str, Scalar], at_most(200)]
-
-
-class Objective(Strict):
-    """The metric to optimize: a key of what ``evaluate()`` returns."""
-
-    metric: Title
-    direction: Literal["maximize", "minimize"] = "maximize"
 
 
 class SearchOptions(Strict):

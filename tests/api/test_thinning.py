@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.thinning import improvements, lttb, merged, spread_evenly
+from scamp_service.study.objective import Objective
 
 VALUES = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=300)
 MOST = st.integers(2, 60)
@@ -59,7 +60,7 @@ def test_marks_are_spread_over_all(num: int, most: int) -> None:
 
 @given(st.lists(st.none() | st.floats(allow_nan=True), max_size=50), st.booleans())
 def test_improvements_are_better_than_all_before(values: list[float | None], maximize: bool) -> None:
-    found = improvements(values, maximize)
+    found = improvements(values, Objective(metric="m", direction="maximize" if maximize else "minimize"))
     known = [(index, value) for index, value in enumerate(values) if value is not None and value == value]
     expected = [
         index

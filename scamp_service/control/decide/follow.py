@@ -54,14 +54,13 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
             reason = f"continues on {devices(before.plan)} as before: on {devices(attempt.plan)}: {why}"
             yield MoveTrial(trial, TrialState.QUEUED, {"reason": reason, "num_lost": trial.num_lost + 1}, before)
         case Outcome.DONE if trial.value is None:
-            reason = (
-                f"it ended without reporting the objective {study.metric!r}; choose a metric that evaluate() returns"
-            )
+            advice = "choose a metric that evaluate() returns"
+            reason = f"it ended without reporting the objective {study.objective.metric!r}; {advice}"
             yield MoveTrial(trial, TrialState.FAILED, {"reason": reason})
         case Outcome.DONE if trial.value is not None and not math.isfinite(trial.value):
             reason = (
-                f"its objective {study.metric!r} was {trial.value} at step {trial.step}, the last one: no other trial "
-                "compares with that; evaluate must return finite numbers"
+                f"its objective {study.objective.metric!r} was {trial.value} at step {trial.step}, the last one: "
+                "no other trial compares with that; evaluate must return finite numbers"
             )
             yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
         case Outcome.DONE:
@@ -172,7 +171,12 @@ def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
         if peers is None or trial.id not in peers:
             continue
         verdict = judge(
-            peers, trial.id, rung, trial.step, maximize=study.maximize, reduction_factor=study.reduction_factor
+            peers,
+            trial.id,
+            rung,
+            trial.step,
+            maximize=study.objective.prefers_large,
+            reduction_factor=study.reduction_factor,
         )
         if verdict.stop:
             yield MoveTrial(trial, TrialState.PRUNED, {"reason": verdict.reason, "judged_step": rung})

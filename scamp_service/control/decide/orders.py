@@ -22,6 +22,6 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         seed=study.seed + trial.number,
         steps=study.steps,
         report_every=study.report_every,
-        metric=study.metric,
+        metric=study.objective.metric,
         resume_step=s.checkpoints.get(trial.id, -1),
     )

@@ -14,6 +14,7 @@ from scamp_service.control.families import family
 from scamp_service.control.stopping import Rung
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
+from scamp_service.study.objective import Objective
 from scamp_service.study.spec import TRACE_SECONDS
 
 Corrections = Mapping[str, Mapping[Layout, Learned]]
@@ -28,8 +29,7 @@ class StudyRules:
     state: StudyState
     workload: str
     code: str | None
-    metric: str
-    maximize: bool
+    objective: Objective
     seed: int
     max_trials: int
     steps: int

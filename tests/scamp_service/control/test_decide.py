@@ -21,6 +21,7 @@ from scamp_service.control.executor import GangState, GangStatus, Unsized
 from scamp_service.control.stopping import Rung
 from scamp_service.lifecycle import NO_PLAN_YET, AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Trial
+from scamp_service.study.objective import Objective
 from tests.values import attempt, sized, trial
 
 CLUSTER = Cluster(tuple(Device(f"n/{i}", "n", i, "virtual", 96) for i in range(4)))
@@ -29,9 +30,9 @@ ALIVE = GangStatus(GangState.ALIVE)
 
 def study(**changes: Any) -> StudyRules:
     rules = StudyRules(
-        id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, metric="accuracy", maximize=True, seed=0,
-        max_trials=10, steps=100, report_every=10, rungs=(10, 30), reduction_factor=3, max_concurrent=None, max_lost=2,
-        max_oom=3, num_trials=10,
+        id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, objective=Objective(metric="accuracy"),
+        seed=0, max_trials=10, steps=100, report_every=10, rungs=(10, 30), reduction_factor=3, max_concurrent=None,
+        max_lost=2, max_oom=3, num_trials=10,
     )  # fmt: skip
     return replace(rules, **changes)
 

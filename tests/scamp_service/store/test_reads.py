@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -13,6 +14,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialStat
 from scamp_service.model import Metric, Totals
 from scamp_service.store.queries import FAMILY_RUNS
 from scamp_service.store.store import Store
+from scamp_service.study.objective import Objective
 from tests.services.serving import SECRET, fill
 from tests.values import new_attempt
 
@@ -42,8 +44,8 @@ def value(store: Store, trial_id: int, acc: float, state: TrialState = TrialStat
     assert store.move_trial(trial_id, TrialState.RUNNING, 1, state, now=3.0)
 
 
-def best(store: Store, direction: str) -> int | None:
-    trial = store.best_trial(1, direction)  # type: ignore[arg-type]
+def best(store: Store, direction: Literal["maximize", "minimize"]) -> int | None:
+    trial = store.best_trial(1, Objective(metric="acc", direction=direction))
     return trial.number if trial else None
 
 

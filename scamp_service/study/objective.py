@@ -1,0 +1,40 @@
+"""The objective of a study: which metric, and which of two values of it is the better one.
+
+Whoever compares, orders or ranks trials asks the objective; nobody else reads the direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import ConfigDict
+
+from scamp_service.study.values import Strict, Title
+
+
+class Objective(Strict):
+    """The metric to optimize: a key of what ``evaluate()`` returns."""
+
+    model_config = ConfigDict(frozen=True)
+
+    metric: Title
+    direction: Literal["maximize", "minimize"] = "maximize"
+
+    @classmethod
+    def of_spec(cls, spec: Mapping[str, Any]) -> Self:
+        """The objective in the JSON of a stored study. It was checked when the study was submitted, not again here."""
+        return cls.model_construct(**spec["objective"])
+
+    @property
+    def prefers_large(self) -> bool:
+        """Whether the larger of two values is the better one."""
+        return self.direction == "maximize"
+
+    def key(self, value: float) -> float:
+        """Sorts values with the best first: the smaller the key, the better the value."""
+        return -value if self.prefers_large else value
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether ``value`` is strictly better. NaN is neither better nor worse than anything."""
+        return self.key(value) < self.key(than)

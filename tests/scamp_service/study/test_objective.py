@@ -1,0 +1,35 @@
+"""Which of two values is better, in one place for all that compare trials."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scamp_service.study.objective import Objective
+
+LARGE, SMALL = Objective(metric="m"), Objective(metric="m", direction="minimize")
+
+
+@given(st.floats(allow_nan=False), st.floats(allow_nan=False))
+def test_maximizing_prefers_the_larger_value_and_minimizing_the_smaller(one: float, other: float) -> None:
+    assert LARGE.is_better(one, other) == (one > other)
+    assert SMALL.is_better(one, other) == (one < other)
+
+
+@given(st.lists(st.floats(allow_nan=False)))
+def test_the_best_value_comes_first(values: list[float]) -> None:
+    assert sorted(values, key=LARGE.key) == sorted(values, reverse=True)
+    assert sorted(values, key=SMALL.key) == sorted(values)
+
+
+@pytest.mark.parametrize("objective", [LARGE, SMALL])
+def test_nan_is_never_better(objective: Objective) -> None:
+    assert not objective.is_better(math.nan, 0.0) and not objective.is_better(0.0, math.nan)
+
+
+def test_the_objective_of_a_stored_study_is_not_checked_again() -> None:
+    assert Objective.of_spec({"objective": {"metric": "m", "direction": "minimize"}}) == SMALL
+    assert Objective.of_spec({"objective": {"metric": "\x1b", "direction": "maximize"}}).prefers_large
