@@ -359,7 +359,7 @@ class Controller:
         if search is None:
             search = Search(self._spec(study))
             self._projection.forget_study(study_id)
-        history = self._projection.changed_trials(study_id) if search.needs_history else ()
+        history = self._projection.changed_trials(study_id) if search.reads_history else ()
         candidates = search.propose(history, first_number, count)
         self._store.create_trials(study_id, list(enumerate(candidates, first_number)), now=now)
         if len(candidates) < count:  # only now: had they not been stored, the last ones would be proposed again

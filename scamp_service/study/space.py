@@ -1,4 +1,4 @@
-"""The search space: the values that each parameter may take. ``search.proposals`` samples them."""
+"""The search space: the values that each parameter may take. ``scamp_service.search`` samples them."""
 
 from __future__ import annotations
 

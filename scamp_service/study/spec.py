@@ -21,12 +21,14 @@ MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
 TRACE_SECONDS = 60
 """Seconds of processor time for a trace, unless the user allows more."""
 Start = Annotated[dict[str, Scalar], at_most(200)]
+SamplerName = Literal["tpe", "random", "grid"]
+"""What ``search.sampler`` may be. ``search.proposals`` has the sampler with each name."""
 
 
 class SearchOptions(Strict):
     """How candidates are proposed. The same seed and history give the same candidates."""
 
-    sampler: Literal["tpe", "random", "grid"] = "tpe"
+    sampler: SamplerName = "tpe"
     seed: Annotated[Integer, Field(ge=0, le=2**31)] = 0
 
 

@@ -1,0 +1,130 @@
+"""Earlier trials of a study as samplers see them, and the choice of those that a sampler is shown.
+
+A trial that did not fit, or that diverged (it completed or was pruned with a value that is NaN or infinite), has no
+value; samplers rank it behind all that worked. Where the objective favours models that do not fit, half of the later
+candidates then fit; if such trials were ignored, almost none would. A failure or a cancellation says nothing about the
+parameters, and is ignored.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from scamp_service.lifecycle import LIVE_TRIALS, TrialState
+
+MOST_SHOWN = 1024
+"""A sampler sees at most about this many earlier trials. The time of TPE grows with each, and beyond that it finds
+little more."""
+NUM_BEST_SHOWN = 25
+"""The best trials are always among them: Optuna's TPE models this many as good, at most."""
+NUM_NEWEST_SHOWN = 256
+"""So are the newest trials that have not ended, so that a proposal stays away from them."""
+
+
+class Past(Protocol):
+    """The part of an earlier trial that a proposal may depend on. ``scamp_service.model.Trial`` has it."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def state(self) -> TrialState: ...
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def value(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """A trial that has not ended, or a candidate that was proposed just now."""
+
+    number: int
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A trial that has ended. ``value`` is finite; None if the trial did not fit or diverged.
+
+    ``pruned_at`` is the step at which it was stopped early; None if it was not.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    value: float | None
+    pruned_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The earlier trials that a sampler sees, each kind by number."""
+
+    completed: Sequence[Completed] = ()
+    active: Sequence[Active] = ()
+
+
+class History:
+    """Every trial of a study that was learned, and which of them to show.
+
+    After ``MOST_SHOWN`` trials only every second one is shown, after twice as many every fourth, and so on; the best
+    ones and the newest live ones are always shown. The choice depends on the trials alone, not on their order.
+    """
+
+    def __init__(self, direction: Literal["maximize", "minimize"]) -> None:
+        self._sign = -1.0 if direction == "maximize" else 1.0
+        self._completed: dict[int, Completed] = {}
+        self._active: dict[int, Active] = {}
+        self._ranked: list[tuple[tuple[float, ...], int]] = []  # keys of completed trials, the best first
+
+    def learn(self, past: Past) -> None:
+        """Remember one trial as it is now."""
+        number = past.number
+        self._active.pop(number, None)
+        if (before := self._completed.pop(number, None)) is not None:
+            del self._ranked[bisect_left(self._ranked, (self._key(before), number))]
+        if past.state in LIVE_TRIALS:
+            self._active[number] = Active(number, past.params)
+        elif (after := completed(past)) is not None:
+            self._completed[number] = after
+            insort(self._ranked, (self._key(after), number))
+
+    def shown(self, first_number: int) -> Shown:
+        """The trials before ``first_number`` that a sampler sees when it proposes that one and later ones."""
+        stride = 1
+        while first_number > stride * MOST_SHOWN:
+            stride *= 2
+        best = (number for _, number in self._ranked if number < first_number)
+        newest = heapq.nlargest(NUM_NEWEST_SHOWN, (number for number in self._active if number < first_number))
+        chosen = sorted({*range(0, first_number, stride), *itertools.islice(best, NUM_BEST_SHOWN), *newest})
+        return Shown(
+            [self._completed[number] for number in chosen if number in self._completed],
+            [self._active[number] for number in chosen if number in self._active],
+        )
+
+    def _key(self, trial: Completed) -> tuple[float, ...]:
+        """Sorts completed trials, the best first: those that were pruned follow, the latest before, then the rest."""
+        if trial.value is None:
+            return (2.0,)
+        value = self._sign * trial.value
+        return (0.0, value) if trial.pruned_at is None else (1.0, -trial.pruned_at, value)
+
+
+def completed(past: Past) -> Completed | None:
+    """The trial that has ended, as samplers see it; None for one that they do not see."""
+    value = past.value if past.value is not None and math.isfinite(past.value) else None
+    match past.state:
+        case TrialState.PRUNED if value is not None:
+            return Completed(past.number, past.params, value, past.step)
+        case TrialState.COMPLETED:
+            return Completed(past.number, past.params, value)
+        case TrialState.PRUNED | TrialState.INFEASIBLE:
+            return Completed(past.number, past.params, None)
+    return None

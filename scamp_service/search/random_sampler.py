@@ -1,0 +1,27 @@
+"""Proposes parameters at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import optuna
+
+from scamp_service.search.history import Active, Completed
+from scamp_service.search.optuna_study import OptunaStudy
+from scamp_service.search.sampler import seed_of
+from scamp_service.search.space import Params, Space
+from scamp_service.study.spec import StudySpec
+
+
+class RandomSampler:
+    """Random values, uniform in each range or its logarithm. The seed and the trial's number alone decide."""
+
+    reads_history = False
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._seed = spec.search.seed
+        self._study = OptunaStudy(Space(spec.space), spec.objective.direction)
+
+    def suggest(self, number: int, completed: Sequence[Completed] = (), active: Sequence[Active] = ()) -> Params:
+        """The searched parameters of trial ``number``."""
+        return self._study.ask(optuna.samplers.RandomSampler(seed=seed_of(self._seed, number)))

@@ -1,0 +1,34 @@
+"""The interface of a sampler: what proposes the parameters of one trial from those of the earlier ones."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from scamp_service.search.history import Active, Completed
+from scamp_service.search.space import Params
+
+
+class Sampler(Protocol):
+    """Proposes parameters of a study's trials. It is made from the study's ``StudySpec`` alone.
+
+    It has no state: a proposal depends on the spec, the trial's number and the trials that are shown, and on nothing
+    else. So a controller that replaces a killed one proposes the same. It may keep results that it could compute again.
+    """
+
+    reads_history: bool
+    """Whether proposals depend on earlier trials. If not, none are shown."""
+
+    def suggest(self, number: int, completed: Sequence[Completed], active: Sequence[Active]) -> Params | None:
+        """The searched parameters of trial ``number``; None if there is nothing more to propose, from this number on.
+
+        ``completed`` and ``active`` are earlier trials, by number. They also have the parameters that are not searched.
+        """
+        ...
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Seed of the random generator for one trial, as the state of a generator would not survive a crash."""
+    digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
+    return int.from_bytes(digest[:4])

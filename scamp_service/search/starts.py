@@ -1,0 +1,22 @@
+"""The candidates of ``start_with``, which every study tries before those of its sampler."""
+
+from __future__ import annotations
+
+from scamp_service.search.random_sampler import RandomSampler
+from scamp_service.search.space import Params, Space
+from scamp_service.study.spec import StudySpec
+
+
+class Starts:
+    """The first candidates of a study by trial number. Parameters that the user has left out are random."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._spec, self._space, self._random = spec, Space(spec.space), RandomSampler(spec)
+
+    def __len__(self) -> int:
+        return len(self._spec.start_with)
+
+    def __getitem__(self, number: int) -> Params:
+        """All parameters of trial ``number``."""
+        start = self._space.exact(self._spec.start_with[number])
+        return {**self._spec.fixed, **self._random.suggest(number), **start}

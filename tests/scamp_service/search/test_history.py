@@ -1,0 +1,58 @@
+"""What samplers are shown: results without a value where nothing worked, and a choice of a long history."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from scamp_service.lifecycle import TrialState as S
+from scamp_service.search import history
+from scamp_service.search.history import Active, Completed, History, completed
+from tests.scamp_service.search.studies import Trial
+
+
+def history_of(trials: list[Trial]) -> History:
+    known = History("minimize")
+    for trial in trials:
+        known.learn(trial)
+    return known
+
+
+def test_a_trial_that_diverged_after_good_values_has_no_value() -> None:
+    """As the controller stores it: pruned at the step of its last value, which is replaced by NaN."""
+    assert completed(Trial(0, {}, S.PRUNED, step=20, value=0.1)) == Completed(0, {}, 0.1, pruned_at=20)
+    assert completed(Trial(0, {}, S.PRUNED, step=20, value=math.nan)) == Completed(0, {}, None)
+    assert completed(Trial(0, {}, S.COMPLETED, step=20, value=math.inf)) == Completed(0, {}, None)
+    assert completed(Trial(0, {}, S.INFEASIBLE)) == Completed(0, {}, None)
+    assert completed(Trial(0, {}, S.FAILED)) is completed(Trial(0, {}, S.CANCELLED, step=5, value=9.0)) is None
+
+
+def test_a_trial_is_shown_as_it_was_learned_last_if_it_comes_before_what_is_asked_for() -> None:
+    known = history_of([Trial(0, {}), Trial(1, {}, S.INFEASIBLE), Trial(2, {})])
+    known.learn(Trial(0, {}, S.COMPLETED, value=1.0))
+    known.learn(Trial(1, {}, S.WAITING))
+    assert known.shown(2) == history.Shown([Completed(0, {}, 1.0)], [Active(1, {})])
+
+
+def test_a_long_history_is_thinned_but_keeps_its_best_and_its_live_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST_SHOWN", 40)
+    trials = [Trial(number, {}, S.COMPLETED, 100, (number * 7919) % 1000) for number in range(1000)]
+    trials[501] = replace(trials[501], state=S.RUNNING)
+    shown = history_of(trials).shown(1000)
+    assert [trial.number for trial in shown.active] == [501]
+    best = sorted((trial for trial in trials if trial.number != 501), key=lambda trial: trial.value or 0.0)[:25]
+    assert [trial.number for trial in shown.completed] == sorted({*range(0, 1000, 32), *(one.number for one in best)})
+    assert shown == history_of(trials[::-1]).shown(1000)
+
+
+def test_completed_trials_rank_before_pruned_ones_and_those_before_what_did_not_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "MOST_SHOWN", 1)
+    ends = [(S.INFEASIBLE, 0, None), (S.PRUNED, 10, 0.1), (S.PRUNED, 20, 0.9), (S.COMPLETED, 100, 0.5)]
+    trials = [Trial(number, {}, state, step, value) for number, (state, step, value) in enumerate(ends, 1)]
+    for num_best, expected in ((1, [4]), (2, [3, 4]), (3, [2, 3, 4]), (4, [1, 2, 3, 4])):
+        monkeypatch.setattr(history, "NUM_BEST_SHOWN", num_best)
+        assert [trial.number for trial in history_of(trials).shown(5).completed] == expected

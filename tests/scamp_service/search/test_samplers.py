@@ -1,0 +1,159 @@
+"""The contract of samplers: every one that a spec may name passes these tests."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from scamp_service.lifecycle import TrialState as S
+from scamp_service.search import history
+from scamp_service.search.proposals import SAMPLERS, Search
+from scamp_service.study.spec import SamplerName, StudySpec
+from tests.scamp_service.search.studies import GRID, SPACE, Trial, course, live, mixed, study
+
+NAMES = sorted(SAMPLERS)
+STARTS: list[dict[str, Any]] = [{"a": "x", "b": 3}, {"c": 0.2, "batch": 8}]
+FINITE = {"grid"}
+"""Samplers that end, and need a space with finitely many points."""
+
+
+def spec_for(name: str, **more: Any) -> StudySpec:
+    return study(GRID, name, fixed={"batch": 32}, start_with=STARTS, **more)
+
+
+def history_of(num_trials: int) -> list[Trial]:
+    """A history as of one moment, some of it still running, by number."""
+    return list({trial.number: trial for trial in course(num_trials, seed=1, space=GRID)}.values())
+
+
+every_sampler = pytest.mark.parametrize("name", NAMES)
+
+
+def test_each_name_of_a_spec_has_its_sampler() -> None:
+    assert sorted(get_args(SamplerName)) == NAMES
+
+
+@every_sampler
+def test_another_process_proposes_the_same_whatever_the_order_of_the_history(name: str) -> None:
+    spec, trials = spec_for(name), history_of(16)
+    search = Search(spec)
+    for number in (0, 1, 5, 12, 16):
+        proposed = search.propose(trials, number, 3)
+        assert proposed == search.propose([], number, 3), "a proposal that was lost is made again"
+        assert proposed == Search(spec).propose(random.Random(number).sample(trials, len(trials)), number, 3)
+        assert proposed == Search(spec).propose(trials[:number], number, 3), "what is asked for is no history"
+
+
+@every_sampler
+def test_asking_for_several_is_asking_one_after_another(name: str) -> None:
+    spec, trials = spec_for(name), history_of(12)
+    for first in (0, 1, 12):
+        several, grown = Search(spec).propose(trials, first, 4), trials[:first]
+        for number in range(first, first + 4):
+            grown.append(Trial(number, Search(spec).propose(grown, number, 1)[0]))
+        assert [trial.params for trial in grown[first:]] == several
+
+
+@every_sampler
+@pytest.mark.parametrize("most", [8, 40, 1024])
+def test_one_that_followed_changes_proposes_what_one_that_reads_everything_does(
+    name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST_SHOWN", most)
+    spec = spec_for(name)
+    following, news, trials = Search(spec), list[Trial](), dict[int, Trial]()
+    for trial in course(60, seed=most, space=GRID):
+        news.append(trial)
+        trials[trial.number] = trial
+        if len(news) == 17:
+            proposed = following.propose(news, len(trials), 2)
+            assert proposed == Search(spec).propose(list(reversed(trials.values())), len(trials), 2)
+            news.clear()
+
+
+@every_sampler
+def test_values_lie_in_the_space_and_have_its_types(name: str) -> None:
+    for space in (GRID, SPACE) if name not in FINITE else (GRID,):
+        spec = study(space, name, fixed={"batch": 32})
+        types = {"lr": float, "depth": int, "width": int, "dropout": float, "b": int, "c": float, "batch": int}
+        for trial in live(Search(spec), mixed, 20):
+            assert list(trial.params) == ["batch", *space]
+            for parameter, value in trial.params.items():
+                assert parameter == "batch" or spec.space[parameter].why_not(value) == ""
+                assert type(value) is types.get(parameter, type(value))
+
+
+@every_sampler
+def test_a_space_with_one_value_is_still_a_space(name: str) -> None:
+    space = {"a": {"low": 2, "high": 2}, "b": {"low": 0.5, "high": 0.5}, "c": {"choice": ["only"]}}
+    assert Search(study(space, name)).propose([], 0, 1) == [{"a": 2, "b": 0.5, "c": "only"}]
+
+
+@every_sampler
+def test_it_proposes_as_many_as_are_asked_for_or_has_ended_for_good(name: str) -> None:
+    search, trials = Search(spec_for(name)), history_of(30)
+    assert search.propose(trials, 30, 0) == []
+    proposed = search.propose(trials, 10, 20)
+    assert len(proposed) == 20 or (name in FINITE and search.propose(trials, 10 + len(proposed), 5) == [])
+
+
+@every_sampler
+def test_first_candidates_come_first_with_the_rest_filled_in(name: str) -> None:
+    first, second, third = Search(spec_for(name)).propose([], 0, 3)
+    assert (first["a"], first["b"], first["batch"]) == ("x", 3, 32)
+    assert (second["c"], second["batch"], third["batch"]) == (0.2, 8, 32)
+    assert set(first) == set(second) == set(third) == {*GRID, "batch"}
+
+
+@every_sampler
+def test_another_seed_gives_other_candidates(name: str) -> None:
+    spec, trials = study(GRID, name), history_of(12)
+    other = spec.model_copy(update={"search": spec.search.model_copy(update={"seed": 4})})
+    assert Search(spec).propose(trials, 12, 6) != Search(other).propose(trials, 12, 6)
+
+
+@every_sampler
+def test_it_reads_the_history_or_says_that_it_does_not(name: str) -> None:
+    spec, trials = study(GRID, name), [replace(trial, state=S.COMPLETED, value=1.0) for trial in history_of(20)]
+    better = [replace(trial, value=-float(trial.number)) for trial in trials]
+    is_same = Search(spec).propose(trials, 20, 4) == Search(spec).propose(better, 20, 4)
+    assert is_same is not Search(spec).reads_history
+
+
+@every_sampler
+def test_no_global_random_generator_is_used_or_seeded(name: str) -> None:
+    random.seed(7)
+    np.random.seed(7)
+    before = random.getstate(), str(np.random.get_state())
+    Search(spec_for(name)).propose(history_of(12), 12, 3)
+    assert (random.getstate(), str(np.random.get_state())) == before
+
+
+@every_sampler
+def test_a_proposal_from_a_long_history_is_quick(name: str) -> None:
+    params = Search(study(GRID, "random")).propose([], 0, 1)[0]
+    trials = [Trial(number, params, S.COMPLETED, 100, 0.5) for number in range(5000)]
+    search = Search(study(GRID, name))
+    search.propose(trials, 5000, 1)
+    started = time.process_time()
+    search.propose(trials[-10:], 5000, 1)
+    assert time.process_time() - started < 1.0
+
+
+GOLDEN = {
+    "grid": [("x", 3, 0.0), ("y", 3, 0.1), ("y", 3, 0.2)],
+    "random": [("x", 5, 0.0), ("y", 3, 0.3), ("x", 3, 0.1)],
+    "tpe": [("y", 3, 0.0), ("y", 3, 0.2), ("y", 1, 0.1)],
+}
+
+
+@every_sampler
+def test_proposals_stay_as_they_were_in_earlier_versions(name: str) -> None:
+    """A study that an earlier version has begun continues with the same candidates."""
+    proposed = Search(spec_for(name)).propose(history_of(60), 20, 3)
+    assert [(params["a"], params["b"], params["c"]) for params in proposed] == GOLDEN[name]
