@@ -9,6 +9,7 @@ SHELL := /bin/sh
 export PIP_ARGS TORCH_INDEX_URL
 
 python := .venv/bin/python
+javascript := api/static tests/api/javascript
 inputs := pyproject.toml constraints.txt deploy/environment.py
 # An environment is made again if its Python is gone, or if the checkout has moved since it was made
 broken := $(shell { [ -x $(python) ] && grep -qF -e "-m venv $$(pwd -P)/.venv" .venv/pyvenv.cfg; } || echo .venv/.absent)
@@ -36,9 +37,11 @@ test: check ## set up with the development tools, then run all checks
 
 check: lint types floors pytest ## run the next four targets, as CI does
 
-lint: .venv/.ready-dev ## ruff: style and format
+lint: .venv/.ready-dev ## ruff, and oxlint and oxfmt for the dashboard: style and format
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
+	.venv/bin/oxlint $(javascript)
+	.venv/bin/oxfmt --check $(javascript)
 
 types: .venv/.ready-dev ## mypy, strict
 	$(python) -m mypy

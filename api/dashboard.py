@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+import posixpath
 import re
 from contextlib import suppress
 from functools import cache
@@ -24,7 +25,7 @@ from scamp_service.store.store import Store
 
 HERE = Path(__file__).resolve().parent
 STATIC = HERE / "static"
-_IMPORT = re.compile(r'^import .* from "\./(.+)";$', re.MULTILINE)
+_IMPORT = re.compile(r'^(?:import|\}) .*"(\.{1,2}/.+)";$', re.MULTILINE)
 Id = Annotated[int, FromPath(ge=1, le=2**63 - 1)]
 Number = Annotated[int, FromPath(ge=0, le=2**31 - 1)]
 
@@ -91,8 +92,9 @@ def _modules(page: str) -> list[str]:
         module = waiting.pop()
         if module not in found:
             found.append(module)
-            folder = Path(module).parent
-            waiting += [(folder / name).as_posix() for name in _IMPORT.findall((STATIC / module).read_text())]
+            folder = posixpath.dirname(module)
+            names = _IMPORT.findall((STATIC / module).read_text())
+            waiting += [posixpath.normpath(posixpath.join(folder, name)) for name in names]
     return found
 
 

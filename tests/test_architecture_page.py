@@ -24,6 +24,7 @@ ANSWERS = {
     "Where does a new parallel axis go?": "workloads/parallel/apply.py:apply_plan",
     "Who writes the ledger?": "scamp_service/control/decide/place.py:ledger_of",
     "What happens after `kill -9` of the controller?": "scamp_service/cluster/driver/ray_executor.py:RayExecutor",
+    "Where does a new picture go?": "api/static/study.js:PANELS",
     "Where is the peak predicted?": "estimators/memory.py:predict",
 }
 

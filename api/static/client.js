@@ -69,7 +69,9 @@ export function remove(studyId) {
 
 /** The trials with these numbers. */
 export async function trials(studyId, numbers) {
-  const pages = await Promise.all(chunks(numbers, AT_ONCE).map((some) => request(`/v1/studies/${studyId}/trials?${numbered(some)}`)));
+  const pages = await Promise.all(
+    chunks(numbers, AT_ONCE).map((some) => request(`/v1/studies/${studyId}/trials?${numbered(some)}`)),
+  );
   return pages.flatMap((page) => page.items.map(asTrial));
 }
 
@@ -85,7 +87,11 @@ export function history(studyId) {
 
 /** Numbers of the trials in the order of a column, only of trials in `states` if there are any. */
 export async function order(studyId, { by, descending, states }) {
-  const query = new URLSearchParams([["by", by], ["descending", descending], ...states.map((state) => ["state", state])]);
+  const query = new URLSearchParams([
+    ["by", by],
+    ["descending", descending],
+    ...states.map((state) => ["state", state]),
+  ]);
   return (await request(`/v1/studies/${studyId}/order?${query}`)).number;
 }
 
@@ -96,7 +102,9 @@ export async function peaks(studyId, points) {
 
 /** Measured attempts of the trials with these numbers. */
 export async function peaksOf(studyId, numbers) {
-  const pages = await Promise.all(chunks(numbers, AT_ONCE).map((some) => request(`/v1/studies/${studyId}/peaks?${numbered(some)}`)));
+  const pages = await Promise.all(
+    chunks(numbers, AT_ONCE).map((some) => request(`/v1/studies/${studyId}/peaks?${numbered(some)}`)),
+  );
   return pages.flatMap((page) => page.items);
 }
 
@@ -104,7 +112,7 @@ export async function peaksOf(studyId, numbers) {
 export async function curves(studyId, numbers, { metric = "", points }, take) {
   for (const some of chunks(numbers, CURVES)) {
     const query = `${numbered(some)}&points=${points}&metric=${encodeURIComponent(metric)}`;
-    for (let after = -1; after !== null; ) {
+    for (let after = -1; after !== null;) {
       const page = await request(`/v1/studies/${studyId}/curves?${query}&after=${after}`);
       take(page.items, some);
       after = page.next;
@@ -148,8 +156,4 @@ export function asTrial(trial) {
 /** The value, or null when it is not finite: JSON has no NaN, so a diverged value arrives as null or text. */
 function finite(value) {
   return typeof value === "number" && Number.isFinite(value) ? value : null;
-}
-
-export function devicesInUse(cluster, studyId) {
-  return (cluster?.devices ?? []).filter((device) => device.gangs.some((gang) => gang.study_id === studyId)).length;
 }

@@ -11,7 +11,11 @@ export function num(value) {
   if (!Number.isFinite(number)) return String(value);
   if (number === 0) return "0";
   const size = Math.abs(number);
-  if (size < 1e-3 || size >= 1e6) return number.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
+  if (size < 1e-3 || size >= 1e6)
+    return number
+      .toExponential(2)
+      .replace(/\.?0+e/, "e")
+      .replace("e+", "e");
   if (Number.isInteger(number)) return grouped.format(number);
   return String(Number(number.toPrecision(4)));
 }
@@ -53,8 +57,14 @@ export function duration(seconds) {
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   if (seconds < 60) return `${Math.floor(seconds)} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} m ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${String(Math.floor((seconds % 3600) / 60)).padStart(2, "0")} m`;
+  if (seconds < 86400)
+    return `${Math.floor(seconds / 3600)} h ${String(Math.floor((seconds % 3600) / 60)).padStart(2, "0")} m`;
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+}
+
+/** Seconds from a trial's first launch to its end, or until now; null before its launch. */
+export function runSeconds(trial, now = Date.now() / 1000) {
+  return trial.started_at ? (trial.finished_at ?? now) - trial.started_at : null;
 }
 
 /** Seconds of an optimizer step with the unit, in three digits. */

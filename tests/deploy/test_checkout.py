@@ -53,7 +53,7 @@ def test_help_lists_every_target_and_is_what_make_alone_does() -> None:
     [
         ("setup", ["deploy/environment.py setup"]),
         ("run", ["deploy/environment.py setup", "exec .venv/bin/python -m scamp_service demo"]),
-        ("test", ["setup --dev", "ruff check", "ruff format --check", "-m mypy", "lint-imports", "-m pytest"]),
+        ("test", ["setup --dev", "ruff check", "oxlint", "-m mypy", "lint-imports", "-m pytest"]),
         ("lock", ["deploy/environment.py lock"]),
         ("bench", ["setup", "--quick"]),
     ],

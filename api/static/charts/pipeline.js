@@ -1,8 +1,9 @@
 // One simulated step of a pipeline as SVG: a row for each stage with its passes, messages between the rows, and below
 // them the memory of each rank. Names stay in place while a narrow window scrolls the drawing.
 
-import { h, svg } from "./dom.js";
-import { mibWords, num, stepWords, toMib } from "./format.js";
+import { h, svg } from "../elements/dom.js";
+import { mibWords, num, stepWords, toMib } from "../format.js";
+import { tickSize } from "./scales.js";
 
 const ROW = 26; // heights and widths in CSS pixels
 const BETWEEN = 14; // room for messages
@@ -23,7 +24,7 @@ export function shareWords({ makespan, unit, bubble_share: bubble, communication
   return words.join(" · ");
 }
 
-export class Timeline {
+export class Pipeline {
   /** Draws into `box`, and explains what is drawn in `legend`. */
   constructor(box, legend) {
     this.box = box;
@@ -74,7 +75,9 @@ class Place {
 
 /** The width of the window, or more if passes would be too narrow. */
 function widthOf({ rows, makespan }, room) {
-  const lengths = rows.flatMap(({ passes }) => passes.filter((one) => one.kind !== "update").map((one) => one.end - one.start)).sort((a, b) => a - b);
+  const lengths = rows
+    .flatMap(({ passes }) => passes.filter((one) => one.kind !== "update").map((one) => one.end - one.start))
+    .sort((a, b) => a - b);
   const typical = lengths[lengths.length >> 2];
   return Math.max(room, Math.min(MOST, 2 * EDGE + (typical > 0 ? (PASS * makespan) / typical : 0)));
 }
@@ -85,7 +88,12 @@ function namesOf({ rows, offered_bytes: offered }, place) {
   const names = rows.map((row) => nameOf(place.row(row.stage), ROW, [who(row)], whoInFull(row)));
   const memories = rows.map((row) => {
     const limit = offered === null ? "" : ` of ${mibWords(toMib(offered))}`;
-    return nameOf(place.memory(row.stage), MEMORY, [who(row), h("small", {}, `${mibWords(toMib(row.peak_bytes))}${limit}`)], memoryWords(row, offered));
+    return nameOf(
+      place.memory(row.stage),
+      MEMORY,
+      [who(row), h("small", {}, `${mibWords(toMib(row.peak_bytes))}${limit}`)],
+      memoryWords(row, offered),
+    );
   });
   return [...names, nameOf(place.axis, AXIS + APART, [h("small", {}, "Memory held")], ""), ...memories];
 }
@@ -114,11 +122,26 @@ function memoryWords(row, offered) {
 
 function drawing(step, place, width) {
   const scale = (time) => EDGE + ((width - 2 * EDGE) * time) / (step.makespan || 1);
-  const hatch = svg("pattern", { id: "communicating", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("rect", { width: 2.5, height: 5 }));
+  const hatch = svg(
+    "pattern",
+    { id: "communicating", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+    svg("rect", { width: 2.5, height: 5 }),
+  );
   return svg(
     "svg",
-    { class: "step", role: "img", "aria-labelledby": "step-words step-detail", width, height: place.height, viewBox: `0 0 ${width} ${place.height}` },
-    svg("title", { id: "step-words" }, `One optimizer step of a pipeline of ${step.rows.length} stages and ${step.num_micro_batches} micro-batches`),
+    {
+      class: "step",
+      role: "img",
+      "aria-labelledby": "step-words step-detail",
+      width,
+      height: place.height,
+      viewBox: `0 0 ${width} ${place.height}`,
+    },
+    svg(
+      "title",
+      { id: "step-words" },
+      `One optimizer step of a pipeline of ${step.rows.length} stages and ${step.num_micro_batches} micro-batches`,
+    ),
     svg("desc", { id: "step-detail" }, detailOf(step)),
     svg("defs", {}, hatch),
     axisOf(step, place, scale, width),
@@ -140,31 +163,43 @@ function axisOf({ makespan, unit }, place, scale, width) {
     const x = scale(tick * size);
     const beside = x + TICK / 2 > width ? "end" : tick ? "middle" : "start";
     nodes.push(svg("line", { class: "tick", x1: x, x2: x, y1: 0, y2: place.height }));
-    nodes.push(svg("text", { class: "time", x, y: place.axis + 14, "text-anchor": beside }, tick ? timeWords(tick * size, unit) : "0"));
+    nodes.push(
+      svg(
+        "text",
+        { class: "time", x, y: place.axis + 14, "text-anchor": beside },
+        tick ? timeWords(tick * size, unit) : "0",
+      ),
+    );
   }
   return svg("g", {}, nodes);
-}
-
-/** 1, 2 or 5 times a power of ten, so that at most `most` ticks fit. */
-function tickSize(whole, most) {
-  const least = whole / most;
-  const power = 10 ** Math.floor(Math.log10(least));
-  return power * [1, 2, 5, 10].find((times) => power * times >= least * (1 - 1e-9));
 }
 
 function passesOf(row, step, place, scale) {
   const top = place.row(row.stage);
   const line = svg("rect", { class: "lane", x: scale(0), y: top, width: scale(step.makespan) - scale(0), height: ROW });
   const waits = row.waits.map(([start, end]) =>
-    svg("rect", { class: "wait", ...across(start, end, scale), y: top, height: ROW }, svg("title", {}, `${who(row)} waits for other stages (bubble)\n${spanWords(start, end, step)}`)),
+    svg(
+      "rect",
+      { class: "wait", ...across(start, end, scale), y: top, height: ROW },
+      svg("title", {}, `${who(row)} waits for other stages (bubble)\n${spanWords(start, end, step)}`),
+    ),
   );
-  return svg("g", {}, line, waits, row.passes.map((one) => passOf(one, row, step, top, scale)));
+  return svg(
+    "g",
+    {},
+    line,
+    waits,
+    row.passes.map((one) => passOf(one, row, step, top, scale)),
+  );
 }
 
 function passOf(one, row, step, top, scale) {
   const box = across(one.start, one.end, scale);
   const words = one.micro_batch === null ? "" : String(one.micro_batch);
-  const name = one.kind === "update" ? "Update of the parameters" : `${one.kind === "forward" ? "Forward" : "Backward"} pass of micro-batch ${one.micro_batch}`;
+  const name =
+    one.kind === "update"
+      ? "Update of the parameters"
+      : `${one.kind === "forward" ? "Forward" : "Backward"} pass of micro-batch ${one.micro_batch}`;
   const sending = one.end - one.communicating_from;
   const said = sending > 0 ? `\ncommunicates for the last ${timeWords(sending, step.unit)} of it` : "";
   return svg(
@@ -172,8 +207,14 @@ function passOf(one, row, step, top, scale) {
     { class: `pass ${one.kind}` },
     svg("title", {}, `${name} on ${who(row).toLowerCase()}\n${spanWords(one.start, one.end, step)}${said}`),
     svg("rect", { class: "box", ...box, y: top, height: ROW }),
-    sending > 0 && svg("rect", { class: "sending", ...across(one.communicating_from, one.end, scale), y: top, height: ROW }),
-    box.width >= 4 + LETTER * words.length && svg("text", { x: box.x + box.width / 2, y: top + ROW / 2, "text-anchor": "middle", "dominant-baseline": "central" }, words),
+    sending > 0 &&
+      svg("rect", { class: "sending", ...across(one.communicating_from, one.end, scale), y: top, height: ROW }),
+    box.width >= 4 + LETTER * words.length &&
+      svg(
+        "text",
+        { x: box.x + box.width / 2, y: top + ROW / 2, "text-anchor": "middle", "dominant-baseline": "central" },
+        words,
+      ),
   );
 }
 
@@ -187,7 +228,11 @@ function messageOf({ sender, receiver, micro_batch: microBatch, start, end }, st
   return svg(
     "g",
     { class: `message ${down ? "forward" : "backward"}` },
-    svg("title", {}, `${down ? "Output" : "Gradient"} of micro-batch ${microBatch} from ${who(step.rows[sender]).toLowerCase()} to ${who(step.rows[receiver]).toLowerCase()}${time}`),
+    svg(
+      "title",
+      {},
+      `${down ? "Output" : "Gradient"} of micro-batch ${microBatch} from ${who(step.rows[sender]).toLowerCase()} to ${who(step.rows[receiver]).toLowerCase()}${time}`,
+    ),
     svg("line", { class: "reach", ...ends }),
     svg("line", ends),
     svg("circle", { cx: ends.x2, cy: to, r: 2 }),
@@ -198,7 +243,9 @@ function memoryOf(row, step, place, scale) {
   const top = place.memory(row.stage);
   const most = Math.max(step.offered_bytes ?? 0, ...step.rows.map((one) => one.peak_bytes), 1) * 1.06;
   const y = (bytes) => top + MEMORY * (1 - bytes / most);
-  const points = row.memory.map(([time, bytes], at) => `${at ? "H" : "M"}${scale(time).toFixed(1)}${at ? "V" : ","}${y(bytes).toFixed(1)}`);
+  const points = row.memory.map(
+    ([time, bytes], at) => `${at ? "H" : "M"}${scale(time).toFixed(1)}${at ? "V" : ","}${y(bytes).toFixed(1)}`,
+  );
   const line = `${points.join("")}H${scale(step.makespan).toFixed(1)}`;
   const ends = { x1: scale(0), x2: scale(step.makespan) };
   return svg(
@@ -208,7 +255,8 @@ function memoryOf(row, step, place, scale) {
     svg("rect", { class: "lane", x: ends.x1, y: top, width: ends.x2 - ends.x1, height: MEMORY }),
     svg("path", { class: "area", d: `${line}V${top + MEMORY}H${ends.x1}Z` }),
     svg("path", { class: "held", d: line }),
-    step.offered_bytes !== null && svg("line", { class: "limit", ...ends, y1: y(step.offered_bytes), y2: y(step.offered_bytes) }),
+    step.offered_bytes !== null &&
+      svg("line", { class: "limit", ...ends, y1: y(step.offered_bytes), y2: y(step.offered_bytes) }),
   );
 }
 
@@ -219,18 +267,24 @@ function across(start, end, scale) {
 // --- words -------------------------------------------------------------------------------------------------------------
 
 function legendOf({ rows, communication_share: communication, offered_bytes: offered, unit, cores }) {
-  const key = (kind, words) => h("span", { class: `key ${kind}` }, words);
   return [
     key("forward", "forward"),
     key("backward", "backward"),
     rows.some(({ passes }) => passes.at(-1).kind === "update") && key("update", "update"),
     key("wait", "bubble: waits for other stages"),
-    communication === null ? "the speed of links is not known, so messages take no time" : key("sending", "communicates"),
+    communication === null
+      ? "the speed of links is not known, so messages take no time"
+      : key("sending", "communicates"),
     key("held", "memory of a rank"),
     offered !== null && key("limit", "what its device offers"),
     cores !== null && "ranks share the cores of their host, so passes take longer while more ranks compute",
     unit === "FLOP" && "times are FLOPs of a rank: the speed of these devices is not known",
   ].filter((words) => words);
+}
+
+/** A sample of how something is drawn, with its meaning. */
+function key(kind, words) {
+  return h("span", { class: `key ${kind}` }, words);
 }
 
 function spanWords(start, end, { unit }) {
@@ -239,7 +293,11 @@ function spanWords(start, end, { unit }) {
 
 function timeWords(time, unit) {
   if (unit === "s") return stepWords(time);
-  const [factor, prefix] = [[1e12, "T"], [1e9, "G"], [1e6, "M"]].find(([factor]) => time >= factor) ?? [1, ""];
+  const [factor, prefix] = [
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+  ].find(([factor]) => time >= factor) ?? [1, ""];
   return `${num(time / factor)} ${prefix}FLOP`;
 }
 

@@ -1,6 +1,7 @@
 // A table of many rows. Only the visible ones are created and fetched. Click a column head to sort by that column.
 
-import { coalesced, h, keyed } from "./dom.js";
+import { h, keyed } from "./dom.js";
+import { coalesced } from "./frames.js";
 
 const ROW = 32; // CSS pixels; the same as --row in style.css
 const SPARE = 12; // rows kept above and below the visible ones
@@ -13,13 +14,32 @@ const SPARE = 12; // rows kept above and below the visible ones
  */
 export class PagedTable {
   constructor(box, { columns, caption, sortBy, empty, rowAt, rowClass, onMissing, onSort, onOpen, onHover }) {
-    Object.assign(this, { box, columns, empty, rowAt, rowClass, onMissing, onSort, onOpen, onHover, sortBy, descending: false });
+    Object.assign(this, {
+      box,
+      columns,
+      empty,
+      rowAt,
+      rowClass,
+      onMissing,
+      onSort,
+      onOpen,
+      onHover,
+      sortBy,
+      descending: false,
+    });
     this.order = { length: 0, at: () => null };
     this.body = h("tbody");
     this.above = h("tr", { class: "space", "aria-hidden": "true" }, h("td", { colspan: columns.length }));
     this.below = h("tr", { class: "space", "aria-hidden": "true" }, h("td", { colspan: columns.length }));
     this.nothing = h("tr", { class: "empty" }, h("td", { colspan: columns.length }));
-    this.table = h("table", {}, h("caption", { class: "visually-hidden" }, caption), this.widths(), h("thead", {}, this.heads()), this.body);
+    this.table = h(
+      "table",
+      {},
+      h("caption", { class: "visually-hidden" }, caption),
+      this.widths(),
+      h("thead", {}, this.heads()),
+      this.body,
+    );
     this.table.style.minWidth = `${columns.reduce((sum, column) => sum + (column.width ?? column.least), 0)}px`;
     box.replaceChildren(this.table);
     this.height = this.top = 0;
@@ -45,17 +65,33 @@ export class PagedTable {
   }
 
   widths() {
-    return h("colgroup", {}, this.columns.map((column) => {
-      const col = h("col");
-      if (column.width) col.style.width = `${column.width}px`;
-      return col;
-    }));
+    return h(
+      "colgroup",
+      {},
+      this.columns.map((column) => {
+        const col = h("col");
+        if (column.width) col.style.width = `${column.width}px`;
+        return col;
+      }),
+    );
   }
 
   heads() {
     this.heads_ = this.columns.map((column) => {
-      const button = h("button", { type: "button", title: column.title ?? null, onclick: () => this.sortOn(column) }, column.name);
-      return h("th", { scope: "col", class: column.numeric ? "num" : null, "aria-sort": column.key === this.sortBy ? "ascending" : "none" }, button);
+      const button = h(
+        "button",
+        { type: "button", title: column.title ?? null, onclick: () => this.sortOn(column) },
+        column.name,
+      );
+      return h(
+        "th",
+        {
+          scope: "col",
+          class: column.numeric ? "num" : null,
+          "aria-sort": column.key === this.sortBy ? "ascending" : "none",
+        },
+        button,
+      );
     });
     return h("tr", {}, this.heads_);
   }
@@ -73,21 +109,33 @@ export class PagedTable {
 
   drawNow() {
     const { length } = this.order;
-    const first = Math.max(0, Math.floor(this.top / ROW) - SPARE);
-    const last = Math.min(length, first + Math.ceil(this.height / ROW) + 2 * SPARE);
+    const [first, last] = rowsInView(this.top, this.height, length);
     this.above.firstChild.style.height = `${first * ROW}px`;
     this.below.firstChild.style.height = `${(length - last) * ROW}px`;
     if (!length) this.nothing.firstChild.textContent = this.empty();
     this.table.setAttribute("aria-rowcount", length + 1);
-    const shown = Array.from({ length: Math.max(0, last - first) }, (_, at) => ({ number: this.order.at(first + at), index: first + at + 2 }));
+    const shown = Array.from({ length: Math.max(0, last - first) }, (_, at) => ({
+      number: this.order.at(first + at),
+      index: first + at + 2,
+    }));
     const parts = length ? [{ node: this.above }, ...shown, { node: this.below }] : [{ node: this.nothing }];
-    keyed(this.body, parts, (part) => part.node ?? part.number, (part) => part.node ?? this.create(), (node, part) => part.node || this.fill(node, part));
+    keyed(
+      this.body,
+      parts,
+      (part) => part.node ?? part.number,
+      (part) => part.node ?? this.create(),
+      (node, part) => part.node || this.fill(node, part),
+    );
     const missing = shown.map((part) => part.number).filter((number) => !this.rowAt(number));
     if (missing.length) this.onMissing(missing);
   }
 
   create() {
-    return h("tr", { class: "row" }, this.columns.map((column) => h("td", { class: column.numeric ? "num" : null })));
+    return h(
+      "tr",
+      { class: "row" },
+      this.columns.map((column) => h("td", { class: column.numeric ? "num" : null })),
+    );
   }
 
   fill(node, { number, index }) {
@@ -109,4 +157,10 @@ export class PagedTable {
     const number = event.target.closest("tr.row")?.number;
     if (number !== undefined && !event.target.closest("a") && !getSelection().toString()) this.onOpen(number);
   }
+}
+
+/** [first, after the last] of `length` rows to create when the view begins at `top` and is `height` high. */
+export function rowsInView(top, height, length) {
+  const first = Math.max(0, Math.floor(top / ROW) - SPARE);
+  return [first, Math.min(length, first + Math.ceil(height / ROW) + 2 * SPARE)];
 }

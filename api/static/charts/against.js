@@ -1,6 +1,7 @@
 // Predicted against measured, a point for each attempt, around the line of perfect prediction.
 
-import { Points, colour, extent } from "./charts.js";
+import { Points } from "./points.js";
+import { extent, oneTwoFive } from "./scales.js";
 
 /** A point is a trial with one measured attempt in `peak`, and has an id of its own. Both axes have the same range. */
 export class Against extends Points {
@@ -21,7 +22,9 @@ export class Against extends Points {
   update(peaks) {
     const points = [];
     for (const { trial_id, number, state, attempts } of peaks.values()) {
-      for (const peak of attempts) if (this.both(peak).every((value) => value)) points.push({ id: `${trial_id}/${peak.attempt}`, number, state, attempt: attempts.length, peak });
+      for (const peak of attempts)
+        if (this.both(peak).every((value) => value))
+          points.push({ id: `${trial_id}/${peak.attempt}`, number, state, attempt: attempts.length, peak });
     }
     this.refresh(points);
   }
@@ -34,14 +37,17 @@ export class Against extends Points {
   plan() {
     if (!this.trials.length) return null;
     const scale = { range: () => this.range(), ...(this.isLog ? { distr: 3 } : {}) };
-    const axis = { values: (_, splits) => splits.map(this.words), ...(this.isLog ? { splits: () => oneTwoFive(...this.range()), filter: (_, splits) => splits } : {}) };
+    const axis = {
+      values: (_, splits) => splits.map(this.words),
+      ...(this.isLog ? { splits: () => oneTwoFive(...this.range()), filter: (_, splits) => splits } : {}),
+    };
     const opts = {
       legend: { show: false },
       cursor: { show: false },
       padding: [8, 14, 0, 0],
       scales: { x: { time: false, ...scale }, y: scale },
       axes: [this.axis(this.names[0], axis), this.axis(this.names[1], { ...axis, size: this.isLog ? 54 : 44 })],
-      series: [{}, { stroke: colour("faint"), width: 1.5, dash: [5, 5], points: { show: false } }],
+      series: [{}, { stroke: this.pen.colour("faint"), width: 1.5, dash: [5, 5], points: { show: false } }],
       hooks: { draw: [(plot) => this.draw(plot)] },
     };
     const ends = this.isLog ? this.range() : [0, this.range()[1]];
@@ -52,13 +58,4 @@ export class Against extends Points {
     const [predicted, measured] = this.both(peak);
     return [plot.valToPos(predicted, "x", true), plot.valToPos(measured, "y", true)];
   }
-}
-
-/** 1, 2 and 5 times powers of ten from `low` to `high`; powers alone if that would be more than nine. */
-function oneTwoFive(low, high) {
-  const powers = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) powers.push(Number(`1e${power}`));
-  const inside = (values) => values.filter((value) => value >= low && value <= high);
-  const all = inside(powers.flatMap((power) => [power, 2 * power, 5 * power]));
-  return all.length > 9 ? inside(powers) : all;
 }

@@ -1,21 +1,58 @@
 // Predicted against measured peak memory of one rank, a point for each attempt: the chart and its summary in words.
 
-import { Against } from "./against.js";
-import { colour, head } from "./charts.js";
-import { h } from "./dom.js";
-import { mibWords, num, plural, toMib } from "./format.js";
+import { Against } from "../charts/against.js";
+import { head } from "../charts/chart.js";
+import { aside, card } from "../elements/card.js";
+import { h, setText } from "../elements/dom.js";
+import { mibWords, num, plural, toMib } from "../format.js";
 
 // An arrow up from a bar: the attempt needs more than this.
-const MORE = new Path2D("M-1 .3H1V-.15H.3V-1.3H.85L0 -2.4L-.85 -1.3H-.3V-.15H-1Z");
+const MORE = "M-1 .3H1V-.15H.3V-1.3H.85L0 -2.4L-.85 -1.3H-.3V-.15H-1Z";
 
-/** The measured attempts of a trial from the API, with peaks in MiB. */
-export function asPeaks(item) {
-  return { ...item, attempts: item.attempts.map((peak) => ({ ...peak, predicted_mib: toMib(peak.predicted_bytes), measured_mib: toMib(peak.measured_bytes) })) };
+export function memoryPanel({ state, open }) {
+  const box = h("div", {
+    class: "chart",
+    id: "memory",
+    role: "img",
+    "aria-label": "Predicted against measured peak memory of each attempt; the text below summarises it",
+  });
+  const [errors, failures, learned] = ["errors", "failures", "learned"].map((name) =>
+    h("span", { id: `memory-${name}` }),
+  );
+  const legend = h(
+    "div",
+    { class: "legend" },
+    h("span", { class: "line diagonal" }, "as predicted"),
+    errors,
+    failures,
+    learned,
+  );
+  const chart = new Memory(box, open);
+
+  return {
+    card: card(
+      { id: "memory", title: "Peak memory", span: 4, beside: aside(null, "predicted against measured") },
+      h("div", { class: "body" }, box),
+      legend,
+    ),
+    shows: ["study", "peaks"],
+    restMs: 500,
+    draw() {
+      const { summary } = state.study;
+      chart.update(state.peaks);
+      setText(errors, errorWords(summary));
+      setText(failures, failureWords(summary));
+      setText(learned, learnedWords(summary.learned));
+    },
+  };
 }
 
-export class Memory extends Against {
+class Memory extends Against {
   constructor(box, open) {
-    super(box, "An attempt appears here once its peak memory has been measured.", open, { axes: ["predicted MiB per rank", "measured MiB per rank"], words: num });
+    super(box, "An attempt appears here once its peak memory has been measured.", open, {
+      axes: ["predicted MiB per rank", "measured MiB per rank"],
+      words: num,
+    });
   }
 
   both(peak) {
@@ -23,7 +60,7 @@ export class Memory extends Against {
   }
 
   mark(trial) {
-    return trial.peak.lower_bound ? [MORE, colour("failed")] : super.mark(trial);
+    return trial.peak.lower_bound ? [MORE, this.pen.colour("failed")] : super.mark(trial);
   }
 
   describe(trial) {
@@ -32,7 +69,10 @@ export class Memory extends Against {
     const words = peak.lower_bound
       ? `predicted ${peak.predicted_mib.toFixed(1)}, needs more than ${peak.measured_mib.toFixed(1)} MiB (+${off.toFixed(0)} %)`
       : `predicted ${peak.predicted_mib.toFixed(1)}, measured ${peak.measured_mib.toFixed(1)} MiB (${off >= 0 ? "+" : ""}${off.toFixed(1)} %)`;
-    const which = trial.attempt > 1 || peak.lower_bound ? `, attempt ${peak.attempt}${peak.lower_bound ? " out of memory" : ""}` : "";
+    const which =
+      trial.attempt > 1 || peak.lower_bound
+        ? `, attempt ${peak.attempt}${peak.lower_bound ? " out of memory" : ""}`
+        : "";
     return [head(trial, which), h("div", {}, words), h("div", {}, `reserved ${mibWords(peak.reserved_mib)}`)];
   }
 }
@@ -59,7 +99,10 @@ export function learnedWords(families) {
   if (!known.length) return "";
   const raised = known.filter((family) => family.extra_bytes);
   if (!raised.length) return `Learned from ${plural(numTrials(known), "trial")}: the constant margin is enough.`;
-  const words = raised.map((family) => `+${toMib(family.extra_bytes).toFixed(1)} MiB from ${plural(family.num_trials, "trial")} of a family with layout ${family.layout} (study ${family.studies.join(", ")})`);
+  const words = raised.map(
+    (family) =>
+      `+${toMib(family.extra_bytes).toFixed(1)} MiB from ${plural(family.num_trials, "trial")} of a family with layout ${family.layout} (study ${family.studies.join(", ")})`,
+  );
   return `Learned: ${words.join("; ")}${raised.length < known.length ? "; for others the constant margin is enough" : ""}.`;
 }
 

@@ -1,7 +1,8 @@
 // The end of a trial's log. While it is scrolled to its end it follows new lines; otherwise it does not move.
 
-import { coalesced, h, setText } from "./dom.js";
-import { clock, plural } from "./format.js";
+import { h, setText } from "../elements/dom.js";
+import { coalesced } from "../elements/frames.js";
+import { clock, plural } from "../format.js";
 
 const MOST_LINES = 2000;
 
@@ -30,7 +31,12 @@ export class LogTail {
   }
 
   line({ time, attempt, rank, text }) {
-    return h("li", {}, h("span", { class: "at", title: `attempt ${attempt}` }, `${clock(time)} r${rank}`), h("span", {}, text.trimEnd()));
+    return h(
+      "li",
+      {},
+      h("span", { class: "at", title: `attempt ${attempt}` }, `${clock(time)} r${rank}`),
+      h("span", {}, text.trimEnd()),
+    );
   }
 
   scrolled() {

@@ -43,11 +43,11 @@ export function byId(id) {
   return document.getElementById(id);
 }
 
-const known = new WeakMap();
+const nodesOf = new WeakMap(); // parent → key → node, of the parents that `keyed` fills
 
 /** Make `parent` hold one node per item, in order. Nodes are reused by key, so focus, hover and scrolling survive. */
 export function keyed(parent, items, keyOf, create, update) {
-  const before = known.get(parent) ?? new Map();
+  const before = nodesOf.get(parent) ?? new Map();
   const after = new Map();
   let cursor = parent.firstChild;
   for (const item of items) {
@@ -63,48 +63,5 @@ export function keyed(parent, items, keyOf, create, update) {
     cursor.remove();
     cursor = next;
   }
-  known.set(parent, after);
-}
-
-const FRAME_MS = 8; // of each frame's 16, so that scrolling and typing stay smooth
-const due = []; // what is to be drawn, oldest first
-let pumping = false;
-
-function pump() {
-  const until = performance.now() + FRAME_MS;
-  try {
-    do due.shift()();
-    while (due.length && performance.now() < until);
-  } finally {
-    pumping = due.length > 0;
-    if (pumping) requestAnimationFrame(pump);
-  }
-}
-
-function enqueue(draw) {
-  due.push(draw);
-  if (pumping) return;
-  pumping = true;
-  requestAnimationFrame(pump);
-}
-
-/**
- * Returns a function that runs `draw` in the next frame: once per frame, and at most once in `restMs`. What takes longer
- * than a part of a frame leaves the rest to the next one, so that several charts never block the page together.
- */
-export function coalesced(draw, restMs = 0) {
-  let asked = false;
-  let last = -Infinity;
-  const run = () => {
-    asked = false;
-    last = performance.now();
-    draw();
-  };
-  return () => {
-    if (asked) return;
-    asked = true;
-    const rest = last + restMs - performance.now();
-    if (rest > 0) setTimeout(enqueue, rest, run);
-    else enqueue(run);
-  };
+  nodesOf.set(parent, after);
 }

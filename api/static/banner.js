@@ -1,0 +1,43 @@
+// The banner of every page: it says why no trial is started now, such as a cluster that is starting.
+
+import * as api from "./client.js";
+import { byId, setText } from "./elements/dom.js";
+import { duration } from "./format.js";
+
+const EVERY_MS = 5000;
+
+/** Fetch the cluster into the page's state now and regularly, and say in the banner what is wrong with it. */
+export function watchCluster(state) {
+  state.watch((field) => field === "cluster" && showBanner(state.cluster));
+  const look = async () => {
+    try {
+      state.setCluster(await api.cluster());
+    } catch {
+      // The connection indicator already shows that ScaMP cannot be reached.
+    }
+  };
+  look();
+  setInterval(look, EVERY_MS);
+}
+
+function showBanner(cluster) {
+  const banner = byId("banner");
+  const words = trouble(cluster);
+  banner.hidden = !words;
+  banner.classList.toggle("down", !cluster.controller_alive || Boolean(cluster.data_directory));
+  setText(banner, words);
+}
+
+/** Why no trial is started now, or an empty string. */
+export function trouble(cluster) {
+  if (cluster.data_directory) return `The data directory ${cluster.data_directory}.`;
+  const detail = cluster.detail ? ` ${cluster.detail}` : "";
+  if (cluster.controller_alive)
+    return cluster.status === "ready"
+      ? ""
+      : `The cluster is ${cluster.status}. Trials stay queued until its devices are ready.${detail}`;
+  const silent = cluster.controller_silent_seconds;
+  if (silent === null)
+    return "The cluster is starting: no controller has reported yet. If this message stays, run “scamp serve”.";
+  return `The controller has been silent for ${duration(silent)}. Running trials continue, but no trial is started or stopped. Run “scamp serve” to restart it.`;
+}

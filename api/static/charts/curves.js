@@ -1,0 +1,140 @@
+// Learning curves.
+
+import { h } from "../elements/dom.js";
+import { count, metric, num } from "../format.js";
+import { Chart, REACH, head, wholeNumbers } from "./chart.js";
+import { padded } from "./scales.js";
+import { aligned } from "./series.js";
+
+/** Distance, for uPlot, from the pointer to a line's nearest value, so that a line is not selected beyond its end. */
+function nearStep(plot, _line, row) {
+  return Math.abs(plot.cursor.left - plot.valToPos(plot.data[0][row], "x")) + REACH;
+}
+
+/** One line per trial over steps. `update` takes [{trial, points: [[step, value], …]}], ordered so that the best is last. */
+export class Curves extends Chart {
+  constructor(box, { open = null, onHover = null, blank = "Curves appear here as the trials report." } = {}) {
+    super(box, blank);
+    this.opens = open !== null;
+    this.onHover = onHover;
+    this.lines = [];
+    this.lit = null;
+    this.bestId = null;
+    this.signature = "";
+    this.pointer = null; // last mouse event, so that a chart that is rebuilt under the pointer selects the same line
+    box.addEventListener("click", () => this.lit !== null && open?.(this.lines[this.lit].trial));
+    box.addEventListener("mousemove", (event) => (this.pointer = event));
+    box.addEventListener("mouseleave", () => {
+      this.pointer = null;
+      this.light(null);
+    });
+  }
+
+  rebuild() {
+    super.rebuild();
+    // uPlot fits its scales after this task; before that, the cursor would be in the wrong place.
+    if (this.pointer) requestAnimationFrame(() => this.restoreCursor());
+  }
+
+  restoreCursor() {
+    if (!this.plot || !this.pointer) return;
+    const inside = this.plot.over.getBoundingClientRect();
+    this.plot.setCursor({ left: this.pointer.clientX - inside.left, top: this.pointer.clientY - inside.top });
+  }
+
+  update(lines, { name, bestId = null, marks = [] }) {
+    this.lines = lines;
+    this.name = name;
+    this.bestId = bestId;
+    this.marks = marks;
+    const signature = [name, bestId, ...lines.map((line) => `${line.trial.id}${line.trial.state}`)].join();
+    if (signature !== this.signature || !this.plot) {
+      this.signature = signature;
+      this.lit = null;
+      this.rebuild();
+    } else {
+      this.plot.setData(aligned(this.lines));
+    }
+  }
+
+  /** Highlight the line of a trial, such as the one of a hovered table row, or none. */
+  highlight(trialId) {
+    const index = this.lines.findIndex((line) => line.trial.id === trialId);
+    if (this.plot) this.plot.setSeries(index < 0 ? null : index + 1, { focus: true });
+  }
+
+  plan() {
+    if (!this.lines.some((line) => line.points.length)) return null;
+    const data = aligned(this.lines);
+    const alone = this.lines.length === 1;
+    const series = this.lines.map(({ trial, points }) => {
+      const best = trial.id === this.bestId || alone;
+      const stroke = trial.id === this.bestId ? this.pen.colour("best") : this.pen.stateColour(trial.state);
+      return {
+        stroke: best ? stroke : `${stroke}99`,
+        width: best ? 2.5 : 1, // without a GPU, a hairline is drawn twenty times as fast as any wider line
+        spanGaps: true,
+        points: { show: points.length === 1 || (alone && points.length < 40), size: 5, fill: stroke },
+      };
+    });
+    const opts = {
+      legend: { show: false },
+      focus: { alpha: 0.22 },
+      padding: [8, 12, 0, 0],
+      cursor: {
+        y: false,
+        drag: { x: false, y: false },
+        focus: { prox: REACH },
+        hover: { prox: nearStep, skip: [undefined, null] },
+        points: { one: true, size: 7 },
+      },
+      scales: {
+        x: { time: false, range: (_, low, high) => [low, high > low ? high : low + 1] },
+        y: { range: (_, low, high) => padded(low, high) },
+      },
+      axes: [
+        this.axis("step", { values: wholeNumbers }),
+        this.axis(this.name, { size: 48, values: (_, splits) => splits.map(num) }),
+      ],
+      series: [{}, ...series],
+      hooks: {
+        setSeries: [(_, index) => this.light(index ? index - 1 : null)],
+        setCursor: [() => this.describe()],
+        draw: [(plot) => this.drawMarks(plot)],
+      },
+    };
+    return { opts, data };
+  }
+
+  /** Draw a dashed vertical line where a later attempt resumed. */
+  drawMarks(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = this.pen.colour("pruned");
+    ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
+    for (const step of this.marks) {
+      const x = Math.round(plot.valToPos(step, "x", true));
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  light(index) {
+    if (index === this.lit) return;
+    this.lit = index;
+    this.onHover?.(index === null ? null : this.lines[index].trial);
+    this.describe();
+  }
+
+  describe() {
+    const row = this.lit === null ? null : this.plot?.cursor.idxs?.[this.lit + 1]; // the row in which this line has a value
+    const value = row === null || row === undefined ? undefined : this.plot.data[this.lit + 1][row];
+    if (value === undefined || value === null) return this.point(null);
+    const step = this.plot.data[0][row];
+    const text = h("div", {}, `${this.name} ${metric(value)} at step ${count(step)}`);
+    this.point([head(this.lines[this.lit].trial), text], this.plot.valToPos(step, "x"), this.plot.valToPos(value, "y"));
+  }
+}

@@ -1,0 +1,77 @@
+// Objective by trial number, with the best value so far.
+
+import { h } from "../elements/dom.js";
+import { count, metric, num } from "../format.js";
+import uPlot from "../vendor/uplot/uPlot.esm.js";
+import { head, wholeNumbers } from "./chart.js";
+import { Points } from "./points.js";
+import { extent, padded } from "./scales.js";
+import { bestSoFar, byNumber } from "./series.js";
+
+/** Objective by trial number. Trials that ended without a value are drawn along the bottom. */
+export class History extends Points {
+  /** `reasonOf(trial)` says why a trial has no value, or returns an empty string. */
+  constructor(box, open, reasonOf) {
+    super(box, "Values appear here as soon as a trial reports.", open);
+    this.reasonOf = reasonOf;
+  }
+
+  /** Draw `trials`: all `num` trials of the study, or some of them. */
+  update(trials, num, objective) {
+    this.num = num;
+    const renamed = this.objective?.metric !== objective.metric;
+    this.objective = objective;
+    if (renamed) this.rebuild();
+    this.refresh(trials);
+  }
+
+  plan() {
+    if (!this.trials.some((trial) => trial.value !== null)) return null;
+    const ordered = byNumber(this.trials);
+    const opts = {
+      legend: { show: false },
+      cursor: { show: false },
+      padding: [8, 20, 0, 0],
+      scales: {
+        x: { time: false, range: () => [-0.5, Math.max(this.num - 1, 4) + 0.5] },
+        y: { range: () => this.yRange() },
+      },
+      axes: [
+        this.axis("trial", { values: wholeNumbers }),
+        this.axis(this.objective.metric, { size: 48, values: (_, splits) => splits.map(num) }),
+      ],
+      series: [
+        {},
+        {
+          stroke: this.pen.colour("best"),
+          width: 2,
+          paths: uPlot.paths.stepped({ align: 1 }),
+          points: { show: false },
+          spanGaps: true,
+        },
+      ],
+      hooks: { draw: [(plot) => this.draw(plot)] },
+    };
+    return { opts, data: [ordered.map((trial) => trial.number), bestSoFar(ordered, this.objective.direction)] };
+  }
+
+  yRange() {
+    const [low, high] = padded(...extent(this.trials.flatMap((trial) => (trial.value === null ? [] : [trial.value]))));
+    return [low - (high - low) * 0.1, high];
+  }
+
+  place(plot, trial) {
+    const x = plot.valToPos(trial.number, "x", true);
+    if (trial.value !== null) return [x, plot.valToPos(trial.value, "y", true)];
+    if (!["FAILED", "INFEASIBLE", "CANCELLED", "PRUNED"].includes(trial.state)) return null;
+    return [x, plot.bbox.top + plot.bbox.height - 9 * devicePixelRatio];
+  }
+
+  describe(trial) {
+    const lines = [head(trial)];
+    if (trial.value !== null)
+      lines.push(h("div", {}, `${this.objective.metric} ${metric(trial.value)} at step ${count(trial.step)}`));
+    else if (this.reasonOf(trial)) lines.push(h("div", {}, this.reasonOf(trial).slice(0, 160)));
+    return lines;
+  }
+}

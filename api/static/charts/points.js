@@ -1,0 +1,76 @@
+// The base of charts with a point for each trial or attempt.
+
+import { Chart, REACH } from "./chart.js";
+
+const MANY = 400; // points that are drawn smaller
+
+/** Trials as points on two linear axes. The point nearest to the pointer gets a tooltip; a click opens its trial. */
+export class Points extends Chart {
+  constructor(box, blank, open) {
+    super(box, blank);
+    this.opens = true;
+    this.open = open;
+    this.trials = [];
+    this.lit = null;
+    box.classList.add("points");
+    box.addEventListener("mousemove", (event) => this.hover(event));
+    box.addEventListener("mouseleave", () => this.select(null));
+    box.addEventListener("click", () => this.lit && this.open(this.lit));
+  }
+
+  /** Position of a trial in canvas pixels, or null; overridden. */
+  place() {
+    return null;
+  }
+
+  /** [shape, colour] of a trial. */
+  mark(trial) {
+    return this.pen.state(trial.state);
+  }
+
+  draw(plot) {
+    const scale = devicePixelRatio;
+    const radius = this.trials.length > MANY ? 2.6 : 4.2;
+    for (const trial of this.trials) {
+      if (trial === this.lit) continue;
+      const at = this.place(plot, trial);
+      if (at) this.pen.stamp(plot.ctx, ...this.mark(trial), at[0], at[1], radius * scale, this.lit ? 0.55 : 0.92);
+    }
+    const at = this.lit && this.place(plot, this.lit);
+    if (at) this.pen.stamp(plot.ctx, ...this.mark(this.lit), at[0], at[1], 6.5 * scale);
+  }
+
+  hover(event) {
+    if (!this.plot) return;
+    const inside = this.plot.over.getBoundingClientRect();
+    const x = event.clientX - inside.left;
+    const y = event.clientY - inside.top;
+    let nearest = null;
+    let least = REACH ** 2;
+    for (const trial of this.trials) {
+      const at = this.place(this.plot, trial);
+      if (!at) continue;
+      const px = (at[0] - this.plot.bbox.left) / devicePixelRatio;
+      const py = (at[1] - this.plot.bbox.top) / devicePixelRatio;
+      const distance = (px - x) ** 2 + (py - y) ** 2;
+      if (distance <= least) [nearest, least] = [{ trial, px, py }, distance];
+    }
+    this.select(nearest);
+  }
+
+  select(found) {
+    const changed = (found?.trial ?? null) !== this.lit;
+    this.lit = found?.trial ?? null;
+    if (changed) this.plot?.redraw(false, false);
+    if (found) this.point(this.describe(found.trial), found.px, found.py);
+    else this.point(null);
+  }
+
+  refresh(trials) {
+    this.trials = trials;
+    if (this.lit) this.lit = trials.find((trial) => trial.id === this.lit.id) ?? null;
+    const wanted = this.plan();
+    if (!wanted || !this.plot) this.rebuild();
+    else this.plot.setData(wanted.data);
+  }
+}

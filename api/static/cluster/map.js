@@ -1,0 +1,98 @@
+// The cluster as a map: each device is a bar of its MiB, filled by the gangs that hold it. Above it, a summary in words.
+
+import { byId, h, keyed, setText } from "../elements/dom.js";
+import { mibWords, plural } from "../format.js";
+import { gangColour, linked } from "./links.js";
+
+export function mapPanel({ state }) {
+  return {
+    shows: ["cluster"],
+    draw() {
+      const { cluster } = state;
+      const nodes = byNode(cluster.devices);
+      setText(byId("summary"), summaryWords(cluster, nodes));
+      setText(
+        byId("speed"),
+        cluster.speed ? `Step times are predicted from the speed of these devices: ${cluster.speed}.` : "",
+      );
+      keyed(byId("nodes"), nodes, (node) => node.name, createNode, updateNode);
+    },
+  };
+}
+
+/** Devices by node: [{name, devices}]. */
+export function byNode(devices) {
+  const nodes = new Map();
+  for (const device of devices) {
+    if (!nodes.has(device.node)) nodes.set(device.node, { name: device.node, devices: [] });
+    nodes.get(device.node).devices.push(device);
+  }
+  return [...nodes.values()];
+}
+
+export function summaryWords(cluster, nodes) {
+  if (!cluster.devices.length)
+    return cluster.status === "ready"
+      ? "The cluster has no devices. Add a node with a GPU, or set SCAMP_VIRTUAL_DEVICES."
+      : "The cluster is starting. Its devices appear here when they are ready.";
+  const capacity = cluster.devices.reduce((sum, device) => sum + device.capacity_mib, 0);
+  const reserved = capacity - cluster.devices.reduce((sum, device) => sum + device.free_mib, 0);
+  const share = Math.round((100 * reserved) / capacity);
+  return `${plural(cluster.devices.length, "device")} on ${plural(nodes.length, "node")} · ${mibWords(reserved)} of ${mibWords(capacity)} reserved (${share} %) · ${plural(cluster.gangs.length, "gang")}`;
+}
+
+function createNode(node) {
+  return h(
+    "section",
+    { class: "card node", "aria-label": `Node ${node.name}` },
+    h("header", {}, h("h2", {}, node.name), h("span", { class: "aside" })),
+    h("div", { class: "devices" }),
+  );
+}
+
+function updateNode(element, node) {
+  setText(element.querySelector(".aside"), plural(node.devices.length, "device"));
+  keyed(element.lastChild, node.devices, (device) => device.id, createDevice, updateDevice);
+}
+
+function createDevice() {
+  return h("div", { class: "device" }, h("div", { class: "line" }, h("span"), h("span")), h("div", { class: "bar" }));
+}
+
+function updateDevice(element, device) {
+  const [line, bar] = element.children;
+  setText(line.firstChild, `${device.index} · ${device.kind}`);
+  line.firstChild.title = device.id;
+  const free = `${mibWords(device.free_mib)} free of ${mibWords(device.capacity_mib)}`;
+  setText(line.lastChild, device.closed ? `${free} · closed: ${device.closed}` : free);
+  bar.setAttribute("role", "group");
+  bar.setAttribute("aria-label", `Device ${device.index}: ${device.free_mib} of ${device.capacity_mib} MiB free`);
+  keyed(
+    bar,
+    device.gangs,
+    (gang) => gang.key,
+    createGang,
+    (part, gang) => updateGang(part, gang, device),
+  );
+}
+
+function createGang(gang) {
+  const part = h(
+    "a",
+    { class: `gang ${gangColour(gang)}`, href: `/studies/${gang.study_id}/trials/${gang.number}` },
+    h("b"),
+    h("span"),
+  );
+  return linked(part, gang);
+}
+
+function updateGang(part, gang, device) {
+  const ranks = gang.devices.length;
+  const rank = gang.devices.indexOf(device.id);
+  part.style.width = `${(100 * gang.mib_per_rank) / device.capacity_mib}%`;
+  part.classList.toggle("stopping", gang.state === "STOPPING");
+  setText(part.firstChild, `#${gang.number}`);
+  setText(part.lastChild, ranks > 1 ? `${gang.mib_per_rank} · r${rank}` : `${gang.mib_per_rank}`);
+  part.title = `Trial ${gang.number} of ${gang.study_name}: ${mibWords(gang.mib_per_rank)}${ranks > 1 ? `, rank ${rank} of ${ranks}` : ""}`;
+  part.setAttribute("aria-label", part.title);
+}

@@ -1,0 +1,40 @@
+// Cards of a page's grid, and what is in them: text beside the title, areas that scroll, tables with a head.
+
+import { h } from "./dom.js";
+
+/**
+ * A card with a title. The ids of its parts begin with `id`. `span`: columns of the grid's twelve, all without it.
+ * `beside`: elements in the line of the title.
+ */
+export function card({ id, title, span = null, beside = [], hidden = false }, ...content) {
+  const heading = h("header", {}, h("h2", { id: `${id}-title` }, title), beside);
+  return h(
+    "section",
+    { class: span ? `card span-${span}` : "card", "aria-labelledby": `${id}-title`, hidden },
+    heading,
+    content,
+  );
+}
+
+/** Text beside a card's title. */
+export function aside(id, ...content) {
+  return h("span", { class: "aside", id: id && `${id}-aside` }, content);
+}
+
+/** An area of the card `id` that scrolls by itself. */
+export function scrolling(id, name, ...content) {
+  return h("div", { class: name, tabindex: "0", role: "region", "aria-labelledby": `${id}-title` }, content);
+}
+
+/** The head of a table. `columns`: [{name, numeric, title, id}]. */
+export function tableHead(columns, props = {}) {
+  const heads = columns.map(({ name, numeric = false, title = null, id = null }) =>
+    h("th", { scope: "col", class: numeric && "num", title, id }, name),
+  );
+  return h("thead", props, h("tr", {}, heads));
+}
+
+/** A row that says why a table is empty. */
+export function emptyRow(columns, words) {
+  return h("tr", {}, h("td", { colspan: columns.length, class: "muted" }, words));
+}

@@ -1,0 +1,86 @@
+// The table of studies: state, progress, best value, devices in use.
+
+import * as api from "../client.js";
+import { byId, h, keyed, setText } from "../elements/dom.js";
+import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
+import { ago, count, dateTime, metric } from "../format.js";
+import { TERMINAL, numIn } from "../states.js";
+
+export function listPanel({ state, page, loadPage }) {
+  const older = byId("older");
+  older.addEventListener("click", () => page.run(() => loadPage(state.older)));
+  const refresh = page.refresher((ids) => Promise.all(ids.map(async (id) => state.keep(await api.listedStudy(id)))));
+  const changed = ({ study_id: id }) => id !== null && refresh(id);
+
+  function draw() {
+    const listed = state.newestFirst;
+    const ended = `${count(listed.length - state.numLive)}${state.older === null ? "" : " or more"} ended`;
+    setText(byId("summary"), listed.length ? `${count(state.numLive)} running, ${ended}` : "");
+    byId("list").hidden = !listed.length;
+    older.hidden = state.older === null;
+    keyed(
+      byId("rows"),
+      listed,
+      (study) => study.id,
+      create,
+      (row, study) => update(row, study, state.cluster),
+    );
+  }
+
+  return {
+    shows: ["studies", "cluster"],
+    draw,
+    on: {
+      study: (event) => event.data.state !== "DELETED" && changed(event),
+      trial: changed,
+      attempt: changed,
+    },
+    tick: draw, // how long ago each was submitted
+    everyMs: 30_000,
+  };
+}
+
+function create(study) {
+  return h(
+    "tr",
+    {},
+    h(
+      "td",
+      { class: "c-name" },
+      h("a", { class: "name", href: `/studies/${study.id}` }, study.name),
+      h("span", { class: "sub" }),
+    ),
+    h("td", { class: "c-state" }),
+    h("td", { class: "c-progress" }, progressBar(), h("span", { class: "sub" })),
+    h("td", { class: "c-best num", "data-label": "best" }),
+    h("td", { class: "c-devices num", "data-label": "devices" }),
+    h("td", { class: "c-age num" }),
+  );
+}
+
+function update(row, study, cluster) {
+  const [name, state, progress, best, devices, age] = row.children;
+  setText(name.firstChild, study.name);
+  name.firstChild.title = study.name;
+  const { metric: objective, direction } = study.spec.objective;
+  setText(name.lastChild, `${study.spec.workload} · ${direction} ${objective}`);
+  setStudyState(state, study);
+  setProgress(progress.firstChild, study.trials, study.spec.budget.trials);
+  setText(progress.lastChild, progressWords(study));
+  setText(best, study.best ? metric(study.best.value) : "–");
+  best.title = study.best ? `trial ${study.best.trial}` : "";
+  setText(devices, count(devicesInUse(cluster, study.id)));
+  setText(age, ago(study.created_at));
+  age.title = dateTime(study.created_at);
+}
+
+export function progressWords({ trials, spec }) {
+  const running = trials.RUNNING ?? 0;
+  const total = Math.max(spec.budget.trials, numIn(trials));
+  return `${count(numIn(trials, (state) => TERMINAL.has(state)))} of ${count(total)} done${running ? `, ${count(running)} running` : ""}`;
+}
+
+/** Number of devices on which the study has a gang. */
+export function devicesInUse(cluster, studyId) {
+  return (cluster?.devices ?? []).filter((device) => device.gangs.some((gang) => gang.study_id === studyId)).length;
+}

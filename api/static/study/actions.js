@@ -1,0 +1,54 @@
+// The buttons that stop and delete a study, each with a dialog that asks first.
+
+import * as api from "../client.js";
+import { byId, setText } from "../elements/dom.js";
+import { toast } from "../elements/notices.js";
+import { plural } from "../format.js";
+import { LIVE_STUDY, TERMINAL, numIn } from "../states.js";
+
+export function actionsPanel({ state, page, feeds }) {
+  const stop = byId("stop");
+  const remove = byId("delete");
+
+  confirmed(stop, byId("confirm"), {
+    words() {
+      const open = numIn(state.study.trials, (each) => !TERMINAL.has(each));
+      return `${plural(open, "trial")} of “${state.study.name}” will be cancelled. Results reported so far are kept. A stopped study cannot be resumed.`;
+    },
+    act: () =>
+      page.run(async () => {
+        await api.stop(state.studyId);
+        feeds.refreshStudy("stopped");
+        toast("The study is stopping: its trials are being cancelled.", "info");
+      }),
+  });
+
+  confirmed(remove, byId("confirm-delete"), {
+    words: () =>
+      `“${state.study.name}” with its ${plural(state.numTrials, "trial")}, their metrics, logs and checkpoints will be deleted. This cannot be undone.`,
+    act: () => page.leaveAfter(() => api.remove(state.studyId), "/"),
+  });
+
+  return {
+    shows: ["study"],
+    draw() {
+      const isLive = LIVE_STUDY.has(state.study.state);
+      stop.hidden = !isLive;
+      stop.disabled = state.study.state !== "RUNNING";
+      setText(stop, state.study.state === "STOPPING" ? "Stopping…" : "Stop study");
+      remove.hidden = isLive;
+    },
+  };
+}
+
+/** Ask in `dialog` with `words()` when `button` is clicked, and `act()` after a yes. */
+function confirmed(button, dialog, { words, act }) {
+  button.addEventListener("click", () => {
+    setText(dialog.querySelector("p"), words());
+    dialog.returnValue = "";
+    dialog.showModal();
+  });
+  dialog.addEventListener("close", () => {
+    if (dialog.returnValue === "yes") act();
+  });
+}

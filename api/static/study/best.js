@@ -1,0 +1,54 @@
+// The best trial: its value, parameters and plan.
+
+import { card } from "../elements/card.js";
+import { copyButton } from "../elements/copy_button.js";
+import { h } from "../elements/dom.js";
+import { count, metric, paramValue, planWords } from "../format.js";
+import { LIVE_STUDY } from "../states.js";
+
+export function bestPanel({ state, feeds }) {
+  const beside = h("span", { class: "aside", id: "best-copy" });
+  const box = h("div", { class: "body", id: "best-box" }, muted("No trial has completed yet."));
+  let shown = "";
+
+  function drawTrial(best) {
+    box.replaceChildren(...trialNodes(best, state));
+    beside.replaceChildren(copyButton(() => JSON.stringify(best.params, null, 2), "Copy parameters"));
+  }
+
+  return {
+    card: card({ id: "best", title: "Best trial", span: 4, beside }, box),
+    shows: ["study", "rows"],
+    restMs: 100,
+    draw() {
+      const { study } = state;
+      const best = study.best && state.rows.get(study.best.trial);
+      if (study.best && !best) return feeds.fetchRow(study.best.trial);
+      const signature = best ? JSON.stringify([best.id, best.value, best.state, best.plan]) : study.state_text;
+      if (signature === shown) return;
+      shown = signature;
+      if (best) drawTrial(best);
+      else
+        box.replaceChildren(muted(LIVE_STUDY.has(study.state) ? "No trial has completed yet." : "No trial succeeded."));
+    },
+  };
+}
+
+function trialNodes(best, { study, studyId }) {
+  const running = best.state === "COMPLETED" ? "" : ", still running";
+  const params = Object.entries(best.params).flatMap(([name, value]) => [
+    h("dt", {}, name),
+    h("dd", { title: value }, paramValue(value)),
+  ]);
+  const where = h("a", { href: `/studies/${studyId}/trials/${best.number}` }, `trial ${best.number}`);
+  return [
+    h("p", { class: "big" }, metric(best.value)),
+    muted(`${study.spec.objective.metric} at step ${count(best.step)}, `, where, running),
+    h("dl", { class: "pairs" }, params),
+    h("p", { class: "muted small" }, planWords(best)),
+  ];
+}
+
+function muted(...words) {
+  return h("p", { class: "muted" }, words);
+}

@@ -1,0 +1,121 @@
+// The columns of the trial table: what each one shows, and the name of its order in the API.
+
+import { h, setText, setTitle } from "../elements/dom.js";
+import { setState } from "../elements/marks.js";
+import { count, duration, metric, mib, microBatch, paramsLine, runSeconds } from "../format.js";
+
+function text(value) {
+  return (cell, trial) => setText(cell, value(trial));
+}
+
+function titled(value, title = value) {
+  return (cell, trial) => {
+    setText(cell, value(trial));
+    setTitle(cell, title(trial));
+  };
+}
+
+function attempts(cell, trial) {
+  const short = [trial.num_oom && `${trial.num_oom} OOM`, trial.num_lost && `${trial.num_lost} lost`]
+    .filter(Boolean)
+    .join(", ");
+  setText(cell, `${count(trial.attempt)}${short ? ` · ${short}` : ""}`);
+  const healed = trial.healed ? ", healed by a new plan" : "";
+  setTitle(
+    cell,
+    [
+      trial.num_oom && `${trial.num_oom} × out of memory${healed}`,
+      trial.num_lost && `${trial.num_lost} × lost and run again`,
+    ]
+      .filter(Boolean)
+      .join("; "),
+  );
+}
+
+/** `fixed()` returns the parameters that are the same in all trials of the study. */
+export function trialColumns(studyId, fixed) {
+  const link = (cell, trial) => {
+    if (!cell.firstChild) cell.append(h("a", { href: `/studies/${studyId}/trials/${trial.number}` }));
+    setText(cell.firstChild, trial.number);
+  };
+  return [
+    { key: "number", name: "#", width: 48, numeric: true, cell: link },
+    { key: "state", name: "State", width: 112, cell: (cell, t) => setState(cell, t.state) },
+    { key: "value", name: "Value", width: 74, numeric: true, cell: text((t) => metric(t.value)) },
+    {
+      key: "params",
+      name: "Parameters",
+      least: 160,
+      cell: titled(
+        (t) => paramsLine(t.params, fixed()),
+        (t) => paramsLine(t.params),
+      ),
+    },
+    {
+      key: "ranks",
+      name: "Plan",
+      width: 114,
+      cell: titled(
+        (t) => t.plan_short || "–",
+        (t) => t.plan_text,
+      ),
+    },
+    {
+      key: "batch",
+      name: "Batch",
+      width: 60,
+      numeric: true,
+      title: "Effective batch: samples per optimizer step over all ranks",
+      cell: text((t) => (t.batch ? count(t.batch) : "–")),
+    },
+    {
+      key: "micro_batch",
+      name: "Micro",
+      width: 64,
+      numeric: true,
+      title: "Micro-batches per step × samples per micro-batch, on one rank",
+      cell: text((t) => microBatch(t.plan)),
+    },
+    {
+      key: "recompute",
+      name: "Recomp.",
+      width: 76,
+      title: "Activations are recomputed in the backward pass",
+      cell: text((t) => (t.plan ? (t.plan.recompute ? "yes" : "no") : "–")),
+    },
+    {
+      key: "predicted",
+      name: "Pred. MiB",
+      width: 80,
+      numeric: true,
+      title: "Predicted peak memory of one rank",
+      cell: text((t) => mib(t.predicted_mib)),
+    },
+    {
+      key: "measured",
+      name: "Meas. MiB",
+      width: 82,
+      numeric: true,
+      title: "Measured peak memory of one rank; a lower bound if it ran out of memory",
+      cell: text((t) => mib(t.measured_mib)),
+    },
+    {
+      key: "reserved",
+      name: "Resv. MiB",
+      width: 80,
+      numeric: true,
+      title: "Memory reserved on a device for one rank",
+      cell: text((t) => (t.reserved_mib ? count(t.reserved_mib) : "–")),
+    },
+    { key: "attempts", name: "Attempts", width: 90, cell: attempts },
+    {
+      key: "seconds",
+      name: "Time",
+      width: 78,
+      numeric: true,
+      title: "From the first launch to the end",
+      cell: text((t) => duration(runSeconds(t))),
+    },
+    { key: "reason", name: "Reason", least: 112, cell: titled((t) => t.reason || "") },
+  ];
+}

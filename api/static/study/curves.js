@@ -1,0 +1,86 @@
+// Learning curves of one metric: of the running, the best and the newest trials.
+
+import { Curves } from "../charts/curves.js";
+import * as api from "../client.js";
+import { aside, card } from "../elements/card.js";
+import { h, keyed, setText, setTitle } from "../elements/dom.js";
+import { count, plural } from "../format.js";
+
+const POINTS = 150; // of each of up to 200 lines, in a chart of about 500 pixels
+
+export function curvesPanel({ state, page, open }) {
+  const beside = aside("curves");
+  const select = h("select", { id: "metric" });
+  const box = h("div", {
+    class: "chart",
+    id: "curves",
+    role: "img",
+    "aria-label": "The chosen metric by step, one line per trial",
+  });
+  const chart = new Curves(box, { open, onHover: (trial) => page.point(panel, trial) });
+  const refresh = page.refresher((numbers) => load(numbers.filter((number) => state.leading.includes(number))), 3000);
+  select.addEventListener("change", () => {
+    state.chooseMetric(select.value);
+    page.run(() => load(state.leading));
+  });
+
+  async function load(numbers) {
+    const name = state.metric;
+    await api.curves(state.studyId, numbers, { metric: name, points: POINTS }, (found) =>
+      state.keepCurves(name, found),
+    );
+  }
+
+  function refreshTrial({ trial_id: id }) {
+    const number = state.numbers.get(id);
+    if (number !== undefined) refresh(number);
+  }
+
+  function drawNames() {
+    const names = new Set([state.study.spec.objective.metric, ...state.metricNames]);
+    keyed(
+      select,
+      [...names],
+      (name) => name,
+      (name) => h("option", { value: name }, name),
+    );
+    if (select.value !== state.metric) select.value = state.metric;
+    const isPart = state.hasMostCurves;
+    setText(beside, isPart ? `${count(state.leading.length)} of ${plural(state.numTrials, "trial")}` : "");
+    setTitle(beside, isPart ? "Running trials, then the best, then the newest" : "");
+  }
+
+  function drawLines() {
+    const drawn = state.leading.map((number) => state.lines.get(number)).filter((line) => line);
+    const best = drawn.find((line) => line.trial.number === state.study.best?.trial);
+    chart.update([...drawn.filter((line) => line !== best), ...(best ? [best] : [])], {
+      name: state.metric,
+      bestId: best?.trial.id ?? null,
+    });
+  }
+
+  const panel = {
+    card: card(
+      {
+        id: "curves",
+        title: "Learning curves",
+        span: 4,
+        beside: [beside, h("label", { class: "visually-hidden", for: "metric" }, "Metric"), select],
+      },
+      h("div", { class: "body" }, box),
+    ),
+    shows: ["lines"],
+    restMs: 500,
+    draw() {
+      drawNames();
+      drawLines();
+    },
+    load: () => load(state.leading),
+    on: {
+      attempt: refreshTrial, // a resumed attempt repeats steps, and its values replace the older ones
+      metrics: refreshTrial, // one event may cover several evaluations
+    },
+    point: (trial) => chart.highlight(trial?.id ?? null),
+  };
+  return panel;
+}

@@ -1,0 +1,108 @@
+// Fetches what several panels of a study show: the study, rows of trials, the history, measured attempts. Live events say
+// what has changed; what they do not carry is fetched here.
+
+import * as api from "../client.js";
+
+const PEAK_POINTS = 1000;
+
+/** A panel without a picture. Panels call `fetchRow(number)` for the trial of a row that they are to show. */
+export class StudyFeeds {
+  constructor(state, page) {
+    this.state = state;
+    this.page = page;
+    this.wanted = new Set(); // numbers of trials to fetch
+    this.coming = new Set(); // numbers of trials in requests under way
+    const { studyId } = state;
+    this.refreshStudy = page.refresher(async () => state.setStudy(await api.study(studyId)));
+    this.refreshRows = page.refresher(async (numbers) => state.keepRows(await api.trials(studyId, numbers)), 2000);
+    this.refreshHistory = page.refresher(async () => state.keepHistory(await api.history(studyId)), 5000);
+    this.refreshPeaks = page.refresher(async (numbers) => {
+      state.keepPeaks(await api.peaksOf(studyId, numbers));
+      this.refreshStudy("errors");
+    }, 2000);
+    this.on = {
+      study: (event) => this.onStudy(event),
+      trial: (event) => this.onTrial(event),
+      attempt: (event) => this.onAttempt(event),
+      metrics: (event) => this.onMetrics(event),
+    };
+  }
+
+  /** Fetch the study and its history; returns the event after which to follow: the first that one of them lacks. */
+  async loadStudy() {
+    const { studyId } = this.state;
+    const [study, history] = await Promise.all([api.study(studyId), api.history(studyId)]);
+    this.state.setStudy(study);
+    this.state.keepHistory(history);
+    return Math.min(study.last_event_id, history.last_event_id);
+  }
+
+  load() {
+    const { state, page } = this;
+    page.run(async () => state.keepRows(await api.running(state.studyId)));
+    page.run(async () => state.keepPeaks(await api.peaks(state.studyId, PEAK_POINTS)));
+  }
+
+  /** Fetch the trial of a row. Calls made together become one request. */
+  fetchRow(number) {
+    if (this.wanted.has(number) || this.coming.has(number)) return;
+    if (!this.wanted.size) setTimeout(() => this.fetchWanted(), 0);
+    this.wanted.add(number);
+  }
+
+  async fetchWanted() {
+    const numbers = [...this.wanted];
+    this.wanted.clear();
+    for (const number of numbers) this.coming.add(number);
+    await this.page.run(async () => this.state.keepRows(await api.trials(this.state.studyId, numbers)));
+    for (const number of numbers) this.coming.delete(number);
+  }
+
+  onStudy({ data }) {
+    if (data.state === "DELETED") return this.page.leave("/");
+    this.refreshStudy("study");
+  }
+
+  onTrial({ data }) {
+    const { number, state, attempt } = data;
+    if (this.state.rows.has(number) || state === "RUNNING") this.refreshRows(number);
+    if (this.state.peaks.has(number)) this.refreshPeaks(number); // they have the state, too
+    if (attempt > 0) this.askForCurve(number);
+    this.thinHistory();
+    this.refreshStudy("trial");
+  }
+
+  onAttempt({ trial_id: id }) {
+    const number = this.state.numbers.get(id);
+    if (number === undefined) return;
+    if (this.state.rows.has(number)) this.refreshRows(number);
+    this.refreshPeaks(number);
+    this.refreshStudy("attempt");
+  }
+
+  onMetrics({ trial_id: id, data }) {
+    const { numbers, study } = this.state;
+    const number = numbers.get(id);
+    if (number === undefined) return this.refreshHistory("unknown");
+    const hasValue = Number.isFinite(data.values[study.spec.objective.metric]);
+    if (hasValue && !study.trials.COMPLETED) this.refreshStudy("best"); // the best may be one that still runs
+    this.askForCurve(number);
+    this.thinHistory();
+    this.refreshRows(number);
+    if (!this.isTimed(number)) this.refreshPeaks(number); // the attempt's end brings its last time
+  }
+
+  askForCurve(number) {
+    if (!this.state.leading.includes(number)) this.refreshHistory("leading"); // the server knows which one is to give way
+  }
+
+  thinHistory() {
+    if (this.state.isCrowded) this.refreshHistory("thinner");
+  }
+
+  isTimed(number) {
+    const attempt = this.state.rows.get(number)?.attempt;
+    const attempts = this.state.peaks.get(number)?.attempts ?? [];
+    return attempts.some((peak) => (attempt === undefined || peak.attempt === attempt) && peak.measured_step_seconds);
+  }
+}

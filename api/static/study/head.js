@@ -1,0 +1,62 @@
+// The head of a study's page: its name, state and task, and its figures.
+
+import { byId, setText } from "../elements/dom.js";
+import { progressBar, setProgress, setStudyState } from "../elements/marks.js";
+import { count, duration, metric, plural } from "../format.js";
+import { TERMINAL, numIn } from "../states.js";
+
+export function headPanel({ state }) {
+  const bar = progressBar();
+  byId("progress").append(bar);
+
+  return {
+    shows: ["study", "rows"],
+    restMs: 100,
+    draw() {
+      drawTask(state.study);
+      drawTrials(state, bar);
+      drawFigures(state.study);
+      drawTime(state.study);
+    },
+    tick: () => drawTime(state.study),
+  };
+}
+
+function drawTask(study) {
+  const { name, spec, reason, warnings } = study;
+  document.title = `${name} · ScaMP`;
+  setText(byId("name"), name);
+  setStudyState(byId("state"), study);
+  setText(byId("subtitle"), taskWords(spec));
+  byId("reason").hidden = !reason;
+  setText(byId("reason"), reason);
+  byId("warnings").hidden = !warnings.length;
+  setText(byId("warnings"), `Warning: ${warnings.join("; ")}`);
+}
+
+/** What a study does, in one line. */
+export function taskWords({ objective, workload, search, stopping, budget }) {
+  const rule = stopping.rule === "none" ? "no early stopping" : stopping.rule.toUpperCase();
+  const steps = `${plural(budget.steps, "step")} per trial`;
+  return `${objective.direction} ${objective.metric} · ${workload} · ${search.sampler}, ${rule} · ${steps}`;
+}
+
+function drawTrials({ study, numTrials, runningRows }, bar) {
+  const { trials, spec } = study;
+  const ended = numIn(trials, (state) => TERMINAL.has(state));
+  setText(byId("done"), `${count(ended)} of ${count(Math.max(spec.budget.trials, numTrials))}`);
+  setProgress(bar, trials, spec.budget.trials);
+  const ranks = runningRows.reduce((sum, trial) => sum + trial.num_ranks, 0);
+  setText(byId("running-num"), count(trials.RUNNING ?? 0));
+  setText(byId("running-ranks"), ranks ? ` on ${plural(ranks, "rank")}` : "");
+}
+
+function drawFigures({ spec, best, summary }) {
+  setText(byId("best-label"), `Best ${spec.objective.metric}`);
+  setText(byId("best"), metric(best?.value));
+  setText(byId("healed"), count(summary.healed));
+}
+
+function drawTime({ finished_at: finished, created_at: created }) {
+  setText(byId("wall"), duration((finished ?? Date.now() / 1000) - created));
+}

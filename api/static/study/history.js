@@ -1,0 +1,43 @@
+// Optimisation history: the objective by trial number.
+
+import { History } from "../charts/history.js";
+import { byNumber } from "../charts/series.js";
+import { aside, card } from "../elements/card.js";
+import { h, keyed, setText } from "../elements/dom.js";
+import { stateMark } from "../elements/marks.js";
+import { count, plural } from "../format.js";
+import { TRIAL_STATES } from "../states.js";
+
+export function historyPanel({ state, open }) {
+  const beside = aside("history");
+  const box = h("div", {
+    class: "chart",
+    id: "history",
+    role: "img",
+    "aria-label": "Objective by trial number; the table below has the same values",
+  });
+  const legend = h("div", { class: "legend", id: "history-legend" });
+  const chart = new History(box, open, (trial) => state.rows.get(trial.number)?.reason ?? "");
+
+  return {
+    card: card(
+      { id: "history", title: "Optimisation history", span: 8, beside },
+      h("div", { class: "body" }, box),
+      legend,
+    ),
+    shows: ["study", "points"],
+    restMs: 500,
+    draw() {
+      const { points, study, numInHistory } = state;
+      chart.update(byNumber(points.values()), state.numTrials, study.spec.objective);
+      setText(beside, numInHistory > points.size ? `${count(points.size)} of ${plural(numInHistory, "trial")}` : "");
+      const present = TRIAL_STATES.filter((each) => study.trials[each]);
+      keyed(
+        legend,
+        ["best", ...present],
+        (each) => each,
+        (each) => (each === "best" ? h("span", { class: "line" }, "best so far") : stateMark(each)),
+      );
+    },
+  };
+}

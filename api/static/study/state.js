@@ -1,0 +1,175 @@
+// What the page of a study knows: the study, those of its trials that were seen or run, and what its charts draw. It is
+// changed by answers of the API (`set…`, `keep…`) and by live events (`on`).
+
+import { asTrial } from "../client.js";
+import { toMib } from "../format.js";
+import { PageState } from "../page_state.js";
+import { TERMINAL, numIn } from "../states.js";
+
+const MOST_CURVES = 200; // the same as in api/views/charts.py
+const MOST_POINTS = 3000; // points of the history; beyond it, it is to be thinned again
+const MOST_ROWS = 3000; // rows that are kept beside the running ones
+const NEW_POINT = { step: 0, value: null };
+
+export class StudyState extends PageState {
+  constructor(studyId) {
+    super();
+    this.studyId = studyId;
+    this.study = null;
+    this.rows = new Map(); // number → trial, of those that were visible or run; the oldest answers first
+    this.numbers = new Map(); // trial id → number
+    this.points = new Map(); // number → point of the history
+    this.numInHistory = 0; // trials that the points stand for
+    this.peaks = new Map(); // number → measured attempts of a trial
+    this.metric = null; // name of the metric whose curves are drawn
+    this.metricNames = new Set();
+    this.leading = []; // numbers of the trials whose curves are drawn
+    this.lines = new Map(); // number → {trial, points} of the chosen metric
+    this.on = { trial: (event) => this.onTrial(event), metrics: (event) => this.onMetrics(event) };
+  }
+
+  get isLoaded() {
+    return this.study !== null;
+  }
+
+  get numTrials() {
+    return numIn(this.study?.trials ?? {});
+  }
+
+  get runningRows() {
+    return [...this.rows.values()].filter((trial) => trial.state === "RUNNING");
+  }
+
+  /** Whether no more curves are drawn, as there are enough. */
+  get hasMostCurves() {
+    return this.leading.length >= MOST_CURVES;
+  }
+
+  /** Whether the history has grown so much that the server should thin it again. */
+  get isCrowded() {
+    return this.points.size > MOST_POINTS;
+  }
+
+  // --- answers of the API ------------------------------------------------------------------------------------------
+
+  setStudy(study) {
+    this.study = study;
+    this.metric ??= study.spec.objective.metric;
+    for (const name of Object.keys(study.summary.best_metrics)) this.metricNames.add(name);
+    this.changed("study");
+  }
+
+  keepRows(trials) {
+    for (const trial of trials) {
+      this.rows.delete(trial.number); // so that the oldest come first
+      this.rows.set(trial.number, trial);
+      this.numbers.set(trial.id, trial.number);
+      if (this.points.has(trial.number)) this.keepPoint(trial);
+      const line = this.lines.get(trial.number);
+      if (line && line.trial.state !== trial.state) {
+        line.trial = { ...line.trial, state: trial.state };
+        this.changed("lines");
+      }
+    }
+    for (const [number, trial] of this.rows) {
+      if (this.rows.size <= MOST_ROWS) break;
+      if (trial.state !== "RUNNING") this.rows.delete(number);
+    }
+    this.changed("rows");
+  }
+
+  /** Replace the history by a thinned one; see HistoryView of the API. */
+  keepHistory(found) {
+    this.points.clear();
+    found.number.forEach((number, at) => {
+      const point = { id: found.id[at], number, state: found.state[at], step: found.step[at], value: found.value[at] };
+      this.points.set(number, point);
+      this.numbers.set(point.id, number);
+    });
+    this.numInHistory = found.num_trials;
+    this.leading = found.leading;
+    for (const number of this.lines.keys()) if (!this.leading.includes(number)) this.lines.delete(number);
+    this.changed("points");
+  }
+
+  /** Keep measured attempts by trial, {trial_id, number, state, attempts}, with peaks in MiB as well. */
+  keepPeaks(items) {
+    for (const item of items) {
+      const attempts = item.attempts.map((peak) => ({
+        ...peak,
+        predicted_mib: toMib(peak.predicted_bytes),
+        measured_mib: toMib(peak.measured_bytes),
+      }));
+      this.peaks.set(item.number, { ...item, attempts });
+    }
+    this.changed("peaks");
+  }
+
+  /** Keep curves of the metric `name`, unless another one has been chosen since they were asked for. */
+  keepCurves(name, found) {
+    if (name !== this.metric) return;
+    for (const { trial_id: id, number, step, value } of found) {
+      const state = this.rows.get(number)?.state ?? this.points.get(number)?.state ?? "COMPLETED";
+      this.lines.set(number, { trial: { id, number, state }, points: step.map((at, index) => [at, value[index]]) });
+    }
+    this.changed("lines");
+  }
+
+  /** Forget the curves of the metric that was chosen before; they are drawn until the new ones have come. */
+  chooseMetric(name) {
+    this.metric = name;
+    this.lines.clear();
+  }
+
+  // --- live events ---------------------------------------------------------------------------------------------------
+
+  /** An event has only a trial's state and value: a row keeps what else is known of it. */
+  onTrial({ trial_id: id, data }) {
+    const { number, state } = data;
+    const trial = asTrial(data);
+    this.numbers.set(id, number);
+    const known = this.rows.get(number);
+    if (known)
+      this.keepRows([{ ...known, ...trial, predicted_mib: known.predicted_mib, measured_mib: known.measured_mib }]);
+    if (trial.attempt > 0 || TERMINAL.has(state) || trial.value !== null) this.keepPoint({ ...NEW_POINT, ...trial });
+    if (trial.attempt > 0) this.lead(number);
+  }
+
+  onMetrics({ trial_id: id, data }) {
+    const number = this.numbers.get(id);
+    if (number === undefined) return;
+    for (const name of Object.keys(data.values)) this.metricNames.add(name);
+    const value = data.values[this.study.spec.objective.metric];
+    if (Number.isFinite(value)) this.keepValue(id, number, value, data.step);
+    this.lead(number);
+    this.extendLine(number, data);
+  }
+
+  keepValue(id, number, value, step) {
+    const trial = this.rows.get(number);
+    if (trial) return this.keepRows([{ ...trial, value, step }]);
+    const point = this.points.get(number);
+    this.keepPoint({ ...NEW_POINT, ...point, id, number, state: point?.state ?? "RUNNING", value, step });
+  }
+
+  keepPoint({ id, number, state, step, value }) {
+    const before = this.points.get(number);
+    if (before && before.state === state && before.step === step && before.value === value) return;
+    this.points.set(number, { id, number, state, step, value });
+    this.changed("points");
+  }
+
+  /** Draw the curve of a trial that has begun to run, if there is room among those that are drawn. */
+  lead(number) {
+    if (!this.leading.includes(number) && !this.hasMostCurves) this.leading.push(number);
+  }
+
+  /** Add an evaluation to a line that is drawn. Those between come with the next refresh of the curves. */
+  extendLine(number, { step, values }) {
+    const line = this.lines.get(number);
+    const value = values[this.metric];
+    if (!line || !Number.isFinite(value) || step <= (line.points.at(-1)?.[0] ?? -1)) return;
+    line.points.push([step, value]);
+    this.changed("lines");
+  }
+}

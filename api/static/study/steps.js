@@ -1,0 +1,69 @@
+// Predicted against measured seconds of an optimizer step, a point for each attempt: the chart and its summary in words.
+
+import { Against } from "../charts/against.js";
+import { head } from "../charts/chart.js";
+import { aside, card } from "../elements/card.js";
+import { h, setText } from "../elements/dom.js";
+import { plural, stepWords } from "../format.js";
+
+const AXES = ["predicted step", "measured step"];
+
+export function stepsPanel({ state, open }) {
+  const box = h("div", {
+    class: "chart",
+    id: "steps",
+    role: "img",
+    "aria-label":
+      "Predicted against measured seconds of an optimizer step of each attempt; the text below summarises it",
+  });
+  const errors = h("span", { id: "steps-errors" });
+  const legend = h("div", { class: "legend" }, h("span", { class: "line diagonal" }, "as predicted"), errors);
+  const chart = new Steps(box, open);
+
+  return {
+    card: card(
+      { id: "steps", title: "Step time", span: 4, beside: aside(null, "predicted against measured") },
+      h("div", { class: "body" }, box),
+      legend,
+    ),
+    shows: ["study", "peaks"],
+    restMs: 500,
+    draw() {
+      chart.update(state.peaks);
+      setText(errors, stepErrorWords(state.study.summary, state.peaks));
+    },
+  };
+}
+
+class Steps extends Against {
+  constructor(box, open) {
+    super(box, "An attempt appears here once its steps have been timed, if the speed of its devices is known.", open, {
+      axes: AXES,
+      isLog: true,
+      words: stepWords,
+    });
+  }
+
+  both(peak) {
+    return [peak.predicted_step_seconds, peak.measured_step_seconds];
+  }
+
+  describe(trial) {
+    const { peak } = trial;
+    const times = peak.measured_step_seconds / peak.predicted_step_seconds;
+    const words = `predicted ${stepWords(peak.predicted_step_seconds)}, measured ${stepWords(peak.measured_step_seconds)} (× ${times.toFixed(2)})`;
+    return [head(trial, trial.attempt > 1 ? `, attempt ${peak.attempt}` : ""), h("div", {}, words)];
+  }
+}
+
+/** Median and worst error of the last timed attempt of each trial, or why there is none. `peaks`: see `Against`. */
+export function stepErrorWords({ step_error_pct: error }, peaks) {
+  if (error.median !== null)
+    return `Median error ${error.median.toFixed(0)} %, worst ${error.max.toFixed(0)} %. Predictions are for a gang alone on its host.`;
+  const timed = [...peaks.values()].filter(({ attempts }) =>
+    attempts.some((peak) => peak.measured_step_seconds),
+  ).length;
+  return timed
+    ? `${plural(timed, "trial")} timed, but no time was predicted: the speed of these devices was not known when they were planned. It is measured when no study runs, or by “scamp calibrate”.`
+    : "";
+}

@@ -1,0 +1,116 @@
+// Every attempt of a trial: its outcome, plan, devices, memory and times, why it was placed there, and its error.
+
+import { aside, card, scrolling, tableHead } from "../elements/card.js";
+import { h, keyed, setText } from "../elements/dom.js";
+import { stateMark } from "../elements/marks.js";
+import { clock, count, duration, mib, plural, stepWords, toMib } from "../format.js";
+import { ranOut } from "../states.js";
+
+const COLUMNS = [
+  { name: "Attempt" },
+  { name: "Outcome" },
+  { name: "Plan" },
+  { name: "Devices" },
+  { name: "Reserved MiB", numeric: true },
+  { name: "Predicted MiB", numeric: true },
+  { name: "Measured MiB", numeric: true },
+  {
+    name: "Predicted step",
+    numeric: true,
+    title: "seconds of an optimizer step, predicted for the gang alone on its host",
+  },
+  {
+    name: "Measured step",
+    numeric: true,
+    title: "median seconds of an optimizer step, without the first ones, evaluations and checkpoints",
+  },
+  { name: "Checkpoint step", numeric: true },
+  { name: "Began" },
+  { name: "Took", numeric: true },
+];
+
+export function attemptsPanel({ state }) {
+  const beside = aside("attempts");
+  const head = tableHead(COLUMNS, { id: "attempts-head" });
+  const table = h("table", { class: "plain attempts", id: "attempts" });
+
+  return {
+    card: card({ id: "attempts", title: "Attempts", beside }, scrolling("attempts", "scroll", table)),
+    shows: ["trial"],
+    draw() {
+      const { trial, attempts } = state;
+      setText(beside, attempts.length ? `${plural(attempts.length, "attempt")}${failureWords(trial)}` : "");
+      const newestFirst = [...attempts].sort((a, b) => b.attempt - a.attempt);
+      const parts = newestFirst.map((attempt) => ({ key: JSON.stringify(attempt), node: () => attemptBody(attempt) }));
+      const shown = parts.length
+        ? [{ key: "head", node: () => head }, ...parts]
+        : [{ key: trial.state, node: () => nothingRun(trial) }];
+      keyed(
+        table,
+        shown,
+        (part) => part.key,
+        (part) => part.node(),
+      );
+    },
+  };
+}
+
+function failureWords({ num_oom: failures, healed }) {
+  return failures ? `, ${plural(failures, "out-of-memory failure")}${healed ? " healed by a new plan" : ""}` : "";
+}
+
+function nothingRun(trial) {
+  const words =
+    trial.state === "INFEASIBLE"
+      ? "No plan fits, so the trial was never launched and has used no device."
+      : "The trial has not been launched yet.";
+  return h("tbody", {}, h("tr", {}, h("td", { colspan: COLUMNS.length, class: "muted" }, words)));
+}
+
+function attemptBody(attempt) {
+  const measured = attempt.measured_bytes ? `${ranOut(attempt) ? "> " : ""}${mib(toMib(attempt.measured_bytes))}` : "–";
+  const times = [attempt.predicted_step_seconds, attempt.measured_step_seconds].map(stepWords);
+  const numbers = [count(attempt.mib_per_rank), mib(toMib(attempt.expected_bytes)), measured, ...times];
+  return h(
+    "tbody",
+    {},
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, attempt.attempt),
+      h("td", {}, stateMark(attempt.outcome ?? attempt.state)),
+      h("td", { title: attempt.plan_text }, attempt.plan_short),
+      h("td", {}, attempt.devices.join(", ")),
+      numbers.map((number) => h("td", { class: "num" }, number)),
+      h("td", { class: "num" }, attempt.checkpoint_step >= 0 ? count(attempt.checkpoint_step) : "–"),
+      h("td", {}, clock(attempt.created_at)),
+      h("td", { class: "num" }, attempt.ended_at ? duration(attempt.ended_at - attempt.created_at) : "–"),
+    ),
+    h(
+      "tr",
+      {},
+      h(
+        "td",
+        { colspan: COLUMNS.length },
+        h(
+          "div",
+          { class: "detail" },
+          attempt.placement_reason ? h("p", {}, `Placed: ${attempt.placement_reason}`) : null,
+          detailNode(attempt),
+        ),
+      ),
+    ),
+  );
+}
+
+function detailNode({ detail, outcome }) {
+  if (!detail) return null;
+  if (!detail.includes("\n")) return h("p", { class: "error" }, detail);
+  const lines = detail.trimEnd().split("\n");
+  return h(
+    "details",
+    { open: outcome === "ERROR" },
+    h("summary", {}, lines.at(-1)),
+    h("pre", { class: "trace", tabindex: "0" }, detail),
+  );
+}

@@ -1,0 +1,72 @@
+// The head of a trial's page: its state, the reason, and its figures.
+
+import { byId, h, setText } from "../elements/dom.js";
+import { setState } from "../elements/marks.js";
+import { count, duration, metric, mibWords, runSeconds, stepWords, toMib } from "../format.js";
+import { ranOut } from "../states.js";
+
+export function headPanel({ state }) {
+  const drawTime = () => setText(byId("time"), duration(runSeconds(state.trial)));
+
+  return {
+    shows: ["trial"],
+    draw() {
+      drawNames(state);
+      drawValue(state);
+      drawPeak(state);
+      drawStep(state);
+      drawTime();
+    },
+    tick: drawTime,
+  };
+}
+
+function drawNames({ trial, study }) {
+  document.title = `Trial ${trial.number} · ${study.name} · ScaMP`;
+  setText(byId("study-link"), study.name);
+  setState(byId("state"), trial.state);
+  setText(byId("reason"), trial.reason);
+}
+
+function drawValue({ trial, study }) {
+  const { metric: objective } = study.spec.objective;
+  setText(byId("value-label"), objective.charAt(0).toUpperCase() + objective.slice(1));
+  setText(byId("value"), metric(trial.value));
+  byId("steps").replaceChildren(
+    count(Math.max(0, trial.step)),
+    " ",
+    h("small", {}, `of ${count(study.spec.budget.steps)}`),
+  );
+  byId("reserved").replaceChildren(
+    trial.reserved_mib ? mibWords(trial.reserved_mib) : "–",
+    " ",
+    h("small", {}, trial.reserved_mib ? "on each rank" : ""),
+  );
+}
+
+/** Show the peaks of the last exactly measured attempt; if all ran out of memory, the lower bound. */
+function drawPeak({ trial, attempts }) {
+  const exact = attempts.findLast((attempt) => attempt.measured_bytes && !ranOut(attempt));
+  const predicted = exact ? toMib(exact.expected_bytes) : trial.predicted_mib;
+  const off = exact ? (100 * (predicted - toMib(exact.measured_bytes))) / toMib(exact.measured_bytes) : null;
+  const words = off === null ? "" : `${off >= 0 ? "+" : "−"}${Math.abs(off).toFixed(1)} %`;
+  byId("predicted").replaceChildren(
+    mibWords(predicted),
+    " ",
+    h("small", { title: "against the measured peak" }, words),
+  );
+  const least = trial.measured_mib ? `over ${mibWords(trial.measured_mib)}` : "–";
+  setText(byId("measured"), exact ? mibWords(toMib(exact.measured_bytes)) : least);
+}
+
+/** Show the step times of the last timed attempt; before that, the prediction for the next one. */
+function drawStep({ trial, attempts }) {
+  const timed = attempts.findLast((attempt) => attempt.measured_step_seconds);
+  const { predicted_step_seconds: predicted, measured_step_seconds: measured } = timed ?? trial;
+  const times = predicted && measured ? `× ${(measured / predicted).toFixed(2)}` : "";
+  byId("step-time").replaceChildren(
+    `${stepWords(predicted)} / ${stepWords(measured)}`,
+    " ",
+    h("small", { title: "measured over predicted" }, times),
+  );
+}

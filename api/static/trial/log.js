@@ -1,0 +1,39 @@
+// The end of a trial's log. No event announces its lines, so they are fetched regularly while the trial is live.
+
+import * as api from "../client.js";
+import { aside, card } from "../elements/card.js";
+import { h } from "../elements/dom.js";
+import { TERMINAL } from "../states.js";
+import { LogTail } from "./log_tail.js";
+
+const PAGE = 1000; // lines of one answer
+
+export function logPanel({ state, page }) {
+  const beside = aside("log");
+  const toEnd = h("button", { type: "button", class: "quiet", id: "log-end", hidden: true }, "Jump to the end");
+  const box = h(
+    "ol",
+    { class: "log", id: "log", role: "log", tabindex: "0", "aria-labelledby": "log-title" },
+    h("li", { class: "blank" }, "Nothing has been logged yet."),
+  );
+  const tail = new LogTail(box, toEnd, beside);
+  let lastLine = -1; // -1: fetch the last lines
+
+  async function load() {
+    for (let lines = null; lines === null || lines.length === PAGE;) {
+      lines = await api.logs(state.studyId, state.number, lastLine);
+      tail.add(lines);
+      lastLine = lines.length ? lines.at(-1).id : Math.max(lastLine, 0);
+    }
+  }
+
+  const refresh = page.refresher(load);
+  const refreshMine = (event) => state.isMine(event) && refresh("log");
+  return {
+    card: card({ id: "log", title: "Log", beside: [beside, toEnd] }, box),
+    load,
+    on: { trial: refreshMine, attempt: refreshMine, metrics: refreshMine },
+    tick: () => !TERMINAL.has(state.trial.state) && refresh("log"),
+    everyMs: 2000,
+  };
+}

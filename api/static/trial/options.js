@@ -1,0 +1,70 @@
+// The plans that were compared for a trial, and why each was taken or not.
+
+import { aside, card, scrolling, tableHead } from "../elements/card.js";
+import { h, keyed, setText } from "../elements/dom.js";
+import { count, stepWords } from "../format.js";
+
+const COLUMNS = [
+  { name: "Plan" },
+  { name: "Devices", numeric: true },
+  { name: "MiB on each", numeric: true },
+  { name: "Device time", numeric: true, title: "devices × seconds of a step, over that of the chosen plan" },
+  {
+    name: "Step",
+    numeric: true,
+    id: "options-seconds",
+    title: "by the costs of blocks, if every rank has a core for itself",
+  },
+  { name: "Waiting", numeric: true, title: "share of a step in which ranks wait for each other" },
+  { name: "" },
+];
+
+export function optionsPanel({ state }) {
+  const beside = aside("options");
+  const body = h("tbody", { id: "options-rows" });
+  const table = h("table", { class: "plain", id: "options" }, tableHead(COLUMNS), body);
+  const section = card(
+    { id: "options", title: "Plans compared", beside, hidden: true },
+    scrolling("options", "scroll", table),
+  );
+  section.id = "options-card";
+
+  return {
+    card: section,
+    shows: ["trial"],
+    draw() {
+      const { options } = state;
+      section.hidden = options.length < 2;
+      setText(beside, options.findIndex((option) => option.chosen) > 0 ? "the first plan that fits was chosen" : "");
+      keyed(
+        body,
+        options.map((option) => ({ key: JSON.stringify(option), option })),
+        (row) => row.key,
+        (row) => optionRow(row.option),
+      );
+    },
+  };
+}
+
+function optionRow(option) {
+  const least = option.at_least ? "≥ " : option.traced ? "" : "~ ";
+  const cells = [
+    count(option.num_ranks),
+    `${least}${count(option.reserved_mib)}`,
+    option.relative_device_seconds === null ? "–" : `× ${option.relative_device_seconds.toFixed(2)}`,
+    stepWords(option.seconds),
+    option.communication_share === null ? "–" : `${(100 * option.communication_share).toFixed(0)} %`,
+  ];
+  const verdict = option.chosen
+    ? "chosen"
+    : option.fits
+      ? "faster, on more devices"
+      : `over ${count(option.offered_mib)} MiB`;
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, option.plan_text),
+    cells.map((text) => h("td", { class: "num" }, text)),
+    h("td", {}, verdict),
+  );
+}
