@@ -19,7 +19,7 @@ FOLDERS = (*FLOORS, "benchmarks", "deploy", "docs", "examples", "tests")
 
 ARCHITECTURE = "docs/architecture.md"
 ANSWERS = {
-    "Where does a new stopping rule go?": "scamp_service/control/stopping.py:judge",
+    "Where does a new stopping rule go?": "scamp_service/control/stopping/__init__.py:RULES",
     "Where does a new sampler go?": "scamp_service/search/proposals.py:SAMPLERS",
     "Where does a new parallel axis go?": "workloads/parallel/apply.py:apply_plan",
     "Who writes the ledger?": "scamp_service/control/decide/place.py:ledger_of",

@@ -21,7 +21,8 @@ from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import Executor, Sizer, Unsized
 from scamp_service.control.first_seen import FirstSeen
 from scamp_service.control.projection import Projection
-from scamp_service.control.stopping import rungs
+from scamp_service.control.stopping import rule_of
+from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Study, Trial
@@ -174,7 +175,8 @@ class Controller:
         trials = [trial for trial in self._projection.follow(attempts) if trial.study_id in studies]
         self._projection.forget_ended(studies)
         self._searches = {study: search for study, search in self._searches.items() if study in studies}
-        judged = {trial.study_id for trial in trials if trial.state is TrialState.RUNNING and self._at_rung(trial)}
+        running = [trial for trial in trials if trial.state is TrialState.RUNNING]
+        judged = {trial.study_id for trial in running if due_rungs(studies[trial.study_id].stopping, trial)}
         waiting = [trial for trial in trials if trial.state in (TrialState.WAITING, TrialState.QUEUED)]
         to_plan = {studies[trial.study_id].family(trial) for trial in waiting or trials}
         failed = [t.id for t in trials if t.state is TrialState.WAITING and t.num_oom]
@@ -191,7 +193,7 @@ class Controller:
             cluster=cluster,
             sized=self._sizings(trials),
             held_up=self._sizer.held_up(),
-            rungs={i: self._projection.rungs(i, studies[i].objective.metric, studies[i].rungs) for i in judged},
+            rungs={i: self._projection.rungs(i, studies[i].objective, studies[i].stopping.rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
             past=self._projection.family_runs(to_plan),
             refusals=self._refusals.seconds({one: self._clock() - one.newest_at for one in refusals}),
@@ -269,9 +271,6 @@ class Controller:
             self._specs[study.id] = StudySpec.model_validate(study.spec)
         return self._specs[study.id]
 
-    def _at_rung(self, trial: Trial) -> bool:
-        return any(trial.judged_step < rung <= trial.step for rung in rungs(self._specs[trial.study_id]))
-
     def _rules(self, study: Study) -> StudyRules:
         spec = self._spec(study)
         counts = self._store.trial_counts(study.id)
@@ -289,8 +288,7 @@ class Controller:
             max_trials=spec.budget.trials,
             steps=spec.budget.steps,
             report_every=spec.report_every,
-            rungs=rungs(spec),
-            reduction_factor=spec.stopping.reduction_factor,
+            stopping=rule_of(spec),
             max_concurrent=spec.budget.max_concurrent,
             max_lost=spec.budget.max_lost,
             max_oom=spec.budget.max_oom,

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from estimators.learning import WINDOW_TRIALS, Run
-from scamp_service.control.stopping import Rung
+from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import LIVE_TRIALS
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.reads import Reads
+from scamp_service.study.objective import Objective
 
 EVENTS_AT_ONCE = 1000
 
@@ -76,12 +77,12 @@ class Projection:
             for known in (self._changed, self._rungs, self._unread):
                 known.pop(study_id, None)
 
-    def rungs(self, study_id: int, metric: str, steps: Sequence[int]) -> Mapping[int, Rung]:
+    def rungs(self, study_id: int, objective: Objective, steps: Sequence[int]) -> Mapping[int, Rung]:
         """Step → the objectives that the study's trials have reported at that step."""
         unread = self._unread.get(study_id)
-        found = self._store.rungs(study_id, metric, steps, trial_ids=unread) if unread != set() else {}
+        found = self._store.rungs(study_id, objective.metric, steps, trial_ids=unread) if unread != set() else {}
         self._unread[study_id] = set()
-        known = self._rungs.setdefault(study_id, {step: Rung() for step in steps})
+        known = self._rungs.setdefault(study_id, {step: Rung(objective) for step in steps})
         for step, values in found.items():
             for trial_id, value in values.items():
                 known[step].report(trial_id, value)

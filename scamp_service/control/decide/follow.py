@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import assert_never
 
 from estimators.learning import Phase
 from estimators.model import MIB
@@ -14,7 +15,7 @@ from scamp_service.control.decide.replan import devices, narrower, wider
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.decide.watch import why_stalled
 from scamp_service.control.executor import GangState
-from scamp_service.control.stopping import judge
+from scamp_service.control.stopping.rule import Continue, Stop, due_rungs
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Trial
 
@@ -164,21 +165,16 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
 
 
 def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
-    for rung in study.rungs:
-        if not trial.judged_step < rung <= trial.step:
+    """Carry out the verdicts of the stopping rule at the rungs that the trial has reached since it was judged last."""
+    reported = s.rungs.get(study.id, {})
+    for rung in due_rungs(study.stopping, trial):
+        if rung not in reported or trial.id not in reported[rung]:
             continue
-        peers = s.rungs.get(study.id, {}).get(rung)
-        if peers is None or trial.id not in peers:
-            continue
-        verdict = judge(
-            peers,
-            trial.id,
-            rung,
-            trial.step,
-            maximize=study.objective.prefers_large,
-            reduction_factor=study.reduction_factor,
-        )
-        if verdict.stop:
-            yield MoveTrial(trial, TrialState.PRUNED, {"reason": verdict.reason, "judged_step": rung})
-            return
-        yield MoveTrial(trial, TrialState.RUNNING, {"reason": verdict.reason, "judged_step": rung})
+        match study.stopping.judge(trial, rung, reported):
+            case Continue(reason):
+                yield MoveTrial(trial, TrialState.RUNNING, {"reason": reason, "judged_step": rung})
+            case Stop(reason):
+                yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "judged_step": rung})
+                return
+            case verdict:
+                assert_never(verdict)

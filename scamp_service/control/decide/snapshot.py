@@ -11,7 +11,8 @@ from estimators.model import Candidate, Layout
 from placement.model import Cluster
 from scamp_service.control.executor import GangStatus, Unsized
 from scamp_service.control.families import family
-from scamp_service.control.stopping import Rung
+from scamp_service.control.stopping.rule import Rule
+from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
 from scamp_service.study.objective import Objective
@@ -34,8 +35,7 @@ class StudyRules:
     max_trials: int
     steps: int
     report_every: int
-    rungs: tuple[int, ...]
-    reduction_factor: int
+    stopping: Rule
     max_concurrent: int | None
     max_lost: int
     max_oom: int

@@ -18,7 +18,8 @@ from scamp_service.control.decide.follow import LAUNCH_PATIENCE_SECONDS
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.decide.watch import FIRST_SECONDS, LEAST_SECONDS, STEPS
 from scamp_service.control.executor import GangState, GangStatus, Unsized
-from scamp_service.control.stopping import Rung
+from scamp_service.control.stopping.rung import Rung
+from scamp_service.control.stopping.successive_halving import SuccessiveHalving
 from scamp_service.lifecycle import NO_PLAN_YET, AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Trial
 from scamp_service.study.objective import Objective
@@ -31,7 +32,7 @@ ALIVE = GangStatus(GangState.ALIVE)
 def study(**changes: Any) -> StudyRules:
     rules = StudyRules(
         id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, objective=Objective(metric="accuracy"),
-        seed=0, max_trials=10, steps=100, report_every=10, rungs=(10, 30), reduction_factor=3, max_concurrent=None,
+        seed=0, max_trials=10, steps=100, report_every=10, stopping=SuccessiveHalving((10, 30), 3), max_concurrent=None,
         max_lost=2, max_oom=3, num_trials=10,
     )  # fmt: skip
     return replace(rules, **changes)
@@ -309,7 +310,7 @@ def test_a_launch_that_never_reports_is_lost_in_the_end() -> None:
 
 
 def test_the_worst_at_a_rung_is_pruned_and_the_best_goes_on() -> None:
-    rungs = {1: {10: Rung({1: 0.1, 2: 0.5, 3: 0.6, 4: 0.7})}}
+    rungs = {1: {10: Rung(study().objective, {1: 0.1, 2: 0.5, 3: 0.6, 4: 0.7})}}
     known = {"attempts": [attempt()], "gangs": {"1/1": ALIVE}, "rungs": rungs}
     pruned = only_move(effects(trials=[trial(step=10, value=0.1)], **known))
     assert pruned.to is TrialState.PRUNED and pruned.changes["reason"]

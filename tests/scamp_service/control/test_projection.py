@@ -16,9 +16,11 @@ from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import TRIAL_MOVES, AttemptState, Outcome, TrialState
 from scamp_service.model import Metric
 from scamp_service.store.store import Store
+from scamp_service.study.objective import Objective
 from tests.values import new_attempt, sized
 
 SPEC = {"name": "s", "objective": {"metric": "m", "direction": "maximize"}}
+OBJECTIVE = Objective.of_spec(SPEC)
 S = TrialState
 RUNGS = (2, 4)
 
@@ -83,10 +85,10 @@ class Followed:
         found: dict[str, Any] = {"live": [trial for trial in live if trial.study_id == self.study]}
         self.trials |= {trial.id: trial for trial in self.projection.changed_trials(self.study)}
         runs = self.projection.family_runs(["a", "b"])
-        known = self.projection.rungs(self.study, "m", RUNGS)
+        known = self.projection.rungs(self.study, OBJECTIVE, RUNGS)
         rungs = {step: sorted((id, rung[id]) for id in self.trials if id in rung) for step, rung in known.items()}
         finite = {step: sum(math.isfinite(value) for _, value in values) for step, values in rungs.items()}
-        assert finite == {step: rung.num_better(-math.inf, maximize=True) for step, rung in known.items()}
+        assert finite == {step: rung.num_better(-math.inf) for step, rung in known.items()}
         return {**found, "trials": sorted(self.trials.items()), "runs": repr(runs), "rungs": rungs}
 
 

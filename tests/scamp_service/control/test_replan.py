@@ -13,6 +13,7 @@ from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as d
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import GangState, GangStatus, Unsized
+from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Sized, Trial
 from scamp_service.study.objective import Objective
@@ -26,7 +27,7 @@ WIDE = Plan(2, dp_shard=4)
 def study(**changes: Any) -> StudyRules:
     rules = StudyRules(
         id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, objective=Objective(metric="accuracy"),
-        seed=0, max_trials=1, steps=1000, report_every=10, rungs=(), reduction_factor=3, max_concurrent=None,
+        seed=0, max_trials=1, steps=1000, report_every=10, stopping=NeverStop(), max_concurrent=None,
         max_lost=2, max_oom=3, num_trials=1,
     )  # fmt: skip
     return replace(rules, **changes)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.lifecycle import StudyState
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import devices
@@ -45,7 +46,7 @@ def test_a_candidate_has_the_share_of_the_devices_that_its_study_begins_with(
     assert candidates_of(str(tmp_path / "study.yaml"), {}).share(cluster) == share
     rules = StudyRules(
         id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, objective=Objective(metric="accuracy"),
-        seed=0, max_trials=trials, steps=10, report_every=10, rungs=(), reduction_factor=3,
+        seed=0, max_trials=trials, steps=10, report_every=10, stopping=NeverStop(),
         max_concurrent=max_concurrent, max_lost=2, max_oom=3, num_trials=0,
     )  # fmt: skip
     study = Snapshot(now=1.0, studies={1: rules}, trials=(), attempts=(), gangs={}, cluster=cluster)

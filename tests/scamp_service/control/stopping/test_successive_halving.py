@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scamp_service.control.stopping import Rung, Verdict, judge, rungs
+from scamp_service.control.stopping import rule_of
+from scamp_service.control.stopping.rule import Continue, Stop, Verdict
+from scamp_service.control.stopping.rung import Rung
+from scamp_service.control.stopping.successive_halving import SuccessiveHalving
+from scamp_service.study.objective import Objective
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
+from tests.values import trial
 
 
 def study(steps: int, every: int | None = None, **stopping: Any) -> StudySpec:
@@ -29,9 +34,16 @@ def study(steps: int, every: int | None = None, **stopping: Any) -> StudySpec:
 
 
 def verdict(values: list[float], *, eta: int = 3, maximize: bool = True, step: int = 30) -> Verdict:
-    """Of the last of ``values`` to arrive, which has trained for ``step`` steps."""
-    peers = Rung(dict(enumerate(values)))
-    return judge(peers, len(values) - 1, 30, step, maximize=maximize, reduction_factor=eta)
+    """The verdict at step 30 on the last of ``values`` to arrive, which has trained for ``step`` steps."""
+    return judge(rung(dict(enumerate(values)), maximize), len(values) - 1, eta, step)
+
+
+def rung(values: dict[int, float], maximize: bool = True) -> Rung:
+    return Rung(Objective(metric="m", direction="maximize" if maximize else "minimize"), values)
+
+
+def judge(peers: Rung, trial_id: int, eta: int, step: int = 30) -> Verdict:
+    return SuccessiveHalving((30,), eta).judge(trial(id=trial_id, step=step), 30, {30: peers})
 
 
 @pytest.mark.parametrize(
@@ -49,7 +61,7 @@ def verdict(values: list[float], *, eta: int = 3, maximize: bool = True, step: i
     ],
 )
 def test_rungs_are_reports_below_the_last_step(spec: StudySpec, expected: tuple[int, ...]) -> None:
-    assert rungs(spec) == expected
+    assert rule_of(spec).rungs == expected
 
 
 @given(st.integers(1, 10_000), st.integers(1, 300), st.integers(1, 300), st.integers(2, 8))
@@ -58,28 +70,26 @@ def test_every_rung_is_a_report_no_earlier_than_asked_and_below_the_end(
 ) -> None:
     if every > steps or first >= steps:
         return
-    found = rungs(study(steps, every, min_steps=first, reduction_factor=eta))
+    found = rule_of(study(steps, every, min_steps=first, reduction_factor=eta)).rungs
     assert list(found) == sorted(set(found))
     assert all(rung % every == 0 and first <= rung < steps for rung in found)
 
 
 def test_the_best_third_goes_on_and_the_rest_stops() -> None:
     arrived = [0.5, 0.6, 0.7, 0.8, 0.9, 0.4]
-    assert verdict([*arrived, 0.95]) == Verdict(
-        False, "continues after step 30: 0.95 is number 1 of 7, and the best 3 continue"
+    assert verdict([*arrived, 0.95]) == Continue(
+        "continues after step 30: 0.95 is number 1 of 7, and the best 3 continue"
     )
-    assert not verdict([*arrived, 0.75]).stop
-    assert verdict([*arrived, 0.65]) == Verdict(
-        True, "stopped at step 30: 0.65 is number 4 of 7, and the best 3 continue"
-    )
-    assert verdict([0.5, 0.6, 0.55]) == Verdict(
-        True, "stopped at step 30: 0.55 is number 2 of 3, and only the best one continues"
+    assert isinstance(verdict([*arrived, 0.75]), Continue)
+    assert verdict([*arrived, 0.65]) == Stop("stopped at step 30: 0.65 is number 4 of 7, and the best 3 continue")
+    assert verdict([0.5, 0.6, 0.55]) == Stop(
+        "stopped at step 30: 0.55 is number 2 of 3, and only the best one continues"
     )
 
 
 def test_a_trial_that_is_judged_late_is_stopped_where_it_is() -> None:
     late = "0.55 was number 2 of 3 at step 30, and only the best one continues"
-    assert verdict([0.5, 0.6, 0.55], step=90) == Verdict(True, f"stopped at step 90: {late}")
+    assert verdict([0.5, 0.6, 0.55], step=90) == Stop(f"stopped at step 90: {late}")
     assert verdict([0.5, 0.6, math.nan], step=90).reason.startswith(
         "stopped at step 90: the objective was nan at step 30"
     )
@@ -87,32 +97,32 @@ def test_a_trial_that_is_judged_late_is_stopped_where_it_is() -> None:
 
 
 def test_smaller_is_better_when_minimizing() -> None:
-    assert not verdict([3.0, 2.0, 1.0], maximize=False).stop
-    assert verdict([1.0, 2.0, 3.0], maximize=False).stop
+    assert isinstance(verdict([3.0, 2.0, 1.0], maximize=False), Continue)
+    assert isinstance(verdict([1.0, 2.0, 3.0], maximize=False), Stop)
 
 
 def test_nobody_stops_before_there_are_enough_to_compare_with() -> None:
-    assert verdict([0.1]) == Verdict(
-        False, "continues after step 30: 0.1 is number 1 of 1; no trial stops until 3 have reported"
+    assert verdict([0.1]) == Continue(
+        "continues after step 30: 0.1 is number 1 of 1; no trial stops until 3 have reported"
     )
-    assert not verdict([0.9, 0.1]).stop
-    assert verdict([0.9, 0.8, 0.1]).stop
-    assert verdict([0.9, 0.1], eta=2).stop
+    assert isinstance(verdict([0.9, 0.1]), Continue)
+    assert isinstance(verdict([0.9, 0.8, 0.1]), Stop)
+    assert isinstance(verdict([0.9, 0.1], eta=2), Stop)
 
 
 def test_equal_values_are_treated_alike() -> None:
-    assert not verdict([0.1] * 9).stop
-    assert not verdict([0.2, 0.2, 0.2, 0.2, 0.1, 0.2]).stop
-    assert verdict([0.2, 0.2, 0.2, 0.2, 0.2, 0.1]).stop
+    assert isinstance(verdict([0.1] * 9), Continue)
+    assert isinstance(verdict([0.2, 0.2, 0.2, 0.2, 0.1, 0.2]), Continue)
+    assert isinstance(verdict([0.2, 0.2, 0.2, 0.2, 0.2, 0.1]), Stop)
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("maximize", [True, False])
 def test_a_value_that_is_not_finite_stops_at_once_and_counts_as_the_worst(broken: float, maximize: bool) -> None:
-    assert verdict([broken], maximize=maximize).stop
+    assert isinstance(verdict([broken], maximize=maximize), Stop)
     reason = verdict([1.0, 2.0, broken], maximize=maximize).reason
     assert f"the objective is {broken}" in reason and "stopping.min_steps" in reason and "training" not in reason
-    assert not verdict([broken, broken, 1.0], maximize=maximize).stop
+    assert isinstance(verdict([broken, broken, 1.0], maximize=maximize), Continue)
 
 
 @given(st.lists(st.floats(), min_size=1, max_size=40), st.integers(2, 5), st.booleans(), st.integers(0, 2**31))
@@ -122,31 +132,16 @@ def test_the_verdict_follows_from_the_values_and_not_from_the_order_of_arrival(
     last = len(values) - 1
     items = list(enumerate(values))
     random.Random(seed).shuffle(items)
-    shuffled = judge(Rung(dict(items)), last, 30, 30, maximize=maximize, reduction_factor=eta)
+    shuffled = judge(rung(dict(items), maximize), last, eta)
     assert shuffled == verdict(values, eta=eta, maximize=maximize)
     finite = [value for value in values if math.isfinite(value)]
     best = (max if maximize else min)(finite, default=None)
     if best is not None and values[last] == best:
-        assert not shuffled.stop, "the best so far always goes on"
+        assert isinstance(shuffled, Continue), "the best so far always goes on"
 
 
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=60, unique=True), st.integers(2, 4))
 def test_of_distinct_values_one_in_reduction_factor_goes_on(values: list[float], eta: int) -> None:
     peers = dict(enumerate(values))
-    kept = sum(not judge(Rung(peers), trial, 30, 30, maximize=True, reduction_factor=eta).stop for trial in peers)
+    kept = sum(isinstance(judge(rung(peers), one, eta), Continue) for one in peers)
     assert kept == (len(values) if len(values) < eta else math.ceil(len(values) / eta))
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.floats())), st.floats(allow_nan=False), st.booleans())
-def test_a_rung_knows_how_many_are_better_whatever_was_reported_before(
-    reports: list[tuple[int, float]], value: float, maximize: bool
-) -> None:
-    rung = Rung()
-    for trial, reported in reports:
-        rung.report(trial, reported)
-    last = dict(reports)
-    finite = [other for other in last.values() if math.isfinite(other)]
-    assert len(rung) == len(last)
-    assert rung.num_better(value, maximize=maximize) == sum(
-        other > value if maximize else other < value for other in finite
-    )
