@@ -23,6 +23,8 @@ TRACE_SECONDS = 60
 Start = Annotated[dict[str, Scalar], at_most(200)]
 SamplerName = Literal["tpe", "random", "grid"]
 """What ``search.sampler`` may be. ``search.proposals`` has the sampler with each name."""
+RuleName = Literal["asha", "none"]
+"""What ``stopping.rule`` may be. ``control.stopping`` has the rule with each name."""
 
 
 class SearchOptions(Strict):
@@ -39,7 +41,7 @@ class Stopping(Strict):
     defaults to the first report.
     """
 
-    rule: Literal["asha", "none"] = "asha"
+    rule: RuleName = "asha"
     min_steps: Annotated[Integer, Field(ge=1)] | None = None
     reduction_factor: Annotated[Integer, Field(ge=2, le=1000)] = 3
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.control.stopping.rule import Rule
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
-from scamp_service.study.spec import StudySpec
+from scamp_service.study.spec import RuleName, StudySpec
 
-RULES: Mapping[str, Callable[[StudySpec], Rule]] = {
+RULES: Mapping[RuleName, Callable[[StudySpec], Rule]] = {
     "asha": SuccessiveHalving.of_spec,
     "none": NeverStop.of_spec,
 }
