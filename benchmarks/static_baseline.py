@@ -12,14 +12,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from estimators.devices.kind import DeviceKind
-from estimators.learned_seconds import SlowDowns
-from estimators.memory import NO_EXTRA, Extra, predict
+from estimators.memory import predict
 from estimators.model import Plan
-from estimators.profile import ModelProfile
-from placement.model import Cluster
-from placement.planning.options import ChosenPlan, NoPlan, Untraced
-from placement.planning.planner import NO_SLOW_DOWNS, choose
+from placement.option import NoPlan
+from placement.planning.answers import Answer, ChosenPlan, Untraced
+from placement.planning.planner import choose
+from placement.planning.question import Question
 from scamp_service.processes.controller_process import run_study
 from scamp_service.settings import Settings
 from scamp_service.sizing.sizer import Planner
@@ -75,30 +73,21 @@ def run(spec: StudySpec, planner: Planner) -> Summary:
     return summary
 
 
-def all_devices(
-    profile: ModelProfile,
-    *,
-    batch: int,
-    cluster: Cluster,
-    extra: Extra = NO_EXTRA,
-    kind: DeviceKind | None = None,
-    share: int = 1,
-    slow_downs: SlowDowns = NO_SLOW_DOWNS,
-) -> ChosenPlan | Untraced | NoPlan:
+def all_devices(question: Question) -> Answer:
     """The static planner: all devices for every trial, no recompute if that fits, and the largest micro-batch.
 
     Speeds and shares of devices do not count.
     """
-    degree = len(cluster.devices)
-    capacity_mib = min(device.capacity_mib for device in cluster.devices)
-    per_rank = batch // degree
+    profile, capacities_mib = question.profile, [device.capacity_mib for device in question.cluster.devices]
+    degree = len(capacities_mib)
+    per_rank = question.batch // degree
     for recompute in (False, True):
         for micro_batch in (size for size in range(per_rank, 0, -1) if per_rank % size == 0):
             plan = Plan(micro_batch, per_rank // micro_batch, dp_shard=degree, recompute=recompute)
             if plan.layout not in profile.curves:
                 return Untraced(plan.layout)
-            cost = predict(profile, plan, extra.bytes_for(plan.layout))
-            if cost.reserved_mib <= capacity_mib:
+            cost = predict(profile, plan, question.extra.bytes_for(plan.layout))
+            if cost.reserved_mib <= min(capacities_mib):
                 return ChosenPlan(plan, cost, f"static: all {degree} devices for every trial")
     return NoPlan(f"needs {cost.reserved_mib} MiB on each of {degree} devices")
 

@@ -21,8 +21,9 @@ from estimators.learned_seconds import learn_slow_downs, way_kind
 from estimators.memory import Extra
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Cluster, Device
+from placement.option import NoPlan
+from placement.planning.answers import ChosenPlan
 from placement.planning.learned import choose_learned
-from placement.planning.options import ChosenPlan, NoPlan
 from scamp_service.control.controller import Controller
 from scamp_service.control.decide.finish import JOIN_SECONDS, RETURN_SECONDS
 from scamp_service.control.executor import Demand, GangState, GangStatus, Order, Unsized

@@ -25,6 +25,7 @@ ANSWERS = {
     "Who writes the ledger?": "scamp_service/control/decide/place.py:ledger_of",
     "What happens after `kill -9` of the controller?": "scamp_service/cluster/driver/ray_executor.py:RayExecutor",
     "Where does a new picture go?": "api/static/study.js:PANELS",
+    "What does a study's planner read?": "placement/planning/question.py:Question",
     "Where is the peak predicted?": "estimators/memory.py:predict",
 }
 

@@ -21,7 +21,8 @@ from typing import Any
 
 from estimators.model import MIB
 from placement.model import Cluster
-from placement.planning.options import ChosenPlan, NoPlan
+from placement.option import NoPlan
+from placement.planning.answers import ChosenPlan
 from scamp_service.client import bundle_code
 from scamp_service.sizing.estimate import Estimator, devices
 from scamp_service.sizing.screen.screened import Screened, Screening

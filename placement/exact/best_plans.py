@@ -26,7 +26,7 @@ from placement.pipelining.cuts import Cut, even_cut
 from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import MessageSeconds, Simulation, simulate
-from placement.planning.options import margin_for
+from placement.planning.question import margin_for
 
 _MORE_MEMORY = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 64.0)
 """Times the memory of the devices, tried in turn to say what comes closest to fitting."""

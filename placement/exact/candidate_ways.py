@@ -25,7 +25,7 @@ from estimators.profile import ModelProfile
 from estimators.work import Collectives
 from placement.exact.ways import Costs, Way
 from placement.pipelining.simulator import StageCost
-from placement.planning.options import divisors
+from placement.planning.question import divisors
 from placement.pricing.unit_costs import (
     ModelCosts,
     Traffic,

@@ -30,7 +30,7 @@ from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut,
 from placement.pipelining.passes import Schedule
 from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.simulator import Simulation, StageCost, simulate
-from placement.planning.options import degrees, divisors, margin_for
+from placement.planning.question import degrees, divisors, margin_for
 
 MOST_MICRO_BATCHES = 8
 """Most micro-batches for each rank that are tried: the bubble of 1F1B is then at most 1/9 of the step."""

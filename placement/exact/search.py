@@ -21,7 +21,7 @@ from estimators.model import MIB
 from placement.exact.programs import SAME
 from placement.exact.stages import Optimum, Recomputes, Stage, best_stages, fastest
 from placement.exact.ways import Devices, Division, Order, Way, divisions_of
-from placement.planning.options import NoPlan
+from placement.option import NoPlan
 
 _FIRST_LIMIT = 1.25  # times the smallest bound
 _NEXT_LIMIT = 2.0  # times the last one

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, inf
 
-from placement.planning.options import NoPlan
+from placement.option import NoPlan
 
 _SAME = 1 + 1e-12
 _GIB = 2**30

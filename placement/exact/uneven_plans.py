@@ -21,7 +21,8 @@ from estimators.work import Collectives
 from placement.exact.candidate_ways import slowest_links
 from placement.exact.shares import Member, Shares, best_shares
 from placement.model import Cluster
-from placement.planning.options import NoPlan, divisors, margin_for
+from placement.option import NoPlan
+from placement.planning.question import divisors, margin_for
 from placement.pricing.unit_costs import ModelCosts, merged, state_shards
 
 MOST_ROUNDS = 4

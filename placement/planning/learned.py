@@ -12,10 +12,9 @@ from dataclasses import replace
 from estimators.learning import Learned, Run
 from estimators.memory import NO_EXTRA, Extra
 from estimators.model import MIB, Layout
+from placement.option import NoPlan
+from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.healing import corrections
-from placement.planning.options import ChosenPlan, NoPlan, Untraced
-
-Answer = ChosenPlan | Untraced | NoPlan
 
 
 def choose_learned(ask: Callable[[Extra], Answer], own: Sequence[Run], learned: Mapping[Layout, Learned]) -> Answer:

@@ -28,50 +28,29 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain, takewhile
-from types import MappingProxyType
 
 from estimators.axes import Spread
-from estimators.constraints import UNCONSTRAINED, Constraints
 from estimators.devices.assumed import ASSUMED_CPU
 from estimators.devices.kind import DeviceKind
-from estimators.learned_seconds import SlowDowns, factor_for
-from estimators.memory import NO_EXTRA, Extra
-from estimators.model import Divisions, Layout, Peaks
-from estimators.profile import ModelProfile
-from placement.model import Cluster
-from placement.planning.causes import causes
-from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees
-from placement.planning.rows import TOLERANCE, Request, Row, worth_a_trace
+from estimators.learned_seconds import factor_for
+from estimators.model import Divisions, Layout
+from placement.option import NoPlan, Option
+from placement.planning.answers import Answer, ChosenPlan, Untraced
+from placement.planning.question import Question, degrees
+from placement.planning.refusals import causes, nothing_allowed, nothing_fits
+from placement.planning.rows import TOLERANCE, Row, worth_a_trace
+from placement.planning.traced_options import TracedOptions
 from placement.planning.transformation import list_ways
-from placement.pricing.categories import bytes_by_category, categories_in_words
 from placement.pricing.pricer import Pricer
 
 WORTH = math.log2(1 / 0.9)
 """A wider plan is preferred where each doubling of its ranks shortens the step by a tenth: predictions are not exact,
 and more ranks fail more often."""
 
-NO_SLOW_DOWNS: SlowDowns = MappingProxyType({})
 
-
-def choose(
-    profile: ModelProfile,
-    *,
-    batch: int,
-    cluster: Cluster,
-    extra: Extra = NO_EXTRA,
-    kind: DeviceKind | None = None,
-    share: int = 1,
-    slow_downs: SlowDowns = NO_SLOW_DOWNS,
-) -> ChosenPlan | Untraced | NoPlan:
-    """Choose the plan for ``batch`` samples per optimizer step.
-
-    ``extra`` bytes per rank, and the margin for these devices, are added to every prediction. ``kind`` gives the speed
-    of the devices and of their links, by which plans are ordered; if it is None, that of a CPU is assumed, and
-    ``share`` does not count. ``share`` is the number of devices for each candidate. ``slow_downs`` are what the family
-    has learned about predicted seconds. Raises ValueError for an empty cluster: a candidate is not infeasible merely
-    because the devices are not there yet.
-    """
-    search = PlanChoice(profile, batch, cluster, extra, kind, share, slow_downs)
+def choose(question: Question) -> Answer:
+    """Choose the plan of a candidate, with the plans that it was compared with."""
+    search = PlanChoice(question)
     answer = search.ask()
     return replace(answer, options=search.compared(answer)) if isinstance(answer, ChosenPlan) else answer
 
@@ -79,25 +58,16 @@ def choose(
 class PlanChoice:
     """The choice of one candidate's plan; prices are computed when they are first needed, and kept.
 
-    Curves may be added to the profile's mapping between questions. See ``choose`` for the arguments and the errors.
+    Curves may be added to the profile's mapping between calls of ``ask``.
     """
 
-    def __init__(
-        self,
-        profile: ModelProfile,
-        batch: int,
-        cluster: Cluster,
-        extra: Extra = NO_EXTRA,
-        kind: DeviceKind | None = None,
-        share: int = 1,
-        slow_downs: SlowDowns = NO_SLOW_DOWNS,
-    ) -> None:
-        self._request = Request(profile, batch, cluster, extra, profile.divisions.constraints)
-        self._profile, self._cluster = profile, cluster
-        self._kind, self._share, self._slow_downs = kind, share, slow_downs
+    def __init__(self, question: Question) -> None:
+        self._question, self._profile, self._cluster = question, question.profile, question.cluster
+        self._kind, self._share = question.kind, question.share
+        self._traced = TracedOptions(question)
         self._found: list[Row] = []
 
-    def ask(self, left_out: Container[Layout] = ()) -> ChosenPlan | Untraced | NoPlan:
+    def ask(self, left_out: Container[Layout] = ()) -> Answer:
         """The answer by the curves that are known, with only those options that were examined for it.
 
         Ways with a layout in ``left_out`` are not examined; see ``passed_over``.
@@ -106,9 +76,9 @@ class PlanChoice:
             return Untraced(Layout())
         examined = self._examined(left_out)
         if (first := next(examined, None)) is None:
-            return NoPlan(_nothing_allowed(self._request, self._rows, self._profile))
-        answer = pick(chain([first], examined), self._request)
-        hints = f"; {words}" if (words := self._request.constraints.words) else ""
+            return NoPlan(nothing_allowed(self._question, self._rows))
+        answer = pick(chain([first], examined), self._question)
+        hints = f"; {words}" if (words := self._question.constraints.words) else ""
         if isinstance(answer, NoPlan):
             return NoPlan(answer.reason + hints + causes(self._profile.refusals))
         if isinstance(answer, Untraced):
@@ -118,8 +88,15 @@ class PlanChoice:
         return replace(answer, reason=answer.reason + why + hints)
 
     def compared(self, chosen: ChosenPlan) -> tuple[Option, ...]:
-        """The options of ``ChosenPlan.options``."""
-        return (*_too_large(self._rows, chosen), *chosen.options, *_faster(self._rows, chosen))
+        """The options of ``ChosenPlan.options``. Seconds are None if the speed of the devices is not known."""
+        options = (*_too_large(self._rows, chosen), *chosen.options, *_faster(self._rows, chosen))
+        own = next((option.device_seconds for option in options if option.plan == chosen.plan), None)
+        return tuple(self._relative(option, own) for option in options)
+
+    def _relative(self, option: Option, own: float | None) -> Option:
+        device_seconds = option.device_seconds
+        relative = device_seconds / own if device_seconds and own else None
+        return replace(option, seconds=option.seconds if self._kind else None, relative_device_seconds=relative)
 
     def passed_over(self, answer: ChosenPlan | NoPlan, left_out: Container[Layout]) -> tuple[Option, ...]:
         """The ways with a layout in ``left_out`` that are worth a trace and come before the answer's plan, by units.
@@ -139,7 +116,7 @@ class PlanChoice:
         yield from options(self._first)
         for degree, offered_mib in degrees(self._cluster):
             way = next(iter(self._ways(degree)), None)
-            if way is not None and (refused := self._request.states_alone(way, offered_mib)) is not None:
+            if way is not None and (refused := self._traced.states_alone(way, offered_mib)) is not None:
                 yield refused
         yield from options(self._others)
         yield from self._listed(left_out)
@@ -193,7 +170,7 @@ class PlanChoice:
     @cached_property
     def _plain(self) -> Row | None:
         """The way of a single rank; None if hints exclude it."""
-        if not self._request.constraints.allow(Spread()):
+        if not self._question.constraints.allow(Spread()):
             return None
         return self._row(Spread(), 1, dict(degrees(self._cluster))[1])
 
@@ -207,12 +184,13 @@ class PlanChoice:
         return _ways(self._profile.divisions, degree)
 
     def _row(self, way: Spread, num_ranks: int, offered_mib: int) -> Row | None:
-        factor = factor_for(way, self._slow_downs) if self._slow_downs else 1.0
-        return Row.of(self._request, self._pricer, way, num_ranks, offered_mib, factor)
+        slow_downs = self._question.slow_downs
+        factor = factor_for(way, slow_downs) if slow_downs else 1.0
+        return Row.of(self._traced, self._pricer, way, num_ranks, offered_mib, factor)
 
 
-def pick(options: Iterable[Option | Untraced], request: Request) -> ChosenPlan | Untraced | NoPlan:
-    """Pick the first option that fits; ``options`` for the ``request`` are in the order of preference.
+def pick(options: Iterable[Option | Untraced], question: Question) -> Answer:
+    """Pick the first option that fits; ``options`` for the ``question`` are in the order of preference.
 
     An ``Untraced`` that comes before it is returned instead.
     """
@@ -225,37 +203,7 @@ def pick(options: Iterable[Option | Untraced], request: Request) -> ChosenPlan |
             why = f" ({refused[-1]})" if refused else ""
             return ChosenPlan(option.plan, option.prediction, f"{option}{why}", (*refused, option))
         refused.append(option)
-    return _nothing_fits(refused, request)
-
-
-def list_options(
-    profile: Peaks,
-    *,
-    batch: int,
-    cluster: Cluster,
-    extra: Extra = NO_EXTRA,
-    constraints: Constraints = UNCONSTRAINED,
-) -> list[Option | Untraced]:
-    """One rank and FSDP at every degree, each with and without recompute, whether or not they fit.
-
-    Only those that the ``constraints`` allow are listed. The first one is the option that ``choose`` examines first, if
-    they allow one rank. Raises the same errors.
-    """
-    return list(_plain_options(Request(profile, batch, cluster, extra, constraints)))
-
-
-def _plain_options(request: Request) -> Iterator[Option | Untraced]:
-    for degree, offered_mib in degrees(request.cluster):
-        if request.batch % degree:
-            return
-        way = Spread(dp_shard=degree)
-        if not request.constraints.allow(way):
-            continue
-        if (refused := request.states_alone(way, offered_mib)) is not None:
-            yield refused
-            continue
-        for recompute in (False, True):
-            yield request.best(replace(way, recompute=recompute), offered_mib)
+    return nothing_fits(refused, question)
 
 
 def _fastest(rows: Sequence[Row], kind: DeviceKind, share: int) -> list[Row]:
@@ -277,7 +225,7 @@ def _too_large(rows: Sequence[Row], chosen: ChosenPlan) -> Iterator[Option]:
     seen: set[int] = set()
     for row in sorted(rows, key=lambda row: row.order):
         num_ranks = row.num_ranks
-        is_cheaper = row.learned_price.seconds * num_ranks < device_seconds
+        is_cheaper = row.seconds * num_ranks < device_seconds
         if row.need > TOLERANCE and is_cheaper and num_ranks > 1 and num_ranks not in seen:
             seen.add(num_ranks)
             yield row.by_units()
@@ -285,12 +233,12 @@ def _too_large(rows: Sequence[Row], chosen: ChosenPlan) -> Iterator[Option]:
 
 def _faster(rows: Sequence[Row], chosen: ChosenPlan) -> Iterator[Option]:
     """Options that by their units fit on more ranks and take less time, each less than the one before it."""
-    price = chosen.options[-1].price
-    least = price.seconds if price else math.inf
+    seconds = chosen.options[-1].seconds
+    least = math.inf if seconds is None else seconds
     wider = (row for row in rows if row.num_ranks > chosen.plan.world_size and row.need <= 1)
-    for row in sorted(wider, key=lambda row: (row.num_ranks, row.learned_price.seconds)):
-        if row.learned_price.seconds < least:
-            least = row.learned_price.seconds
+    for row in sorted(wider, key=lambda row: (row.num_ranks, row.seconds)):
+        if row.seconds < least:
+            least = row.seconds
             yield row.by_units()
 
 
@@ -302,44 +250,3 @@ def _ways(divisions: Divisions, degree: int) -> tuple[Spread, ...]:
 
 def _listed_way(way: Spread) -> Spread:
     return Spread(dp_shard=way.dp_shard, recompute=way.recompute)
-
-
-def _nothing_allowed(request: Request, rows: Sequence[Row], profile: ModelProfile) -> str:
-    """Why there is no way to examine, whatever its memory; one rank always is one, unless hints exclude it."""
-    constraints, num_devices = request.constraints, len(request.cluster.devices)
-    assert constraints.limits
-    if (least := constraints.least_ranks) > num_devices:
-        return f"{constraints.words}: this takes {least} devices, and there are {num_devices}"
-    refused = (why for row in rows for layout, why in profile.refusals.items() if layout in row.layouts)
-    if (why := next(refused, None)) is not None:
-        return f"{constraints.words}: this cannot be traced: {why}"
-    multiple = constraints.least("shares") * constraints.least("micro_batches")
-    wanted = f"a multiple of {multiple}" if request.batch % multiple else "larger"
-    return f"{constraints.words}: for this the batch must be {wanted}, it is {request.batch}"
-
-
-def _nothing_fits(refused: list[Option], request: Request) -> NoPlan:
-    best = min(refused, key=lambda option: (option.states_alone, option.lacking_mib))
-    reason = f"needs {best.about}{best.prediction.reserved_mib} MiB per device on its best plan ({best.words})"
-    reason += f"{best.learned}{best.evaluation}, {best.lacking_mib} more than the {best.offered_mib} offered"
-    if best.evaluation:
-        reason += ": evaluate must return its metrics with smaller tensors"
-    elif num_bytes := _categories(best, request.profile):
-        reason += f": {categories_in_words(num_bytes)}"
-    wider = 2 * max(option.plan.world_size for option in refused)
-    if wider <= len(request.cluster.devices) and request.batch % wider:
-        reason += f" (no wider plan: {wider} ranks do not divide the batch of {request.batch})"
-    return NoPlan(reason)
-
-
-def _categories(option: Option, profile: Peaks) -> dict[str, int]:
-    """Bytes that a rank needs by category, also of states alone, which are divided evenly; empty if not known."""
-    prediction = option.prediction
-    whole_bytes = profile.curves[Layout()].parts(1).get("parameters")
-    if not option.states_alone or whole_bytes is None:
-        return bytes_by_category(prediction)
-    states = prediction.peak_bytes - prediction.extra_bytes
-    parameters = states * whole_bytes // profile.state_bytes
-    learned = {"learned": prediction.extra_bytes} if prediction.extra_bytes else {}
-    categories = {"parameters": parameters, "gradients and optimizer": states - parameters}
-    return {**categories, **learned, "margin": prediction.margin_bytes}

@@ -1,4 +1,4 @@
-"""The ways to spread one candidate as rows: each with its price by the costs of units, and its options by traces.
+"""The ways to spread one candidate as rows: each with its price by the costs of units, and its option by traces.
 
 Pure. A row is priced when somebody first asks, because a candidate has hundreds of rows and few are reached. The
 planner decides in which order they are examined (``planner``).
@@ -7,24 +7,16 @@ planner decides in which order they are examined (``planner``).
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
 
 from estimators.axes import Spread
-from estimators.constraints import UNCONSTRAINED, Constraints
-from estimators.memory import (
-    NO_EXTRA,
-    Extra,
-    Margin,
-    largest_micro_batch,
-    predict,
-    predict_states,
-    with_evaluation_batch,
-)
-from estimators.model import Layout, Peaks, Plan, Prediction
-from placement.model import Cluster
-from placement.planning.options import Option, Untraced, divisors, margin_for
+from estimators.model import Layout, Prediction
+from placement.option import Known, Option
+from placement.planning.answers import Untraced
+from placement.planning.question import Question, divisors
+from placement.planning.traced_options import TracedOptions, layouts_of, num_shares, plan_of
 from placement.pricing.pricer import Price, Pricer
 
 TOLERANCE = 1.3
@@ -34,98 +26,13 @@ MOST_SIZES = 3
 """Most numbers of micro-batches that are traced for one pipeline. Each needs a trace of every stage."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Everything that the plans of one candidate have in common."""
-
-    profile: Peaks
-    batch: int
-    cluster: Cluster
-    extra: Extra
-    constraints: Constraints = UNCONSTRAINED
-    margin: Margin = field(init=False)
-    states_known: dict[tuple[int, int, int], bool] = field(default_factory=dict, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch must be at least 1, got {self.batch}")
-        if not self.cluster.devices:
-            raise ValueError("the cluster has no devices: ask again when it has some")
-        object.__setattr__(self, "margin", margin_for(self.cluster))
-
-    def states_fit(self, way: Spread, num_ranks: int, offered_mib: int) -> bool:
-        """Whether the model states, divided evenly, leave anything of a device; kept for all ways that divide alike."""
-        if self.extra is not NO_EXTRA:
-            return self.states_alone(way, offered_mib) is None
-        key = _num_shards(way), num_ranks, offered_mib
-        if key not in self.states_known:
-            self.states_known[key] = self.states_alone(way, offered_mib) is None
-        return self.states_known[key]
-
-    def states_alone(self, way: Spread, offered_mib: int) -> Option | None:
-        """The refusal of a way whose model states alone are too large, divided evenly; None if they are not."""
-        extra_bytes = min(map(self.extra.bytes_for, (*_layouts(way), *_layouts(replace(way, recompute=True)))))
-        least = predict_states(self.profile, _num_shards(way), way.world_size, extra_bytes, self.margin)
-        option = Option(_plan(1, way.pp, way), least, offered_mib, states_alone=True, at_least=True)
-        return None if option.fits else option
-
-    def best(self, way: Spread, offered_mib: int) -> Option | Untraced:
-        """The option with the largest micro-batch that fits, for a way without a pipeline."""
-        share, (whole, parts) = self.batch // _num_shares(way), _layouts(way)
-        if whole not in self.profile.curves:
-            return Untraced(whole)
-        largest = self._largest(whole, offered_mib)
-        if share <= largest:
-            return self.option(way, share, 1, offered_mib)
-        # Accumulation keeps gradients during the next forward pass, so by its trace it never needs less than a single
-        # micro-batch of the same size. If not even one sample fits, a trace with accumulation changes the result only
-        # where less was learned for it.
-        if largest == 0 and (share == 1 or self.extra.bytes_for(parts) >= self.extra.bytes_for(whole)):
-            return self.option(way, 1, 1, offered_mib, at_least=share > 1)
-        if parts not in self.profile.curves:
-            return Untraced(parts)
-        largest = self._largest(parts, offered_mib)
-        size = next((size for size in divisors(share)[1:] if size <= largest), 1)
-        return self.option(way, size, share // size, offered_mib)
-
-    def best_pipeline(self, way: Spread, sizes: Sequence[int], offered_mib: int) -> Option | Untraced:
-        """The first of these micro-batches with which all stages fit, else the last one."""
-        assert sizes, "a pipeline has at least one size to try"
-        for size in sizes:
-            plan = _plan(size, self.batch // _num_shares(way) // size, way)
-            if missing := [layout for layout in plan.layouts if layout not in self.profile.curves]:
-                return Untraced(missing[0])
-            option = self.option(way, plan.micro_batch, plan.num_micro_batches, offered_mib)
-            if option.fits:
-                break
-        return option
-
-    def option(
-        self, way: Spread, micro_batch: int, num_micro_batches: int, offered_mib: int, *, at_least: bool = False
-    ) -> Option:
-        """The option with this micro-batch, whose layouts have been traced."""
-        plan = _plan(micro_batch, num_micro_batches, way)
-        extra_bytes, evaluation = self.extra.bytes_for(plan.layout, micro_batch), self.extra.evaluation
-        plan = with_evaluation_batch(self.profile, plan, extra_bytes, evaluation)
-        prediction = predict(self.profile, plan, extra_bytes, self.margin, evaluation)
-        if self.extra.held_bytes:
-            most_bytes = self.margin.largest_peak_bytes(offered_mib, way.world_size)
-            spare_bytes = min(self.extra.wanted_bytes(plan.layout), most_bytes) - prediction.peak_bytes
-            if spare_bytes > 0:
-                prediction = predict(self.profile, plan, extra_bytes + spare_bytes, self.margin, evaluation)
-        return Option(plan, prediction, offered_mib, at_least=at_least)
-
-    def _largest(self, layout: Layout, offered_mib: int) -> int:
-        return largest_micro_batch(self.profile, layout, offered_mib, self.extra, self.margin)
-
-
 @dataclass(eq=False)
 class Row:
     """A way to spread the candidate, with its price at the best micro-batch by units. Peaks and price are computed when
     they are first needed. Each of the ``num_ranks`` trains on ``share`` samples, and ``sizes`` are all micro-batches of
     these, the largest first. A step takes ``factor`` times as long as priced, by what was learned."""
 
-    request: Request
+    traced: TracedOptions
     pricer: Pricer
     way: Spread
     num_ranks: int
@@ -136,25 +43,29 @@ class Row:
 
     @classmethod
     def of(
-        cls, request: Request, pricer: Pricer, way: Spread, num_ranks: int, offered_mib: int, factor: float
+        cls, traced: TracedOptions, pricer: Pricer, way: Spread, num_ranks: int, offered_mib: int, factor: float
     ) -> Row | None:
         """None if the batch cannot be divided in this way, or the model states alone are too large."""
-        share, rest = divmod(request.batch, _num_shares(way))
-        if rest or not request.states_fit(way, num_ranks, offered_mib):
+        share, rest = divmod(traced.question.batch, num_shares(way))
+        if rest or not traced.states_fit(way, num_ranks, offered_mib):
             return None
         sizes = _sizes(share, way.pp)
         if way.pp > 1:
-            sizes = [size for size in sizes if request.constraints.allow_micro_batches(share // size)]
-        return cls(request, pricer, way, num_ranks, offered_mib, share, sizes, factor) if sizes else None
+            sizes = [size for size in sizes if traced.question.constraints.allow_micro_batches(share // size)]
+        return cls(traced, pricer, way, num_ranks, offered_mib, share, sizes, factor) if sizes else None
+
+    @property
+    def _question(self) -> Question:
+        return self.traced.question
 
     @cached_property
     def capacity_bytes(self) -> int:
         """Bytes that its peak may have, with what was learned."""
-        return self.request.margin.largest_peak_bytes(self.offered_mib, self.num_ranks)
+        return self._question.margin.largest_peak_bytes(self.offered_mib, self.num_ranks)
 
     def _extra_bytes(self, size: int) -> int:
         """Bytes that were learned to be needed beyond the peak."""
-        return self.request.extra.bytes_for(_layouts(self.way)[0], size)
+        return self._question.extra.bytes_for(layouts_of(self.way)[0], size)
 
     @cached_property
     def peaks(self) -> Mapping[int, float]:
@@ -205,17 +116,16 @@ class Row:
         return self.share // size
 
     @property
-    def learned_price(self) -> Price:
-        """The price with what was learned about its seconds."""
-        seconds, waiting = self.factor * self.price.seconds, self.factor * self.price.communication_seconds
-        return replace(self.price, seconds=seconds, communication_seconds=waiting)
+    def seconds(self) -> float:
+        """Seconds of a step as priced, with what was learned."""
+        return self.factor * self.price.seconds
 
     @property
     def layouts(self) -> Sequence[Layout]:
         """The layouts that may have to be traced, with the first micro-batch."""
         if self.way.pp == 1:
-            return _layouts(self.way)
-        return _plan(self.tried[0], self._num(self.tried[0]), self.way).layouts
+            return layouts_of(self.way)
+        return plan_of(self.tried[0], self._num(self.tried[0]), self.way).layouts
 
     def is_among(self, *layouts: Container[Layout]) -> bool:
         """Whether one of the containers has one of its layouts."""
@@ -238,20 +148,24 @@ class Row:
     def best(self) -> Option | Untraced:
         """The option with the largest micro-batch that fits, from traces."""
         if self.way.pp > 1:
-            found = self.request.best_pipeline(self.way, self.tried, self.offered_mib)
+            found = self.traced.best_pipeline(self.way, self.tried, self.offered_mib)
         else:
-            found = self.request.best(self.way, self.offered_mib)
-        return found if isinstance(found, Untraced) else replace(found, price=self.learned_price)
+            found = self.traced.best(self.way, self.offered_mib)
+        return found if isinstance(found, Untraced) else self._priced(found)
 
     def by_units(self) -> Option:
         """The option as its units price it, with what was learned."""
         size = self.tried[0]
         peak_bytes = self.price.peak_bytes
         extra_bytes = self._extra_bytes(size)
-        margin_bytes = self.request.margin.bytes_for(peak_bytes + extra_bytes, self.num_ranks)
+        margin_bytes = self._question.margin.bytes_for(peak_bytes + extra_bytes, self.num_ranks)
         prediction = Prediction(peak_bytes, extra_bytes=extra_bytes, margin_bytes=margin_bytes)
-        plan = _plan(size, self._num(size), self.way)
-        return Option(plan, prediction, self.offered_mib, price=self.learned_price, by_units=True)
+        plan = plan_of(size, self._num(size), self.way)
+        return self._priced(Option(plan, prediction, self.offered_mib, Known.UNITS))
+
+    def _priced(self, option: Option) -> Option:
+        waiting, seconds = self.factor * self.price.communication_seconds, self.seconds
+        return replace(option, seconds=seconds, communication_share=waiting / seconds if seconds else 0.0)
 
 
 def worth_a_trace(rows: Sequence[Row]) -> Iterator[Row]:
@@ -277,27 +191,3 @@ def worth_a_trace(rows: Sequence[Row]) -> Iterator[Row]:
 def _sizes(share: int, num_stages: int) -> Sequence[int]:
     """The micro-batches that divide ``share`` samples, the largest first, with at least one for each stage."""
     return [size for size in divisors(share) if share // size >= num_stages]
-
-
-def _num_shares(way: Spread) -> int:
-    """Number of ranks that train on different samples."""
-    return way.dp_replicate * way.dp_shard
-
-
-def _num_shards(way: Spread) -> int:
-    """Largest number of ranks that any part of the model states may be divided over."""
-    return way.dp_shard * way.tp * way.pp * (way.dp_replicate if way.zero1 else 1)
-
-
-@lru_cache(maxsize=4096)
-def _plan(micro_batch: int, num_micro_batches: int, way: Spread) -> Plan:
-    """A cached plan: a screening builds the same few hundred tens of thousands of times."""
-    return Plan(micro_batch, num_micro_batches, **way.values)
-
-
-@cache
-def _layouts(way: Spread) -> tuple[Layout, Layout]:
-    """The layouts without and with accumulation: the same objects that plans have, which a dictionary finds fastest."""
-    if way.pp > 1:
-        return _plan(1, way.pp, way).layout, _plan(1, way.pp, way).layout
-    return _plan(1, 1, way).layout, _plan(1, 2, way).layout

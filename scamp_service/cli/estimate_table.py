@@ -8,7 +8,8 @@ from rich.table import Table
 
 from estimators.devices.catalogue import UNVERIFIED
 from estimators.model import MIB, Layout, Plan
-from placement.planning.options import ChosenPlan, Option
+from placement.option import Known, Option
+from placement.planning.answers import ChosenPlan
 from scamp_service.sizing.estimate import Estimate, listed
 
 COLUMNS = {
@@ -96,7 +97,7 @@ def _gpu_table(estimate: Estimate) -> Table:
     for option in estimate.options:
         outside, time = estimate.outside_bytes(option), estimate.step_time(option)
         capacity, bound = estimate.smallest_capacity_bytes(option), "≥" if option.is_bound else ""
-        least = option.prediction.peak_bytes + outside if option.states_alone else capacity
+        least = option.prediction.peak_bytes + outside if option.known is Known.STATES else capacity
         cells = [*_parts(option, size), size(outside), "" if least is None else f"{bound}{size(least)}"]
         cells += [_rounded(estimate.largest_micro_batch(option)), "" if time is None else short_seconds(time.seconds)]
         _add(table, estimate, option, [*cells, f"{time.communication_share:.0%}" if time else ""])
@@ -132,7 +133,7 @@ def _add(table: Table, estimate: Estimate, option: Option, cells: list[str]) -> 
     chosen = isinstance(estimate.choice, ChosenPlan) and plan == estimate.choice.plan
     table.add_row(
         str(plan.world_size) if plan.world_size == plan.dp_shard else plan.short.replace(" ×", "").replace(" · ", " "),
-        "states" if option.states_alone else f"{accumulated}{plan.micro_batch}",
+        "states" if option.known is Known.STATES else f"{accumulated}{plan.micro_batch}",
         _inside(plan),
         *cells,
         style="bold green" if chosen else None if option.fits else "dim",

@@ -9,7 +9,7 @@ from statistics import median
 from rich.table import Table
 
 from estimators.devices.kind import DeviceKind
-from placement.planning.options import ChosenPlan
+from placement.planning.answers import ChosenPlan
 from scamp_service.sizing.screen.screened import Screened, Screening
 
 

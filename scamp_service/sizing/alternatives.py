@@ -17,10 +17,10 @@ from placement.exact.pipelines import Pipeline, list_pipelines, order
 from placement.exact.plan_words import Planned, details, in_full, reasons, ways_in_words
 from placement.exact.uneven_plans import UnevenPlan, best_uneven
 from placement.model import Cluster
+from placement.option import Option
 from placement.pipelining.passes import Action
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import Interval
-from placement.planning.options import Option
 from placement.pricing.categories import bytes_by_category
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.cluster_file import NamedCluster

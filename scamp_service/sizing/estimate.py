@@ -23,8 +23,11 @@ from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
 from estimators.trace import Trace, profile_of
 from placement.model import VIRTUAL_KIND, Cluster, Device
-from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees, margin_for
-from placement.planning.planner import choose, list_options
+from placement.option import Known, NoPlan, Option
+from placement.planning.answers import ChosenPlan, Untraced
+from placement.planning.planner import choose
+from placement.planning.question import Question, degrees, margin_for
+from placement.planning.traced_options import list_options
 from scamp_service.cluster.devices.gpu_nodes import usable_mib
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
@@ -156,7 +159,7 @@ class Estimate:
 
     def smallest_capacity_bytes(self, option: Option) -> int | None:
         """Bytes of the smallest device that a rank of this plan runs on, without a margin; None without a replay."""
-        if option.states_alone or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
+        if option.known is Known.STATES or not isinstance(self.profile.curves[option.plan.layout], ReservedCurve):
             return None
         return option.prediction.needed_bytes + self.outside_bytes(option)
 
@@ -203,7 +206,7 @@ class Estimate:
         time = self.step_time(option)
         return {
             "plan": option.plan.to_json(),
-            "text": str(option.plan) if option.fits else option.words,
+            "text": option.words,
             "fits": option.fits,
             "peak_bytes": option.prediction.peak_bytes,
             "evaluation_bytes": option.prediction.evaluation_bytes,
@@ -275,11 +278,12 @@ class Estimator:
             self._pool.start()  # other layouts are probably not cached either
 
         def ask(profile: ModelProfile, batch: int) -> Estimate | Missing:
-            found = list_options(profile, batch=batch, cluster=cluster, constraints=profile.divisions.constraints)
+            question = Question(profile, batch, cluster, self._kind, share)
+            found = list_options(question)
             wanted = [option.layout for option in found if isinstance(option, Untraced)]
             if missing := [layout for layout in wanted if layout not in profile.refusals]:
                 return Missing(missing)
-            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind, share=share)
+            choice = choose(question)
             if isinstance(choice, Untraced):
                 return Missing([choice.layout])
             options = _with_choice([option for option in found if isinstance(option, Option)], choice, cluster)
@@ -292,7 +296,7 @@ class Estimator:
         """The plan of ``estimate``, without traces of the options that it lists beside the plan. Raises the same."""
 
         def ask(profile: ModelProfile, batch: int) -> ChosenPlan | NoPlan | Missing:
-            choice = choose(profile, batch=batch, cluster=cluster, kind=self._kind, share=share)
+            choice = choose(Question(profile, batch, cluster, self._kind, share))
             return Missing([choice.layout]) if isinstance(choice, Untraced) else choice
 
         search: PlanSearch[ChosenPlan | NoPlan] = search_plan(ask, on_gpu=self._on_gpu, expandable=self._expandable)

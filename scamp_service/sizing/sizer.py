@@ -12,18 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 from estimators.devices.kind import DeviceKind
 from estimators.learned_seconds import SlowDowns, learn_slow_downs, way_kind
-from estimators.memory import NO_EXTRA, Extra
+from estimators.memory import Extra
 from estimators.model import Layout
 from estimators.profile import ModelProfile
 from estimators.trace import Trace
 from placement.model import Cluster
+from placement.option import NoPlan
+from placement.planning.answers import Answer, ChosenPlan, Untraced
 from placement.planning.learned import choose_learned
-from placement.planning.options import ChosenPlan, NoPlan, Untraced
-from placement.planning.planner import NO_SLOW_DOWNS, choose
+from placement.planning.planner import choose
+from placement.planning.question import Question
 from scamp_service.control.executor import Demand, Unsized
 from scamp_service.model import Json, Sized
 from scamp_service.sizing.plan_search import Missing, PlanSearch, search_plan
@@ -38,20 +39,8 @@ PATIENCE_SECONDS = 10.0
 """A trace may hold up other studies for this long, unless it is the only one of its study."""
 
 
-class Planner(Protocol):
-    """The policy that turns a profile into a plan; ``placement.planning.planner.choose`` is one."""
-
-    def __call__(
-        self,
-        profile: ModelProfile,
-        *,
-        batch: int,
-        cluster: Cluster,
-        extra: Extra = NO_EXTRA,
-        kind: DeviceKind | None = None,
-        share: int = 1,
-        slow_downs: SlowDowns = NO_SLOW_DOWNS,
-    ) -> ChosenPlan | Untraced | NoPlan: ...
+Planner = Callable[[Question], Answer]
+"""The policy that turns a question into a plan; ``placement.planning.planner.choose`` is one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -263,18 +252,12 @@ class ProcessSizer:
 
     def _plan(self, demand: Demand, cluster: Cluster, profile: ModelProfile, batch: int) -> Sized | Unsized | Missing:
         kind = self._kind_of(cluster)
-        slow_downs = learn_slow_downs(demand.past, cluster.devices[0].kind, kind.sharing) if kind else NO_SLOW_DOWNS
+        slow_downs = learn_slow_downs(demand.past, cluster.devices[0].kind, kind.sharing) if kind else {}
 
-        def ask(extra: Extra) -> ChosenPlan | Untraced | NoPlan:
-            return self._planner(
-                profile,
-                batch=batch,
-                cluster=cluster,
-                extra=replace(extra, evaluation=demand.evaluation),
-                kind=kind,
-                share=demand.share,
-                slow_downs=slow_downs,
-            )
+        question = Question(profile, batch, cluster, kind, demand.share, slow_downs=slow_downs)
+
+        def ask(extra: Extra) -> Answer:
+            return self._planner(replace(question, extra=replace(extra, evaluation=demand.evaluation)))
 
         match choose_learned(ask, demand.own, demand.learned):
             case Untraced(layout):
@@ -283,7 +266,7 @@ class ProcessSizer:
                 return Unsized(reason, infeasible=True, structure=profile.structure, offer=cluster.offer)
             case ChosenPlan(plan=plan, prediction=prediction, reason=reason) as chosen:
                 learned_bytes = demand.learned_bytes(plan.layout)
-                options = tuple(options_json(chosen, kind))
+                options = tuple(options_json(chosen))
                 sized = Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes, options)
                 sized = timed(sized, profile, kind, slow_downs)
                 return replace(sized, pipeline=pipeline_json(sized, profile, kind), share=demand.share)
@@ -321,27 +304,25 @@ def pipeline_json(sized: Sized, profile: ModelProfile, kind: DeviceKind | None) 
     }
 
 
-def options_json(chosen: ChosenPlan, kind: DeviceKind | None) -> Iterator[Json]:
+def options_json(chosen: ChosenPlan) -> Iterator[Json]:
     """Yield the plans that were compared for a candidate, as the study database keeps them.
 
     ``relative_device_seconds`` is ranks × seconds of a step over that of the chosen plan. ``seconds`` are those of a
-    step, and None without a ``kind``, whose speed would only be assumed. ``traced`` is False where the costs of units
-    stand for a trace.
+    step, and None where the speed of the devices is not known. ``traced`` is False where the costs of units stand for a
+    trace.
     """
-    own = next((option.device_seconds for option in chosen.options if option.plan == chosen.plan), None)
     for option in chosen.options:
-        price, device_seconds = option.price, option.device_seconds
         yield {
             "plan": option.plan.to_json(),
-            "plan_text": str(option.plan) if option.fits else option.words,
+            "plan_text": option.words,
             "num_ranks": option.plan.world_size,
             "chosen": option.plan == chosen.plan,
             "fits": option.fits,
             "reserved_mib": option.prediction.reserved_mib,
             "offered_mib": option.offered_mib,
             "at_least": option.is_bound,
-            "traced": not (option.by_units or option.states_alone),
-            "seconds": price.seconds if price and kind else None,
-            "communication_share": price.communication_seconds / price.seconds if price else None,
-            "relative_device_seconds": device_seconds / own if device_seconds and own else None,
+            "traced": option.is_traced,
+            "seconds": option.seconds,
+            "communication_share": option.communication_share,
+            "relative_device_seconds": option.relative_device_seconds,
         }

@@ -21,8 +21,9 @@ from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, expect
 from api.app import create_app
 from api.dashboard import STATIC, static_version
 from estimators.model import MIB, Plan, Prediction
+from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
-from placement.planning.options import ChosenPlan, Option
+from placement.planning.answers import ChosenPlan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Json, LogLine, Metric, Study
 from scamp_service.settings import Settings
@@ -529,7 +530,7 @@ def test_a_trial_lists_the_plans_that_were_compared_and_which_was_chosen(
     (trial,) = fill.ids(fill.study("compared", [{"depth": 2, "lr": 0.001}], trials=1))
     options = (Option(Plan(32), Prediction(97 * MIB), 96), Option(wide, Prediction(60 * MIB), 96))
     chosen = ChosenPlan(wide, options[1].prediction, "fits", options)
-    known = replace(sized(wide), options=tuple(options_json(chosen, None)))
+    known = replace(sized(wide), options=tuple(options_json(chosen)))
     fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", family="vit")
     page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
     expect(page.locator("#options-aside")).to_have_text("the first plan that fits was chosen")

@@ -20,8 +20,10 @@ from estimators.scaling.blueprint import Blueprint
 from estimators.scaling.formula import SAMPLES
 from estimators.trace import Trace, profile_of
 from placement.model import Cluster
-from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced
+from placement.option import NoPlan, Option
+from placement.planning.answers import ChosenPlan, Untraced
 from placement.planning.planner import PlanChoice
+from placement.planning.question import Question
 from scamp_service.model import Json
 from scamp_service.sizing.screen.blueprints import BlueprintFinder, Blueprints, depth_of, predicted_models
 from scamp_service.sizing.screen.groups import FormulaGroup, Task, columns, layout_kind_of, variables
@@ -196,7 +198,7 @@ class JointSearch:
         formulas: Formulas | None = None,
         alone: str = "",
     ) -> None:
-        search = PlanChoice(profile, batch, self._cluster, kind=self._kind, share=self._share)
+        search = PlanChoice(Question(profile, batch, self._cluster, self._kind, self._share))
         self._open.append(Open(place, params, batch, profile, search, formulas, alone))
 
     def _wanted(self, one: Open, layout: Layout) -> tuple[Formulas, Layout] | None:

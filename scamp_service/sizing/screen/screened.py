@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placement.planning.options import ChosenPlan, NoPlan, Option
+from placement.option import NoPlan, Option
+from placement.planning.answers import ChosenPlan
 from scamp_service.model import Json
 
 

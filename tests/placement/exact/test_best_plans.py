@@ -15,7 +15,7 @@ from estimators.profile import ModelProfile
 from placement.exact.best_plans import BestPlan, PlanSearch
 from placement.model import Cluster, Device
 from placement.pipelining.cuts import even_cut
-from placement.planning.options import divisors
+from placement.planning.question import divisors
 from placement.planning.transformation import list_ways
 from placement.pricing.pricer import Pricer
 from placement.pricing.unit_costs import ModelCosts

@@ -18,7 +18,7 @@ from estimators.model import Plan
 from placement.exact.search import Found, front, search
 from placement.exact.ways import Costs, Devices, Way
 from placement.pipelining.cuts import CutTarget, Piece, best_cut, even_cut
-from placement.planning.options import NoPlan
+from placement.option import NoPlan
 
 NEVER = inf
 

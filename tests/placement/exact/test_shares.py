@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.exact.shares import Member, Shares, best_shares
-from placement.planning.options import NoPlan
+from placement.option import NoPlan
 
 MEMBERS = st.lists(
     st.builds(

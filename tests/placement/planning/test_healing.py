@@ -13,9 +13,10 @@ from estimators.learning import Ending, Run
 from estimators.memory import VIRTUAL_MARGIN, Extra
 from estimators.model import MIB, Layout, Plan
 from placement.model import VIRTUAL_KIND, Cluster, Device
+from placement.option import NoPlan
+from placement.planning.answers import ChosenPlan
 from placement.planning.healing import corrections
 from placement.planning.learned import choose_learned
-from placement.planning.options import ChosenPlan, NoPlan
 from tests.placement.planning.test_planner import Model
 
 Hidden = Callable[[Plan], float]

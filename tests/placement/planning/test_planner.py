@@ -21,9 +21,12 @@ from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.model import VIRTUAL_KIND, Cluster, Device
-from placement.planning.causes import causes
-from placement.planning.options import ChosenPlan, NoPlan, Option, Untraced, degrees, divisors, margin_for
-from placement.planning.planner import PlanChoice, choose, list_options
+from placement.option import Known, NoPlan, Option
+from placement.planning.answers import ChosenPlan, Untraced
+from placement.planning.planner import PlanChoice, choose
+from placement.planning.question import Question, degrees, divisors, margin_for
+from placement.planning.refusals import causes
+from placement.planning.traced_options import list_options
 from placement.planning.transformation import list_ways
 
 
@@ -101,15 +104,7 @@ class Model:
         """As the caller does: trace what is asked for, and ask again."""
         known = self.profile
         while True:
-            answer = choose(
-                known,
-                batch=batch,
-                cluster=devices,
-                extra=extra,
-                kind=kind,
-                share=share,
-                slow_downs=self.slow_downs,
-            )
+            answer = choose(Question(known, batch, devices, kind, share, extra, self.slow_downs))
             if not isinstance(answer, Untraced):
                 return answer
             assert answer.layout not in known.curves, f"{answer.layout} was traced already"
@@ -203,11 +198,11 @@ def test_factors_that_are_equal_for_all_ways_change_no_plan(
         assert slowed == usual
         return
     assert (slowed.plan, slowed.prediction, slowed.reason) == (usual.plan, usual.prediction, usual.reason)
-    examined = ([option for option in chosen.options if not option.by_units] for chosen in (slowed, usual))
+    examined = ([option for option in chosen.options if option.known is not Known.UNITS] for chosen in (slowed, usual))
     for one, other in zip(*examined, strict=True):
-        assert one.plan == other.plan and (one.price is None) == (other.price is None)
-        if one.price and other.price:
-            assert one.price.seconds == pytest.approx(factor * other.price.seconds)
+        assert one.plan == other.plan and (one.seconds is None) == (other.seconds is None)
+        if one.seconds and other.seconds:
+            assert one.seconds == pytest.approx(factor * other.seconds)
 
 
 def test_a_kind_of_way_that_was_slower_than_predicted_gives_way_to_one_that_was_not() -> None:
@@ -259,7 +254,7 @@ def answered(model: Model, left_out: set[Layout]) -> tuple[PlanChoice, ChosenPla
     """The choice without the layouts that are left out, with curves for all others."""
     known = model.profile
     known = replace(known, curves=dict(known.curves), refusals={})
-    choice = PlanChoice(known, 32, FOUR, kind=SPEED)
+    choice = PlanChoice(Question(known, 32, FOUR, SPEED))
     while isinstance(answer := choice.ask(left_out), Untraced):
         assert answer.layout not in left_out
         known.curves[answer.layout] = model.curve(answer.layout)  # type: ignore[index]
@@ -274,7 +269,7 @@ def test_a_layout_that_is_left_out_is_never_asked_for_and_the_answer_names_it() 
     choice, answer = answered(model, left_out)
     assert isinstance(answer, ChosenPlan) and answer.plan != best.plan
     (passed_over, *_) = choice.passed_over(answer, left_out)
-    assert passed_over.by_units and passed_over.plan.values == best.plan.values
+    assert passed_over.known is Known.UNITS and passed_over.plan.values == best.plan.values
 
 
 def test_nothing_is_passed_over_if_one_rank_fits() -> None:
@@ -311,8 +306,8 @@ def test_no_plan_says_what_the_best_one_needs_and_traces_nothing_when_states_are
     assert model.traced == [Layout()], "which says what the states are"
     parts = (("parameters", 0, 125 * MIB), ("optimizer", 0, 375 * MIB))
     known = model.profile.with_curve(Layout(), PeakTable(((1, Line(0, 500 * MIB, parts)),)))
-    learned = choose(known, batch=32, cluster=FOUR, extra=Extra(rank_bytes=10 * MIB))
-    for found, words in ((choose(known, batch=32, cluster=FOUR), ""), (learned, "learned 10.0 MiB, ")):
+    learned = choose(Question(known, 32, FOUR, extra=Extra(rank_bytes=10 * MIB)))
+    for found, words in ((choose(Question(known, 32, FOUR)), ""), (learned, "learned 10.0 MiB, ")):
         assert isinstance(found, NoPlan)
         assert f": parameters 31.2 MiB, gradients and optimizer 135.4 MiB, {words}margin 2" in found.reason
 
@@ -330,9 +325,7 @@ def test_no_plan_says_by_how_much_memory_and_of_which_categories() -> None:
     peak = Line(0, 106 * MIB, tuple((name, 0, mib * MIB) for name, mib in parts.items()))
     known = profile(10).with_curve(Layout(), PeakTable(((1, peak),)))
     known = known.without(dict.fromkeys((Layout(recompute=True), Layout(recompute=True, selective=True)), "not here"))
-    traced, learned = (
-        choose(known, batch=1, cluster=cluster(100), extra=Extra(rank_bytes=mib * MIB)) for mib in (0, 50)
-    )
+    traced, learned = (choose(Question(known, 1, cluster(100), extra=Extra(rank_bytes=mib * MIB))) for mib in (0, 50))
     assert isinstance(traced, NoPlan) and isinstance(learned, NoPlan)
     assert traced.reason == (
         "needs 117 MiB per device on its best plan (1 rank, micro-batch 1), 17 more than the 100 offered: "
@@ -383,9 +376,9 @@ def test_at_least_is_said_of_a_bound_by_the_trace_only_and_about_of_what_was_lea
     assert isinstance(answer, NoPlan)
     assert answer.reason.startswith("needs about " if extra_mib else "needs at least ")
     assert ("MiB of it learned" in answer.reason) is bool(extra_mib)
-    for states_alone in (False, True):
+    for known in (Known.AT_LEAST, Known.STATES):
         prediction = Prediction(200 * MIB, extra_bytes=extra_mib * MIB)
-        option = Option(Plan(1), prediction, 100, states_alone=states_alone, at_least=True)
+        option = Option(Plan(1), prediction, 100, known)
         assert option.is_bound is not bool(extra_mib)
         assert ("need at least" in str(option), "need about" in str(option)) == (not extra_mib, bool(extra_mib))
 
@@ -434,22 +427,22 @@ def test_what_one_layout_has_learned_changes_no_other() -> None:
 
 def test_a_table_of_traced_peaks_is_not_asked_beyond_its_end() -> None:
     known = profile(10).with_curve(Layout(), PeakTable(((1, Line(0, 20 * MIB)), (2, Line(0, 40 * MIB)))))
-    answer = choose(known, batch=8, cluster=FOUR)
+    answer = choose(Question(known, 8, FOUR))
     assert answer == Untraced(Layout(accumulate=True))
     known = known.with_curve(Layout(accumulate=True), PeakTable(((1, Line(0, 20 * MIB)), (2, Line(0, 40 * MIB)))))
-    answer = choose(known, batch=8, cluster=FOUR)
+    answer = choose(Question(known, 8, FOUR))
     assert isinstance(answer, ChosenPlan) and answer.plan == Plan(2, 4)
 
 
 @pytest.mark.parametrize(("batch", "extra_bytes"), [(0, 0), (-1, 0), (1, -1)])
 def test_senseless_demands_are_refused(batch: int, extra_bytes: int) -> None:
     with pytest.raises(ValueError, match="at least"):
-        choose(profile(1), batch=batch, cluster=FOUR, extra=Extra({Layout(): extra_bytes}))
+        choose(Question(profile(1), batch, FOUR, extra=Extra({Layout(): extra_bytes})))
 
 
 def test_an_empty_cluster_makes_no_candidate_infeasible() -> None:
     with pytest.raises(ValueError, match="no devices"):
-        choose(profile(1), batch=1, cluster=Cluster())
+        choose(Question(profile(1), 1, Cluster()))
 
 
 LAYOUTS = st.builds(Layout, dp_shard=st.sampled_from([1, 2, 4]), recompute=st.booleans(), accumulate=st.booleans())
@@ -585,9 +578,9 @@ def test_a_hinted_model_that_is_too_large_is_refused_by_its_memory_and_its_hints
 
 def test_only_options_that_the_hints_allow_are_listed() -> None:
     known = profile(30).with_curve(Layout(), line(30, 1))
-    listed = list_options(known, batch=32, cluster=FOUR, constraints=hinted(("shares", 2, 2)).constraints)
+    listed = list_options(Question(replace(known, divisions=hinted(("shares", 2, 2))), 32, FOUR))
     assert {one.layout.dp_shard for one in listed if isinstance(one, Untraced)} == {2} and len(listed) == 2
-    assert list_options(known, batch=32, cluster=FOUR, constraints=hinted(("tp", 2, None)).constraints) == []
+    assert list_options(Question(replace(known, divisions=hinted(("tp", 2, None))), 32, FOUR)) == []
 
 
 def test_one_gpu_among_the_devices_makes_the_margin_that_of_gpus() -> None:
@@ -633,7 +626,7 @@ def test_a_listed_way_that_fits_by_its_trace_is_a_plan_whatever_its_units_say() 
         layout = answer.layout
         curve = model.curve(layout) if layout.dp_shard > 1 else line(200, 1)  # replicas are whole
         known = known.with_curve(layout, curve)
-        answer = choose(known, batch=16, cluster=devices, kind=SPEED)
+        answer = choose(Question(known, 16, devices, kind=SPEED))
     assert isinstance(answer, ChosenPlan), answer
-    listed = list_options(known, batch=16, cluster=devices)
+    listed = list_options(Question(known, 16, devices))
     assert any(isinstance(one, Option) and one.fits and one.plan == answer.plan for one in listed)

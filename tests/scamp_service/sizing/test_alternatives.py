@@ -16,7 +16,7 @@ from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Figure, Rate
 from estimators.model import MIB, Plan, Prediction
-from placement.planning.options import Option
+from placement.option import Option
 from placement.pricing.unit_costs import ModelCosts
 from scamp_service.cli.plan_table import footnotes, picture, reason, shortage
 from scamp_service.sizing.alternatives import Comparison, compare

@@ -20,7 +20,8 @@ from estimators.model import CATEGORIES, MIB, Layout, Plan, Prediction
 from estimators.profile import ModelProfile
 from estimators.work import COLLECTIVES, StepWork, Work
 from placement.model import Cluster
-from placement.planning.options import ChosenPlan, NoPlan, Option
+from placement.option import Known, NoPlan, Option
+from placement.planning.answers import ChosenPlan
 from scamp_service.cli.estimate_table import as_table, footnotes, headline
 from scamp_service.cluster.devices.gpu_nodes import GPU_CONTEXT_MIB
 from scamp_service.control.executor import Unsized
@@ -117,7 +118,7 @@ def test_the_parts_of_each_plan_add_up_and_the_largest_micro_batch_is_where_it_s
 
 def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Estimator) -> None:
     found = estimator.estimate(MEDIUM, devices(1, 14))
-    assert isinstance(found.choice, NoPlan) and found.options[0].states_alone
+    assert isinstance(found.choice, NoPlan) and found.options[0].known is Known.STATES
     assert found.largest_micro_batch(found.options[0]) == 0
     console = Console(file=io.StringIO(), width=80)
     console.print(headline(found), as_table(found))
@@ -496,7 +497,12 @@ def test_large_figures_fit_eighty_columns(scale_mib: int, kind: DeviceKind, monk
     work = StepWork(Work(), Work(), Work())
     profile = ModelProfile("", 10**9, 10**9, {}, dict.fromkeys((Layout(), plan.layout), work))
     options = [
-        Option(replace(plan, recompute=recompute), Prediction(peak, parts=parts), 2 * scale_mib, at_least=recompute)
+        Option(
+            replace(plan, recompute=recompute),
+            Prediction(peak, parts=parts),
+            2 * scale_mib,
+            Known.AT_LEAST if recompute else Known.TRACED,
+        )
         for recompute in (False, True)
     ]
     found = Estimate({"width": 64}, 128 * 64 * 100, profile, options, NoPlan("no plan"), VIRTUAL_MARGIN, kind)

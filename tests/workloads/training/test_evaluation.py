@@ -11,8 +11,9 @@ from estimators.model import MIB, Layout, Plan
 from estimators.trace import profile_of
 from estimators.tracing.tracer import trace
 from placement.model import VIRTUAL_KIND, Cluster, Device
-from placement.planning.options import ChosenPlan
+from placement.planning.answers import ChosenPlan
 from placement.planning.planner import choose
+from placement.planning.question import Question
 from workloads.loading import load_workload
 from workloads.sandbox.recipe import recipe_of
 
@@ -41,7 +42,7 @@ def test_an_evaluation_larger_than_a_step_is_sized_and_trains_within_its_budget(
     found = trace(recipe_of(load_workload("heavy.py:Heavy", tmp_path)({})), Layout(), 16)
     assert found.evaluation is not None and found.evaluation.peak_bytes(16) > 90 * MIB
     devices = Cluster((Device("d", "n", 0, VIRTUAL_KIND, device_mib),))
-    answer = choose(profile_of({Layout(): found}), batch=16, cluster=devices)
+    answer = choose(Question(profile_of({Layout(): found}), 16, devices))
     if device_mib == 12:
         assert "to evaluate 1 sample at a time" in str(answer)
         return

@@ -16,8 +16,10 @@ from estimators.model import Layout, Plan
 from estimators.profile import ModelProfile
 from estimators.scaling.example import NoBlueprint
 from estimators.work import StepWork, Work
-from placement.planning.options import ChosenPlan, NoPlan, Option
+from placement.option import Known, NoPlan, Option
+from placement.planning.answers import ChosenPlan
 from placement.planning.planner import PlanChoice
+from placement.planning.question import Question
 from scamp_service.cli.screen_table import as_table, footnotes
 from scamp_service.model import Json
 from scamp_service.sizing.candidates import candidates_of
@@ -151,7 +153,7 @@ def test_formulas_are_looked_for_where_two_in_a_hundred_candidates_ask(num_askin
     with TracePool() as pool:
         search = JointSearch("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool, finder, devices(4, 100), None)  # type: ignore[arg-type]
         asking = [
-            Open(place, everyone[place], 8, PROFILE, PlanChoice(PROFILE, 8, devices(4, 100)), formulas)
+            Open(place, everyone[place], 8, PROFILE, PlanChoice(Question(PROFILE, 8, devices(4, 100))), formulas)
             for place in range(num_asking)
         ]
         search.find([(one, sharded) for one in asking])
@@ -182,7 +184,7 @@ def test_the_number_of_blocks_is_found_though_the_largest_candidate_has_few(tmp_
 
 def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:
     one = next(one for one in screening.candidates if isinstance(one.choice, ChosenPlan))
-    pipeline = Option(Plan(1, 2, pp=2), one.choice.prediction, 100, by_units=True)  # type: ignore[union-attr]
+    pipeline = Option(Plan(1, 2, pp=2), one.choice.prediction, 100, Known.UNITS)  # type: ignore[union-attr]
     unsure = replace(one, untried=(pipeline,))
     assert not one.may_be_cheaper and unsure.may_be_cheaper
     assert unsure.to_json()["untried"] == [pipeline.plan.to_json()] and unsure.to_json()["known_by"] == "formulas"

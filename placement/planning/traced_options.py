@@ -1,0 +1,139 @@
+"""The options of one question by the traces of its candidate, and the few that an estimate lists.
+
+Pure. Where a layout has not been traced, the answer is the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+
+from estimators.axes import Spread
+from estimators.memory import NO_EXTRA, largest_micro_batch, predict, predict_states, with_evaluation_batch
+from estimators.model import Layout, Plan
+from placement.option import Known, Option
+from placement.planning.answers import Untraced
+from placement.planning.question import Question, degrees, divisors
+
+
+class TracedOptions:
+    """The options of one question. States that fit are remembered, because many ways divide them alike."""
+
+    def __init__(self, question: Question) -> None:
+        self.question, self._profile, self._batch = question, question.profile, question.batch
+        self._extra, self._margin = question.extra, question.margin
+        self._states_known: dict[tuple[int, int, int], bool] = {}
+
+    def states_fit(self, way: Spread, num_ranks: int, offered_mib: int) -> bool:
+        """Whether the model states, divided evenly, leave anything of a device; kept for all ways that divide alike."""
+        if self._extra is not NO_EXTRA:
+            return self.states_alone(way, offered_mib) is None
+        key = num_shards(way), num_ranks, offered_mib
+        if key not in self._states_known:
+            self._states_known[key] = self.states_alone(way, offered_mib) is None
+        return self._states_known[key]
+
+    def states_alone(self, way: Spread, offered_mib: int) -> Option | None:
+        """The refusal of a way whose model states alone are too large, divided evenly; None if they are not."""
+        extra_bytes = min(map(self._extra.bytes_for, (*layouts_of(way), *layouts_of(replace(way, recompute=True)))))
+        least = predict_states(self._profile, num_shards(way), way.world_size, extra_bytes, self._margin)
+        option = Option(plan_of(1, way.pp, way), least, offered_mib, Known.STATES)
+        return None if option.fits else option
+
+    def best(self, way: Spread, offered_mib: int) -> Option | Untraced:
+        """The option with the largest micro-batch that fits, for a way without a pipeline."""
+        share, (whole, parts) = self._batch // num_shares(way), layouts_of(way)
+        if whole not in self._profile.curves:
+            return Untraced(whole)
+        largest = self._largest(whole, offered_mib)
+        if share <= largest:
+            return self.option(way, share, 1, offered_mib)
+        # Accumulation keeps gradients during the next forward pass, so by its trace it never needs less than a single
+        # micro-batch of the same size. If not even one sample fits, a trace with accumulation changes the result only
+        # where less was learned for it.
+        if largest == 0 and (share == 1 or self._extra.bytes_for(parts) >= self._extra.bytes_for(whole)):
+            return self.option(way, 1, 1, offered_mib, known=Known.AT_LEAST if share > 1 else Known.TRACED)
+        if parts not in self._profile.curves:
+            return Untraced(parts)
+        largest = self._largest(parts, offered_mib)
+        size = next((size for size in divisors(share)[1:] if size <= largest), 1)
+        return self.option(way, size, share // size, offered_mib)
+
+    def best_pipeline(self, way: Spread, sizes: Sequence[int], offered_mib: int) -> Option | Untraced:
+        """The first of these micro-batches with which all stages fit, else the last one."""
+        assert sizes, "a pipeline has at least one size to try"
+        for size in sizes:
+            plan = plan_of(size, self._batch // num_shares(way) // size, way)
+            if missing := [layout for layout in plan.layouts if layout not in self._profile.curves]:
+                return Untraced(missing[0])
+            option = self.option(way, plan.micro_batch, plan.num_micro_batches, offered_mib)
+            if option.fits:
+                break
+        return option
+
+    def option(
+        self, way: Spread, micro_batch: int, num_micro_batches: int, offered_mib: int, *, known: Known = Known.TRACED
+    ) -> Option:
+        """The option with this micro-batch, whose layouts have been traced."""
+        plan = plan_of(micro_batch, num_micro_batches, way)
+        extra_bytes, evaluation = self._extra.bytes_for(plan.layout, micro_batch), self._extra.evaluation
+        plan = with_evaluation_batch(self._profile, plan, extra_bytes, evaluation)
+        prediction = predict(self._profile, plan, extra_bytes, self._margin, evaluation)
+        if self._extra.held_bytes:
+            most_bytes = self._margin.largest_peak_bytes(offered_mib, way.world_size)
+            spare_bytes = min(self._extra.wanted_bytes(plan.layout), most_bytes) - prediction.peak_bytes
+            if spare_bytes > 0:
+                prediction = predict(self._profile, plan, extra_bytes + spare_bytes, self._margin, evaluation)
+        return Option(plan, prediction, offered_mib, known)
+
+    def _largest(self, layout: Layout, offered_mib: int) -> int:
+        return largest_micro_batch(self._profile, layout, offered_mib, self._extra, self._margin)
+
+
+def list_options(question: Question) -> list[Option | Untraced]:
+    """One rank and FSDP at every degree, each with and without recompute, whether or not they fit.
+
+    Only those that the model's hints allow are listed. The first one is the option that ``choose`` examines first, if
+    they allow one rank.
+    """
+    return list(_listed(question))
+
+
+def _listed(question: Question) -> Iterator[Option | Untraced]:
+    options = TracedOptions(question)
+    for degree, offered_mib in degrees(question.cluster):
+        if question.batch % degree:
+            return
+        way = Spread(dp_shard=degree)
+        if not question.constraints.allow(way):
+            continue
+        if (refused := options.states_alone(way, offered_mib)) is not None:
+            yield refused
+            continue
+        for recompute in (False, True):
+            yield options.best(replace(way, recompute=recompute), offered_mib)
+
+
+def num_shares(way: Spread) -> int:
+    """Number of ranks that train on different samples."""
+    return way.dp_replicate * way.dp_shard
+
+
+def num_shards(way: Spread) -> int:
+    """Largest number of ranks that any part of the model states may be divided over."""
+    return way.dp_shard * way.tp * way.pp * (way.dp_replicate if way.zero1 else 1)
+
+
+@lru_cache(maxsize=4096)
+def plan_of(micro_batch: int, num_micro_batches: int, way: Spread) -> Plan:
+    """A cached plan: a screening builds the same few hundred tens of thousands of times."""
+    return Plan(micro_batch, num_micro_batches, **way.values)
+
+
+@cache
+def layouts_of(way: Spread) -> tuple[Layout, Layout]:
+    """The layouts without and with accumulation: the same objects that plans have, which a dictionary finds fastest."""
+    if way.pp > 1:
+        return plan_of(1, way.pp, way).layout, plan_of(1, way.pp, way).layout
+    return plan_of(1, 1, way).layout, plan_of(1, 2, way).layout
