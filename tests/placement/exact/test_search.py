@@ -17,8 +17,8 @@ from estimators.axes import Spread
 from estimators.model import Plan
 from placement.exact.search import Found, front, search
 from placement.exact.ways import Costs, Devices, Way
-from placement.pipelining.cuts import CutTarget, Piece, best_cut, even_cut
 from placement.option import NoPlan
+from placement.pipelining.cuts import CutTarget, Piece, best_cut, even_cut
 
 NEVER = inf
 
