@@ -233,7 +233,7 @@ _COUNTS = "makes a tensor whose size depends on values; a prediction knows sizes
 _PREDICTING = (
     _Cause(_READS, "drop the print, or print a detached value after the training step", _VALUES,
            source=r"\bprint\(|\b(logger|logging|log|wandb|writer)\.\w+\("),
-    _Cause(_COUNTS, "keep the size fixed: multiply by a mask, or use torch.where(condition, a, b)", _VALUES[1:]),
+    _Cause(_COUNTS, "choose by a mask, or by lengths and ids from the batch, not by what is trained", _VALUES[1:]),
     _Cause(_READS, "choose with torch.where(condition, a, b), or decide by a parameter or a shape", _VALUES,
            source=r"\b(if|elif|while|assert)\b"),
     _Cause(_READS, "keep the value in a tensor: no .item(), .tolist(), int(), float() or bool(); take sizes from "

@@ -206,8 +206,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in sparse.OPERATIONS and (made := self._sparse(func, args)) is not None:
             return made
         if depends_on_values(func):
-            if takes_masks(func) and (chosen := self.values.positions(args[1], self._fake_like)) is not None:
-                args = (args[0], chosen, *args[2:])
+            if takes_masks(func):
+                args = (args[0], self.values.positions(args[1], self._fake_like), *args[2:])
             elif (decided := self.values.decide(func, args, kwargs, self._fake_like)) is not NotImplemented:
                 return self._seen(decided)
         key = self._outcomes.key(func, args, kwargs)

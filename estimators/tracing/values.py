@@ -37,12 +37,14 @@ FIRST_SAMPLES = "data decide as the first samples do"
 HOLDS = "a check holds"
 DRAWN = "drawn at random"
 EVEN = "choices by the model are even"
+WHOLE = "a mask chooses all that it may"
 _VARYING = {FIRST_SAMPLES, DRAWN, EVEN}
 ZEROS = "numbers that are taken out of tensors are 0"
 IN_EVALUATION = "in evaluate, "
 
 _HOME = Path(__file__).parents[2]
-_HIDDEN = (str(Path(torch.__file__).parent), *(str(_HOME / name) for name in ("estimators", "workloads/sandbox")))
+_OURS = ("estimators", "workloads/sandbox", "workloads/parallel", "workloads/training")
+_HIDDEN = (str(Path(torch.__file__).parent), *(str(_HOME / name) for name in _OURS))
 
 # Comparisons of a tensor with itself (only NaN differs from itself) and with infinity, when there is neither.
 _WITH_ITSELF = {_aten.ne.Tensor: False, _aten.eq.Tensor: True}
@@ -171,11 +173,11 @@ class Values:
         ``fake`` makes a fake tensor like a real one.
         """
         given = self._given(args, kwargs)
-        if given is None and operation is _aten.masked_select.default and (mask := self._of(args[1])) is not None:
-            self.assume(*mask.because)
-            with torch._C._DisableTorchDispatch():
-                num = int(mask.value(args[1]).expand(args[0].shape).sum().item())
-            return args[0].new_empty(num)
+        if given is None or any(known.is_uniform for known in given):
+            if operation is _aten.masked_select.default:
+                return args[0].new_empty(self._num_chosen(args[1], args[0].shape))
+            if operation is _aten.nonzero.default:
+                return args[0].new_empty((self._num_chosen(args[0], args[0].shape), args[0].ndim), dtype=torch.int64)
         if not given:
             return NotImplemented
         if any(known.is_uniform for known in given) and operation is not _aten._local_scalar_dense.default:
@@ -200,9 +202,11 @@ class Values:
         with torch._C._DisableTorchDispatch():
             return known.value(fake).expand(fake.shape).detach()
 
-    def positions(self, indices: Sequence[Tensor | None], fake: Callable[[Tensor], FakeTensor]) -> list[Any] | None:
-        """The indices of an indexing with known masks replaced by the positions that they choose; None if there is a
-        mask that is not known."""
+    def positions(self, indices: Sequence[Tensor | None], fake: Callable[[Tensor], FakeTensor]) -> list[Any]:
+        """The indices of an indexing with its masks replaced by the positions that they choose.
+
+        A mask that is not known chooses every position, which is the most that it can choose.
+        """
         chosen: list[Any] = []
         for index in indices:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -210,14 +214,25 @@ class Values:
                 continue
             known = self._of(index)
             if known is None or known.is_uniform:
-                return None
+                num = self._num_chosen(index, index.shape)
+                chosen += [index.new_empty(num, dtype=torch.int64) for _ in range(index.ndim)]
+                continue
             self.assume(*known.because)
             with torch._C._DisableTorchDispatch():
-                columns = [column.contiguous() for column in known.value(index).nonzero().unbind(1)]
+                columns = [column.clone() for column in known.value(index).nonzero().unbind(1)]  # in own memory
             for column in columns:
                 chosen.append(fake(column))
                 self._know(chosen[-1], column, known.because)
         return chosen
+
+    def _num_chosen(self, mask: Tensor, shape: Sequence[int]) -> int:
+        """How many elements of a tensor of this ``shape`` a mask chooses; all of them if the mask is not known."""
+        if (known := self._of(mask)) is None:
+            self.assume(WHOLE)
+            return math.prod(shape)
+        self.assume(*known.because)
+        with torch._C._DisableTorchDispatch():
+            return int(known.value(mask).expand(tuple(shape)).count_nonzero().item())
 
     def _choose(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
         """Give values to indices that the model chooses by numbers that nobody knows: experts, queries, classes."""
@@ -295,7 +310,11 @@ class Values:
             return _Known(_nowhere, leaf, False, frozenset())
         if type(leaf) is not FakeTensor or leaf.layout is not torch.strided or not self._known:
             return None
-        return self._known.get(leaf.untyped_storage()._cdata)
+        storage = leaf.untyped_storage()
+        known = self._known.get(storage._cdata)
+        if known is None or known.is_uniform or known.twin.untyped_storage().nbytes() >= storage.nbytes():
+            return known
+        return None  # the memory has grown: nobody knows what is in it
 
     def _know(self, fake: FakeTensor, real: Tensor, because: frozenset[str], *, is_uniform: bool = False) -> None:
         with torch._C._DisableTorchDispatch(), torch.no_grad():

@@ -42,6 +42,12 @@ def _positions() -> Any:
     return (torch.tensor([0, 3, 0, 4]) > 0).nonzero().squeeze(1).tolist()
 
 
+def _masked_in_two_dimensions() -> Any:
+    steps = torch.arange(6).reshape(2, 3)
+    steps[steps == 4] = 7
+    return steps[steps > 1].tolist(), torch.masked_select(steps, steps < 2).tolist()
+
+
 def _compared() -> Any:
     return bool((torch.arange(4) < 4).all()), torch.equal(torch.arange(3), torch.tensor([0, 1, 2]))
 
@@ -51,7 +57,9 @@ def _as_array() -> Any:
 
 
 @pytest.mark.parametrize(
-    "code", [_counted, _written, _masked, _positions, _compared, _as_array], ids=lambda code: code.__name__.strip("_")
+    "code",
+    [_counted, _written, _masked, _positions, _masked_in_two_dimensions, _compared, _as_array],
+    ids=lambda code: code.__name__.strip("_"),
 )
 def test_values_that_depend_on_no_training_are_those_of_real_tensors(
     recorder: Recorder, code: Callable[[], Any]
@@ -63,14 +71,38 @@ def test_values_that_depend_on_no_training_are_those_of_real_tensors(
 
 
 @pytest.mark.parametrize(
+    ("code", "shape"),
+    [
+        (lambda x: x[x > 0], (6,)),
+        (lambda x: x[x[:, 0] > 0], (2, 3)),
+        (lambda x: x[:, x[0] > 0], (2, 3)),
+        (lambda x: x.repeat(9, 1)[torch.rand(18, 3) < 0.15], (54,)),
+        (lambda x: x.masked_select(x[0] > 0), (6,)),
+        (lambda x: x.nonzero(), (6, 2)),
+        (lambda x: x[torch.where(x > 0)], (6,)),
+        (lambda x: x.index_put_((x > 0,), x[x > 0]), (2, 3)),
+    ],
+)
+def test_a_mask_that_is_not_known_chooses_all_that_it_may(
+    recorder: Recorder, code: Callable[[Tensor], Tensor], shape: tuple[int, ...]
+) -> None:
+    assert code(torch.empty(2, 3)).shape == shape
+    assert [one.split(" (")[0] for one in recorder.values.assumed] == ["a mask chooses all that it may"]
+
+
+def test_a_mask_of_checks_for_nan_chooses_nothing(recorder: Recorder) -> None:
+    numbers = torch.empty(2, 3)
+    assert numbers[numbers.isnan()].shape == (0,) and numbers.isfinite().nonzero().shape == (6, 2)
+    assert [one.split(" (")[0] for one in recorder.values.assumed] == ["checks for NaN and infinity find none"]
+
+
+@pytest.mark.parametrize(
     "code",
     [
-        lambda: torch.empty(3).nonzero(),
         lambda: bool(torch.empty(3).sum() > 0),
         lambda: torch.rand(30).tolist(),
         lambda: int(torch.rand(30).sum()),
         lambda: torch.ones(3).mul_(torch.empty(3)).tolist(),
-        lambda: torch.rand(30)[torch.rand(30) > 0],
     ],
 )
 def test_values_that_nobody_knows_are_refused(recorder: Recorder, code: Callable[[], Any]) -> None:

@@ -187,7 +187,7 @@ HOSTILE = {
     "raises": ({"forward": "raise KeyError('lost')"}, HERE + r"KeyError: 'lost'\Z"),
     "reads a value": ({"forward": "x.argmax().item()"}, HERE + r"reads a value of a tensor.*\n→ .*\.item\(\)"),
     "branches on a value": ({"forward": "x if x.sum() > 0 else -x"}, HERE + "reads a value of a tensor"),
-    "has a size that depends on values": ({"forward": "x.nonzero()"}, HERE + ".*size depends on values.*\n→ .*mask"),
+    "has a size that depends on values": ({"forward": "x.unique()"}, HERE + ".*size depends on values.*\n→ .*mask"),
     "prints megabytes": ({"forward": "print('x' * 2**20); raise KeyError('after')"}, HERE + "KeyError: 'after'"),
     "ends the process": ({"forward": "os._exit(3)"}, r"ended the process that traced it \(by os\._exit"),
     "exits": ({"forward": "sys.exit('bye')"}, HERE + r"ends Python \(bye\)"),
