@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from estimators.peaks.depth import Passes
 from estimators.scaling.example import Example, NoBlueprint
-from estimators.scaling.formula import RANKS, SAMPLES, Factor, Formula, Monomial, Points, Shards, Solver, Whole
+from estimators.scaling.formula import RANKS, SAMPLES, Factor, Formula, Monomial, Padded, Points, Shards, Solver, Whole
 from estimators.scaling.model_formulas import ModelFormulas, fit_model
 from estimators.scaling.moments import (
     LEAST_DEPTH,
@@ -219,12 +219,14 @@ def fit(points: Points, examples: Sequence[Example]) -> Blueprint:
     _check_operations(points, logs)
     classes: dict[_Class, int] = {}
     coded = [_coded(same, classes) for same in zip(*logs, strict=True)]
-    factors = _factors(solver, points, examples)
-    known: dict[tuple[int, ...], tuple[Formula, ...]] = {}
+    factors, padded = _factors(solver, points, examples)
+    known: dict[tuple[bool, tuple[int, ...]], tuple[Formula, ...]] = {}
     for category, size in classes:
-        if size not in known:
-            known[size] = _formulas(solver, np.array(size), factors, is_workspace=category == "workspace")
-    sizes = tuple(known[size] for _, size in classes)
+        is_workspace = category == "workspace"
+        if (is_workspace, size) not in known:
+            allowed = [*padded, *factors] if is_workspace else factors
+            known[is_workspace, size] = _formulas(solver, np.array(size), allowed, is_workspace=is_workspace)
+    sizes = tuple(known[category == "workspace", size] for category, size in classes)
     if not any(_grows(formula) for size in sizes for formula in size):
         raise NoBlueprint("nothing grows with the micro-batch, so every batch would fit")
     bounded = [name for name in points if name != SAMPLES and not _of_depth_alone(name, depth, sizes)]
@@ -288,8 +290,9 @@ def _skeleton(passes: Passes) -> tuple[Any, ...]:
     return events, list(passes.categories), passes.num_before, dict(passes.owners), marks
 
 
-def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> list[Factor]:
-    """Factors that sizes may have besides the variables: dimensions with a constant, shards, and units of FSDP."""
+def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> tuple[list[Factor], list[Padded]]:
+    """Factors that sizes may have besides the variables: dimensions with a constant, shards, and units of FSDP; and
+    factors that only a workspace may have, the padded gradients of each unit."""
 
     def dimension_of(values: Iterable[int]) -> Monomial:
         dimension = solver.dimension(np.array(list(values)))
@@ -303,15 +306,15 @@ def _factors(solver: Solver, points: Points, examples: Sequence[Example]) -> lis
         raise NoBlueprint("architectures do not have the same parameters")
     found = {dimension_of(values): None for values in zip(*(example.dimensions for example in examples), strict=True)}
     factors: dict[Factor, None] = {d: None for d in found if d.constant}
+    units: dict[int | None, list[tuple[Monomial, Monomial]]] = {}
     if RANKS in points:
-        units: dict[int | None, list[tuple[Monomial, Monomial]]] = {}
         for number, (shape, block) in enumerate(examples[0].shapes):
             rows = dimension_of(example.shapes[number][0][0] if shape else 1 for example in examples)
             row = dimension_of(int(np.prod(example.shapes[number][0][1:], dtype=np.int64)) for example in examples)
             units.setdefault(block, []).append((rows, row))
             factors[Shards(((rows, Monomial(Fraction(1))),))] = None
         factors |= {Shards(tuple(tensors)): None for tensors in units.values()}
-    return list(factors)
+    return list(factors), [Padded(tuple(tensors)) for tensors in units.values()]
 
 
 def _even_rows(factors: Sequence[Factor], points: Points) -> Iterator[Monomial]:

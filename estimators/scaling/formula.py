@@ -98,6 +98,32 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True)
+class Padded:
+    """Elements of the gradients whose rows the ranks do not divide evenly, padded: Σ ranks · ⌈rows / ranks⌉ · elements
+    of a row. At least one element (see ``estimators.tracing.workspace.copies``)."""
+
+    gradients: tuple[tuple[Monomial, Monomial], ...]  # (rows, elements of a row)
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Names of the variables that it depends on."""
+        return Shards(self.gradients).variables
+
+    def is_whole(self, points: Points) -> npt.NDArray[np.bool_]:
+        """At which of the points the value is a whole number."""
+        return Shards(self.gradients).is_whole(points)
+
+    def at(self, points: Points) -> Whole:
+        """The value at each point; raises ``NotWhole`` if one is not a whole number."""
+        ranks = points[RANKS]
+        elements = np.zeros(_length(points), dtype=np.int64)
+        for rows, row in self.gradients:
+            added = -rows.at(points) % ranks
+            elements = elements + np.where(added > 0, (rows.at(points) + added) * row.at(points), 0)
+        return np.maximum(elements, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionBlock:
     """Queries of one block of attention on a CPU, for sequences of this ``length``; ``with_keys``, times its keys."""
 
@@ -122,7 +148,7 @@ class AttentionBlock:
         return np.asarray(queries * np.minimum(length, MOST_KEYS) if self.with_keys else queries)
 
 
-Factor = Monomial | Shards | AttentionBlock
+Factor = Monomial | Shards | Padded | AttentionBlock
 
 
 @dataclass(frozen=True, slots=True)

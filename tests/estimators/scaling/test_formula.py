@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from estimators.scaling.formula import RANKS, Formula, Monomial, NotWhole, Points, Shards, Solver
+from estimators.scaling.formula import RANKS, Formula, Monomial, NotWhole, Padded, Points, Shards, Solver
 
 FORMULA = TypeAdapter(Formula)
 WIDTHS = (64, 128, 192, 256, 320, 448, 576, 640, 96, 1024)
@@ -104,6 +104,19 @@ def test_where_a_formula_is_not_whole_it_says_so_instead_of_rounding() -> None:
     assert half.at({"width": np.array([6, 8])}).tolist() == [3, 4]
     with pytest.raises(NotWhole):
         half.at({"width": np.array([6, 7])})
+
+
+def test_only_gradients_with_rows_that_ranks_do_not_divide_are_padded() -> None:
+    one = Monomial(Fraction(1))
+    padded = Padded(((Monomial(Fraction(1), (("classes", 1),)), Monomial(Fraction(1), (("width", 1),))), (_of(8), one)))
+    points = {"classes": np.array([10, 10, 12, 9]), "width": np.full(4, 3), RANKS: np.array([2, 4, 4, 3])}
+    assert padded.at(points).tolist() == [1, 12 * 3, 1, 9]
+    formula = Formula(_of(4), (padded,))
+    assert FORMULA.validate_json(FORMULA.dump_json(formula)) == formula
+
+
+def _of(number: int) -> Monomial:
+    return Monomial(Fraction(number))
 
 
 def test_examples_that_cannot_tell_variables_apart_are_refused() -> None:

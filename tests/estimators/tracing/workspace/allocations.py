@@ -201,6 +201,22 @@ def attention(positions: int, *, apart: bool = False, dtype: torch.dtype = torch
     yield "backward", _ATEN._scaled_dot_product_flash_attention_for_cpu_backward.default, (*tensors, 0.0, True)
 
 
+def chunks() -> Iterator[Call]:
+    """Gradients put together for ranks that divide their rows evenly, unevenly, or not at all."""
+    wide, tall = torch.randn(64, 96), torch.randn(5, 33)
+    image = torch.randn(70, 16, 3, 3).to(memory_format=torch.channels_last)
+    for name, gradients in {
+        "even": [wide],
+        "uneven": [wide[:63], torch.randn(63), wide],
+        "few rows": [tall, wide],
+        "transposed": [wide.t().contiguous().t(), tall],
+        "transposed, uneven": [wide[:63], torch.randn(50, 70).t()],
+        "channels last": [image, torch.randn(9)],
+        "in 16 bits": [wide[:63].to(_BF16)],
+    }.items():
+        yield name, _ATEN._chunk_cat.default, (gradients, 0, 4)
+
+
 CASES: dict[str, Callable[[], Iterator[Call]]] = {
     "depthwise 7×7": lambda: convolution(1, 96, 96, 28, 7, groups=96),
     "depthwise 3×3": lambda: convolution(2, 144, 144, 28, 3, groups=144, stride=2),
@@ -235,6 +251,7 @@ CASES: dict[str, Callable[[], Iterator[Call]]] = {
     "attention": lambda: attention(50),
     "attention, projected": lambda: attention(300, apart=True),
     "attention, long": lambda: attention(900, apart=True),
+    "chunks": chunks,
     "losses": losses,
     "windows": windows,
     "spectra": spectra,
