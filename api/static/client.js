@@ -155,5 +155,5 @@ export function asTrial(trial) {
 
 /** The value, or null when it is not finite: JSON has no NaN, so a diverged value arrives as null or text. */
 function finite(value) {
-  return typeof value === "number" && Number.isFinite(value) ? value : null;
+  return Number.isFinite(value) ? value : null;
 }

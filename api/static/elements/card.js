@@ -3,22 +3,24 @@
 import { h } from "./dom.js";
 
 /**
- * A card with a title. The ids of its parts begin with `id`. `span`: columns of the grid's twelve, all without it.
- * `beside`: elements in the line of the title.
+ * A card with a title. Its id and those of its parts begin with `id`. `span`: columns of the grid's twelve, all without
+ * it. `beside`: elements in the line of the title.
  */
 export function card({ id, title, span = null, beside = [], hidden = false }, ...content) {
-  const heading = h("header", {}, h("h2", { id: `${id}-title` }, title), beside);
-  return h(
-    "section",
-    { class: span ? `card span-${span}` : "card", "aria-labelledby": `${id}-title`, hidden },
-    heading,
-    content,
-  );
+  const name = `${id}-title`;
+  const heading = h("header", {}, h("h2", { id: name }, title), beside);
+  const props = { class: span ? `card span-${span}` : "card", id: `${id}-card`, "aria-labelledby": name, hidden };
+  return h("section", props, heading, content);
 }
 
 /** Text beside a card's title. */
 export function aside(id, ...content) {
   return h("span", { class: "aside", id: id && `${id}-aside` }, content);
+}
+
+/** The element of a chart, with words for those who do not see it. */
+export function chartBox(id, words) {
+  return h("div", { class: "chart", id, role: "img", "aria-label": words });
 }
 
 /** An area of the card `id` that scrolls by itself. */

@@ -2,7 +2,7 @@
 
 import { Curves } from "../charts/curves.js";
 import * as api from "../client.js";
-import { aside, card } from "../elements/card.js";
+import { aside, card, chartBox } from "../elements/card.js";
 import { h, keyed, setText, setTitle } from "../elements/dom.js";
 import { count, plural } from "../format.js";
 
@@ -11,12 +11,7 @@ const POINTS = 150; // of each of up to 200 lines, in a chart of about 500 pixel
 export function curvesPanel({ state, page, open }) {
   const beside = aside("curves");
   const select = h("select", { id: "metric" });
-  const box = h("div", {
-    class: "chart",
-    id: "curves",
-    role: "img",
-    "aria-label": "The chosen metric by step, one line per trial",
-  });
+  const box = chartBox("curves", "The chosen metric by step, one line per trial");
   const chart = new Curves(box, { open, onHover: (trial) => page.point(panel, trial) });
   const refresh = page.refresher((numbers) => load(numbers.filter((number) => state.leading.includes(number))), 3000);
   select.addEventListener("change", () => {

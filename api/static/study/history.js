@@ -2,7 +2,7 @@
 
 import { History } from "../charts/history.js";
 import { byNumber } from "../charts/series.js";
-import { aside, card } from "../elements/card.js";
+import { aside, card, chartBox } from "../elements/card.js";
 import { h, keyed, setText } from "../elements/dom.js";
 import { stateMark } from "../elements/marks.js";
 import { count, plural } from "../format.js";
@@ -10,12 +10,7 @@ import { TRIAL_STATES } from "../states.js";
 
 export function historyPanel({ state, open }) {
   const beside = aside("history");
-  const box = h("div", {
-    class: "chart",
-    id: "history",
-    role: "img",
-    "aria-label": "Objective by trial number; the table below has the same values",
-  });
+  const box = chartBox("history", "Objective by trial number; the table below has the same values");
   const legend = h("div", { class: "legend", id: "history-legend" });
   const chart = new History(box, open, (trial) => state.rows.get(trial.number)?.reason ?? "");
 

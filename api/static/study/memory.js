@@ -2,7 +2,7 @@
 
 import { Against } from "../charts/against.js";
 import { head } from "../charts/chart.js";
-import { aside, card } from "../elements/card.js";
+import { aside, card, chartBox } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
 import { mibWords, num, plural, toMib } from "../format.js";
 
@@ -10,12 +10,10 @@ import { mibWords, num, plural, toMib } from "../format.js";
 const MORE = "M-1 .3H1V-.15H.3V-1.3H.85L0 -2.4L-.85 -1.3H-.3V-.15H-1Z";
 
 export function memoryPanel({ state, open }) {
-  const box = h("div", {
-    class: "chart",
-    id: "memory",
-    role: "img",
-    "aria-label": "Predicted against measured peak memory of each attempt; the text below summarises it",
-  });
+  const box = chartBox(
+    "memory",
+    "Predicted against measured peak memory of each attempt; the text below summarises it",
+  );
   const [errors, failures, learned] = ["errors", "failures", "learned"].map((name) =>
     h("span", { id: `memory-${name}` }),
   );

@@ -2,20 +2,17 @@
 
 import { Against } from "../charts/against.js";
 import { head } from "../charts/chart.js";
-import { aside, card } from "../elements/card.js";
+import { aside, card, chartBox } from "../elements/card.js";
 import { h, setText } from "../elements/dom.js";
 import { plural, stepWords } from "../format.js";
 
 const AXES = ["predicted step", "measured step"];
 
 export function stepsPanel({ state, open }) {
-  const box = h("div", {
-    class: "chart",
-    id: "steps",
-    role: "img",
-    "aria-label":
-      "Predicted against measured seconds of an optimizer step of each attempt; the text below summarises it",
-  });
+  const box = chartBox(
+    "steps",
+    "Predicted against measured seconds of an optimizer step of each attempt; the text below summarises it",
+  );
   const errors = h("span", { id: "steps-errors" });
   const legend = h("div", { class: "legend" }, h("span", { class: "line diagonal" }, "as predicted"), errors);
   const chart = new Steps(box, open);

@@ -27,7 +27,6 @@ export function optionsPanel({ state }) {
     { id: "options", title: "Plans compared", beside, hidden: true },
     scrolling("options", "scroll", table),
   );
-  section.id = "options-card";
 
   return {
     card: section,

@@ -10,7 +10,6 @@ export function stepPanel({ state, page }) {
   const box = h("div", { class: "timeline", id: "timeline" });
   const legend = h("p", { class: "legend", id: "timeline-legend" });
   const section = card({ id: "timeline", title: "One step of the pipeline", beside, hidden: true }, box, legend);
-  section.id = "timeline-card";
   const picture = new Pipeline(box, legend);
   let shown = ""; // the plan whose step is drawn, as JSON
 

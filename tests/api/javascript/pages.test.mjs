@@ -3,6 +3,7 @@ import { test } from "node:test";
 import { setTimeout as later } from "node:timers/promises";
 import { trouble } from "../../../api/static/banner.js";
 import { asTrial } from "../../../api/static/client.js";
+import { Page } from "../../../api/static/page.js";
 import { PageState } from "../../../api/static/page_state.js";
 import { Requests } from "../../../api/static/requests.js";
 import { StudiesState } from "../../../api/static/studies/state.js";
@@ -19,7 +20,7 @@ test("keys that come together are fetched together, and those of a failure again
   refresh(1);
   refresh(2);
   refresh(1);
-  while (asked.length < 2) await later(5);
+  for (let tries = 0; tries < 200 && asked.length < 2; tries += 1) await later(5);
   assert.deepEqual(asked, [
     [1, 2],
     [1, 2],
@@ -41,7 +42,7 @@ test("closed requests end first, and none begins until they are open again", asy
   await later(10);
   assert.deepEqual(done, ["slow"]);
   requests.reopen();
-  while (done.length < 2) await later(1);
+  for (let tries = 0; tries < 1000 && done.length < 2; tries += 1) await later(1);
   assert.deepEqual(done, ["slow", "refreshed"]);
   await slow;
 });
@@ -70,6 +71,7 @@ test("a deleted study leaves the list", () => {
     [2, 1],
   );
   assert.equal(state.numLive, 1);
+  state.on.study({ study_id: 2, data: { state: "STOPPED" } });
   state.on.study({ study_id: 1, data: { state: "DELETED" } });
   assert.deepEqual(
     state.newestFirst.map((study) => study.id),
@@ -131,4 +133,62 @@ test("errors of predictions are said in words, or nothing is said", () => {
     stepErrorWords({ step_error_pct: { median: null } }, timed),
     /^1 trial timed, but no time was predicted/,
   );
+});
+
+/** A page whose frames are drawn by `frame()`, with a state that is loaded. */
+function hosted(panels) {
+  const waiting = [];
+  globalThis.requestAnimationFrame = (draw) => waiting.push(draw);
+  const state = new PageState();
+  const page = new Page(state);
+  page.panels = panels;
+  page.redrawChanges();
+  return { state, page, frame: () => waiting.splice(0).forEach((draw) => draw()) };
+}
+
+test("a panel is drawn once per frame, after what it shows has changed, and not before something is loaded", () => {
+  const drawn = [];
+  const { state, frame } = hosted([
+    { shows: ["cluster", "rows"], draw: () => drawn.push("both") },
+    { shows: ["rows"], draw: () => drawn.push("rows") },
+    { load() {} },
+  ]);
+  state.changed("rows");
+  frame();
+  assert.deepEqual(drawn, []);
+  state.setCluster({});
+  state.setCluster({});
+  frame();
+  assert.deepEqual(drawn, ["both"]);
+  state.changed("cluster", "rows");
+  frame();
+  assert.deepEqual(drawn, ["both", "both", "rows"]);
+});
+
+test("an event changes the state first, and kinds that nobody listens to are not followed", () => {
+  const heard = [];
+  const { state, page } = hosted([{ on: { trial: () => heard.push("panel") } }, {}]);
+  state.on = { trial: () => heard.push("state"), study: () => heard.push("study") };
+  const handlers = page.handlers();
+  assert.deepEqual(Object.keys(handlers), ["study", "trial"]);
+  handlers.trial({});
+  assert.deepEqual(heard, ["state", "panel"]);
+});
+
+test("the trial under the pointer is marked in all panels but the one under it", () => {
+  const marked = [];
+  const panels = ["a", "b"].map((name) => ({ point: (trial) => marked.push([name, trial]) }));
+  const { page } = hosted([...panels, {}]);
+  page.point(panels[0], 7);
+  assert.deepEqual(marked, [["b", 7]]);
+});
+
+test("a page leaves once what it shows is removed, and asks for nothing meanwhile", async () => {
+  const { page } = hosted([]);
+  const went = [];
+  globalThis.location = { assign: (address) => went.push(address) };
+  const removed = page.leaveAfter(async () => went.push("removed"), "/");
+  assert.equal(await page.run(async () => "asked"), undefined);
+  await removed;
+  assert.deepEqual(went, ["removed", "/"]);
 });

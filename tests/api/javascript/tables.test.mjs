@@ -10,7 +10,7 @@ import { objectiveFirst } from "../../../api/static/trial/curves.js";
 test("only the rows in view and some around them are created", () => {
   assert.deepEqual(rowsInView(0, 320, 5), [0, 5]);
   const [first, after] = rowsInView(32_000, 320, 100_000);
-  assert.ok(first <= 1000 && after >= 1010 && after - first < 40);
+  assert.ok(first < 1000 && after > 1010 && after - first < 40);
   assert.deepEqual(rowsInView(0, 320, 0), [0, 0]);
 });
 
