@@ -64,15 +64,11 @@ def _num_devices(offer: Offer, kind: str, mib: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The demand of one attempt: ``num_ranks`` different devices with ``mib_per_rank`` free on each.
-
-    Reasons call the gang by its ``name``, or by its id if the name is empty.
-    """
+    """The demand of one attempt: ``num_ranks`` different devices with ``mib_per_rank`` free on each."""
 
     id: str
     num_ranks: int
     mib_per_rank: int
-    name: str = ""
 
     def __post_init__(self) -> None:
         if self.num_ranks < 1 or self.mib_per_rank < 1:

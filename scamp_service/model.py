@@ -135,11 +135,6 @@ class Trial:
         return self.sized.step_seconds if self.sized else None
 
     @property
-    def is_spared(self) -> bool:
-        """Whether the trial began with the extra memory learned from its family, and has never run out of memory."""
-        return self.num_oom == 0 and self.prediction.extra_bytes > 0 and self.attempt > 0
-
-    @property
     def is_healed(self) -> bool:
         """Whether the trial ran out of memory at least once, and still completed or was pruned."""
         return self.num_oom > 0 and self.state in ENDED_WELL

@@ -50,7 +50,7 @@ class Counted:
     """The numbers of one study.
 
     ``tallies`` are by name: trials by state, by the ranks of their last gang and by family; trials that are
-    ``Trial.is_healed`` and ``Trial.is_spared``; the most gangs at once on one device; seconds × devices of attempts
+    ``Trial.is_healed``, and spared ones; the most gangs at once on one device; seconds × devices of attempts
     that have ended. The rest sums up what the trials measured.
     """
 
