@@ -12,7 +12,6 @@ from estimators.learning import Ending, Phase, Run
 from estimators.model import MIB, Layout
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Metric, Totals
-from scamp_service.store.queries import FAMILY_RUNS
 from scamp_service.store.store import Store
 from scamp_service.study.objective import Objective
 from tests.services.serving import SECRET, fill
@@ -178,19 +177,6 @@ def test_an_attempt_is_told_in_the_words_of_the_estimators(store: Store) -> None
     for trial_id in set(ids) - {done, failed}:
         assert store.report(trial_id, 1, "t", measured_bytes=9, now=3.0)
     assert [run.ending for run in store.family_runs("f", 10)].count(Ending.OTHER) == len(ids) - 2
-
-
-def test_the_past_of_a_family_is_found_by_an_index(store: Store) -> None:
-    """At ten times a second, among a hundred thousand trials."""
-    if not store._database.sqlite:
-        return  # its planner looks at the size of tables, which are empty here
-    with store._database.read() as connection:
-        query = FAMILY_RUNS.compile(connection)
-        given = query.construct_params({"family": "f", "num_trials": 10})
-        asked = tuple(given[name] for name in query.positiontup or ())
-        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", asked).all()
-    told = " ".join(row[3] for row in plan)
-    assert "ix_scamp_trials_family" in told and "SCAN" not in told, told
 
 
 def test_the_families_of_a_study_begin_with_the_largest(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Calibration of a GPU, without one: what is put together, and that the clock of a GPU repeats operations."""
+"""Calibration of a GPU, without one: what is put together, and what is said about its rounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,31 +15,8 @@ from pydantic import TypeAdapter
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind, Rate
 from estimators.model import MIB
-from estimators.work import Work
 from workloads.calibration import measure as calibrate
-from workloads.calibration.probes import GpuTime, Probe, ProcessorTime, steps
-
-
-class _CountingClock(GpuTime):
-    """Pretends that every operation takes a second."""
-
-    def seconds(self, run: Callable[[], object]) -> float:
-        run()
-        return float(self.repeats)
-
-
-def test_the_clock_of_a_gpu_gives_what_the_operation_gave_and_the_seconds_of_one() -> None:
-    done: list[int] = []
-    seconds, out = _CountingClock().sample(partial(done.append, 1))
-    assert (seconds, out, len(done)) == (1.0, None, 1 + GpuTime.repeats)
-
-
-def test_a_probe_counts_each_operation_once_however_often_it_is_repeated() -> None:
-    known, repeated = (Probe(next(steps(calibrate.CPU)), clock) for clock in (ProcessorTime(), _CountingClock()))
-    for probe in (known, repeated):
-        probe.measure()
-    assert repeated.work == known.work != Work()
-    assert {sample[-1] for _, sample in repeated.samples} == {1.0}
+from workloads.calibration.probes import ProcessorTime, steps
 
 
 class _Slowing(ProcessorTime):

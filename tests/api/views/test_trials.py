@@ -1,0 +1,97 @@
+"""JSON of trials and attempts, from values alone; how the API finds them is in ``routes/test_trials``."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from api.views.trials import (
+    AttemptView,
+    OptionView,
+    TrialView,
+    attempt_view,
+    log_view,
+    metric_view,
+    peaks_view,
+    trial_detail,
+    trial_view,
+)
+from api.views.view import View
+from estimators.learning import Phase
+from estimators.model import MIB, Plan
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.model import LogLine, Metric
+from tests.values import attempt, sized, trial
+
+
+def as_json(view: View) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(view.model_dump_json())
+    return found
+
+
+def test_a_trial_without_a_plan_has_empty_words_and_no_ranks() -> None:
+    told = as_json(trial_view(trial(plan=None, state=TrialState.WAITING, attempt=0)))
+    empty = ("plan", "plan_text", "plan_short", "plan_reason", "num_ranks", "batch", "reserved_mib", "learned_bytes")
+    assert [told[name] for name in empty] == [None, "", "", "", 0, 0, 0, 0]
+    assert (told["state"], told["step_factor"], told["predicted_step_seconds"]) == ("WAITING", 1.0, None)
+
+
+def test_a_planned_trial_tells_the_plan_and_the_prediction_of_it() -> None:
+    known = sized(Plan(2, 4, tp=2, pp=2), extra_bytes=3 * MIB, bias_bytes=MIB, reason="the fastest", learned_bytes=7)
+    told = as_json(trial_view(trial(sized=replace(known, step_seconds=0.5, step_factor=1.5))))
+    assert told["plan"] == known.plan.to_json() and Plan.from_json(told["plan"]) == known.plan
+    names = ("plan_reason", "num_ranks", "batch", "predicted_bytes", "extra_bytes", "expected_bytes", "learned_bytes")
+    assert [told[name] for name in names] == ["the fastest", 4, 8, 20 * MIB, 3 * MIB, 18 * MIB, 7]
+    assert (told["predicted_step_seconds"], told["step_factor"]) == (0.5, 1.5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_null(value: float) -> None:
+    assert as_json(trial_view(trial(value=value)))["value"] is None
+    told = as_json(metric_view(Metric(1, 2, 3, 4, {"loss": value, "accuracy": 0.5}, 5.0)))
+    assert told == {"step": 4, "attempt": 2, "values": {"loss": None, "accuracy": 0.5}, "time": 5.0}
+
+
+def test_an_attempt_is_told_with_all_its_fields_but_the_token() -> None:
+    begun = attempt(token="a secret", devices=("n/0", "n/1"), plan=Plan(4, dp_shard=2))
+    told = as_json(attempt_view(begun))
+    assert "a secret" not in json.dumps(told)
+    inside = {"trial_id", "token", "prediction", "device_kinds"}
+    assert {field.name for field in fields(begun)} - inside <= set(AttemptView.model_fields) == set(told)
+    assert (told["devices"], told["num_ranks"], told["mib_per_rank"]) == (["n/0", "n/1"], 2, 24)
+
+
+def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order() -> None:
+    option = {
+        "plan": Plan(8).to_json(), "plan_text": "1 rank, micro-batch 8", "num_ranks": 1, "chosen": True, "fits": True,
+        "reserved_mib": 24, "offered_mib": 96, "at_least": False, "traced": True, "seconds": None,
+        "communication_share": 0.0, "relative_device_seconds": 1.0,
+    }  # fmt: skip
+    assert set(option) == set(OptionView.model_fields)
+    attempts = [attempt(attempt=1, state=AttemptState.ENDED, outcome=Outcome.LOST), attempt(attempt=2)]
+    told = as_json(trial_detail(trial(attempt=2), attempts, [option, {**option, "chosen": False}], 17))
+    assert [one["attempt"] for one in told["attempts"]] == [1, 2] and told["last_event_id"] == 17
+    assert told["options"] == [option, {**option, "chosen": False}]
+    assert told.keys() - {"attempts", "options", "last_event_id"} == TrialView.model_fields.keys()
+
+
+def test_an_out_of_memory_is_a_lower_bound_and_one_of_an_evaluation_has_the_peak_of_evaluations() -> None:
+    done = attempt(outcome=Outcome.DONE, measured_bytes=19 * MIB)
+    evaluated = replace(
+        attempt(attempt=2, outcome=Outcome.OUT_OF_MEMORY, measured_bytes=31 * MIB, phase=Phase.EVALUATION),
+        prediction=replace(done.prediction, evaluation_bytes=30 * MIB),
+    )
+    told = peaks_view(5, TrialState.FAILED, [done, evaluated, replace(evaluated, measured_bytes=0)])
+    assert (told.trial_id, told.number, told.state) == (done.trial_id, 5, TrialState.FAILED)
+    found = [(one.predicted_bytes // MIB, one.measured_bytes // MIB, one.lower_bound) for one in told.attempts]
+    reserved_mib = evaluated.mib_per_rank
+    assert found == [(20, 19, False), (30, max(31, reserved_mib), True), (30, reserved_mib, True)]
+
+
+def test_a_log_line_has_the_id_of_its_row() -> None:
+    told = as_json(log_view((9, LogLine(1, 2, 3, 4, 5.0, "step 1"))))
+    assert told == {"id": 9, "attempt": 2, "rank": 3, "time": 5.0, "text": "step 1"}

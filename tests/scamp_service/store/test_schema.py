@@ -1,0 +1,85 @@
+"""Each type of column gives back what it got."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from estimators.model import Plan
+from scamp_service.lifecycle import TrialState
+from scamp_service.store import schema
+from scamp_service.store.schema import Floats, JsonText, Names, OfferText, PlanText, Real, Text, Word, dump_json
+
+COLUMNS: dict[str, tuple[Any, list[Any]]] = {  # name → (type, values that are read back as they were)
+    "number": (Real, [None, 0.0, -1e300, 0.1, math.inf, -math.inf]),
+    "text": (Text, [None, "", "naïve 😀\n\t\x1b[2J", "'; DROP TABLE x; --"]),
+    "json": (JsonText, [None, {"a": [1, 2.5, "b", True, None], "ü": {}}, [], "", 0, False]),
+    "plan": (PlanText, [None, Plan(8), Plan(2, 4, tp=2, pp=2), Plan(1, dp_shard=4, recompute=True)]),
+    "names": (Names, [None, (), ("n/0", "ü", "a,b")]),
+    "offer": (OfferText, [None, (), (("H100", 80_000, 2), ("virtual", 96, 4))]),
+    "floats": (Floats, [None, {}, {"loss": 0.1, "ü": -2.5e-300}, {"loss": math.inf, "b": -math.inf}]),
+    "state": (Word(TrialState), [None, *TrialState]),
+}
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[tuple[sa.Connection, sa.Table]]:
+    columns = [sa.Column(name, kind) for name, (kind, _) in COLUMNS.items()]
+    made = sa.Table("x", sa.MetaData(), sa.Column("id", schema.Key, primary_key=True), *columns)
+    engine = sa.create_engine("sqlite://")
+    made.create(engine)
+    with engine.connect() as connection:
+        yield connection, made
+    engine.dispose()
+
+
+def stored(table: tuple[sa.Connection, sa.Table], name: str, value: Any) -> Any:
+    """The value as it is read back."""
+    connection, made = table
+    (row,) = connection.execute(made.insert().values({name: value})).inserted_primary_key or ()
+    return connection.execute(sa.select(made.c[name]).where(made.c.id == row)).scalar_one()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_value_is_read_back_as_it_was_stored(name: str, table: tuple[sa.Connection, sa.Table]) -> None:
+    for value in COLUMNS[name][1]:
+        again = stored(table, name, value)
+        assert (type(again), again) == (type(value), value)
+
+
+def test_nan_is_kept_and_sorts_above_all_numbers(table: tuple[sa.Connection, sa.Table]) -> None:
+    connection, made = table
+    assert math.isnan(stored(table, "number", math.nan)) and math.isnan(stored(table, "floats", {"a": math.nan})["a"])
+    known = made.c.number.is_not(None)
+    numbers = list(connection.execute(sa.select(made.c.number).where(known).order_by(made.c.number)).scalars())
+    assert math.isnan(numbers[-1]) and numbers[:-1] == sorted(numbers[:-1]) and numbers[-2] == math.inf
+    assert connection.execute(sa.select(sa.func.count()).where(made.c.number > math.inf)).scalar_one() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "mended"), [("a\0b", "a\ufffdb"), ("\ud800", "?"), ("\0\udfffü", "\ufffd?ü")], ids=ascii
+)
+def test_characters_that_a_database_would_refuse_are_replaced(
+    text: str, mended: str, table: tuple[sa.Connection, sa.Table]
+) -> None:
+    assert stored(table, "text", text) == mended
+
+
+def test_json_is_compact_ascii_and_never_has_nan() -> None:
+    assert dump_json(MappingProxyType({"a": (1, 2), "ü": MappingProxyType({})})) == '{"a":[1,2],"\\u00fc":{}}'
+    for value in (math.nan, math.inf):
+        with pytest.raises(ValueError):
+            dump_json({"a": [value]})
+
+
+def test_every_state_and_outcome_fits_into_its_column() -> None:
+    words = [column.type for table in schema.metadata.tables.values() for column in table.c]
+    kinds = [kind for kind in words if isinstance(kind, Word)]
+    assert len(kinds) >= 4
+    for kind in kinds:
+        assert max(map(len, kind.words)) <= kind.impl.length  # type: ignore[attr-defined]

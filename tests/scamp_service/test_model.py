@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from estimators.learning import Phase
+from estimators.model import MIB, Plan, Prediction
+from scamp_service.lifecycle import TrialState
+from tests.values import attempt, sized, trial
+
+
+def test_a_plan_asks_for_its_ranks_and_whole_mib_for_each() -> None:
+    known = sized(Plan(2, 4, tp=2, dp_shard=2))
+    assert known.demand == (4, 24)
+    assert replace(known, prediction=Prediction(24 * MIB, margin_bytes=1)).demand == (4, 25)
+
+
+def test_a_trial_without_a_plan_predicts_nothing() -> None:
+    new = trial(plan=None)
+    assert (new.plan, new.prediction, new.predicted_step_seconds) == (None, Prediction(), None)
+    planned = trial(sized=replace(sized(), step_seconds=0.5))
+    assert (planned.plan, planned.prediction.reserved_mib, planned.predicted_step_seconds) == (Plan(8), 24, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "num_oom", "extra_bytes", "is_spared"),
+    [(1, 0, MIB, True), (0, 0, MIB, False), (2, 1, MIB, False), (1, 0, 0, False)],
+)
+def test_a_trial_is_spared_that_began_with_what_others_needed_and_never_ran_out_of_memory(
+    attempts: int, num_oom: int, extra_bytes: int, is_spared: bool
+) -> None:
+    assert trial(attempt=attempts, num_oom=num_oom, extra_bytes=extra_bytes).is_spared == is_spared
+
+
+def test_a_trial_is_healed_that_ended_well_after_it_ran_out_of_memory() -> None:
+    healed = {state for state in TrialState if trial(state=state, num_oom=1).is_healed}
+    assert healed == {TrialState.COMPLETED, TrialState.PRUNED}
+    assert not trial(state=TrialState.COMPLETED, num_oom=0).is_healed
+
+
+def test_a_peak_is_compared_with_what_ran_out_of_memory() -> None:
+    known = replace(attempt(extra_bytes=5 * MIB, bias_bytes=2 * MIB).prediction, evaluation_bytes=30 * MIB)
+    begun = attempt(prediction=known)
+    of_step = (20 - 5 + 2) * MIB
+    assert [replace(begun, phase=phase).expected_bytes for phase in ("", Phase.STEP, Phase.EVALUATION)] == [
+        of_step, of_step, 30 * MIB
+    ]  # fmt: skip
+    unknown = replace(begun, prediction=replace(known, evaluation_bytes=0), phase=Phase.EVALUATION)
+    assert unknown.expected_bytes == of_step, "an evaluation's peak that is not known"
+
+
+def test_who_ran_out_of_memory_needs_at_least_its_reservation_and_what_it_asked_for() -> None:
+    assert attempt(measured_bytes=23 * MIB).least_bytes == 24 * MIB
+    assert attempt(measured_bytes=25 * MIB).least_bytes == 25 * MIB
+
+
+def test_a_gang_is_named_by_trial_and_attempt() -> None:
+    assert attempt(trial_id=12, attempt=3).key == "12/3"
