@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forks import in_fork
 from workloads.cleaning.cleaner import Cleaner
 from workloads.loading import load_workload
 
@@ -37,7 +34,7 @@ def mark(*_):
     pass
 """
 
-MARKS = {  # name → (a statement that leaves a mark, an expression that sees it)
+MARKS = {  # name → (a statement that leaves a mark of the user's, an expression that sees it)
     "globals of a module": ("counted.append(1)", "counted"),
     "a class's attribute": ("Mine.seen = True", "hasattr(Mine, 'seen')"),
     "another file's globals": ("import second; second.counted.append(1)", "__import__('second').counted"),
@@ -46,15 +43,8 @@ MARKS = {  # name → (a statement that leaves a mark, an expression that sees i
         "__import__('third').counted.append(1)",
         "'third' in sys.modules",
     ),
-    "the environment": ("os.environ['MARK'] = '1'", "'MARK' in os.environ"),
-    "a variable that was there": ("os.environ.pop('PATH')", "'PATH' not in os.environ"),
-    "the working directory": ("os.chdir('/')", "os.getcwd() == '/'"),
-    "the umask": ("os.umask(0o77)", "os.umask(0o22) == 0o77"),
-    "sys.path": ("sys.path.append('/mark')", "'/mark' in sys.path"),
-    "sys.argv": ("sys.argv.append('mark')", "'mark' in sys.argv"),
     "an import hook": ("sys.meta_path.append(mark)", "any(one.__class__ is mark.__class__ for one in sys.meta_path)"),
     "the exception hook": ("sys.excepthook = mark", "getattr(sys.excepthook, '__name__', '') == 'mark'"),
-    "warning filters": ("warnings.simplefilter('ignore')", "warnings.filters[0][0] == 'ignore'"),
     "warnings that were shown": (
         "torch.__dict__.setdefault('__warningregistry__', {})['mark'] = 1",
         "'mark' in torch.__dict__.get('__warningregistry__', {})",
@@ -63,28 +53,6 @@ MARKS = {  # name → (a statement that leaves a mark, an expression that sees i
         "logging.root.addHandler(Handler())",
         "any(type(one).__name__ == 'Handler' for one in logging.root.handlers)",
     ),
-    "a library's log level": (
-        "logging.getLogger('torch').setLevel(logging.FATAL)", "logging.getLogger('torch').level == logging.FATAL"
-    ),
-    "a logger of its own": (
-        "logging.getLogger('mine').addHandler(logging.StreamHandler())", "logging.getLogger('mine').handlers"
-    ),
-    "disabled logging": ("logging.disable()", "logging.root.manager.disable"),
-    "Python's random numbers": ("random.seed(7)", "random.random() == random.Random(7).random()"),
-    "numpy's random numbers": ("np.random.seed(7)", "np.random.rand() == np.random.RandomState(7).rand()"),
-    "torch's random numbers": ("torch.manual_seed(7)", "torch.initial_seed() == 7"),
-    "numpy's errors": ("np.seterr(all='raise')", "np.geterr()['under'] == 'raise'"),
-    "the default dtype": ("torch.set_default_dtype(torch.float64)", "torch.zeros(1).dtype is torch.float64"),
-    "the default device": ("torch.set_default_device('meta')", "torch.zeros(1).is_meta"),
-    "gradients": ("torch.set_grad_enabled(False)", "not torch.is_grad_enabled()"),
-    "autocast": ("torch.set_autocast_enabled('cpu', True)", "torch.is_autocast_enabled('cpu')"),
-    "determinism": ("torch.use_deterministic_algorithms(True)", "torch.are_deterministic_algorithms_enabled()"),
-    "precision": ("torch.set_float32_matmul_precision('medium')", "torch.get_float32_matmul_precision() == 'medium'"),
-    "cudnn's benchmark": ("torch.backends.cudnn.benchmark = True", "torch.backends.cudnn.benchmark"),
-    "oneDNN": ("torch.backends.mkldnn.enabled = False", "not torch.backends.mkldnn.enabled"),
-    "attention": ("torch.backends.cuda.enable_math_sdp(False)", "not torch.backends.cuda.math_sdp_enabled()"),
-    "threads of torch": ("torch.set_num_threads(2)", "torch.get_num_threads() == 2"),
-    "anomaly detection": ("torch.autograd.set_detect_anomaly(True)", "torch.is_anomaly_enabled()"),
     "a hook of all modules": (
         "nn.modules.module.register_module_forward_hook(mark)", "nn.modules.module._global_forward_hooks"
     ),
@@ -96,15 +64,7 @@ MARKS = {  # name → (a statement that leaves a mark, an expression that sees i
         "gc.callbacks.append(mark)",
         "[one for one in gc.callbacks if getattr(one, '__name__', '') == 'mark']",  # Hypothesis has one, too
     ),
-    "no garbage collection": ("gc.disable()", "not gc.isenabled()"),
     "a trace function": ("threading.settrace(mark)", "threading.gettrace()"),
-    "the recursion limit": ("sys.setrecursionlimit(12345)", "sys.getrecursionlimit() == 12345"),
-    "the timeout of sockets": ("socket.setdefaulttimeout(7)", "socket.getdefaulttimeout() == 7"),
-    "the start method": (
-        "multiprocessing.set_start_method('spawn', force=True)",
-        "multiprocessing.get_start_method(allow_none=True) == 'spawn'",
-    ),
-    "a timer": ("signal.signal(signal.SIGALRM, signal.SIG_IGN); signal.alarm(100)", "signal.getitimer(0)[0]"),
     "a signal handler": (
         "signal.signal(signal.SIGUSR1, mark)", "signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL"
     ),
@@ -149,26 +109,6 @@ def folder(tmp_path: Path) -> Path:
 def names(folder: Path) -> dict[str, Any]:
     """The global names of the user's file, as an attempt sees them."""
     return vars(sys.modules[load_workload("mine.py:Mine", folder).__module__])
-
-
-def in_fork(run: Callable[[], Any]) -> Any:
-    """What ``run`` returns, as JSON, in a copy of this process that ends afterwards."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # from Python 3.12 on, forks of processes with threads
-        child = os.fork()
-    if child == 0:
-        try:
-            answer = run()
-        except BaseException as error:
-            answer = f"{type(error).__name__}: {error}"
-        os.write(writing, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as stream:
-        answer = json.loads(stream.read())
-    os.waitpid(child, 0)
-    return answer
 
 
 def seen(folder: Path, leave: str, sees: str) -> tuple[bool, str, bool]:
