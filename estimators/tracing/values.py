@@ -317,6 +317,8 @@ class Values:
         return None  # the memory has grown: nobody knows what is in it
 
     def _know(self, fake: FakeTensor, real: Tensor, because: frozenset[str], *, is_uniform: bool = False) -> None:
+        if real.is_meta:
+            return  # such as a BatchNorm of a model that is built on the meta device
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             if not is_uniform:
                 storage_bytes = fake.untyped_storage().nbytes()

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from estimators.learning import Phase
 from estimators.model import MIB, Plan, Prediction
 from scamp_service.lifecycle import TrialState
@@ -21,16 +19,6 @@ def test_a_trial_without_a_plan_predicts_nothing() -> None:
     assert (new.plan, new.prediction, new.predicted_step_seconds) == (None, Prediction(), None)
     planned = trial(sized=replace(sized(), step_seconds=0.5))
     assert (planned.plan, planned.prediction.reserved_mib, planned.predicted_step_seconds) == (Plan(8), 24, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("attempts", "num_oom", "extra_bytes", "is_spared"),
-    [(1, 0, MIB, True), (0, 0, MIB, False), (2, 1, MIB, False), (1, 0, 0, False)],
-)
-def test_a_trial_is_spared_that_began_with_what_others_needed_and_never_ran_out_of_memory(
-    attempts: int, num_oom: int, extra_bytes: int, is_spared: bool
-) -> None:
-    assert trial(attempt=attempts, num_oom=num_oom, extra_bytes=extra_bytes).is_spared == is_spared
 
 
 def test_a_trial_is_healed_that_ended_well_after_it_ran_out_of_memory() -> None:

@@ -110,6 +110,13 @@ def test_values_that_nobody_knows_are_refused(recorder: Recorder, code: Callable
         code()
 
 
+def test_layers_that_are_built_on_the_meta_device_have_no_values_and_may_be_traced(recorder: Recorder) -> None:
+    layer = nn.BatchNorm1d(3, device="meta").to_empty(device="cpu")
+    assert layer(torch.ones(2, 3)).shape == (2, 3)
+    with pytest.raises(DataDependentOutputException):
+        layer.running_var.tolist()
+
+
 def test_what_is_written_at_random_is_forgotten(recorder: Recorder) -> None:
     known = torch.zeros(3)
     assert known.tolist() == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Measurements that are kept and found again, and what is said about them. A shell script stands in for the child."""
+"""Measurements that are kept and found again, and what is said about them. Most children are a shell script."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from estimators.devices import catalogue
 from estimators.devices.kind import DeviceKind, Rate
+from estimators.work import COLLECTIVES
 from placement.model import VIRTUAL_KIND, Cluster, Device
 from scamp_service.cluster.devices.gpus import Gpu, GpuLinks
 from scamp_service.errors import InvalidInput
@@ -24,6 +25,7 @@ from scamp_service.sizing.calibration import (
     one_of_each,
     speed_words,
 )
+from tests.conftest import Scamp
 
 KIND = DeviceKind("a CPU", {"matmul": Rate(1e-6, 1e-11, 1e-10)}, "measured today")
 PRINTS = f"""echo 'a warning of torch'; echo '{json.dumps(asdict(KIND))}'; echo "$CUDA_VISIBLE_DEVICES $*" >&2"""
@@ -75,6 +77,31 @@ def test_a_gpu_alone_is_seen_and_kept_under_the_name_by_which_it_is_asked_for(
     assert calibrated(tmp_path, "A new/../GPU") == KIND
     assert calibrated(tmp_path, "H200") is calibrated(tmp_path) is None
     assert {file.parent for file in tmp_path.rglob("*.json")} == {tmp_path / "device_kinds"}
+
+
+def test_this_cpu_is_measured_in_seconds(tmp_path: Path) -> None:
+    quick = calibrate_cpu_quickly(tmp_path)
+    assert calibrated(tmp_path) == quick and quick.quick_seconds is not None and "one round" in quick.provenance
+    expect_a_measurement(quick)
+
+
+@pytest.mark.soak
+def test_a_full_measurement_replaces_a_quick_one(tmp_path: Path, scamp: Scamp) -> None:
+    quick = calibrate_cpu_quickly(tmp_path)
+    told = scamp(tmp_path, "calibrate", "--rounds", "1").stdout
+    kind = calibrated(tmp_path)
+    assert kind is not None and kind.quick_seconds is None
+    assert quick.rates.keys() == kind.rates.keys()
+    assert kind.name in told and kind.provenance.startswith("measured 20")
+    expect_a_measurement(kind)
+
+
+def expect_a_measurement(kind: DeviceKind) -> None:
+    """Every kind of operation and collective of a CPU has a speed that a machine may have."""
+    assert kind.rates["matmul"].per_flop > 0 and kind.rates["other"].per_op > 0 and kind.rates["sharded"].per_op > 0
+    assert kind.links is not None and kind.links.paces.keys() == set(COLLECTIVES) - {"all_to_all"}
+    assert all(pace.bytes_per_second.value < 1e12 for pace in kind.links.paces.values())
+    assert kind.cores is not None and kind.cores.value > 0.5
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from estimators.devices.kind import DeviceKind, Figure, Rate
 from estimators.memory import VIRTUAL_MARGIN
 from estimators.model import CATEGORIES, MIB, Layout, Plan, Prediction
 from estimators.profile import ModelProfile
-from estimators.work import COLLECTIVES, StepWork, Work
+from estimators.work import StepWork, Work
 from placement.model import Cluster
 from placement.option import Known, NoPlan, Option
 from placement.planning.answers import ChosenPlan
@@ -30,7 +30,6 @@ from scamp_service.files import write_atomically
 from scamp_service.model import Sized
 from scamp_service.settings import Settings
 from scamp_service.sizing import calibration
-from scamp_service.sizing.calibration import calibrate_cpu_quickly, calibrated
 from scamp_service.sizing.estimate import UNVERIFIED, Estimate, Estimator, devices, estimate, target
 from scamp_service.sizing.sizer import ProcessSizer
 from scamp_service.sizing.tracing.trace_pool import TracePool
@@ -237,25 +236,6 @@ def test_the_function_tells_what_the_command_tells(
     ):
         with pytest.raises(InvalidInput, match=complaint):
             estimate("vit_digits", MEDIUM, **arguments)
-
-
-def test_this_machine_is_calibrated_once_and_a_damaged_file_counts_as_none(tmp_path: Path, scamp: Scamp) -> None:
-    assert calibrated(tmp_path) is None
-    quick = calibrate_cpu_quickly(tmp_path)
-    assert calibrated(tmp_path) == quick and quick.quick_seconds is not None and "one round" in quick.provenance
-    told = scamp(tmp_path, "calibrate", "--rounds", "1").stdout
-    kind = calibrated(tmp_path)
-    assert kind is not None and kind.quick_seconds is None, "a full one replaces a quick one"
-    assert quick.rates.keys() == kind.rates.keys() and quick.links is not None and kind.links is not None
-    assert quick.links.paces.keys() == kind.links.paces.keys()
-    assert kind.name in told and kind.provenance.startswith("measured 20")
-    assert kind.rates["matmul"].per_flop > 0 and kind.rates["other"].per_op > 0
-    assert kind.links is not None and kind.links.paces.keys() == set(COLLECTIVES) - {"all_to_all"}
-    assert all(pace.bytes_per_second.value < 1e12 for pace in kind.links.paces.values())
-    assert kind.rates["sharded"].per_op > 0 and kind.cores is not None and kind.cores.value > 0.5
-    (file,) = tmp_path.glob("device_kinds/*.json")
-    file.write_text(file.read_text()[:-9])
-    assert calibrated(tmp_path) is None
 
 
 def test_a_users_file_is_estimated_and_its_refusals_are_told(folder: Path, pool: TracePool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import sys
 from collections.abc import Callable, Mapping
@@ -13,11 +12,9 @@ from typing import Any
 
 import pynvml
 import pytest
-from typer.testing import CliRunner
 
 from estimators.devices.catalogue import gpu as kind_of
 from estimators.model import MIB
-from scamp_service.cli.main import app
 from scamp_service.cluster.devices import gpus
 from scamp_service.cluster.devices.gpu_nodes import GPU_CONTEXT_MIB, measure_gpus, why_nothing
 from scamp_service.cluster.devices.gpus import PRODUCTS, Gpu, GpuLinks, inventory, is_rank, known_kind, visible
@@ -435,62 +432,3 @@ def test_a_product_is_named_only_by_a_kind_that_has_its_memory_and_speed(product
 
 def test_estimate_knows_every_kind_that_is_named() -> None:
     assert all(kind_of(kind).name == kind for kind in PRODUCTS)
-
-
-# --- scamp devices ---------------------------------------------------------------------------------------------------
-
-
-def devices(*arguments: str) -> str:
-    done = CliRunner().invoke(app, ["devices", *arguments], env={"COLUMNS": "160"}, catch_exceptions=False)
-    assert done.exit_code == 0
-    return done.stdout
-
-
-def test_devices_lists_each_gpu_in_a_line(machine: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = "00000000:01:00.0"
-    machine(Card(free=60000, nvlinks=(one, one, SWITCH)), Card("NVIDIA L40S", mig=True))
-    monkeypatch.setattr("scamp_service.cli.main.out._width", 160)
-    heading, first, second = devices().splitlines()
-    assert heading.split()[-1] == "--device"
-    assert " ".join(first.split()) == (
-        f"0 {H100} 81559 21000 60000 3 NVLinks (2 to GPU 1, 1 to a switch), PCIe 5 × 16 H100"
-    )
-    assert " ".join(second.split()) == "1 NVIDIA L40S (MIG) 81559 0 0 PCIe 5 × 16"
-
-
-def test_devices_as_json_is_one_object(machine: Install) -> None:
-    machine(Card(free=60000))
-    answer = json.loads(devices("--json"))
-    assert answer == {
-        "gpus": [
-            {
-                "index": 0,
-                "uuid": "GPU-00000000-aaaa",
-                "name": H100,
-                "total_mib": 81559,
-                "reserved_mib": 559,
-                "other_processes_mib": 21000,
-                "free_mib": 60000,
-                "mig": False,
-                "kind": "H100",
-                "links": {
-                    "num_nvlinks": 0,
-                    "peers": [],
-                    "num_switched": 0,
-                    "pcie_generation": 5,
-                    "pcie_width": 16,
-                },
-            }
-        ],
-        "virtual_devices": None,
-    }
-
-
-def test_devices_without_gpus_says_what_studies_run_on(machine: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(refused={"nvmlInit": pynvml.NVML_ERROR_LIBRARY_NOT_FOUND})
-    monkeypatch.setenv("SCAMP_VIRTUAL_DEVICES", "3")
-    monkeypatch.setenv("SCAMP_VIRTUAL_NODES", "2")
-    monkeypatch.setenv("SCAMP_DEVICE_MIB", "88")
-    (line,) = devices().splitlines()
-    assert line == "NVML finds no GPU on this machine: studies run on virtual devices, 6 × 88 MiB"
-    assert json.loads(devices("--json")) == {"gpus": [], "virtual_devices": {"count": 6, "mib": 88}}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,19 +12,15 @@ from rich.console import Console
 
 from estimators.model import Layout, Plan
 from estimators.profile import ModelProfile
-from estimators.scaling.example import NoBlueprint
 from estimators.work import StepWork, Work
 from placement.option import Known, NoPlan, Option
 from placement.planning.answers import ChosenPlan
-from placement.planning.planner import PlanChoice
-from placement.planning.question import Question
 from scamp_service.cli.screen_table import as_table, footnotes
-from scamp_service.model import Json
 from scamp_service.sizing.candidates import candidates_of
 from scamp_service.sizing.estimate import Estimator, OneBlob, devices
 from scamp_service.sizing.screen.blueprints import BlueprintFinder
-from scamp_service.sizing.screen.groups import FormulaGroup, Task, grouped
-from scamp_service.sizing.screen.joint_search import NO_FORMULA, Formulas, JointSearch, Open
+from scamp_service.sizing.screen.groups import grouped
+from scamp_service.sizing.screen.joint_search import NO_FORMULA
 from scamp_service.sizing.screen.screened import Screening
 from scamp_service.sizing.screen.screening import screen
 from scamp_service.sizing.tracing.trace_pool import TracePool
@@ -129,59 +123,6 @@ def test_a_damaged_blueprint_counts_as_absent(screening: Screening, folder: Path
             assert (finder.known(group, Layout()) is not None) == there
 
 
-class NoExamples:
-    """A finder that finds no formulas, and remembers for which kinds of layouts it was asked."""
-
-    num_examples = num_checked = 0
-
-    def __init__(self) -> None:
-        self.asked: list[Layout] = []
-
-    def plain(self, candidates: Mapping[int, Json]) -> list[tuple[FormulaGroup, str]]:
-        return []
-
-    def find(self, tasks: Sequence[Task]) -> list[NoBlueprint]:
-        self.asked += [task.layout_kind for task in tasks]
-        return [NoBlueprint("none") for _ in tasks]
-
-
-@pytest.mark.parametrize("num_asking", [1, 3, 4])
-def test_formulas_are_looked_for_where_two_in_a_hundred_candidates_ask(num_asking: int, tmp_path: Path) -> None:
-    finder, sharded = NoExamples(), Layout(dp_shard=4)
-    everyone = [{"width": width} for width in range(1, 201)]
-    formulas = Formulas(FormulaGroup({}, ("width",), tuple(range(200))), None, everyone, [PROFILE] * 200)
-    with TracePool() as pool:
-        search = JointSearch("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool, finder, devices(4, 100), None)  # type: ignore[arg-type]
-        asking = [
-            Open(place, everyone[place], 8, PROFILE, PlanChoice(Question(PROFILE, 8, devices(4, 100))), formulas)
-            for place in range(num_asking)
-        ]
-        search.find([(one, sharded) for one in asking])
-    is_found = num_asking >= 4
-    assert finder.asked == ([Layout(dp_shard=2)] if is_found else [])
-    assert (sharded in formulas.left_out) == (not is_found)
-    assert Layout(pp=2, num_micro_batches=2) in formulas.left_out
-
-
-class Deep(BlueprintFinder):
-    """Its trace processes would leave out blocks where there are more than four."""
-
-    def _submit_examples(self, layout_kind: Layout, points: Sequence[Json]) -> Future[Json]:
-        answer: Future[Json] = Future()
-        seen = [{"is_whole": point["layers"] <= 4, "num_blocks": point["layers"]} for point in points]
-        answer.set_result({"examples": [(one, {}) for one in seen]})
-        return answer
-
-
-def test_the_number_of_blocks_is_found_though_the_largest_candidate_has_few(tmp_path: Path) -> None:
-    members = [{"layers": 3, "width": 64, "heads": 8}, {"layers": 9, "width": 32, "heads": 2}]
-    group = FormulaGroup({}, ("heads", "layers", "width"), (0, 1))
-    with TracePool() as pool:
-        finder = Deep("w", None, Tracer(OneBlob(b""), tmp_path, 60), pool)
-        assert finder.depth(group, members) == "layers"
-        assert finder.depth(group, [{**one, "layers": 2} for one in members]) is None
-
-
 def test_a_candidate_with_untried_plans_says_so(screening: Screening) -> None:
     one = next(one for one in screening.candidates if isinstance(one.choice, ChosenPlan))
     pipeline = Option(Plan(1, 2, pp=2), one.choice.prediction, 100, Known.UNITS)  # type: ignore[union-attr]
@@ -198,9 +139,6 @@ def test_the_command_screens_a_study(folder: Path, screening: Screening, scamp: 
     args = ["screen", str(folder / "study.yaml"), "--candidates", "40", "--count", "1", "--mib", "100"]
     shown = scamp(folder, *args)
     assert shown.returncode == 0, shown.stderr
-    for mistake, words in (("stdlib_gpt", "no space to screen"), ("gone.yaml", "cannot read")):
-        refused = scamp(folder, "screen", mistake)
-        assert refused.returncode == 2 and words in refused.stderr and len(refused.stderr.splitlines()) == 1
     assert "40 candidates on 1 × virtual, 100 MiB" in shown.stdout
     answer = scamp(folder, *args, "--json")
     assert len(json.loads(answer.stdout)) == 40
