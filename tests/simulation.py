@@ -32,7 +32,8 @@ from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, Outcome, TrialState
 from scamp_service.model import Json, Lease, Metric, Sized, Trial
 from scamp_service.store.store import Store
-from workloads.training.retention import outdated
+from workloads.training.checkpoints.name import CheckpointName
+from workloads.training.checkpoints.retention import outdated
 
 
 class Crash(BaseException):
@@ -150,7 +151,7 @@ class World:
         self.acknowledged: dict[tuple[int, int, int], float] = {}
         self.recorded: dict[tuple[int, int], int] = {}  # (trial, attempt) → step of its newest acknowledged checkpoint
         self.completed: dict[int, int] = {}  # trial → times that a rank finished all steps and was acknowledged
-        self.disk: dict[int, set[int]] = {}  # trial → steps of its checkpoints
+        self.disk: dict[int, set[CheckpointName]] = {}  # trial → its checkpoints
         self.least_ranks: dict[int, int] = {}  # trial → ranks that its first checkpoint is of
         self.disk_full_until = 0.0
         self.num_faults = 0
@@ -243,13 +244,12 @@ class World:
         if any(a.key == order.key and a.outcome for a in self.store.attempts(order.trial_id)):
             return
         kept = self.disk.setdefault(order.trial_id, set())
-        can_resume = order.resume_step <= 0 or order.resume_step in kept
-        self.insist(can_resume, f"{order.key}: no {order.resume_step} in {kept}")
+        can_resume = order.resume is None or order.resume in kept
+        self.insist(can_resume, f"{order.key}: no {order.resume} in {kept}")
+        resume_step = order.resume.step if order.resume else -1
         before = [self.recorded.get((order.trial_id, attempt), -1) for attempt in range(order.attempt)]
-        self.insist(order.resume_step == max(before), f"{order.key} resumes from {order.resume_step} of {before}")
-        gang = SimulatedGang(
-            order, step=max(order.resume_step, 0), recorded=order.resume_step, progressed=self.clock.now
-        )
+        self.insist(resume_step == max(before), f"{order.key} resumes from {resume_step} of {before}")
+        gang = SimulatedGang(order, step=max(resume_step, 0), recorded=resume_step, progressed=self.clock.now)
         self.gangs_by_key[order.key] = gang
         self.after(1.0, lambda: self._step(gang))
 
@@ -425,10 +425,11 @@ class World:
             self.after(1.0, lambda: self._go(gang))
 
     def _save(self, gang: SimulatedGang) -> None:
-        steps = self.disk[gang.order.trial_id]
+        trial_id, kept = gang.order.trial_id, self.disk[gang.order.trial_id]
         self.least_ranks.setdefault(gang.order.trial_id, gang.order.plan.world_size)
-        steps.add(gang.step)
-        steps -= set(outdated(steps, gang.step, {gang.recorded}))
+        newest = CheckpointName(trial_id, gang.step)
+        kept.add(newest)
+        kept -= set(outdated(kept, newest, {CheckpointName(trial_id, gang.recorded)}))
 
     def _leave(self, device: Device) -> None:
         for key, gang in list(self.gangs_by_key.items()):

@@ -16,11 +16,13 @@ from workloads.hints import Contradiction
 from workloads.loading import load_estimable
 from workloads.refusals import WorkloadError, explain
 from workloads.sandbox.recipe import recipe_of
+from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.runtime import Job, NonFiniteLoss, lost_its_peers, train
 
 BATCH = 8
 HALF, WHOLE = 3, 5
 """Steps after which training is resumed from a checkpoint, and those of all training."""
+TRIAL = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class _Reports:
 
     def __init__(self) -> None:
         self.values: list[Mapping[str, float]] = []
-        self.checkpoints: list[int] = []
+        self.checkpoints: list[CheckpointName] = []
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self.values.append(values)
@@ -51,9 +53,9 @@ class _Reports:
     def progressed(self, step: int) -> None: ...
 
     def checkpoint(self, step: int) -> None:
-        self.checkpoints.append(step)
+        self.checkpoints.append(CheckpointName(TRIAL, step))
 
-    def recorded_checkpoints(self) -> list[int]:
+    def needed_checkpoints(self) -> list[CheckpointName]:
         return self.checkpoints[-1:]
 
     def should_stop(self) -> bool:
@@ -86,8 +88,9 @@ def train_rank(idiom: Idiom, plan: Plan, rank: int, folder: Path) -> dict[str, A
                 steps=end,
                 report_every=1,
                 budget_bytes=None,
-                checkpoint_dir=folder / "checkpoints",
-                resume_step=begin or -1,
+                checkpoint_root=folder / "checkpoints",
+                trial_id=TRIAL,
+                resume=CheckpointName(TRIAL, begin) if begin else None,
                 metric="loss",
             )
             store = FileStore(str(folder / f"store-{begin}"), plan.world_size) if plan.world_size > 1 else None

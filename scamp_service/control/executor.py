@@ -16,11 +16,12 @@ from estimators.model import NO_EVALUATION_EXTRA, Candidate, EvaluationExtra, La
 from placement.model import Cluster, Offer
 from scamp_service.model import Sized
 from scamp_service.study.spec import TRACE_SECONDS
+from workloads.training.checkpoints.name import CheckpointName
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Everything that the ranks of one attempt need. ``resume_step`` is the checkpoint to load; -1: none."""
+    """Everything that the ranks of one attempt need. ``resume`` is the checkpoint to load; None: none."""
 
     trial_id: int
     attempt: int
@@ -34,7 +35,7 @@ class Order:
     steps: int
     report_every: int
     metric: str
-    resume_step: int = -1
+    resume: CheckpointName | None = None
 
     @property
     def key(self) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from scamp_service.settings import Settings
 from scamp_service.store.store import Store
+from workloads.training.checkpoints.name import trial_folder
 
 log = logging.getLogger("scamp.sweeper")
 
@@ -89,7 +90,7 @@ class Sweeper:
     def _with_checkpoints(self) -> Iterator[None]:
         """Checkpoints, and what waits for their removal."""
         while trials := self._store.deleted_trials():
-            yield from self._gone([self._settings.checkpoints / str(trial_id) for trial_id in trials])
+            yield from self._gone([trial_folder(self._settings.checkpoints, trial_id) for trial_id in trials])
             for trial_id in trials:
                 while not self._store.remove_trial(trial_id, limit=ROWS_AT_ONCE):
                     yield
@@ -128,7 +129,7 @@ class Sweeper:
             ageing.removed.add(study_id)
 
     def _checkpoints_of(self, study_id: int) -> Iterator[None]:
-        return self._gone([self._settings.checkpoints / str(one.id) for one in self._store.history(study_id)])
+        return self._gone([trial_folder(self._settings.checkpoints, one.id) for one in self._store.history(study_id)])
 
     def _traces(self, before: float) -> Iterator[None]:
         """Remove traces that no study has read since ``before``. A trace belongs to all studies with equal models."""

@@ -23,6 +23,7 @@ from scamp_service.store.order import ORDERS, By, sorted_numbers
 from scamp_service.store.rows import MeasuredPoint, Point, Standing, attempt_of, trial_of
 from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds
 from scamp_service.study.objective import Objective
+from workloads.training.checkpoints.name import CheckpointName
 
 _ENDINGS = {Outcome.DONE: Ending.FINISHED, Outcome.OUT_OF_MEMORY: Ending.OUT_OF_MEMORY}
 
@@ -181,9 +182,9 @@ class Reads:
         """All attempts of the study's trials, by trial and attempt."""
         return [attempt_of(row) for row in self._rows(sql.STUDY_ATTEMPTS, study_id=study_id)]
 
-    def checkpoints(self, trial_ids: Sequence[int]) -> dict[int, int]:
-        """Step of the last committed checkpoint by trial id, for trials that have one."""
-        return dict(self._by_ids(sql.CHECKPOINTS, trial_ids))
+    def checkpoints(self, trial_ids: Sequence[int]) -> dict[int, CheckpointName]:
+        """The last committed checkpoint by trial id, for trials that have one."""
+        return {trial_id: CheckpointName(trial_id, step) for trial_id, step in self._by_ids(sql.CHECKPOINTS, trial_ids)}
 
     def device_seconds(self, study_id: int, *, now: float) -> float:
         """Seconds × devices that the study's attempts have held; open attempts count up to ``now``."""

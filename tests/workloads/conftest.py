@@ -48,7 +48,7 @@ class Ranks:
     def train(self, plan: Plan, steps: int = 4, **options: Any) -> list[dict[str, Any]]:
         """What each rank of the gang says of its end; ``params`` and the fields of ``Job`` are options.
 
-        A ``checkpoint_dir`` may contain ``{rank}``.
+        A ``checkpoint_root`` may contain ``{rank}``.
         """
         self.jobs += 1
         order = {
@@ -60,8 +60,8 @@ class Ranks:
             "steps": steps,
             "report_every": 2,
             "budget_bytes": None,
-            "checkpoint_dir": str(self.folder / f"checkpoints-{self.jobs}"),
-            "resume_step": -1,
+            "checkpoint_root": str(self.folder / f"checkpoints-{self.jobs}"),
+            "resume_step": 0,
             "metric": "loss",
             "store": str(self.folder / f"store-{self.jobs}"),
             "stop_after": None,
@@ -72,8 +72,8 @@ class Ranks:
             self._ranks.append(Rank(self._warm))
         gang = self._ranks[: plan.world_size]
         for number, rank in enumerate(gang):
-            folder = order["checkpoint_dir"].replace("{rank}", str(number))
-            rank.order({**order, "rank": number, "checkpoint_dir": folder})
+            folder = order["checkpoint_root"].replace("{rank}", str(number))
+            rank.order({**order, "rank": number, "checkpoint_root": folder})
         return [rank.answer() for rank in gang]
 
     def curve(self, plan: Plan, steps: int = 4, **options: Any) -> list[tuple[int, dict[str, float]]]:

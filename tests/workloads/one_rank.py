@@ -12,14 +12,17 @@ from typing import Any
 from torch.distributed import FileStore
 
 from estimators.model import Candidate, Plan
+from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.runtime import Job, train
+
+TRIAL = 1
 
 
 class Collected:
     def __init__(self, stop_after: int | None) -> None:
         self.stop_after, self.asked = stop_after, 0
         self.reports: list[tuple[int, Mapping[str, float]]] = []
-        self.checkpoints: list[int] = []
+        self.checkpoints: list[CheckpointName] = []
         self.peak = 0
         self.times: list[tuple[float, int]] = []
 
@@ -36,9 +39,9 @@ class Collected:
         self.times.append((step_seconds, num_steps))
 
     def checkpoint(self, step: int) -> None:
-        self.checkpoints.append(step)
+        self.checkpoints.append(CheckpointName(TRIAL, step))
 
-    def recorded_checkpoints(self) -> list[int]:
+    def needed_checkpoints(self) -> list[CheckpointName]:
         return self.checkpoints[-1:]
 
     def should_stop(self) -> bool:
@@ -56,8 +59,9 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         steps=order["steps"],
         report_every=order["report_every"],
         budget_bytes=order["budget_bytes"],
-        checkpoint_dir=Path(order["checkpoint_dir"]),
-        resume_step=order["resume_step"],
+        checkpoint_root=Path(order["checkpoint_root"]),
+        trial_id=TRIAL,
+        resume=CheckpointName(TRIAL, order["resume_step"]) if order["resume_step"] else None,
         metric=order["metric"],
     )
     store = FileStore(order["store"], plan.world_size) if plan.world_size > 1 else None
@@ -75,7 +79,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         "traceback": "".join(traceback.format_exception(error)) if error else "",
         "measured_bytes": getattr(error, "measured_bytes", 0),
         "reports": reporter.reports,
-        "checkpoints": reporter.checkpoints,
+        "checkpoints": [name.step for name in reporter.checkpoints],
         "peak": reporter.peak,
         "times": reporter.times,
         "asked": reporter.asked,

@@ -33,8 +33,10 @@ from workloads.parallel.apply import rank_part, spread_optimizer
 from workloads.parallel.forward_state import FREED
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError
-from workloads.training import checkpoint
 from workloads.training.building import build_model
+from workloads.training.checkpoints import checkpoint
+from workloads.training.checkpoints.folders import expect_shared
+from workloads.training.checkpoints.name import CheckpointName, trial_folder
 from workloads.training.digests import expect_agreement
 from workloads.training.faults import StorageFault
 from workloads.training.gang import process_group
@@ -53,9 +55,10 @@ TIMED_STEPS = 1000  # the most steps whose median is the time of a step: the new
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The orders for all ranks of an attempt. ``resume_step`` -1: do not resume; ``budget_bytes`` None: no limit.
+    """The orders for all ranks of an attempt. ``resume`` None: do not resume; ``budget_bytes`` None: no limit.
 
-    ``resume_step`` is the step of the checkpoint to load; ``report_every`` counts optimizer steps.
+    ``resume`` is the checkpoint to load; ``checkpoint_root`` holds those of all trials. ``report_every`` counts
+    optimizer steps.
     """
 
     candidate: Candidate
@@ -65,8 +68,9 @@ class Job:
     steps: int
     report_every: int
     budget_bytes: int | None
-    checkpoint_dir: Path
-    resume_step: int
+    checkpoint_root: Path
+    trial_id: int
+    resume: CheckpointName | None
     metric: str
 
 
@@ -99,8 +103,8 @@ class Reporter(Protocol):
         """Say that training goes on, within optimizer step ``step``; called for each batch."""
         ...
 
-    def recorded_checkpoints(self) -> Collection[int]:
-        """Steps whose checkpoints must be kept, because the trial may resume from them.
+    def needed_checkpoints(self) -> Collection[CheckpointName]:
+        """Checkpoints that must be kept, because a trial may resume from them.
 
         They are the newest one that is known to be recorded, and those reported since that may be recorded by now.
         """
@@ -172,7 +176,7 @@ def _train(
     for make_batch in (workload.train_batch, workload.eval_batch):
         make_batch(torch.arange(1))  # reads the data sets now, because they do not count against the budget
     if mesh is not None:
-        checkpoint.expect_shared(job.checkpoint_dir)
+        expect_shared(trial_folder(job.checkpoint_root, job.trial_id))
     if job.code_dir is not None:
         import_early(type(workload))
     baseline = budget.baseline(device)
@@ -233,18 +237,19 @@ class _Run:
 
         Raises ``StorageFault`` on every rank if one of them does not find it: a trial never silently starts again.
         """
-        directory, step = self.job.checkpoint_dir, self.job.resume_step
-        if step <= 0:
+        root, resume = self.job.checkpoint_root, self.job.resume
+        if resume is None:
             return 0
-        num_blind = int(self._sum(torch.tensor(float(not checkpoint.exists(directory, step)))))
+        num_blind = int(self._sum(torch.tensor(float(not checkpoint.exists(root, resume)))))
         if num_blind:
             raise StorageFault(
-                f"the checkpoint of step {step}, which the study database has recorded, is not in {directory} on "
-                f"{num_blind} of {self.job.plan.world_size} ranks: mount or restore this folder on every node"
+                f"the checkpoint of step {resume.step}, which the study database has recorded, is not in "
+                f"{trial_folder(root, resume.trial_id)} on {num_blind} of {self.job.plan.world_size} ranks: mount or "
+                "restore this folder on every node"
             )
         with self.held.lifted():
-            checkpoint.load(directory, step, self.model, self.optimizer)
-        return step
+            checkpoint.load(root, resume, self.model, self.optimizer)
+        return resume.step
 
     def _step(self, step: int, measured: bool) -> Tensor:
         self.workload.on_step(step, self.job.steps, self.optimizer)
@@ -340,8 +345,8 @@ class _Run:
     def _checkpoint(self, step: int) -> None:
         began = time.monotonic()
         with self.held.during(Phase.CHECKPOINT), self.held.uncounted():
-            needed = self.reporter.recorded_checkpoints()
-            checkpoint.save(self.job.checkpoint_dir, step, self.model, self.optimizer, needed)
+            needed, name = self.reporter.needed_checkpoints(), CheckpointName(self.job.trial_id, step)
+            checkpoint.save(self.job.checkpoint_root, name, self.model, self.optimizer, needed)
         self.checkpoint_at = time.monotonic()
         self.checkpoint_seconds = self.checkpoint_at - began
         if self.rank == 0:

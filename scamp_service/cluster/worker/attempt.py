@@ -114,8 +114,9 @@ class Training:
             steps=order.steps,
             report_every=order.report_every,
             budget_bytes=order.mib_per_rank * MIB,
-            checkpoint_dir=self.folders.checkpoints / str(order.trial_id),
-            resume_step=order.resume_step,
+            checkpoint_root=self.folders.checkpoints,
+            trial_id=order.trial_id,
+            resume=order.resume,
             metric=order.metric,
         )
         return self.train(job, rank, world, self._store(rank, world), self.reports)

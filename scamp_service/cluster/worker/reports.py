@@ -17,6 +17,7 @@ from scamp_service.cluster.sink import Report, SinkClient
 from scamp_service.control.executor import Order
 from scamp_service.errors import Unavailable
 from scamp_service.model import LogLine, Metric
+from workloads.training.checkpoints.name import CheckpointName
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -60,8 +61,9 @@ class Reports:
         self._changed = threading.Condition()
         self._metrics: list[Metric] = []
         self._logs: list[LogLine] = []
-        self._measured_bytes, self._checkpoint_step, self._news = 0, -1, False
-        self._recorded_step, self._sent_step = order.resume_step, order.resume_step
+        self._measured_bytes, self._news = 0, False
+        self._checkpoint: CheckpointName | None = None
+        self._recorded, self._sent = order.resume, order.resume
         self.why_lost = ""
         self._step_seconds, self._timed_steps = 0.0, 0
         self._num_metrics = self._num_logs = 0
@@ -116,17 +118,17 @@ class Reports:
     def checkpoint(self, step: int) -> None:
         """Report that the checkpoint of ``step`` is committed."""
         with self._changed:
-            self._checkpoint_step, self._news = step, True
+            self._checkpoint, self._news = CheckpointName(self.order.trial_id, step), True
 
     def progressed(self, step: int) -> None:
         """Count a sign of life: a batch of optimizer step ``step``."""
         self.num_signs += 1
         self.present_step = step
 
-    def recorded_checkpoints(self) -> frozenset[int]:
-        """The step that the database has acknowledged (or the attempt resumed from), and one that is being recorded."""
+    def needed_checkpoints(self) -> frozenset[CheckpointName]:
+        """The one that the database has acknowledged (or the attempt resumed from), and one that is being recorded."""
         with self._changed:
-            return frozenset({self._recorded_step, self._sent_step})
+            return frozenset(name for name in (self._recorded, self._sent) if name)
 
     def should_stop(self) -> bool:
         """Whether the attempt was asked to stop, or its reports were refused or lost."""
@@ -189,7 +191,7 @@ class Reports:
             if not accepted:
                 return Delivery.REFUSED, ""
             with self._changed:
-                self._recorded_step = max(self._recorded_step, report.checkpoint_step)
+                self._recorded = self._sent
 
     def _flush(self, report: Report) -> bool:
         """The sink's answer. Errors that pass are repeated until ``give_up()``, others a few times, then raised."""
@@ -217,7 +219,7 @@ class Reports:
             return None
         del self._metrics[: len(metrics)], self._logs[: len(logs)]
         self._waiting_characters -= sum(len(line.text) for line in logs)
-        self._news, self._sent_step = False, max(self._sent_step, self._checkpoint_step)
+        self._news, self._sent = False, self._checkpoint or self._sent
         self._changed.notify_all()
         order = self.order
         return Report(
@@ -228,7 +230,7 @@ class Reports:
             metrics=metrics,
             logs=logs,
             measured_bytes=self._measured_bytes,
-            checkpoint_step=self._checkpoint_step,
+            checkpoint_step=self._checkpoint.step if self._checkpoint else -1,
             step_seconds=self._step_seconds,
             timed_steps=self._timed_steps,
         )

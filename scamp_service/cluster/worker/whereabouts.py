@@ -22,7 +22,7 @@ def whereabouts(thread: threading.Thread) -> str:
     if collective := next((name for name in collectives if name != "wrapper"), ""):
         return f"waits in {collective}"
     place = _place(next((one for one in frames if not _is_library(one)), frames[0]))
-    if any(_is_in(one, "workloads/training/checkpoint") for one in frames):
+    if any(_is_in(one, "workloads/training/checkpoints/") for one in frames):
         return f"reads or writes its checkpoint ({place})"
     if any(one.f_code.co_name in _DATA for one in frames):
         return f"reads its data ({place})"

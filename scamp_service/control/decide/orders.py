@@ -23,5 +23,5 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         steps=study.steps,
         report_every=study.report_every,
         metric=study.objective.metric,
-        resume_step=s.checkpoints.get(trial.id, -1),
+        resume=s.checkpoints.get(trial.id),
     )

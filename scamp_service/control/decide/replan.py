@@ -151,7 +151,8 @@ def _saved_seconds(s: Snapshot, trial: Trial, attempt: Attempt, sized: Sized) ->
     if not attempt.predicted_step_seconds or not sized.step_seconds:
         return 0.0
     left = _seconds_left(s, trial, attempt)
-    again = (trial.step - max(0, s.checkpoints.get(trial.id, 0))) * (attempt.measured_step_seconds or 0.0)
+    kept = s.checkpoints.get(trial.id)
+    again = (trial.step - (kept.step if kept else 0)) * (attempt.measured_step_seconds or 0.0)
     ratio = sized.step_seconds / attempt.predicted_step_seconds
     return left - (left + again) * ratio - RESTART_SECONDS
 

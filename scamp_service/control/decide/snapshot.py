@@ -17,6 +17,7 @@ from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
 from scamp_service.study.objective import Objective
 from scamp_service.study.spec import TRACE_SECONDS
+from workloads.training.checkpoints.name import CheckpointName
 
 Corrections = Mapping[str, Mapping[Layout, Learned]]
 """Family → layout → what was learned."""
@@ -81,7 +82,7 @@ class Snapshot:
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
     held_up: Mapping[int, Sequence[int]] = field(default_factory=dict)  # trial → those whose sizing it waits for
     rungs: Mapping[int, Mapping[int, Rung]] = field(default_factory=dict)  # study → step → values of its trials
-    checkpoints: Mapping[int, int] = field(default_factory=dict)  # trial → last committed step
+    checkpoints: Mapping[int, CheckpointName] = field(default_factory=dict)  # trial → the one to resume from
     past: Mapping[str, Sequence[Run]] = field(default_factory=dict)  # family → runs of its newest trials
     failures: Mapping[int, Sequence[Run]] = field(default_factory=dict)  # waiting trial → its own runs
     refusals: Mapping[Refusals, float] = field(default_factory=dict)  # INFEASIBLE trials; seconds since this was found

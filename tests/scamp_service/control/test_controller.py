@@ -23,7 +23,7 @@ from scamp_service.store.store import Store
 from tests import simulation as simulated
 from tests.quick_store import empty_store
 from tests.simulation import Faults, SimulatedExecutor, SimulatedSizer, Simulation, no_faults
-from workloads.training.retention import outdated
+from workloads.training.checkpoints.retention import outdated
 
 NUM_SEEDS, NUM_SOAK_SEEDS = 1_000, 100_000
 SEEDS_AT_ONCE, SOAK_SEEDS_AT_ONCE = 50, 1_000
@@ -148,7 +148,7 @@ def test_a_full_disk_a_lost_sink_and_a_cluster_that_changes_lose_nothing() -> No
 
 def test_when_only_the_newest_two_checkpoints_are_kept_the_simulation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = Faults(lose_sink=0.5, kill_rank=0.2)
-    monkeypatch.setattr(simulated, "outdated", lambda steps, newest, needed: outdated(steps, newest, ()))
+    monkeypatch.setattr(simulated, "outdated", lambda written, newest, needed: outdated(written, newest, ()))
     assert any(fails(lambda store, seed: Simulation(store, seed, faults), seed) for seed in range(40))
 
 

@@ -24,6 +24,7 @@ from scamp_service.lifecycle import NO_PLAN_YET, AttemptState, Outcome, StudySta
 from scamp_service.model import Attempt, Refusals, Trial
 from scamp_service.study.objective import Objective
 from tests.values import attempt, sized, trial
+from workloads.training.checkpoints.name import CheckpointName
 
 CLUSTER = Cluster(tuple(Device(f"n/{i}", "n", i, "virtual", 96) for i in range(4)))
 ALIVE = GangStatus(GangState.ALIVE)
@@ -388,8 +389,8 @@ def test_a_study_ends_when_its_trials_have_and_fails_when_none_can_run() -> None
 
 def test_a_resumed_order_starts_at_the_last_committed_checkpoint() -> None:
     queued = trial(state=TrialState.QUEUED, num_lost=1)
-    begin = next(e for e in effects(trials=[queued], checkpoints={1: 30}) if isinstance(e, d.Begin))
-    assert begin.order.resume_step == 30 and begin.order.attempt == 2 and begin.attempt.placement_reason
+    begin = next(e for e in effects(trials=[queued], checkpoints={1: CheckpointName(1, 30)}) if isinstance(e, d.Begin))
+    assert begin.order.resume == CheckpointName(1, 30) and begin.order.attempt == 2 and begin.attempt.placement_reason
 
 
 def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None:

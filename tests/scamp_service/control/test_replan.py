@@ -18,6 +18,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialStat
 from scamp_service.model import Attempt, Sized, Trial
 from scamp_service.study.objective import Objective
 from tests.values import attempt, sized, trial
+from workloads.training.checkpoints.name import CheckpointName
 
 CLUSTER = Cluster(tuple(Device(f"n/{i}", "n", i, "virtual", 96) for i in range(4)))
 ALIVE = GangStatus(GangState.ALIVE)
@@ -43,7 +44,14 @@ def running(**changes: Any) -> Attempt:
 
 def effects(trials: list[Trial], attempts: list[Attempt], **known: Any) -> list[d.Effect]:
     gangs = {one.key: ALIVE for one in attempts}
-    known = {"now": 1.0, "studies": {1: study()}, "gangs": gangs, "cluster": CLUSTER, "checkpoints": {1: 100}, **known}
+    known = {
+        "now": 1.0,
+        "studies": {1: study()},
+        "gangs": gangs,
+        "cluster": CLUSTER,
+        "checkpoints": {1: CheckpointName(1, 100)},
+        **known,
+    }
     return decide(Snapshot(trials=trials, attempts=attempts, **known))
 
 
@@ -79,7 +87,7 @@ def test_it_runs_again_as_before_where_a_new_controller_does_not_know_the_plan()
         ({"sized": {1: planned(Plan(8), 1.0, 4)}}, "no wider plan is faster"),
         ({"sized": {1: planned(WIDE, 0.3, 4, mib=97)}}, "it does not fit now"),
         ({"sized": {1: Unsized("no plan", infeasible=True)}}, "there is no plan"),
-        ({"sized": {1: planned(WIDE, 0.3, 4)}, "checkpoints": {1: -1}, "trials": [trial(step=600)]}, "starts again"),
+        ({"sized": {1: planned(WIDE, 0.3, 4)}, "checkpoints": {}, "trials": [trial(step=600)]}, "starts again"),
         ({"trials": [trial(step=900)]}, "it ends soon"),
         ({"trials": [trial(step=100, num_oom=1)]}, "what it needs is known for its plan only"),
         ({"trials": [trial(step=100, num_lost=1)]}, "a wider plan may have failed before"),

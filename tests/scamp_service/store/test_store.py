@@ -23,6 +23,7 @@ from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialStat
 from scamp_service.model import Lease, LogLine, Metric, Refusals, Trial
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from tests.values import new_attempt, sized
+from workloads.training.checkpoints.name import CheckpointName
 
 ROOT = Path(__file__).resolve().parents[3]
 SPEC = {"name": "digits", "objective": {"metric": "acc", "direction": "maximize"}, "space": {"lr": {"low": 1e-4}}}
@@ -557,7 +558,7 @@ def test_peaks_and_checkpoints_only_grow(store: Store) -> None:
     assert store.report(trial_id, 2, "token-2", measured_bytes=9, now=6.0)
     assert store.attempts(trial_id)[1].measured_bytes == 9
     assert store.trial(trial_id).measured_bytes == 2**33
-    assert store.checkpoints([trial_id, 99]) == {trial_id: 40}
+    assert store.checkpoints([trial_id, 99]) == {trial_id: CheckpointName(trial_id, 40)}
     assert store.checkpoints([]) == {}
 
 

@@ -164,17 +164,17 @@ MORE_RESUMED = [
 def test_a_resumed_training_goes_on_with_the_same_curve_on_other_ranks(
     ranks: Any, tmp_path: Path, single: list[Any], first: Plan, then: Plan
 ) -> None:
-    stopped = ranks.train(first, checkpoint_dir=str(tmp_path), stop_after=2)
+    stopped = ranks.train(first, checkpoint_root=str(tmp_path), stop_after=2)
     assert [answer["ended"] for answer in stopped] == ["stopped"] * first.world_size
     assert stopped[0]["checkpoints"] == [2]
-    assert_same(ranks.curve(then, checkpoint_dir=str(tmp_path), resume_step=2), single[1:])
+    assert_same(ranks.curve(then, checkpoint_root=str(tmp_path), resume_step=2), single[1:])
 
 
 def test_a_resumed_replica_takes_only_the_states_that_it_updates(ranks: Any, tmp_path: Path) -> None:
     plan = Plan(16, 2, dp_replicate=2, zero1=True)
-    fresh = ranks.train(plan, checkpoint_dir=str(tmp_path), stop_after=2)
-    resumed = ranks.train(plan, steps=8, checkpoint_dir=str(tmp_path), resume_step=2)
-    again = ranks.train(plan, steps=8, checkpoint_dir=str(tmp_path / "other"))
+    fresh = ranks.train(plan, checkpoint_root=str(tmp_path), stop_after=2)
+    resumed = ranks.train(plan, steps=8, checkpoint_root=str(tmp_path), resume_step=2)
+    again = ranks.train(plan, steps=8, checkpoint_root=str(tmp_path / "other"))
     assert fresh[0]["checkpoints"] == [2] and resumed[0]["checkpoints"][-1] == 8
     assert 0 < resumed[0]["peak"] == pytest.approx(again[0]["peak"], abs=1000)
 
@@ -183,14 +183,14 @@ def test_a_resumed_replica_takes_only_the_states_that_it_updates(ranks: Any, tmp
 def test_a_recorded_checkpoint_that_is_missing_ends_the_attempt_and_nothing_starts_again(
     ranks: Any, tmp_path: Path, plan: Plan
 ) -> None:
-    answers = ranks.train(plan, checkpoint_dir=str(tmp_path), resume_step=2)
+    answers = ranks.train(plan, checkpoint_root=str(tmp_path), resume_step=2)
     assert [answer["error"] for answer in answers] == ["StorageFault"] * plan.world_size
     assert "the checkpoint of step 2, which the study database has recorded, is not in" in answers[0]["message"]
     assert answers[0]["reports"] == []
 
 
 def test_a_gang_whose_ranks_see_different_folders_does_not_train(ranks: Any, tmp_path: Path) -> None:
-    answers = ranks.train(SHARDED, checkpoint_dir=str(tmp_path / "host-{rank}"))
+    answers = ranks.train(SHARDED, checkpoint_root=str(tmp_path / "host-{rank}"))
     assert [answer["error"] for answer in answers] == ["StorageFault"] * 2
     assert "ranks do not share the checkpoint folder" in answers[0]["message"] and not answers[0]["reports"]
     assert not list((tmp_path / "host-0").iterdir()), "nothing is left behind"
@@ -198,7 +198,7 @@ def test_a_gang_whose_ranks_see_different_folders_does_not_train(ranks: Any, tmp
 
 def test_a_folder_that_cannot_be_written_is_a_fault_of_the_storage(ranks: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    answers = ranks.train(Plan(64), checkpoint_dir=str(tmp_path / "file"))
+    answers = ranks.train(Plan(64), checkpoint_root=str(tmp_path / "file"))
     assert answers[0]["error"] == "StorageFault" and "cannot be written" in answers[0]["message"]
 
 
@@ -220,7 +220,9 @@ def test_a_step_is_timed_without_the_first_ones_evaluations_and_checkpoints(
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.setattr(time, "perf_counter", Clock())
     reporter = Collected(None)
-    job = Job(Candidate("slow.py:Slow", None, {}), tmp_path, Plan(8), 0, 12, 4, None, tmp_path / "saved", -1, "loss")
+    job = Job(
+        Candidate("slow.py:Slow", None, {}), tmp_path, Plan(8), 0, 12, 4, None, tmp_path / "saved", 1, None, "loss"
+    )
     assert train(job, 0, 1, None, reporter) == "done"
     assert reporter.checkpoints and reporter.times == [(3, 1), (5, 5), (7, 9)], "step n takes n seconds, from 3 on"
 
@@ -233,7 +235,7 @@ def test_unused_memory_goes_back_to_the_device_however_training_ends(
     (tmp_path / "slow.py").write_text(SLOW)
     monkeypatch.setattr(time, "perf_counter", Clock())
     monkeypatch.setattr("workloads.training.memory.budget.give_back", given_back.append)
-    job = Job(Candidate(workload, None, {}), tmp_path, Plan(8), 0, 1, 1, None, tmp_path / "saved", -1, "loss")
+    job = Job(Candidate(workload, None, {}), tmp_path, Plan(8), 0, 1, 1, None, tmp_path, 1, None, "loss")
     with suppress(Exception):
         train(job, 0, 1, None, Collected(None))
     assert len(given_back) == 1

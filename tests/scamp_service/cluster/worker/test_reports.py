@@ -17,6 +17,7 @@ from scamp_service.cluster.worker import reports as module
 from scamp_service.cluster.worker.reports import MAX_LINE, ROWS_PER_FLUSH, Delivery, LineWriter, Reports
 from scamp_service.errors import Unavailable
 from tests.ranks import ORDER, FakeSink
+from workloads.training.checkpoints.name import CheckpointName
 
 
 def reports(sink: FakeSink, rank: int = 0) -> Reports:
@@ -178,17 +179,20 @@ def test_the_sender_gives_up_on_a_database_that_stays_away(impatient: None) -> N
 def test_the_checkpoints_to_keep_are_the_acknowledged_one_and_the_one_on_its_way() -> None:
     begun, answered = threading.Event(), threading.Event()
 
+    def at(step: int) -> CheckpointName:
+        return CheckpointName(ORDER.trial_id, step)
+
     def flush(report: Report) -> bool:
         begun.set()
         return answered.wait(10)
 
-    channel = Reports(replace(ORDER, resume_step=5), 0, FakeSink(flush), lambda: False)  # type: ignore[arg-type]
-    assert channel.recorded_checkpoints() == {5}
+    channel = Reports(replace(ORDER, resume=at(5)), 0, FakeSink(flush), lambda: False)  # type: ignore[arg-type]
+    assert channel.needed_checkpoints() == {at(5)}
     channel.checkpoint(10)
     assert begun.wait(10)
     channel.checkpoint(20)
     channel.checkpoint(30)
-    assert channel.recorded_checkpoints() == {5, 10}, "the database may have either"
+    assert channel.needed_checkpoints() == {at(5), at(10)}, "the database may have either"
     answered.set()
     assert channel.close() is Delivery.STORED
-    assert channel.recorded_checkpoints() == {30}
+    assert channel.needed_checkpoints() == {at(30)}

@@ -11,8 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from workloads.training import checkpoint
+from workloads.training.checkpoints import checkpoint
+from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.faults import StorageFault
+
+
+def at(step: int) -> CheckpointName:
+    return CheckpointName(7, step)
 
 
 def trained(
@@ -34,9 +39,9 @@ def trained(
 def test_what_was_saved_is_what_is_loaded(tmp_path: Path, optimizer_class: type[torch.optim.Optimizer]) -> None:
     model, optimizer = trained(optimizer_class)
     optimizer.param_groups[0]["lr"] = 0.125
-    checkpoint.save(tmp_path, 3, model, optimizer)
+    checkpoint.save(tmp_path, at(3), model, optimizer)
     other, fresh = trained(optimizer_class, steps=0, seed=1)
-    checkpoint.load(tmp_path, 3, other, fresh)
+    checkpoint.load(tmp_path, at(3), other, fresh)
     assert all(value.equal(other.state_dict()[name]) for name, value in model.state_dict().items())
     saved, loaded = optimizer.state_dict(), fresh.state_dict()
     assert loaded["param_groups"] == saved["param_groups"]
@@ -69,9 +74,9 @@ def test_names_may_contain_slashes_and_other_characters(
 
     model, optimizer = built(0)
     optimizer.step()
-    checkpoint.save(tmp_path, 1, model, optimizer)
+    checkpoint.save(tmp_path, at(1), model, optimizer)
     other, fresh = built(1)
-    checkpoint.load(tmp_path, 1, other, fresh)
+    checkpoint.load(tmp_path, at(1), other, fresh)
     assert all(value.equal(other.state_dict()[name]) for name, value in model.state_dict().items())
     saved, loaded = optimizer.state_dict()["state"], fresh.state_dict()["state"]
     assert loaded.keys() == saved.keys() and len(loaded) == 20
@@ -82,32 +87,32 @@ def test_names_may_contain_slashes_and_other_characters(
 
 def test_loading_goes_into_the_memory_of_the_model(tmp_path: Path) -> None:
     model, optimizer = trained()
-    checkpoint.save(tmp_path, 1, model, optimizer)
+    checkpoint.save(tmp_path, at(1), model, optimizer)
     places = [parameter.data_ptr() for parameter in model.parameters()]
-    checkpoint.load(tmp_path, 1, model, optimizer)
+    checkpoint.load(tmp_path, at(1), model, optimizer)
     assert [parameter.data_ptr() for parameter in model.parameters()] == places
 
 
 def test_the_last_two_up_to_this_step_are_kept_and_later_ones_are_left_alone(tmp_path: Path) -> None:
     for step in (40, 10, 20, 30):
-        checkpoint.save(tmp_path, step, *trained())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-20", "step-30", "step-40"]
-    assert checkpoint.exists(tmp_path, 30) and not checkpoint.exists(tmp_path, 10)
-    assert not checkpoint.exists(tmp_path / "never", 100)
+        checkpoint.save(tmp_path, at(step), *trained())
+    assert sorted(path.name for path in (tmp_path / "7").iterdir()) == ["step-20", "step-30", "step-40"]
+    assert checkpoint.exists(tmp_path, at(30)) and not checkpoint.exists(tmp_path, at(10))
+    assert not checkpoint.exists(tmp_path / "never", at(100))
 
 
 def test_a_checkpoint_that_a_trial_may_resume_from_is_kept(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40, 50):
-        checkpoint.save(tmp_path, step, *trained(), needed={10})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10", "step-40", "step-50"]
+        checkpoint.save(tmp_path, at(step), *trained(), needed={at(10)})
+    assert sorted(path.name for path in (tmp_path / "7").iterdir()) == ["step-10", "step-40", "step-50"]
 
 
 def test_what_a_killed_rank_has_left_does_not_exist_and_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 10, *trained())
-    (tmp_path / "step-10").rename(tmp_path / ".step-10-0123.tmp")
-    assert not checkpoint.exists(tmp_path, 10)
-    checkpoint.save(tmp_path, 20, *trained())
-    assert [path.name for path in tmp_path.iterdir()] == ["step-20"]
+    checkpoint.save(tmp_path, at(10), *trained())
+    (tmp_path / "7" / "step-10").rename(tmp_path / "7" / ".step-10-0123.tmp")
+    assert not checkpoint.exists(tmp_path, at(10))
+    checkpoint.save(tmp_path, at(20), *trained())
+    assert [path.name for path in (tmp_path / "7").iterdir()] == ["step-20"]
 
 
 @pytest.fixture
@@ -123,38 +128,38 @@ def test_a_checkpoint_that_cannot_be_written_is_a_fault_of_the_storage_and_leave
     tmp_path: Path, full_disk: None
 ) -> None:
     with pytest.raises(StorageFault, match=r"the checkpoint of step 10 cannot be written to .*: File too large"):
-        checkpoint.save(tmp_path, 10, *trained())
-    assert not list(tmp_path.iterdir())
+        checkpoint.save(tmp_path, at(10), *trained())
+    assert not list((tmp_path / "7").iterdir())
 
 
 def test_a_checkpoint_that_cannot_be_read_is_a_fault_of_the_storage(tmp_path: Path) -> None:
     model, optimizer = trained()
-    checkpoint.save(tmp_path, 10, model, optimizer)
-    for shard in (tmp_path / "step-10").glob("*.distcp"):
+    checkpoint.save(tmp_path, at(10), model, optimizer)
+    for shard in (tmp_path / "7" / "step-10").glob("*.distcp"):
         shard.unlink()
     with pytest.raises(StorageFault, match=r"the checkpoint of step 10 cannot be read from .*: No such file"):
-        checkpoint.load(tmp_path, 10, model, optimizer)
+        checkpoint.load(tmp_path, at(10), model, optimizer)
 
 
 @pytest.mark.parametrize("name", ["*.distcp", ".metadata", "scalars.json"])
 @pytest.mark.parametrize("left", [b"", b"garbage"])
 def test_a_damaged_checkpoint_is_a_fault_of_the_storage(tmp_path: Path, name: str, left: bytes) -> None:
     model, optimizer = trained()
-    checkpoint.save(tmp_path, 10, model, optimizer)
-    for file in (tmp_path / "step-10").glob(name):
+    checkpoint.save(tmp_path, at(10), model, optimizer)
+    for file in (tmp_path / "7" / "step-10").glob(name):
         file.write_bytes(left)
     with pytest.raises(
         StorageFault, match=r"the checkpoint of step 10 cannot be read from .*: a file in it is damaged"
     ):
-        checkpoint.load(tmp_path, 10, model, optimizer)
+        checkpoint.load(tmp_path, at(10), model, optimizer)
 
 
 def test_a_step_that_is_committed_already_is_kept(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 10, *trained())
-    before = (tmp_path / "step-10").stat().st_ino
-    checkpoint.save(tmp_path, 10, *trained())
-    assert (tmp_path / "step-10").stat().st_ino == before
-    assert len(list(tmp_path.iterdir())) == 1
+    checkpoint.save(tmp_path, at(10), *trained())
+    before = (tmp_path / "7" / "step-10").stat().st_ino
+    checkpoint.save(tmp_path, at(10), *trained())
+    assert (tmp_path / "7" / "step-10").stat().st_ino == before
+    assert len(list((tmp_path / "7").iterdir())) == 1
 
 
 class Evil:
@@ -167,8 +172,8 @@ class Evil:
 
 def test_a_checkpoint_cannot_run_code(tmp_path: Path) -> None:
     model, optimizer = trained()
-    checkpoint.save(tmp_path, 1, model, optimizer)
-    (tmp_path / "step-1" / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "harm")))
+    checkpoint.save(tmp_path, at(1), model, optimizer)
+    (tmp_path / "7" / "step-1" / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "harm")))
     with pytest.raises(StorageFault, match=r"is damaged: UnpicklingError .* has no place in a checkpoint"):
-        checkpoint.load(tmp_path, 1, model, optimizer)
+        checkpoint.load(tmp_path, at(1), model, optimizer)
     assert not (tmp_path / "harm").exists()

@@ -1,0 +1,46 @@
+"""What the ranks of a gang tell each other about a checkpoint; a rank that trains alone asks nobody."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+_Value = TypeVar("_Value")
+
+
+def rank() -> int:
+    """This rank's number in its gang."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def count(mine: bool) -> int:
+    """Number of ranks for which ``mine`` is True."""
+    total = torch.tensor(int(mine))
+    dist.all_reduce(total)
+    return int(total)
+
+
+def barrier() -> None:
+    """Wait for all ranks."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def from_rank_0(text: str) -> str:
+    """Rank 0's ``text``, which must be equally long on every rank."""
+    if not dist.is_initialized():
+        return text
+    message = torch.tensor(bytearray(text.encode()), dtype=torch.uint8)
+    dist.broadcast(message, src=0)
+    return bytes(message.tolist()).decode()
+
+
+def of_all_stages(scalars: dict[str, _Value]) -> dict[str, _Value]:
+    """Entries of every rank, by name."""
+    if not dist.is_initialized():
+        return scalars
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, scalars)
+    return {name: fields for part in parts for name, fields in part.items()}

@@ -1,0 +1,202 @@
+"""Checkpoints of model, optimizer and step, from which a gang of any size can resume under any plan.
+
+torch.distributed.checkpoint writes tensors, each rank its own shards, and reads them in place; everything else is JSON.
+A checkpoint exists once its folder exists: it is written under another name and renamed when complete. A folder that
+cannot be written or read raises ``faults.StorageFault``. ``root`` is the folder with the checkpoints of all trials.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from workloads.parallel.forward_state import forward_state, set_attributes
+from workloads.training.checkpoints.agreed import barrier, from_rank_0, of_all_stages, rank
+from workloads.training.checkpoints.folders import (
+    commit,
+    expect_whole,
+    explained,
+    remove,
+    remove_unfinished,
+    unfinished,
+    write_json,
+)
+from workloads.training.checkpoints.name import CheckpointName, written_checkpoints
+from workloads.training.checkpoints.retention import outdated
+from workloads.training.checkpoints.safe_reader import SafeReader
+
+
+def save(
+    root: Path,
+    checkpoint: CheckpointName,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    needed: Collection[CheckpointName] = (),
+) -> Path:
+    """Write a checkpoint, delete all earlier ones of the trial except the last two, and return its folder.
+
+    All ranks call it at the same step. All attempts of a trial train the same curve, so an existing checkpoint is kept.
+    Rank 0 says which other checkpoints are ``needed`` (see ``retention``). Raises ``StorageFault``.
+    """
+    target = checkpoint.folder(root)
+    with explained(f"the checkpoint of step {checkpoint.step} cannot be written to {target.parent}"):
+        _save(target, checkpoint.step, model, optimizer)
+        if rank() == 0:
+            for old in outdated(written_checkpoints(root, checkpoint.trial_id), checkpoint, needed):
+                remove(old.folder(root))
+        barrier()
+    return target
+
+
+def exists(root: Path, checkpoint: CheckpointName) -> bool:
+    """Whether there is such a checkpoint."""
+    return (checkpoint.folder(root) / ".metadata").is_file()
+
+
+def load(root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Read a checkpoint into ``model`` and ``optimizer``, whichever plan wrote it; all ranks call it.
+
+    Every rank reads its shards straight into its parameters; missing optimizer states are created. Raises
+    ``StorageFault``.
+    """
+    folder = checkpoint.folder(root)
+    with explained(f"the checkpoint of step {checkpoint.step} cannot be read from {folder.parent}"):
+        _load(folder, model, optimizer)
+
+
+def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if rank() == 0:
+        remove_unfinished(target.parent)  # now, because they may be what fills the disk
+    staged = unfinished(target, from_rank_0(uuid.uuid4().hex))
+    try:
+        tensors, scalars = _optimizer_state(model, optimizer)
+        attributes = forward_state(model).named_attributes()
+        held = {f"attribute/{name}": value for name, value in attributes.items() if isinstance(value, Tensor)}
+        state = {**_model_state(model), **tensors, **held}
+        with _quiet():
+            writer = FileSystemWriter(staged, sync_files=True)
+            written = dcp_save(state, storage_writer=writer, no_dist=not dist.is_initialized())
+        scalars = of_all_stages(scalars)
+        plain = of_all_stages({name: value for name, value in attributes.items() if not isinstance(value, Tensor)})
+        spread = of_all_stages({key: True for key, state in tensors.items() if isinstance(state, DTensor)})
+        if rank() == 0:
+            expect_whole(staged, written)
+            values = {"step": step, "groups": _group_values(optimizer), "state": scalars, "attributes": plain}
+            values["spread"] = list(spread)  # states that were computed from sharded gradients, even single numbers
+            write_json(staged / "scalars.json", values)
+            commit(staged, target)
+    except BaseException:
+        if rank() == 0:  # the others must not: rank 0 may be about to commit it
+            shutil.rmtree(staged, ignore_errors=True)
+        raise
+
+
+def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    reader = SafeReader(folder)
+    stored = reader.read_metadata().state_dict_metadata
+    scalars = json.loads((folder / "scalars.json").read_text())
+    own = getattr(optimizer, "own", None)  # parameters whose states only this rank has (``zero1``); None: all
+    names = {name: parameter for name, parameter in model.named_parameters() if own is None or parameter in own}
+    for key, entry in stored.items():
+        if key.startswith("optimizer/") and isinstance(entry, TensorStorageMetadata):
+            name, _, field = key.removeprefix("optimizer/").rpartition("/")  # a name may contain slashes
+            if name not in names:  # it belongs to another rank
+                continue
+            optimizer.state[names[name]][field.replace("%2F", "/")] = _empty_state(
+                names[name], entry, is_spread=key in scalars.get("spread", ())
+            )
+    tensors, _ = _optimizer_state(model, optimizer)
+    held = {
+        key.removeprefix("attribute/"): torch.empty(entry.size, dtype=entry.properties.dtype)
+        for key, entry in stored.items()
+        if key.startswith("attribute/") and isinstance(entry, TensorStorageMetadata)
+    }
+    tensors |= {f"attribute/{name}": tensor for name, tensor in held.items()}
+    with _quiet():
+        dcp_load({**_model_state(model), **tensors}, storage_reader=reader, no_dist=not dist.is_initialized())
+    for name, fields in scalars["state"].items():
+        if name not in names:
+            continue
+        optimizer.state[names[name]].update(fields)
+    set_attributes(model, {**held, **scalars.get("attributes", {})})
+    for number, group in enumerate(optimizer.param_groups):
+        for key, value in scalars["groups"][group.get("part_of", number)].items():
+            group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+
+
+def _model_state(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, including those that ``state_dict`` omits; they share memory with the model."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    return {f"model/{name}": tensor.detach() for name, tensor in named}
+
+
+def _optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    """State tensors by ``optimizer/<parameter name>/<field>``, and other values by parameter name and field."""
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        for field, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer/{name}/{field.replace('/', '%2F')}"] = value
+            elif value is None or isinstance(value, bool | int | float | str):
+                scalars.setdefault(name, {})[field] = value
+            else:
+                raise TypeError(
+                    f"optimizer state {field!r} is a {type(value).__name__}, which cannot be checkpointed: keep only "
+                    "tensors, numbers, strings or None in the optimizer's state"
+                )
+    return tensors, scalars
+
+
+def _empty_state(parameter: nn.Parameter, entry: TensorStorageMetadata, *, is_spread: bool) -> Tensor:
+    """Memory for a state tensor: sharded like its parameter if the shapes are equal, else whole (Adam's step count).
+
+    One that was computed from a sharded gradient is a ``DTensor``, as torch combines it with no others. It is sharded
+    along the dimensions that it shares with its parameter, as a mean over the other ones is.
+    """
+    if entry.size == parameter.shape:
+        return torch.empty_like(parameter.detach(), dtype=entry.properties.dtype)
+    whole = torch.empty(entry.size, dtype=entry.properties.dtype)
+    if isinstance(parameter, DTensor) and (whole.ndim or is_spread):
+        shared = [size == own for size, own in zip(whole.shape, parameter.shape, strict=False)]
+        placements = [
+            placement if isinstance(placement, Shard) and shared[placement.dim :][:1] == [True] else Replicate()
+            for placement in parameter.placements
+        ]
+        return distribute_tensor(whole, parameter.device_mesh, placements, src_data_rank=None)
+    return whole
+
+
+def _group_values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    plain = (bool, int, float, str, tuple, list, type(None))
+    return [
+        {key: value for key, value in group.items() if key != "params" and isinstance(value, plain)}
+        for group in optimizer.param_groups
+        if "part_of" not in group  # otherwise it has the values of another group (``tensor_parallel.grouped_by_mesh``)
+    ]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the warnings about torch's own deprecated calls inside DCP."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
