@@ -1,9 +1,9 @@
 """Makes a trace on fake CPU tensors take the code paths that torch takes on CUDA, where these differ in memory.
 
-Three things differ: which operations autocast runs in fp32, whether attention with dropout has a fused kernel, and
-whether an optimizer by default updates all parameters at once (foreach). CUDA's kernels are assumed to need no
-workspace, because torch tries another engine where cuDNN's workspace does not fit. None of this has been compared with
-a GPU.
+What differs: which operations autocast runs in fp32, whether attention with dropout and RMS norm have a fused kernel,
+what dropout keeps, and whether an optimizer by default updates all parameters at once (foreach). CUDA's kernels are
+assumed to need no workspace, because torch tries another engine where cuDNN's workspace does not fit. Peaks that others
+published for A100s are compared with such traces by ``benchmarks.published``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WITHOUT_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
     """Inside this context, operations on CPU tensors take the code paths of CUDA."""
-    with _autocast_of_cuda(), _foreach_by_default(), _fused_attention():
+    with _autocast_of_cuda(), _foreach_by_default(), _fused_attention(), _fused_dropout(), _fused_rms_norm():
         yield
 
 
@@ -106,6 +106,47 @@ def _fused_attention() -> Iterator[None]:
     library = torch.library.Library("aten", "IMPL", "AutogradCPU")  # type: ignore[no-untyped-call]
     try:
         library.impl("scaled_dot_product_attention", run)  # type: ignore[no-untyped-call]
+        yield
+    finally:
+        library._destroy()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _fused_dropout() -> Iterator[None]:
+    """Let dropout keep a mask of one byte for each number, as CUDA's kernel does; a CPU keeps factors in the input's
+    dtype (``is_fused_kernel_acceptable`` in ATen/native/Dropout.cpp)."""
+    operation = torch.ops.aten.dropout.default
+
+    def run(values: Tensor, probability: float, train: bool) -> Any:
+        if train and 0 < probability < 1 and values.numel():
+            return torch.ops.aten.native_dropout.default(values, probability, train)[0]
+        return operation._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, values, probability, train)
+
+    library = torch.library.Library("aten", "IMPL", "AutogradCPU")  # type: ignore[no-untyped-call]
+    try:
+        library.impl("dropout", run)  # type: ignore[no-untyped-call]
+        yield
+    finally:
+        library._destroy()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _fused_rms_norm() -> Iterator[None]:
+    """Let RMS norm keep its input and one number for each row, as CUDA's kernel does; a CPU keeps the products.
+
+    Layer norm stands in for it, which has nearly the same outputs. As on CUDA, a weight of another dtype than the input
+    is not fused (``rms_norm_symint`` in ATen/native/layer_norm.cpp).
+    """
+    operation = torch.ops.aten.rms_norm.default
+
+    def run(values: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None) -> Any:
+        if weight is None or weight.dtype == values.dtype:
+            return torch.ops.aten.native_layer_norm.default(values, shape, weight, None, eps or 1e-6)[0]
+        return operation._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, values, shape, weight, eps)
+
+    library = torch.library.Library("aten", "IMPL", "AutogradCPU")  # type: ignore[no-untyped-call]
+    try:
+        library.impl("rms_norm", run)  # type: ignore[no-untyped-call]
         yield
     finally:
         library._destroy()  # type: ignore[no-untyped-call]

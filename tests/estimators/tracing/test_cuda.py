@@ -101,6 +101,38 @@ def test_attention_takes_the_same_path_when_it_is_computed_again() -> None:
         assert x.grad is not None and x.grad.shape == x.shape
 
 
+def kept_bytes(function: Callable[[Tensor], Tensor]) -> int:
+    """Bytes that autograd keeps for the backward pass of ``function`` of 1,024 numbers of two bytes."""
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        sizes[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with FakeTensorMode(allow_non_fake_inputs=True):  # type: ignore[no-untyped-call]
+        values = torch.empty(4, 256, dtype=HALF, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            function(values).sum().backward()
+    return sum(sizes.values())
+
+
+def test_dropout_keeps_a_mask_of_bytes_on_cuda() -> None:
+    assert kept_bytes(nn.Dropout(0.1)) == 2 * 1024
+    with as_on_cuda():
+        assert kept_bytes(nn.Dropout(0.1)) == 1024
+        assert kept_bytes(nn.Dropout(0.1).eval()) == kept_bytes(nn.Dropout(0.0)) == 0
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+def test_rms_norm_keeps_its_input_alone_on_cuda() -> None:
+    norm, of_other_type = nn.RMSNorm(256, dtype=HALF), nn.RMSNorm(256)
+    least = 2 * 1024 + 2 * 256
+    assert kept_bytes(norm) > 3 * least
+    with as_on_cuda():
+        assert least < kept_bytes(norm) < least + 64
+        assert kept_bytes(of_other_type) > 3 * least
+
+
 def test_convolutions_take_nothing_inside_on_cuda() -> None:
     def make() -> Any:
         return nn.Conv2d(16, 16, 3), lambda batch: torch.zeros(batch, 16, 32, 32), lambda model, x: model(x).mean()

@@ -1,0 +1,26 @@
+"""Compares predictions for GPUs with measurements that others have published. It needs no GPU.
+
+Prints every row, good or bad, and last the figures as one line of JSON. Rows that are cited in
+``benchmarks/publishing`` need nothing else; --tables reads more of them from a checkout. Models are traced with their
+real sizes, on fake tensors, which takes about a minute for each model and plan; traces are kept for later runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from benchmarks.publishing import memory_part
+from benchmarks.running.runner import run_parts
+
+COMMAND = "python -m benchmarks.published --tables DIR --results FILE --write PAGE"
+PARTS: Mapping[str, ModuleType] = {"memory": memory_part}
+
+
+def main() -> None:
+    """Run the chosen cases."""
+    run_parts(__doc__, "Predictions for GPUs and published measurements", COMMAND, PARTS, 600)
+
+
+if __name__ == "__main__":
+    main()

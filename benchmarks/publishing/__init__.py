@@ -1,0 +1,1 @@
+"""Measurements of GPUs that others have published, and models to predict them with."""

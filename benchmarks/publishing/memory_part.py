@@ -1,0 +1,154 @@
+"""Compares predicted peaks with those that others measured on GPUs, and whether a run fitted.
+
+The measured number is the peak of torch's allocator. It contains cuBLAS' workspaces, which torch takes from the same
+allocator, so the catalogue's figure for them is added to the prediction. ``fits`` compares the smallest capacity that a
+replay of the allocator needs, with the memory outside of it, with the device's whole memory.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median, quantiles
+
+from benchmarks.publishing.rows import Row, cited, mib, read
+from estimators.devices.catalogue import gpu
+from estimators.devices.kind import Memory
+from estimators.model import Plan, Prediction
+from scamp_service.sizing.candidates import candidates_of
+from scamp_service.sizing.estimate import Estimator
+
+TITLE = "Peaks and out-of-memory of fine-tuning on A100s with 80 GB"
+HEADER = ("predicted MiB", "published MiB", "error", "fits", "seen", "run")
+ABOUT = """\
+Rows are torch's peak of allocated memory. Where none was published the run is counted as out of memory. `fits` is
+wrong where the prediction and the run disagree. Two thirds of the rows, drawn by a seed, were looked at while the
+causes of errors were searched; the rest, `unseen`, was not. The published runs of several GPUs used FSDP1; predicted is
+FSDP2, which is what ScaMP trains with."""
+OPTIONS = {"tables": "folder scripts/benchmarks/refs of a checkout of foundation-model-stack/fms-acceleration"}
+
+_MODELS = f"{Path(__file__).with_name('models.py')}:finetuned"
+_TRACES = Path(tempfile.gettempdir()) / "scamp-published"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A published row, and whether it was seen while errors were searched."""
+
+    row: Row
+    seen: bool
+
+    def __str__(self) -> str:
+        return str(self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``predicted_bytes`` is the peak of tensors with cuBLAS' workspaces; ``published_bytes`` is None where the run was
+    out of memory. ``needed_bytes`` of a device with ``capacity_bytes`` are predicted to be needed."""
+
+    plan: str
+    seen: bool
+    predicted_bytes: int
+    needed_bytes: int
+    capacity_bytes: int
+    published_bytes: int | None
+
+    @property
+    def error_pct(self) -> float | None:
+        """Signed error in percent; positive when too much was predicted."""
+        if self.published_bytes is None:
+            return None
+        return 100.0 * (self.predicted_bytes - self.published_bytes) / self.published_bytes
+
+    @property
+    def fits_right(self) -> bool:
+        """Whether the run fitted as predicted."""
+        return (self.needed_bytes <= self.capacity_bytes) == (self.published_bytes is not None)
+
+    def row(self) -> list[str]:
+        error = "" if self.error_pct is None else f"{self.error_pct:+.1f} %"
+        fits = "right" if self.fits_right else "wrong"
+        words = ("seen" if self.seen else "unseen",)
+        return [mib(self.predicted_bytes), mib(self.published_bytes), error, fits, *words]
+
+
+def cases(quick: bool, seed: int, tables: Path | None = None) -> Sequence[Case]:
+    """Cited rows, and those of ``tables``; ``seed`` decides which third is unseen."""
+    rows = {str(row): row for row in [*(read(tables) if tables else []), *cited()]}
+    unseen = set(random.Random(seed).sample(sorted(rows), len(rows) // 3))
+    found = [Case(row, name not in unseen) for name, row in rows.items()]
+    return [case for case in found if "santacoder" in str(case)][:1] if quick else found
+
+
+def measure(case: Case, seconds: float) -> Result:
+    """The row's prediction; a trace has ``seconds`` of processor time."""
+    row, memory = case.row, _memory()
+    plan = Plan(micro_batch=row.batch, recompute=True, dp_shard=row.num_gpus)
+    prediction = _predicted(row, plan, int(seconds))
+    return Result(
+        row.plan,
+        case.seen,
+        prediction.predicted_bytes + int(memory.workspaces.value),
+        prediction.needed_bytes + memory.outside_bytes(row.num_gpus),
+        int(memory.total.value),
+        row.allocated_bytes,
+    )
+
+
+def figures(results: Sequence[Result]) -> Mapping[str, float | Mapping[str, float]]:
+    """Errors over all rows, by kind of plan, and of unseen rows alone."""
+    errors = [abs(one.error_pct) for one in results if one.error_pct is not None]
+    unseen = [abs(one.error_pct) for one in results if one.error_pct is not None and not one.seen]
+    kinds = defaultdict(list)
+    for one in results:
+        if one.error_pct is not None:
+            kinds[one.plan].append(abs(one.error_pct))
+    found: dict[str, float | Mapping[str, float]] = {"published_rows": len(results)}
+    if errors:
+        found |= {
+            "published_median_pct": round(median(errors), 2),
+            "published_p95_pct": round(percentile(errors, 95), 2),
+            "published_worst_pct": round(max(errors), 2),
+            "published_median_pct_of": {kind: round(median(some), 2) for kind, some in sorted(kinds.items())},
+        }
+    if unseen:
+        found |= {
+            "published_unseen_median_pct": round(median(unseen), 2),
+            "published_unseen_p95_pct": round(percentile(unseen, 95), 2),
+        }
+    return found | {"fits_right_pct": round(100.0 * sum(one.fits_right for one in results) / len(results), 1)}
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The value that ``percent`` of the values do not exceed, between two of them by interpolation."""
+    return quantiles(values, n=100, method="inclusive")[percent - 1] if len(values) > 1 else values[0]
+
+
+def _memory() -> Memory:
+    memory = gpu("A100-80").memory
+    assert memory is not None
+    return memory
+
+
+def _predicted(row: Row, plan: Plan, seconds: int) -> Prediction:
+    params = {
+        "model": row.model,
+        "tuning": row.tuning,
+        "kernels": row.kernels,
+        "loss": row.loss,
+        "length": row.length,
+        "autocast": row.autocast,
+    }
+    return _estimator(seconds).predict(params, plan)[0]
+
+
+@cache
+def _estimator(seconds: int) -> Estimator:
+    code = candidates_of(_MODELS, {})
+    return Estimator(code.workload, code.code, _TRACES, gpu("A100-80"), seconds=seconds)

@@ -1,0 +1,55 @@
+"""Published rows are read and scored without a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.publishing.memory_part import Result, cases, figures, percentile
+from benchmarks.publishing.rows import cited, read
+
+TABLE = """\
+framework_config,mem_peak_torch_mem_alloc_in_bytes,model_name_or_path,num_gpus,peft_method,per_device_train_batch_size
+none,100.0,mistralai/Mistral-7B-v0.1,1,,4
+foak-fast-kernels-liger,,meta-llama/Meta-Llama-3-8B,2.0,lora,8
+accelerated-peft-bnb,300,ibm/PowerLM-3b,1,lora,4
+accelerated-peft-autogptq,300,TheBloke/Mistral-7B-v0.1-GPTQ,1,lora,4
+none,300,someone/else,1,lora,4
+"""
+
+
+def test_tables_of_a_checkout_are_read_and_runs_that_cannot_be_made_are_left_out(tmp_path: Path) -> None:
+    for name in ("a100_80gb", "a100_80gb_granite", "a100_80gb_liger"):
+        (tmp_path / f"{name}.csv").write_text(TABLE)
+    rows = read(tmp_path)[3:6]
+    assert [(row.model, row.tuning, row.kernels, row.loss, row.num_gpus, row.allocated_bytes) for row in rows] == [
+        ("Mistral-7B", "full", "none", "inline", 1, 100),
+        ("Llama-3-8B", "lora", "linear", "inline", 2, None),
+        ("PowerLM-3B", "4bit", "none", "inline", 1, 300),
+    ]
+    assert [row.autocast for row in rows] == [False, False, True]
+
+
+def test_a_third_of_the_rows_is_unseen_and_the_same_for_a_seed() -> None:
+    found = cases(quick=False, seed=0)
+    assert len(found) == len(cited()) and found == cases(quick=False, seed=0)
+    assert sum(not case.seen for case in found) == len(found) // 3
+    assert len(cases(quick=True, seed=0)) == 1
+
+
+def test_figures_count_errors_of_runs_with_a_peak_and_whether_all_fitted() -> None:
+    ran = [
+        Result("LoRA, one GPU", seen, 90 + size, 90, 100, 100) for size, seen in ((0, True), (20, False), (14, True))
+    ]
+    out_of_memory = [Result("full, one GPU", True, 80, needed, 100, None) for needed in (101, 99)]
+    found = figures([*ran, *out_of_memory])
+    assert found["published_rows"] == 5
+    assert found["published_median_pct"] == found["published_worst_pct"] == found["published_unseen_median_pct"] == 10
+    assert found["fits_right_pct"] == 80
+    assert found["published_median_pct_of"] == {"LoRA, one GPU": 10}
+
+
+def test_percentiles_lie_between_values() -> None:
+    assert percentile([1.0], 95) == 1.0
+    assert percentile([float(value) for value in range(101)], 95) == pytest.approx(95.0)
