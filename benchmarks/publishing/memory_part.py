@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from benchmarks.publishing.rows import Row, cited, mib, read
+from benchmarks.running.results import Finding
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import Memory
 from estimators.model import Plan, Prediction
@@ -123,6 +124,18 @@ def figures(results: Sequence[Result]) -> Mapping[str, float | Mapping[str, floa
             "published_unseen_p95_pct": round(percentile(unseen, 95), 2),
         }
     return found | {"fits_right_pct": round(100.0 * sum(one.fits_right for one in results) / len(results), 1)}
+
+
+def in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings with the worst first: wrong answers about fitting, then the largest errors."""
+
+    def badness(finding: Finding) -> tuple[bool, float]:
+        if finding.failure:
+            return True, 0.0
+        result = Result(**finding.values)
+        return not result.fits_right, abs(result.error_pct or 0.0)
+
+    return sorted(findings, key=badness, reverse=True)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

@@ -85,9 +85,7 @@ def finetuned(
     if tuning != "full":
         _adapt(made, four_bit=tuning == "4bit")
     if kernels != "none":
-        _replace(
-            made, lambda name, child: _FusedNorm(child.weight) if type(child).__name__.endswith("RMSNorm") else None
-        )
+        _replace(made, _fused)
     if kernels == "linear":
         made.lm_head = _FusedLast(made.lm_head.weight)
 

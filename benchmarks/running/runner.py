@@ -2,7 +2,8 @@
 
 A part is a module with ``TITLE``, ``ABOUT``, ``HEADER``, ``cases(quick, seed)``, ``measure(case, seconds)``,
 ``Result``, ``figures(results)`` and, if anything is to be said at the end, ``notes(findings)``. One with pictures has
-``write_pictures(findings, folder of the page)``. One that needs a folder of the user has ``OPTIONS``, help by name:
+``write_pictures(findings, folder of the page)``, and one whose page has an order of its own ``in_order(findings)``. One
+that needs a folder of the user has ``OPTIONS``, help by name:
 ``--NAME DIR`` is given to ``cases`` as an argument of this name, and None without it.
 """
 
@@ -60,6 +61,7 @@ def run_parts(
             wanted = [case for case in every[:: options.every] if options.cases in str(case)]
             run(name, part, wanted, results, options.seconds)
         found = [finding for case in every if (finding := results.of(name, str(case)))]
+        found = part.in_order(found) if hasattr(part, "in_order") else found
         sections[name] = Section(part.TITLE, part.ABOUT, part.HEADER, len(every), found, figures(part, found))
         closing += part.notes(found) if name in chosen and hasattr(part, "notes") else []
     if options.write:

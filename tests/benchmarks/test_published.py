@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from benchmarks.publishing.memory_part import Result, cases, figures, percentile
+from benchmarks.publishing.memory_part import Result, cases, figures, in_order, percentile
 from benchmarks.publishing.rows import cited, read
+from benchmarks.running.results import Finding
 
 TABLE = """\
 framework_config,mem_peak_torch_mem_alloc_in_bytes,model_name_or_path,num_gpus,peft_method,per_device_train_batch_size
@@ -48,6 +50,16 @@ def test_figures_count_errors_of_runs_with_a_peak_and_whether_all_fitted() -> No
     assert found["published_median_pct"] == found["published_worst_pct"] == found["published_unseen_median_pct"] == 10
     assert found["fits_right_pct"] == 80
     assert found["published_median_pct_of"] == {"LoRA, one GPU": 10}
+
+
+def test_a_page_begins_with_the_worst_rows() -> None:
+    results = {
+        "good": Result("full, one GPU", True, 101, 90, 100, 100),
+        "too low": Result("full, one GPU", True, 80, 90, 100, 100),
+        "wrong": Result("full, one GPU", True, 101, 101, 100, 100),
+    }
+    findings = [Finding("memory", name, result.row(), asdict(result)) for name, result in results.items()]
+    assert [finding.case for finding in in_order(findings)] == ["wrong", "too low", "good"]
 
 
 def test_percentiles_lie_between_values() -> None:
