@@ -26,6 +26,7 @@ ANSWERS = {
     "What happens after `kill -9` of the controller?": "scamp_service/cluster/driver/ray_executor.py:RayExecutor",
     "Where does a new picture go?": "api/static/study.js:PANELS",
     "What does a study's planner read?": "placement/planning/question.py:Question",
+    "Who restarts a rank?": "scamp_service/cluster/driver/states/rank_states.py:RankStates._keep_warm",
     "Where is the peak predicted?": "estimators/memory.py:predict",
 }
 

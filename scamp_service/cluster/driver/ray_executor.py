@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,14 +20,18 @@ import ray
 from placement.model import Cluster
 from scamp_service.cluster.devices.pools import Pools
 from scamp_service.cluster.driver.calls import Calls
+from scamp_service.cluster.driver.rank_actors import RankActors
 from scamp_service.cluster.driver.rank_processes import nodes, owner_of
-from scamp_service.cluster.driver.ranks import Ranks
 from scamp_service.cluster.driver.sink_keeper import SinkKeeper
+from scamp_service.cluster.driver.states import events
+from scamp_service.cluster.driver.states.events import Node
+from scamp_service.cluster.driver.states.rank_states import RankStates
 from scamp_service.cluster.local.connection import connect, namespace_of
 from scamp_service.cluster.sink import ensure_sink
 from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.rank import rank_class
 from scamp_service.control.executor import GangStatus, Order
+from scamp_service.host import source_hash
 from scamp_service.settings import Settings
 
 log = logging.getLogger("scamp.ray")
@@ -65,6 +70,12 @@ class RayExecutor:
         self._closed = threading.Event()
         self._pools = Pools(settings, identity)
         self._calls = Calls()
+        self._states = RankStates(
+            new_id=lambda: secrets.token_hex(4),
+            version=source_hash(),
+            lease_seconds=lease_seconds,
+            max_per_device=settings.max_gangs_per_device,
+        )
         self._looked = time.monotonic()
         self._refreshed = 0.0
         self._rank_class: Any = rank_class()
@@ -85,14 +96,13 @@ class RayExecutor:
             may_act=self._may_act,
             now=time.monotonic(),
         )
-        self._ranks = Ranks(
+        self._actors = RankActors(
+            self._states,
             self._create,
             self._calls,
             node_id=self._node_id,
             epoch=self._epoch,
             may_act=self._may_act,
-            lease_seconds=self._lease_seconds,
-            max_per_device=self._settings.max_gangs_per_device,
         )
         self._adopt()
         self._refresh_pools()
@@ -121,17 +131,17 @@ class RayExecutor:
     def gangs(self) -> Mapping[str, GangStatus]:
         """Status of every attempt (``trial/attempt``) that has a rank."""
         with self._lock:
-            return self._ranks.gangs(self._looked)
+            return self._states.gangs(self._looked)
 
     def silent(self) -> frozenset[str]:
         """Devices with a rank of which nobody knows what it does."""
         with self._lock:
-            return self._ranks.silent()
+            return self._states.ranks.silent()
 
     def closed(self) -> Mapping[str, str]:
         """Devices on which nothing new may start now, and why."""
         with self._lock:
-            return self._ranks.closed()
+            return self._states.closed()
 
     # --- what is asked for -------------------------------------------------------------------------------------------
 
@@ -141,16 +151,16 @@ class RayExecutor:
         It is put off while a node starts other ranks.
         """
         with self._lock:
-            places = {device.id: pool for pool in self._pools for device in pool.devices}
-            if missing := [device for device in order.devices if device not in places]:
+            nodes = {device: node for node in self._nodes() for device in node.devices}
+            if missing := [device for device in order.devices if device not in nodes]:
                 log.warning("attempt %s is not launched: %s has left the cluster", order.key, ", ".join(missing))
                 return
-            self._ranks.launch(order, [places[device] for device in order.devices], time.monotonic())
+            self._actors.handle(events.LaunchOrdered(order, tuple(nodes[device] for device in order.devices)))
 
     def stop(self, key: str) -> None:
         """Ask the ranks of an attempt to stop; they are killed if the gang is broken or they take too long."""
         with self._lock:
-            self._ranks.stop(key, time.monotonic())
+            self._actors.handle(events.StopOrdered(key))
 
     def close(self) -> None:
         """Disconnect from Ray. Ranks and gangs keep running."""
@@ -178,8 +188,8 @@ class RayExecutor:
         self._closed.set()
         self._thread.join()
         with self._lock:
-            self._ranks.end_all(time.monotonic())
-            while self._ranks.any_live_here() and time.monotonic() < deadline:
+            self._actors.handle(events.EndOrdered())
+            while self._actors.any_live_here() and time.monotonic() < deadline:
                 time.sleep(0.02)
             with contextlib.suppress(ray.exceptions.RayError):
                 self._sink.end()
@@ -204,11 +214,10 @@ class RayExecutor:
             self._closed.wait(0.05)
         with self._lock:
             for ref in ready:
-                kind, rank = self._calls.take(ref)
-                if rank is None:
-                    self._sink.receive(ref)
+                if called := self._calls.take(ref):
+                    self._actors.receive(*called, ref)
                 else:
-                    self._ranks.receive(kind, rank, ref, time.monotonic())
+                    self._sink.receive(ref)
             self._maintain()
         if time.monotonic() - self._refreshed > REFRESH_SECONDS:
             self._refreshed = time.monotonic()
@@ -219,16 +228,21 @@ class RayExecutor:
         pause, self._looked = now - self._looked, now
         if pause > PAUSE_SECONDS:
             self._sink.excuse(pause)
-            self._ranks.excuse(pause)
-        self._ranks.maintain(list(self._pools), now)
+            self._actors.handle(events.Paused(pause))
+        self._actors.look(self._nodes())
 
     def _refresh(self) -> None:
         with self._lock:
-            self._ranks.probe(time.monotonic())
+            self._actors.handle(events.ProbeDue())
             self._sink.check(time.monotonic())
         self._refresh_pools()
 
     # --- ranks and devices of the cluster ----------------------------------------------------------------------------
+
+    def _nodes(self) -> tuple[Node, ...]:
+        """The nodes whose devices can be used now."""
+        pools = list(self._pools)
+        return tuple(Node(pool.node_ip, pool.num_cpus, tuple(device.id for device in pool.devices)) for pool in pools)
 
     def _create(self, name: str, device: str) -> Any:
         """The actor of a new rank."""
@@ -255,18 +269,19 @@ class RayExecutor:
             name = listed["name"]
             if listed["namespace"] == self._namespace and name.startswith("rank/"):
                 with contextlib.suppress(ValueError):  # it has just died
-                    self._ranks.find(name, ray.get_actor(name, self._namespace), time.monotonic())
+                    self._actors.find(name, ray.get_actor(name, self._namespace))
 
     def _refresh_pools(self) -> None:
         listed = nodes()
         alive = {node["NodeID"]: node for node in listed if node["Alive"]}
         drained = (node["NodeID"][:8] for node in listed if node.get("DeathReason") == EXPECTED_TERMINATION)
         with self._lock:
-            self._ranks.follow_nodes({node_id[:8]: node_id for node_id in alive}, frozenset(drained))
+            names = {node_id[:8]: node_id for node_id in alive}
+            self._actors.handle(events.NodesSeen(names, frozenset(drained)))
             for node_id, pool in self._pools.follow(alive).items():
-                devices = [device.id for device in pool.devices]
+                devices = tuple(device.id for device in pool.devices)
                 log.warning("node %s has left with devices %s", node_id[:8], ", ".join(devices))
-                self._ranks.leave(devices, f"node {node_id[:8]} has left the cluster", time.monotonic())
+                self._actors.handle(events.DevicesLeft(devices, f"node {node_id[:8]} has left the cluster"))
             unknown = self._pools.foreign - self._pools.owners.keys()
         for identity in unknown:
             if owner := owner_of(identity):

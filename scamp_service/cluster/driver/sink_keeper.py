@@ -34,7 +34,7 @@ class SinkKeeper:
 
     def check(self, now: float) -> None:
         """Ask how it is, unless a question is on its way; replace it when it has not answered for too long."""
-        if not self._calls.awaits("sink"):
+        if not self._calls.awaits_sink():
             self._ask(now)
         elif now - self._asked > SILENT_SECONDS:
             self._asked = now
@@ -66,7 +66,7 @@ class SinkKeeper:
 
     def _ask(self, now: float) -> None:
         self._asked = now
-        self._calls.expect("sink", None, self._actor.ping.remote())
+        self._calls.expect_sink(self._actor.ping.remote())
 
     def _replace(self, why: str) -> None:
         log.warning("the sink is replaced: %s", why)

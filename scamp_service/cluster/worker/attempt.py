@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimators.model import MIB
 from scamp_service.cluster.sink import SinkClient
+from scamp_service.cluster.worker.answers import Ended
 from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.reports import Delivery, LineWriter, Reports
 from scamp_service.files import code_zip
@@ -22,18 +23,6 @@ if TYPE_CHECKING:
 MAX_DETAIL = 8000
 WITNESS_SECONDS = 3.0
 """Seconds that a rank that only lost its peers stays silent, so that the rank with the true cause reports first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How an attempt ended on this rank. ``outcome`` is None when this rank does not know the cause.
-
-    The process is about to end unless it is ``reusable``; after an attempt that went well, ``detail`` says why.
-    """
-
-    outcome: Outcome | None
-    detail: str
-    reusable: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray._private.worker import global_worker
 
 from scamp_service.cluster.sink import LeaseWatch, Silence, SinkClient, is_waiting
-from scamp_service.cluster.worker.attempt import Ended, Training
+from scamp_service.cluster.worker.answers import Ended, RankStatus
+from scamp_service.cluster.worker.attempt import Training
 from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.reports import LineWriter, Reports
 from scamp_service.cluster.worker.whereabouts import whereabouts
@@ -34,25 +34,6 @@ CONTROL = "control"
 
 Calls of controllers that have died stay in the other group until their attempt ends.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class RankStatus:
-    """State of a rank process. ``key`` is its attempt, empty when it is idle. ``version`` is that of its sources.
-
-    ``code`` is the archive of user code that it has run, the only one that it may ever run; None: none yet.
-    ``num_signs`` grows as long as training goes on, and ``doing`` says what it does right now.
-    """
-
-    process: Process
-    key: str
-    rank: int
-    world: int
-    reusable: bool
-    version: str = ""
-    code: str | None = None
-    num_signs: int = 0
-    doing: str = ""
 
 
 class Rank:

@@ -21,9 +21,10 @@ import ray
 from estimators.model import Candidate, Plan
 from scamp_service.cluster.devices.gpus import is_rank
 from scamp_service.cluster.devices.pools import Offers
-from scamp_service.cluster.driver import ranks, sink_keeper
-from scamp_service.cluster.driver.rank_handle import Phase
+from scamp_service.cluster.driver import sink_keeper
 from scamp_service.cluster.driver.ray_executor import RayExecutor
+from scamp_service.cluster.driver.states import rank_states
+from scamp_service.cluster.driver.states.rank_record import Phase
 from scamp_service.cluster.local.connection import namespace_of
 from scamp_service.cluster.local.local_ray import LocalRay
 from scamp_service.cluster.sink import NAME as SINK
@@ -142,9 +143,14 @@ class World:
     def training(self, order: Order) -> None:
         self.until(lambda: self.store.metrics(order.trial_id), f"a first metric of {order.key}")
 
+    def actor(self, order: Order) -> Any:
+        """Ray's actor of the only rank of this attempt."""
+        (rank,) = self.executor._states.ranks.members(order.key)
+        return self.executor._actors._actors[rank.name]
+
     def pids(self, order: Order) -> list[int]:
         """Of the gang's ranks; known once they train."""
-        members = self.executor._ranks.members(order.key)
+        members = self.executor._states.ranks.members(order.key)
         return [rank.status.process.pid for rank in members if rank.status]
 
 
@@ -186,7 +192,7 @@ def test_launching_twice_starts_once(world: World) -> None:
     order = world.order(world.devices()[:1])
     for _ in range(3):
         world.launch(order)
-    assert len(world.executor._ranks.members(order.key)) == 1
+    assert len(world.executor._states.ranks.members(order.key)) == 1
     assert world.ended(order).outcome is Outcome.DONE
     assert [metric.seq for metric in world.store.metrics(order.trial_id)] == [1, 2]
 
@@ -213,7 +219,7 @@ def test_why_a_rank_died_is_known_until_its_gang_is_stopped(world: World) -> Non
     world.training(order)
     (victim,) = world.pids(order)
     os.kill(victim, signal.SIGKILL)
-    world.until(lambda: not world.executor._ranks.members(order.key), "forgotten", 10.0)
+    world.until(lambda: not world.executor._states.ranks.members(order.key), "forgotten", 10.0)
     gang = world.executor.gangs()[order.key]
     assert gang.state is GangState.BROKEN
     assert "its process was killed" in gang.detail and f"worker-*-{victim}.err" in gang.detail
@@ -243,9 +249,10 @@ def test_an_overrun_of_a_gang_wins_over_the_errors_that_it_causes(world: World) 
     world.ended(order, 5.0)
 
 
+@pytest.mark.soak
 def test_no_more_ranks_start_at_once_than_cores_are_idle_or_half_of_all(world: World) -> None:
     orders = [world.order(world.devices()[:1], steps=LONG) for _ in range(3)]
-    known, seen = world.executor._ranks.known, []
+    known, seen = world.executor._states.ranks, []
 
     def all_launched() -> bool:
         for order in orders:
@@ -279,6 +286,7 @@ def test_another_executor_finds_a_living_gang_and_lets_it_finish(world: World) -
     assert [metric.seq for metric in world.store.metrics(order.trial_id)] == list(range(1, 16))
 
 
+@pytest.mark.soak
 def test_another_executor_finds_a_gang_broken_when_one_of_its_ranks_is_missing(world: World) -> None:
     order = world.order(world.devices(), steps=LONG)
     world.launch(order)
@@ -298,7 +306,7 @@ def test_another_executor_finds_a_gang_broken_when_one_of_its_ranks_is_missing(w
 def test_a_rank_that_does_not_answer_closes_its_device_alone_until_it_is_gone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(rank_states, "SILENT_SECONDS", 3.0)
     device, other = world.devices()
     order = world.order((device,), steps=LONG)
     world.launch(order)
@@ -314,8 +322,9 @@ def test_a_rank_that_does_not_answer_closes_its_device_alone_until_it_is_gone(
     assert not is_running(stuck) and not world.executor.closed()
 
 
+@pytest.mark.soak
 def test_a_rank_that_freezes_breaks_its_gang(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(rank_states, "SILENT_SECONDS", 3.0)
     order = world.order(world.devices(), steps=LONG)
     world.launch(order)
     world.training(order)
@@ -347,14 +356,15 @@ def test_ranks_do_not_obey_a_controller_that_was_replaced(world: World) -> None:
     order = world.order(world.devices()[:1], steps=150)
     world.launch(order)
     world.training(order)
-    (rank,) = world.executor._ranks.members(order.key)
+    actor = world.actor(order)
     world.reopen()
     world.until(lambda: not world.executor.silent(), "an answer of all ranks")
     with pytest.raises(Deposed):
-        ray.get(rank.actor.stop.remote(order.key, world.epoch - 1))
+        ray.get(actor.stop.remote(order.key, world.epoch - 1))
     assert world.ended(order).outcome is Outcome.DONE
 
 
+@pytest.mark.soak
 def test_an_executor_that_may_not_act_ends_nothing(world: World) -> None:
     order = world.order(world.devices()[:1], steps=LONG)
     world.launch(order)
@@ -519,10 +529,10 @@ def test_calls_that_block_never_keep_a_rank_from_saying_how_it_is(world: World) 
     order = world.order(world.devices()[:1], steps=LONG)
     world.launch(order)
     world.training(order)
-    (rank,) = world.executor._ranks.members(order.key)
-    left_over = [rank.actor.join.remote(order.key) for _ in range(40)]  # of controllers that have died
+    actor = world.actor(order)
+    left_over = [actor.join.remote(order.key) for _ in range(40)]  # of controllers that have died
     time.sleep(0.5)
-    assert ray.get(rank.actor.status.remote(world.epoch), timeout=5.0).key == order.key
+    assert ray.get(actor.status.remote(world.epoch), timeout=5.0).key == order.key
     world.executor.stop(order.key)
     world.ended(order, 10.0)
     assert {ended.outcome for ended in ray.get(left_over, timeout=10.0)} == {Outcome.STOPPED}
@@ -554,11 +564,11 @@ def test_a_process_that_is_connected_takes_the_time_that_it_needs_to_end(world: 
 
 
 def test_to_leave_is_not_to_wait_for_a_rank_that_has_only_begun_to_start(world: World) -> None:
-    executor, (device, *_) = world.executor, world.devices()
-    world.until(lambda: any(rank.phase is Phase.READY for rank in executor._ranks.known.values()), "a rank")
-    with executor._lock:
-        executor._ranks.start(device, time.monotonic())
-    pids = [rank.status.process.pid for rank in executor._ranks.known.values() if rank.status]
+    executor, phases = world.executor, lambda: {rank.phase for rank in list(executor._states.ranks.values())}
+    world.until(lambda: phases() >= {Phase.READY}, "a rank")
+    world.launch(world.order(world.devices()[:1], steps=LONG))
+    world.until(lambda: phases() >= {Phase.READY, Phase.STARTING}, "a spare one in its place")
+    pids = [rank.status.process.pid for rank in executor._states.ranks.values() if rank.status]
     began, patience = time.monotonic(), 60.0
     executor.shutdown(patience)
     assert time.monotonic() - began < patience
@@ -573,7 +583,7 @@ def test_ranks_and_no_other_process_of_ray_are_known_as_ours(world: World) -> No
     assert all(is_rank(pid) for pid in world.pids(order))
     world.executor.stop(order.key)
     world.ended(order)
-    idle = [rank.status.process.pid for rank in world.executor._ranks.known.values() if rank.status]
+    idle = [rank.status.process.pid for rank in world.executor._states.ranks.values() if rank.status]
     assert idle and all(is_rank(pid) for pid in idle)
     assert not is_rank(os.getpid()) and not is_rank(world.ray._guardian.pid)  # type: ignore[union-attr]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from placement.model import Device
-from scamp_service.cluster.driver import ranks, sink_keeper
+from scamp_service.cluster.driver import rank_actors, sink_keeper
 from scamp_service.cluster.driver import ray_executor as module
 from scamp_service.cluster.driver.ray_executor import RayExecutor
 from scamp_service.cluster.sink import SinkStatus
@@ -86,7 +86,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
         def options(self, *_: Any) -> dict[str, Any]:
             return {}
 
-    for one in (module, ranks, sink_keeper):
+    for one in (module, rank_actors, sink_keeper):
         monkeypatch.setattr(one, "ray", ray)
     monkeypatch.setattr(module, "connect", ray.connect)
     monkeypatch.setattr(module, "nodes", list)

@@ -14,7 +14,8 @@ import pytest
 from estimators.learning import Phase
 from estimators.model import Candidate, Plan
 from scamp_service.cluster.worker import attempt, reports
-from scamp_service.cluster.worker.attempt import Ended, Training
+from scamp_service.cluster.worker.answers import Ended
+from scamp_service.cluster.worker.attempt import Training
 from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.reports import LineWriter, Reports
 from scamp_service.control.executor import Order

@@ -14,7 +14,7 @@ from ray.exceptions import RayTaskError
 
 from scamp_service.cluster.sink import LeaseWatch, Silence
 from scamp_service.cluster.worker import rank as module
-from scamp_service.cluster.worker.attempt import Ended
+from scamp_service.cluster.worker.answers import Ended
 from scamp_service.cluster.worker.folders import Folders
 from scamp_service.cluster.worker.rank import Rank
 from scamp_service.errors import Deposed, Unavailable

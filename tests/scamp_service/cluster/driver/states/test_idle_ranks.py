@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from scamp_service.cluster.driver.idle_ranks import SPARE_RANKS, SPARE_SECONDS, suitable, superfluous
-from scamp_service.cluster.driver.rank_handle import Phase, RankHandle
+from scamp_service.cluster.driver.states.idle_ranks import SPARE_RANKS, SPARE_SECONDS, suitable, superfluous
+from scamp_service.cluster.driver.states.rank_record import Phase, RankRecord
 
 NOW = 1000.0
 LONG_AGO = NOW - SPARE_SECONDS - 1
 
 
-def rank(name: str, code: str | None = None, phase: Phase = Phase.READY, since: float = NOW) -> RankHandle:
-    return RankHandle(name, "a", None, phase, code=code, since=since)
+def rank(name: str, code: str | None = None, phase: Phase = Phase.READY, since: float = NOW) -> RankRecord:
+    return RankRecord(name, "a", phase, since=since, progressed=since, heard=since, code=code)
 
 
 def test_an_attempt_takes_a_rank_of_its_own_archive_or_a_clean_one_and_never_that_of_another_archive() -> None:

@@ -1,16 +1,16 @@
-"""Chooses among idle ranks: which may take an attempt, and which are kept for later ones. Nothing here knows Ray."""
+"""Chooses among idle ranks: which may take an attempt, and which are kept for later ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scamp_service.cluster.driver.rank_handle import Phase, RankHandle
+from scamp_service.cluster.driver.states.rank_record import Phase, RankRecord
 
 SPARE_RANKS = 2
 SPARE_SECONDS = 20.0
 
 
-def suitable(idle: Iterable[RankHandle], code: str | None) -> list[RankHandle]:
+def suitable(idle: Iterable[RankRecord], code: str | None) -> list[RankRecord]:
     """Ranks that may run this archive of user code (None: a built-in workload), the best one first.
 
     A rank that has run an archive may run that one again, and nothing else. It is the best one, as it has imported what
@@ -20,7 +20,7 @@ def suitable(idle: Iterable[RankHandle], code: str | None) -> list[RankHandle]:
     return sorted(may, key=lambda rank: (rank.code != code, rank.phase is not Phase.READY))
 
 
-def superfluous(idle: Sequence[RankHandle], now: float) -> list[RankHandle]:
+def superfluous(idle: Sequence[RankRecord], now: float) -> list[RankRecord]:
     """Ranks of one device that have been idle for ``SPARE_SECONDS`` and need not be kept.
 
     These are the clean ones beyond ``SPARE_RANKS``, and all that have run user code.

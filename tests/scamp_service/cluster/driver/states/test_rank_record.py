@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from scamp_service.cluster.driver.rank_handle import GONE_SECONDS, ORPHANED_SECONDS, Phase, RankHandle, has_ended
-from scamp_service.cluster.worker.rank import RankStatus
+from scamp_service.cluster.driver.states.rank_record import (
+    GONE_SECONDS,
+    ORPHANED_SECONDS,
+    Phase,
+    RankRecord,
+    has_ended,
+)
+from scamp_service.cluster.worker.answers import RankStatus
 from scamp_service.host import Process
 
 LEASE_SECONDS = 60.0
 
 
-def remote(**known: Any) -> RankHandle:
+def remote(**known: Any) -> RankRecord:
     """A rank on another host that was found dead at second 100 and last answered at second 90."""
     status = RankStatus(Process("another kernel", 1, "1"), "1/1", 0, 4, True)
-    given: dict[str, Any] = {"status": status, "since": 100.0, "heard": 90.0, "dead": True}
-    return RankHandle("rank/n/0", "n/0", None, Phase.ENDING, **given | known)
+    given: dict[str, Any] = {"status": status, "since": 100.0, "progressed": 90.0, "heard": 90.0, "dead": True}
+    return RankRecord("rank/n/0", "n/0", Phase.ENDING, **given | known)
 
 
-def ended(rank: RankHandle, now: float, *, may_trust_ray: bool) -> bool:
+def ended(rank: RankRecord, now: float, *, may_trust_ray: bool) -> bool:
     return has_ended(rank, may_trust_ray, LEASE_SECONDS, now)
 
 

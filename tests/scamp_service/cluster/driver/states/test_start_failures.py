@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scamp_service.cluster.driver.start_failures import CLOSED_AFTER, LONGEST_SECONDS, StartFailures
+from scamp_service.cluster.driver.states.start_failures import CLOSED_AFTER, LONGEST_SECONDS, StartFailures
 
 
 def test_each_failure_doubles_the_pause_up_to_a_minute() -> None:

@@ -1,0 +1,22 @@
+"""Why ranks and gangs end, in words for users."""
+
+from __future__ import annotations
+
+
+def cause_of_death(error: str, pid: int | None) -> str:
+    """Why a rank's process has ended, as far as Ray's ``error`` tells. ``pid`` is its process id, if known."""
+    if "exits with a connection error" not in error:
+        return first_line(error)
+    where = f"; its last words may be in Ray's log worker-*-{pid}.err" if pid is not None else ""
+    return f"its process was killed (is the host short of memory?), crashed in native code, or called os._exit{where}"
+
+
+def silence(seconds: float, *, is_starting: bool) -> str:
+    """That a rank has not answered for so many seconds, and what may be the reason."""
+    why = f"has not answered for {seconds:.0f} s"
+    return why if is_starting else f"{why}: it was frozen, or its code held Python's lock in one long call"
+
+
+def first_line(text: str) -> str:
+    """The first line that is not empty, cut at 300 characters."""
+    return next(iter(text.strip().splitlines()), "")[:300]
