@@ -14,6 +14,7 @@ from scamp_service.cluster.driver import rank_actors, sink_keeper
 from scamp_service.cluster.driver import ray_executor as module
 from scamp_service.cluster.driver.ray_executor import RayExecutor
 from scamp_service.cluster.sink import SinkStatus
+from scamp_service.control.executor import GangState
 from scamp_service.host import Process, source_hash
 from scamp_service.settings import Settings
 from tests.ranks import ORDER
@@ -28,6 +29,7 @@ class FakeRay:
 
     def __init__(self) -> None:
         self.is_connected = False
+        self.refuses = False  # to start a rank
         self.calls: list[str] = []
         self.killed: list[Any] = []
         self.util = SimpleNamespace(list_named_actors=lambda all_namespaces: self.listed())
@@ -50,6 +52,8 @@ class FakeRay:
         return [], refs
 
     def call(self, name: str) -> object:
+        if self.refuses:
+            raise RuntimeError("the GCS does not answer")
         self.calls.append(name)
         return object()
 
@@ -135,6 +139,22 @@ def test_a_replaced_controller_that_wakes_up_starts_nothing(ray: FakeRay, begin:
     leads = True
     executor.launch(order)
     assert "a rank starts" in ray.calls and "run" in ray.calls
+
+
+def test_a_rank_that_ray_refuses_to_start_breaks_its_gang_and_is_not_called(
+    ray: FakeRay, begin: Callable[..., RayExecutor]
+) -> None:
+    executor = begin()
+    ray.calls.clear()
+    ray.refuses = True
+    order = replace(ORDER, devices=(DEVICE.id,))
+    executor.launch(order)
+    gang = executor.gangs()[order.key]
+    assert (gang.state, gang.detail) == (GangState.BROKEN, "a rank on n/0 did not start: the GCS does not answer")
+    ray.refuses = False
+    executor.stop(order.key)
+    executor._maintain()
+    assert not executor.gangs() and ray.calls == [], "the device is tried again after a pause"
 
 
 def sink(version: str) -> SinkStatus:

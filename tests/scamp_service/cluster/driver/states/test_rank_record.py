@@ -1,4 +1,4 @@
-"""When the process of a rank on another host counts as ended."""
+"""When the process of a rank counts as ended."""
 
 from __future__ import annotations
 
@@ -44,3 +44,8 @@ def test_where_the_word_of_ray_is_enough_it_counts_after_a_while() -> None:
         assert not ended(rank, 100.0 + GONE_SECONDS, may_trust_ray=True)
         assert ended(rank, 100.1 + GONE_SECONDS, may_trust_ray=True)
     assert not ended(remote(dead=False), 1e6, may_trust_ray=True)
+
+
+def test_a_process_of_this_host_has_ended_only_when_it_was_seen_to_be_gone() -> None:
+    assert not ended(remote(is_here=True), 1e6, may_trust_ray=True)
+    assert ended(remote(is_here=True, is_gone=True), 100.1, may_trust_ray=False)

@@ -241,6 +241,7 @@ def test_a_rank_that_is_not_clean_is_replaced_and_its_gang_ends_well(driven: Dri
     (name,) = driven.training(order("a/0"))
     assert killed(driven.on(AttemptEnded(name, Ended(Outcome.DONE, "a thread is left", False)))) == {name}
     assert driven.state() == (GangState.ALIVE, ""), "it may still hold memory"
+    assert driven.on(StopOrdered(ORDER.key)) == []
     assert driven.look(name) == [ForgetRank(name)]
     assert not driven.states.gangs(driven.now)
 
@@ -265,6 +266,14 @@ def test_ranks_that_take_too_long_to_stop_are_killed(driven: Driven) -> None:
     driven.on(AttemptEnded(names[0], Ended(Outcome.STOPPED, "", True)))
     assert driven.look(after=STOP_GRACE_SECONDS) == []
     assert driven.look(after=0.1) == [KillActor(names[1]), KillProcess(names[1], process(names[1]))]
+
+
+def test_the_others_are_killed_at_once_when_a_rank_dies_while_its_gang_stops(driven: Driven) -> None:
+    names = driven.training(order("a/0", "a/1"))
+    driven.on(StopOrdered(ORDER.key))
+    driven.on(CallFailed(names[0], Call.HOLD, "died"))
+    assert killed(driven.look()) == {names[1]}
+    assert driven.state()[0] is GangState.STOPPING
 
 
 def test_a_dead_rank_breaks_its_gang_whose_others_are_killed_once_it_is_stopped(driven: Driven) -> None:
@@ -338,6 +347,19 @@ def test_a_rank_that_cannot_be_reached_is_asked_again_and_its_attempt_joined(dri
     assert driven.on(CallRefused(name, Call.STATUS)) == []
     assert driven.on(HoldEnded(name)) == [HoldCall(name)]
     assert driven.state() == (GangState.ALIVE, "")
+
+
+def test_late_answers_of_a_dead_rank_lead_to_no_further_calls(driven: Driven) -> None:
+    (name,) = driven.training(order("a/0"))
+    driven.on(CallFailed(name, Call.STATUS, "died"))
+    late = [
+        HoldEnded(name),
+        CallUnavailable(name, Call.HOLD),
+        CallUnavailable(name, Call.RUN),
+        AttemptEnded(name, DONE),
+    ]
+    assert [driven.on(answer) for answer in late] == [[]] * len(late)
+    assert driven.state()[0] is GangState.BROKEN
 
 
 # --- ranks of an earlier controller -----------------------------------------------------------------------------------
