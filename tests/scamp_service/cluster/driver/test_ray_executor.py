@@ -23,7 +23,7 @@ from scamp_service.cluster.devices.gpus import is_rank
 from scamp_service.cluster.devices.pools import Offers
 from scamp_service.cluster.driver import sink_keeper
 from scamp_service.cluster.driver.ray_executor import RayExecutor
-from scamp_service.cluster.driver.states import rank_states
+from scamp_service.cluster.driver.states import idle_ranks, rank_states
 from scamp_service.cluster.driver.states.rank_record import Phase
 from scamp_service.cluster.local.connection import namespace_of
 from scamp_service.cluster.local.local_ray import LocalRay
@@ -462,8 +462,9 @@ class Mine(VitDigits):
 
 
 def test_own_code_runs_again_in_its_own_process_which_is_clean_or_replaced_and_never_runs_other_code(
-    world: World,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(idle_ranks, "SPARE_SECONDS", 300.0)  # others start slowly on a busy host
     mine, other = put_code(world, MARKING_CODE), put_code(world, f"{MARKING_CODE}# other")
     for devices in (world.devices()[:1], world.devices()):
         seen = []
