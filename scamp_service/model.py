@@ -13,6 +13,7 @@ from typing import Any
 from estimators.learning import Phase
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Offer
+from placement.option import Option
 from scamp_service.lifecycle import ENDED_WELL, AttemptState, Outcome, StudyState, TrialState
 
 Json = Mapping[str, Any]
@@ -52,8 +53,9 @@ class Sized:
     ``structure`` identifies the traced structure. ``learned_bytes`` is what earlier trials of the family suggested to
     add under the layout of the plan. It is larger than the ``extra_bytes`` of the prediction when no plan fits with
     that much added. ``options`` are the plans that were compared, and ``pipeline`` is the step of a plan with a
-    pipeline (None: another plan), both as JSON (see ``sizing.sizer``). The store keeps them apart, so they are missing
-    in a trial that was read; so is ``share``, the number of devices for each candidate when this was decided.
+    pipeline as JSON (see ``sizing.sizer``; None: another plan). The store keeps both apart (``Store.options``,
+    ``Store.pipeline``), because they are much larger than a trial: a trial that was read has neither. It has no
+    ``share`` either, the number of devices for each candidate when this was decided.
 
     ``step_seconds`` are those predicted for an optimizer step of the gang alone on its host, times ``step_factor``,
     which was learned from earlier trials of the family (1: nothing was). None where the speed of the devices is not
@@ -65,7 +67,7 @@ class Sized:
     prediction: Prediction
     reason: str
     learned_bytes: int = 0
-    options: tuple[Json, ...] = ()
+    options: tuple[Option, ...] = ()
     step_seconds: float | None = None
     step_factor: float = 1.0
     pipeline: Json | None = None

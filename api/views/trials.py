@@ -8,9 +8,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from api.views.view import LastEvent, NumRanks, PlanShort, Time, View
+from placement.option import Option
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
-from scamp_service.model import Attempt, Json, LogLine, Metric, Trial
+from scamp_service.model import Attempt, LogLine, Metric, Trial
 from scamp_service.store.fields import attempt_fields, trial_fields
+from scamp_service.store.options import option_json
 
 
 class TrialView(View):
@@ -206,12 +208,14 @@ def trial_view(trial: Trial) -> TrialView:
     return TrialView(**trial_fields(trial))
 
 
-def trial_detail(trial: Trial, attempts: Iterable[Attempt], options: Iterable[Json], last_event_id: int) -> TrialDetail:
+def trial_detail(
+    trial: Trial, attempts: Iterable[Attempt], options: Iterable[Option], last_event_id: int
+) -> TrialDetail:
     """View of a trial with its attempts, and with the plans that were compared."""
     return TrialDetail(
         **trial_fields(trial),
         attempts=[attempt_view(attempt) for attempt in attempts],
-        options=[OptionView(**option) for option in options],
+        options=[OptionView(**option_json(option, trial.plan)) for option in options],
         last_event_id=last_event_id,
     )
 

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -266,8 +266,8 @@ class ProcessSizer:
                 return Unsized(reason, infeasible=True, structure=profile.structure, offer=cluster.offer)
             case ChosenPlan(plan=plan, prediction=prediction, reason=reason) as chosen:
                 learned_bytes = demand.learned_bytes(plan.layout)
-                options = tuple(options_json(chosen))
-                sized = Sized(profile.structure, plan, prediction, reason + profile.assumed, learned_bytes, options)
+                words = reason + profile.assumed
+                sized = Sized(profile.structure, plan, prediction, words, learned_bytes, chosen.options)
                 sized = timed(sized, profile, kind, slow_downs)
                 return replace(sized, pipeline=pipeline_json(sized, profile, kind), share=demand.share)
 
@@ -300,29 +300,5 @@ def pipeline_json(sized: Sized, profile: ModelProfile, kind: DeviceKind | None) 
         "step": step.to_json(),
         "unit": "s" if kind else "FLOP",
         "communicates": kind is not None and kind.links is not None,
-        "offered_mib": next((option["offered_mib"] for option in sized.options if option["chosen"]), None),
+        "offered_mib": next((option.offered_mib for option in sized.options if option.plan == plan), None),
     }
-
-
-def options_json(chosen: ChosenPlan) -> Iterator[Json]:
-    """Yield the plans that were compared for a candidate, as the study database keeps them.
-
-    ``relative_device_seconds`` is ranks × seconds of a step over that of the chosen plan. ``seconds`` are those of a
-    step, and None where the speed of the devices is not known. ``traced`` is False where the costs of units stand for a
-    trace.
-    """
-    for option in chosen.options:
-        yield {
-            "plan": option.plan.to_json(),
-            "plan_text": option.words,
-            "num_ranks": option.plan.world_size,
-            "chosen": option.plan == chosen.plan,
-            "fits": option.fits,
-            "reserved_mib": option.prediction.reserved_mib,
-            "offered_mib": option.offered_mib,
-            "at_least": option.is_bound,
-            "traced": option.is_traced,
-            "seconds": option.seconds,
-            "communication_share": option.communication_share,
-            "relative_device_seconds": option.relative_device_seconds,
-        }

@@ -14,11 +14,13 @@ import sqlalchemy as sa
 
 from estimators.learning import Ending, Phase, Run
 from placement.model import Offer
+from placement.option import Option
 from scamp_service.errors import NotFound
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import Attempt, Event, Json, Lease, LogLine, Metric, Refusals, Study, Totals, Trial
 from scamp_service.store import queries as sql
 from scamp_service.store.database import Database
+from scamp_service.store.options import option_of
 from scamp_service.store.order import ORDERS, By, sorted_numbers
 from scamp_service.store.rows import MeasuredPoint, Point, Standing, attempt_of, trial_of
 from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds
@@ -154,10 +156,10 @@ class Reads:
                 return trial_of(rows[0])
         return None
 
-    def options(self, trial_id: int) -> list[Json]:
+    def options(self, trial_id: int) -> list[Option]:
         """The plans that were compared when the trial was sized last, in that order; empty before that."""
         rows = self._rows(sql.OPTIONS, trial_id=trial_id)
-        return list(rows[0][0]) if rows else []
+        return [option_of(data) for data in rows[0][0]] if rows else []
 
     def pipeline(self, trial_id: int) -> Json | None:
         """The step of the trial's newest plan, if that has a pipeline (see ``sizing.sizer.pipeline_json``).

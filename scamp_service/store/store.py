@@ -38,6 +38,7 @@ from scamp_service.model import Attempt, Json, Lease, LogLine, Metric, Sized, St
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
+from scamp_service.store.options import option_json
 from scamp_service.store.removal import Removals
 from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, attempt_of, sized_columns
 from scamp_service.store.tallies import (
@@ -186,7 +187,8 @@ class Store(Removals):
             moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
             if moved:
                 if sized:
-                    row = {"trial_id": trial_id, "options": sized.options, "pipeline": sized.pipeline}
+                    options = [option_json(option, sized.plan) for option in sized.options]
+                    row = {"trial_id": trial_id, "options": options, "pipeline": sized.pipeline}
                     connection.execute(self._replace(schema.comparisons, "trial_id"), row)
                 self._tally_move(connection, before, moved)
                 self._emit_trial(connection, trial_id, moved, now)

@@ -23,11 +23,9 @@ from api.dashboard import STATIC, static_version
 from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
-from placement.planning.answers import ChosenPlan
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Json, LogLine, Metric, Study
 from scamp_service.settings import Settings
-from scamp_service.sizing.sizer import options_json
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from tests.conftest import find_chromium
@@ -529,8 +527,7 @@ def test_a_trial_lists_the_plans_that_were_compared_and_which_was_chosen(
     fill, wide = Filler(store), Plan(16, dp_shard=2)
     (trial,) = fill.ids(fill.study("compared", [{"depth": 2, "lr": 0.001}], trials=1))
     options = (Option(Plan(32), Prediction(97 * MIB), 96), Option(wide, Prediction(60 * MIB), 96))
-    chosen = ChosenPlan(wide, options[1].prediction, "fits", options)
-    known = replace(sized(wide), options=tuple(options_json(chosen)))
+    known = replace(sized(wide), options=options)
     fill.move(trial, T.WAITING, 0, T.QUEUED, sized=known, reason="fits", family="vit")
     page = open_page(f"/studies/{store.trial(trial).study_id}/trials/0")
     expect(page.locator("#options-aside")).to_have_text("the first plan that fits was chosen")

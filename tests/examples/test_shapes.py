@@ -45,7 +45,7 @@ def test_each_shape_gets_the_plan_that_it_needs(shape: str, sizing: tuple[Sizing
     assert sized.prediction.reserved_mib <= 96
     used = {name for name, value in sized.plan.values.items() if value != Spread().values[name]}
     assert AXIS[shape] in used if AXIS[shape] else not used
-    compared = [option["plan_text"] for option in sized.options]
+    compared = [option.words for option in sized.options]
     assert any(text.startswith("1 rank") for text in compared) and str(sized.plan) in compared
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from estimators.model import Plan
+from estimators.model import MIB, Plan, Prediction
+from placement.option import Option
 from placement.pipelining.timeline import PassTime, PipelineStep, StageStep
 from scamp_service.lifecycle import Outcome, TrialState
 from scamp_service.model import LogLine, Metric
@@ -58,14 +59,15 @@ def test_a_trial_comes_with_the_plans_that_were_compared_for_it(api: InProcess) 
     waiting = api.store.trials(study.id)[2]
     path = f"/v1/studies/{study.id}/trials/2"
     assert api.get(path).json()["options"] == []
-    option = {
+    option = Option(Plan(8), Prediction(24 * MIB), 96, communication_share=0.0, relative_device_seconds=1.0)
+    shown = {
         "plan": Plan(8).to_json(), "plan_text": "1 rank, micro-batch 8", "num_ranks": 1, "chosen": True, "fits": True,
         "reserved_mib": 24, "offered_mib": 96, "at_least": False, "traced": True, "seconds": None,
         "communication_share": 0.0, "relative_device_seconds": 1.0,
     }  # fmt: skip
     known = replace(sized(), options=(option,))
     assert api.store.move_trial(waiting.id, waiting.state, 0, TrialState.QUEUED, now=1.0, sized=known)
-    assert api.get(path).json()["options"] == [option]
+    assert api.get(path).json()["options"] == [shown]
     assert "options" not in api.get(f"/v1/studies/{study.id}/trials").json()["items"][2]
 
 

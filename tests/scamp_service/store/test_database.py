@@ -133,7 +133,7 @@ INSERT INTO trials (id, study_id, number, state, attempt, params, reason, struct
  reserved_mib, measured_bytes, extra_bytes, bias_bytes, learned_bytes, family, num_lost, num_oom, passed_over,
  judged_step, step, created_at)
  VALUES (1, 1, 0, 'QUEUED', 0, '{}', '', 's', '{"micro_batch": 8}', '', 130, 2, 0, 0, 0, 0, '', 0, 0, 0, 0, 0, 1);
-INSERT INTO comparisons (trial_id, options) VALUES (1, '[{"num_ranks":1}]');
+INSERT INTO comparisons (trial_id, options) VALUES (1, '[]');
 """
 
 
@@ -142,7 +142,7 @@ def test_a_trial_that_was_planned_before_steps_of_pipelines_were_kept_has_none(
 ) -> None:
     make_old(shared_url, monkeypatch, "0005", _OF_0005)
     store = Store(shared_url)
-    assert (store.options(1), store.pipeline(1)) == ([{"num_ranks": 1}], None)
+    assert (store.options(1), store.pipeline(1)) == ([], None)
     store.close()
 
 

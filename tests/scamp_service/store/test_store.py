@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from estimators.model import Plan
+from estimators.model import MIB, Plan, Prediction
+from placement.option import Option
 from scamp_service.errors import Conflict, Deposed, InvalidInput, NotFound
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Lease, LogLine, Metric, Refusals, Trial
@@ -297,7 +298,7 @@ def test_faults_and_the_time_of_the_next_attempt_are_kept(store: Store) -> None:
 def test_the_plans_that_were_compared_are_those_of_the_newest_plan(store: Store) -> None:
     trial = new_trial(store)
     assert store.options(trial) == []
-    options = ({"num_ranks": 1, "fits": False}, {"num_ranks": 2, "fits": True})
+    options = (Option(Plan(8), Prediction(97 * MIB), 96), Option(PLAN, Prediction(60 * MIB), 96))
     for compared in (options, options[1:]):
         known = replace(sized(), options=compared)
         assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=known)
@@ -309,7 +310,7 @@ def test_the_step_of_a_pipeline_is_kept_until_there_is_another_plan(store: Store
     trial = new_trial(store)
     assert store.pipeline(trial) is None
     for step in ({"step": {"factor": 1.5}, "unit": "s"}, None):
-        known = replace(sized(), options=({"num_ranks": 2},), pipeline=step)
+        known = replace(sized(), pipeline=step)
         assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=1.0, sized=known)
         assert store.pipeline(trial) == step
         assert store.move_trial(trial, TrialState.QUEUED, 0, TrialState.WAITING, now=2.0)
