@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -31,7 +31,11 @@ from scamp_service.control.leadership import Elected, Leadership, Reign
 from scamp_service.errors import Unavailable
 from scamp_service.lifecycle import CONTROLLER_LEASE, LIVE_STUDIES, Outcome, TrialState
 from scamp_service.model import Json, Lease, Metric, Sized, Trial
+from scamp_service.search.history import Past
+from scamp_service.search.proposals import Search
+from scamp_service.search.proposer import Asked, Proposal
 from scamp_service.store.store import Store
+from scamp_service.study.spec import StudySpec
 from workloads.training.checkpoints.name import CheckpointName
 from workloads.training.checkpoints.retention import outdated
 
@@ -61,6 +65,7 @@ class Faults:
     jump_clock: float = 0.02  # per cycle
     stall: float = 0.01  # per gang and step: its ranks answer, and do nothing
     slow_call: float = 0.02  # a call of a controller takes up to a second
+    slow_sampler: float = 0.1  # a proposal takes up to five seconds
     fail_sizing: float = 0.05  # the host fails a candidate's trace again and again
 
 
@@ -553,6 +558,44 @@ class SimulatedSizer:
         return {}
 
 
+class SimulatedProposer:
+    """Implements ``Proposer``: samplers answer at once, except for some that take a while."""
+
+    def __init__(self, clock: Clock, rng: random.Random, slow: float = 0.0) -> None:
+        self.clock, self.rng, self.slow = clock, rng, slow
+        self.pending: dict[int, tuple[float, float, int, Proposal | Exception]] = {}  # study → ready, begun, …
+        self.searches: dict[int, Search] = {}
+
+    def request(self, study_id: int, spec: StudySpec, changed: Iterable[Past], first_number: int, count: int) -> None:
+        search = self.searches.pop(study_id, None)
+        answer: Proposal | Exception
+        try:
+            search = search or Search(spec)
+            candidates = search.propose(changed, first_number, count)
+            answer, self.searches[study_id] = Proposal(candidates, len(candidates) < count), search
+        except Exception as error:
+            answer = error
+        seconds = self.rng.uniform(0.0, 5.0) if self.slow and self.rng.random() < self.slow else 0.0
+        self.pending[study_id] = (self.clock.now + seconds, self.clock.now, first_number, answer)
+
+    def asked(self) -> Mapping[int, Asked]:
+        return {
+            study_id: Asked(first_number, self.clock.now - begun, answer if ready <= self.clock.now else None)
+            for study_id, (ready, begun, first_number, answer) in self.pending.items()
+        }
+
+    def remembers(self, study_id: int) -> bool:
+        return study_id in self.searches
+
+    def forget(self, study_id: int) -> None:
+        self.pending.pop(study_id, None)
+
+    def forget_ended(self, live_studies: Container[int]) -> None:
+        for known in (self.pending, self.searches):
+            for study_id in [one for one in known if one not in live_studies]:
+                known.pop(study_id)
+
+
 class UnreliableProxy:
     """Passes the calls of one controller on. It may be killed before or after some of them, or stand still before."""
 
@@ -586,6 +629,7 @@ WRITES = frozenset(
     }
 )
 CALLS = frozenset({"launch", "stop"})
+QUESTIONS = frozenset({"request"})
 
 
 class ControllerProcess:
@@ -601,6 +645,7 @@ class ControllerProcess:
         self.life += 1
         simulation = self.simulation
         self.sizer = SimulatedSizer(simulation.clock, simulation.rng, simulation.faults.fail_sizing)
+        self.proposer = SimulatedProposer(simulation.clock, simulation.rng)
         store: Any = UnreliableProxy(simulation.store, WRITES, self)
         leadership = Leadership(
             store,
@@ -614,18 +659,22 @@ class ControllerProcess:
 
     @property
     def due(self) -> list[float]:
-        """When this process has something to do: it begins, continues, or a candidate of its has been sized."""
-        return [self.starts_at, self.continues_at, *(ready for ready, _ in self.sizer.pending.values())]
+        """When this process has something to do: it begins, continues, or has an answer of its sizer or a sampler."""
+        answers = [*self.sizer.pending.values(), *self.proposer.pending.values()]
+        return [self.starts_at, self.continues_at, *(ready for ready, *_ in answers)]
 
     def begin(self, lease: Lease) -> Reign:
         """Run the real controller on the fenced store; a lost race for the lease must not show anywhere."""
         simulation = self.simulation
         fenced: Any = UnreliableProxy(simulation.fence(lease), WRITES, self)
         executor: Any = UnreliableProxy(SimulatedExecutor(simulation.world, lease.epoch), CALLS, self)
+        self.proposer = SimulatedProposer(simulation.clock, simulation.rng, simulation.faults.slow_sampler)
+        proposer: Any = UnreliableProxy(self.proposer, QUESTIONS, self)
         controller = Controller(
             fenced,
             executor,
             self.sizer,
+            proposer,
             clock=simulation.world.wall_clock,
             monotonic=simulation.clock,
             new_token=simulation.new_token,

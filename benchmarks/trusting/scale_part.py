@@ -34,7 +34,7 @@ from scamp_service.store import schema
 from scamp_service.store.recount import recount
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
-from tests.simulation import Clock, SimulatedExecutor, SimulatedSizer, World, no_faults
+from tests.simulation import Clock, SimulatedExecutor, SimulatedProposer, SimulatedSizer, World, no_faults
 
 TITLE = "One study of many trials"
 ABOUT = """\
@@ -196,9 +196,9 @@ def _controller(store: Store) -> tuple[_Timed, World]:
     devices = [Device(f"n0/{index}", "n0", index, "virtual", CAPACITY_MIB) for index in range(4)]
     world = World(store, Clock(), source, no_faults(), devices)
     tokens = iter(range(10**9))
-    sizer = SimulatedSizer(world.clock, source)
+    sizer, proposer = SimulatedSizer(world.clock, source), SimulatedProposer(world.clock, source)
     executor = SimulatedExecutor(world, 1)
-    timed = _Timed(store, executor, sizer, clock=world.wall_clock, new_token=lambda: f"t{next(tokens)}")
+    timed = _Timed(store, executor, sizer, proposer, clock=world.wall_clock, new_token=lambda: f"t{next(tokens)}")
     return timed, world
 
 

@@ -21,12 +21,13 @@ from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import Executor, Sizer, Unsized
 from scamp_service.control.first_seen import FirstSeen
 from scamp_service.control.projection import Projection
+from scamp_service.control.proposing import Proposing, why_hung
 from scamp_service.control.stopping import rule_of
 from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Study, Trial
-from scamp_service.search.proposals import Search
+from scamp_service.search.proposer import Asked, Proposer
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 
@@ -72,6 +73,7 @@ class Controller:
         store: Store,
         executor: Executor,
         sizer: Sizer,
+        proposer: Proposer,
         *,
         max_gangs_per_device: int = 4,
         clock: Callable[[], float] = time.time,
@@ -84,8 +86,7 @@ class Controller:
         self._clock, self._new_token = clock, new_token
         self._projection = Projection(store)
         self._specs: dict[int, StudySpec] = {}
-        self._searches: dict[int, Search] = {}
-        self._exhausted: set[int] = set()
+        self._proposing = Proposing(self._projection, proposer)
         self._asked: dict[int, tuple[bool, int]] = {}  # trial → its state when a plan was asked for
         self._refusals: FirstSeen[Refusals] = FirstSeen(monotonic)
         self._absent: FirstSeen[str] = FirstSeen(monotonic)
@@ -100,8 +101,8 @@ class Controller:
         """Run one cycle: find, decide, apply. Raises ``Deposed`` once another controller leads, and ``Unavailable``.
 
         Any other error while an effect is applied concerns that effect alone: the next cycle decides again. A study on
-        which this happens in every cycle is stopped. An error in finding or deciding is raised; a study without which
-        there is none becomes FAILED in the end.
+        which this happens in every cycle, or whenever its sampler is asked, is stopped. An error in finding or deciding
+        is raised; a study without which there is none becomes FAILED in the end.
         """
         failed: dict[int, str] = {}
         for effect in self._decisions():
@@ -114,8 +115,11 @@ class Controller:
                 study_id = e.study_of(effect)
                 self._contained.add(e.words_of(effect), error, study_id, self._clock())
                 failed[study_id] = _in_words(error)
-        first = _Failing(self._monotonic())
-        self._failing = {study: self._failing.get(study, first).again(why) for study, why in failed.items()}
+        for study_id, words in self._proposing.newly_slow():
+            self._contained.add("propose candidates", TimeoutError(words), study_id, self._clock())
+        first, before = _Failing(self._monotonic()), self._failing
+        again = {study: before.get(study, first).again(why) for study, why in failed.items()}
+        self._failing = {study: before[study] for study in self._proposing.unanswered() & before.keys()} | again
 
     def _decisions(self) -> list[e.Effect]:
         self.is_idle = False
@@ -171,10 +175,12 @@ class Controller:
         silent |= self._executor.silent()  # a rank that answers while this is read is in one of the three
         attempts = self._store.open_attempts()
         cluster = self._executor.cluster()
-        studies = {study.id: self._rules(study) for study in (self._live_studies() if live is None else live)}
+        asked = self._proposing.asked()
+        found = self._live_studies() if live is None else live
+        studies = {study.id: self._rules(study, asked.get(study.id)) for study in found}
         trials = [trial for trial in self._projection.follow(attempts) if trial.study_id in studies]
         self._projection.forget_ended(studies)
-        self._searches = {study: search for study, search in self._searches.items() if study in studies}
+        self._proposing.forget_ended(studies)
         running = [trial for trial in trials if trial.state is TrialState.RUNNING]
         judged = {trial.study_id for trial in running if due_rungs(studies[trial.study_id].stopping, trial)}
         waiting = [trial for trial in trials if trial.state in (TrialState.WAITING, TrialState.QUEUED)]
@@ -192,6 +198,7 @@ class Controller:
             closed=silent.union(self._executor.closed()),
             cluster=cluster,
             sized=self._sizings(trials),
+            asked=asked,
             held_up=self._sizer.held_up(),
             rungs={i: self._projection.rungs(i, studies[i].objective, studies[i].stopping.rungs) for i in judged},
             checkpoints=self._store.checkpoints(sorted(resumable)) if resumable else {},
@@ -271,7 +278,7 @@ class Controller:
             self._specs[study.id] = StudySpec.model_validate(study.spec)
         return self._specs[study.id]
 
-    def _rules(self, study: Study) -> StudyRules:
+    def _rules(self, study: Study, asked: Asked | None) -> StudyRules:
         spec = self._spec(study)
         counts = self._store.trial_counts(study.id)
         failed = counts.get(TrialState.FAILED, 0)
@@ -296,8 +303,8 @@ class Controller:
             trace_seconds=spec.budget.trace_seconds,
             num_trials=sum(counts.values()),
             searched=frozenset(spec.space),
-            exhausted=study.id in self._exhausted,
-            broken=self._why_broken(study, failed) if hopeless else self._our_fault(study),
+            exhausted=self._proposing.is_exhausted(study.id),
+            broken=self._why_broken(study, failed) if hopeless else why_hung(asked) or self._our_fault(study),
         )
 
     def _why_broken(self, study: Study, failed: int) -> str:
@@ -340,7 +347,10 @@ class Controller:
                 self._asked[trial.id] = question
                 self._sizer.request(trial.id, demand, self._executor.cluster())
             case e.Propose(study_id, first_number, count):
-                self._propose(study_id, first_number, count, now)
+                self._proposing.ask(study_id, self._specs[study_id], first_number, count)
+            case e.CreateTrials(study_id, first_number, candidates, is_last):
+                self._store.create_trials(study_id, list(enumerate(candidates, first_number)), now=now)
+                self._proposing.stored(study_id, is_last)  # only now: had this failed, they would be stored again
             case e.FinishStudy(study_id, to, reason):
                 expected = [StudyState.RUNNING, StudyState.STOPPING]
                 if self._store.move_study(study_id, expected, to, reason=reason, now=now):
@@ -350,19 +360,6 @@ class Controller:
         self._sizer.forget(trial_ids)
         for trial_id in trial_ids:
             self._asked.pop(trial_id, None)
-
-    def _propose(self, study_id: int, first_number: int, count: int, now: float) -> None:
-        study = self._store.study(study_id)
-        search = self._searches.pop(study_id, None)  # put back once the proposal is stored: otherwise it begins anew
-        if search is None:
-            search = Search(self._spec(study))
-            self._projection.forget_study(study_id)
-        history = self._projection.changed_trials(study_id) if search.reads_history else ()
-        candidates = search.propose(history, first_number, count)
-        self._store.create_trials(study_id, list(enumerate(candidates, first_number)), now=now)
-        if len(candidates) < count:  # only now: had they not been stored, the last ones would be proposed again
-            self._exhausted.add(study_id)
-        self._searches[study_id] = search
 
 
 def _in_words(error: Exception) -> str:

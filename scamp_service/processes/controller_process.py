@@ -35,6 +35,7 @@ from scamp_service.processes.cycles import Cycles
 from scamp_service.processes.heartbeat import Heartbeat
 from scamp_service.processes.supervise import lock_data_dir, ray_address_file, try_to_start
 from scamp_service.processes.sweeper import Remover, Sweeper
+from scamp_service.search.threads import ThreadProposer
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import kind_of, speed_words
 from scamp_service.sizing.sizer import Planner, ProcessSizer
@@ -237,6 +238,7 @@ class _Reign:
             self._store,
             self._executor,
             sizer,
+            ThreadProposer(),
             max_gangs_per_device=settings.max_gangs_per_device,
             errors=self._errors,
         )

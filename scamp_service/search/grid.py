@@ -6,6 +6,7 @@ import random
 from array import array
 from collections.abc import Sequence
 from functools import cached_property
+from typing import ClassVar
 
 from scamp_service.search.history import Active, Completed
 from scamp_service.search.space import Params, Space
@@ -19,7 +20,7 @@ class Grid:
     It holds four bytes for each point, and makes a point when it is asked for.
     """
 
-    reads_history = False
+    reads_history: ClassVar = False
 
     def __init__(self, spec: StudySpec) -> None:
         self._seed, self._space, self._starts = spec.search.seed, Space(spec.space), Starts(spec)

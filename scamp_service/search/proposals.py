@@ -6,7 +6,7 @@ proposes the same candidates. Whether a candidate fits is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, Completed, History, Past, Shown
@@ -17,8 +17,13 @@ from scamp_service.search.starts import Starts
 from scamp_service.search.tpe import Tpe
 from scamp_service.study.spec import SamplerName, StudySpec
 
-SAMPLERS: Mapping[SamplerName, Callable[[StudySpec], Sampler]] = {"grid": Grid, "random": RandomSampler, "tpe": Tpe}
+SAMPLERS: Mapping[SamplerName, type[Sampler]] = {"grid": Grid, "random": RandomSampler, "tpe": Tpe}
 """The sampler with each name that a spec may have."""
+
+
+def reads_history(spec: StudySpec) -> bool:
+    """Whether proposals for a study depend on its earlier trials."""
+    return SAMPLERS[spec.search.sampler].reads_history
 
 
 class Search:
@@ -29,11 +34,6 @@ class Search:
         self._sampler = SAMPLERS[spec.search.sampler](spec)
         self._history = History(spec.objective.direction)
 
-    @property
-    def reads_history(self) -> bool:
-        """Whether proposals depend on earlier trials."""
-        return self._sampler.reads_history
-
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of trials ``first_number``, ``first_number + 1``, …; fewer than ``count`` when the sampler ends.
 
@@ -41,7 +41,7 @@ class Search:
         are remembered. Trials from ``first_number`` on are ignored.
         """
         shown = Shown()
-        if self.reads_history:
+        if self._sampler.reads_history:
             for past in history:
                 self._history.learn(past)
             shown = self._history.shown(first_number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import optuna
 
@@ -16,7 +17,7 @@ from scamp_service.study.spec import StudySpec
 class RandomSampler:
     """Random values, uniform in each range or its logarithm. The seed and the trial's number alone decide."""
 
-    reads_history = False
+    reads_history: ClassVar = False
 
     def __init__(self, spec: StudySpec) -> None:
         self._seed = spec.search.seed

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from scamp_service.search.history import Active, Completed
 from scamp_service.search.space import Params
+from scamp_service.study.spec import StudySpec
 
 
 class Sampler(Protocol):
-    """Proposes parameters of a study's trials. It is made from the study's ``StudySpec`` alone.
+    """Proposes parameters of a study's trials. It is made from the study's spec alone.
 
     It has no state: a proposal depends on the spec, the trial's number and the trials that are shown, and on nothing
     else. So a controller that replaces a killed one proposes the same. It may keep results that it could compute again.
     """
 
-    reads_history: bool
+    reads_history: ClassVar[bool]
     """Whether proposals depend on earlier trials. If not, none are shown."""
+
+    def __init__(self, spec: StudySpec) -> None: ...
 
     def suggest(self, number: int, completed: Sequence[Completed], active: Sequence[Active]) -> Params | None:
         """The searched parameters of trial ``number``; None if there is nothing more to propose, from this number on.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import optuna
 
@@ -16,7 +17,7 @@ from scamp_service.study.spec import StudySpec
 class Tpe:
     """TPE over each parameter by itself. It stays away from active trials, and starts with random ones."""
 
-    reads_history = True
+    reads_history: ClassVar = True
 
     def __init__(self, spec: StudySpec) -> None:
         self._seed = spec.search.seed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scamp_service.control.executor import Demand, Order
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
 from scamp_service.model import Attempt, Json, Sized, Trial
+from scamp_service.search.space import Params
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,21 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Create ``count`` candidates, numbered from ``first_number``."""
+    """Ask the sampler for ``count`` candidates, numbered from ``first_number``."""
 
     study_id: int
     first_number: int
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTrials:
+    """Store proposed candidates as trials, numbered from ``first_number``. After the last ones none will follow."""
+
+    study_id: int
+    first_number: int
+    candidates: Sequence[Params]
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +90,7 @@ class FinishStudy:
     reason: str = ""
 
 
-Effect = MoveTrial | MoveAttempt | Begin | Launch | StopGang | Size | Propose | FinishStudy
+Effect = MoveTrial | MoveAttempt | Begin | Launch | StopGang | Size | Propose | CreateTrials | FinishStudy
 
 
 def study_of(effect: Effect) -> int:
@@ -88,7 +100,7 @@ def study_of(effect: Effect) -> int:
             return trial.study_id
         case Begin(order=order) | Launch(order=order):
             return order.study_id
-        case Propose(study_id=study_id) | FinishStudy(study_id=study_id):
+        case Propose(study_id=study_id) | CreateTrials(study_id=study_id) | FinishStudy(study_id=study_id):
             return study_id
         case MoveAttempt() | StopGang():
             return 0
@@ -109,5 +121,7 @@ def words_of(effect: Effect) -> str:
             return f"ask for a plan of trial {trial.number}"
         case Propose(count=count):
             return f"propose {count} candidates"
+        case CreateTrials(candidates=candidates):
+            return f"store {len(candidates)} candidates"
         case FinishStudy(to=to):
             return f"change the study to {to}"

@@ -15,6 +15,7 @@ from scamp_service.control.stopping.rule import Rule
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Trial
+from scamp_service.search.proposer import Asked
 from scamp_service.study.objective import Objective
 from scamp_service.study.spec import TRACE_SECONDS
 from workloads.training.checkpoints.name import CheckpointName
@@ -80,6 +81,7 @@ class Snapshot:
     silent: frozenset[str] = frozenset()  # devices on which a process does not answer
     closed: frozenset[str] = frozenset()  # devices on which no gang may be placed now
     sized: Mapping[int, Sized | Unsized] = field(default_factory=dict)
+    asked: Mapping[int, Asked] = field(default_factory=dict)  # study → candidates that its sampler is asked for
     held_up: Mapping[int, Sequence[int]] = field(default_factory=dict)  # trial → those whose sizing it waits for
     rungs: Mapping[int, Mapping[int, Rung]] = field(default_factory=dict)  # study → step → values of its trials
     checkpoints: Mapping[int, CheckpointName] = field(default_factory=dict)  # trial → the one to resume from

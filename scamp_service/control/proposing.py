@@ -1,0 +1,77 @@
+"""Asks samplers for candidates on behalf of the controller, and says which of them take too long.
+
+Samplers run elsewhere (``search.proposer``). A new controller asks again: a proposal that was lost costs only its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+
+from scamp_service.control.projection import Projection
+from scamp_service.search.proposals import reads_history
+from scamp_service.search.proposer import Asked, Proposal, Proposer
+from scamp_service.study.spec import StudySpec
+
+SLOW_SECONDS = 30.0
+"""The dashboard shows that a sampler has not answered for this long."""
+HUNG_SECONDS = 600.0
+"""A study is stopped when its sampler has not answered for this long."""
+
+
+class Proposing:
+    """What the samplers of all studies are asked for."""
+
+    def __init__(self, projection: Projection, proposer: Proposer) -> None:
+        self._projection, self._proposer = projection, proposer
+        self._exhausted: set[int] = set()
+        self._slow: set[int] = set()
+
+    def asked(self) -> Mapping[int, Asked]:
+        """Study → what its sampler was asked for, until the answer is stored or it is asked again."""
+        return self._proposer.asked()
+
+    def unanswered(self) -> set[int]:
+        """Studies whose sampler still works, or has failed and was not asked again yet."""
+        return {study for study, asked in self._proposer.asked().items() if not isinstance(asked.answer, Proposal)}
+
+    def is_exhausted(self, study_id: int) -> bool:
+        """Whether the last candidates of the sampler are stored."""
+        return study_id in self._exhausted
+
+    def ask(self, study_id: int, spec: StudySpec, first_number: int, count: int) -> None:
+        """Ask for candidates. Raises the error of the sampler if this is another try after one."""
+        before = self._proposer.asked().get(study_id)
+        if not self._proposer.remembers(study_id):
+            self._projection.forget_study(study_id)
+        changed = self._projection.changed_trials(study_id) if reads_history(spec) else ()
+        self._proposer.request(study_id, spec, changed, first_number, count)
+        if before is not None and isinstance(before.answer, Exception):
+            raise before.answer
+
+    def stored(self, study_id: int, is_last: bool) -> None:
+        """Note that the answer has been stored."""
+        self._proposer.forget(study_id)
+        if is_last:
+            self._exhausted.add(study_id)
+
+    def forget_ended(self, live_studies: Container[int]) -> None:
+        """Drop what is known of studies that are not among ``live_studies``."""
+        self._proposer.forget_ended(live_studies)
+
+    def newly_slow(self) -> Iterator[tuple[int, str]]:
+        """Studies whose sampler has become slow since the last call, each with the words for it."""
+        before, self._slow = self._slow, set()
+        for study_id, asked in self._proposer.asked().items():
+            if asked.answer is None and asked.seconds >= SLOW_SECONDS:
+                self._slow.add(study_id)
+                if study_id not in before:
+                    yield study_id, f"the sampler has not answered for {SLOW_SECONDS:.0f} s; other studies continue"
+
+
+def why_hung(asked: Asked | None) -> str:
+    """Why a study must be stopped whose sampler was asked for this; empty if it need not."""
+    if asked is None or asked.answer is not None or asked.seconds < HUNG_SECONDS:
+        return ""
+    return (
+        f"its sampler was asked for trial {asked.first_number} and has not answered for {HUNG_SECONDS / 60:.0f} minutes"
+    )

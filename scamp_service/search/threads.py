@@ -1,0 +1,110 @@
+"""Runs samplers in threads beside the controller's, so that a slow one does not hold up its loop.
+
+It implements the ``Proposer`` of ``search.proposer``. Whether an answer is still wanted is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+
+from scamp_service.search.history import Past
+from scamp_service.search.proposals import Search
+from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.study.spec import StudySpec
+
+PATIENCE_SECONDS = 10.0
+"""A sampler that takes longer does not keep those of other studies from starting."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    study_id: int
+    spec: StudySpec
+    search: Search | None  # with what it remembers; None: a new one
+    changed: Iterable[Past]
+    first_number: int
+    count: int
+    answer: Proposal | Exception | None = None
+
+
+class ThreadProposer:
+    """Runs the samplers of at most ``workers`` studies at once, in the order in which they ask.
+
+    A thread cannot be ended. So a sampler that takes longer than ``PATIENCE_SECONDS`` continues, but others start
+    beside it. Its answer counts unless the study has asked for something else meanwhile.
+    """
+
+    def __init__(self, workers: int = 2, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._workers, self._monotonic = workers, monotonic
+        self._lock = threading.Lock()
+        self._asked: dict[int, _Job] = {}
+        self._waiting: deque[_Job] = deque()
+        self._running: dict[_Job, float] = {}  # with the time since when
+        self._searches: dict[int, Search] = {}  # of studies without a job; one whose sampler failed is dropped
+
+    def request(self, study_id: int, spec: StudySpec, changed: Iterable[Past], first_number: int, count: int) -> None:
+        """Ask for ``count`` candidates, and drop what the study has asked for before."""
+        with self._lock:
+            job = _Job(study_id, spec, self._searches.pop(study_id, None), changed, first_number, count)
+            self._asked[study_id] = job
+            self._waiting.append(job)
+            self._start_some()
+
+    def asked(self) -> Mapping[int, Asked]:
+        """Study → what it has asked for last. Regular calls also start samplers beside those that take long."""
+        with self._lock:
+            self._start_some()
+            now = self._monotonic()
+            return {
+                study_id: Asked(job.first_number, now - self._running.get(job, now), job.answer)
+                for study_id, job in self._asked.items()
+            }
+
+    def remembers(self, study_id: int) -> bool:
+        """Whether the trials of earlier requests are known."""
+        with self._lock:
+            return study_id in self._searches
+
+    def forget(self, study_id: int) -> None:
+        """Drop what the study has asked for, with its answer."""
+        with self._lock:
+            self._asked.pop(study_id, None)
+
+    def forget_ended(self, live_studies: Container[int]) -> None:
+        """Drop all that is known of studies that are not among ``live_studies``."""
+        with self._lock:
+            for study_id in [one for one in (*self._asked, *self._searches) if one not in live_studies]:
+                self._asked.pop(study_id, None)
+                self._searches.pop(study_id, None)
+
+    def _start_some(self) -> None:
+        now = self._monotonic()
+        num_busy = sum(now - since <= PATIENCE_SECONDS for since in self._running.values())
+        while self._waiting and num_busy < self._workers:
+            job = self._waiting.popleft()
+            if self._asked.get(job.study_id) is not job:
+                continue  # forgotten meanwhile
+            self._running[job] = now
+            threading.Thread(target=self._work, args=(job,), name="sampler", daemon=True).start()
+            num_busy += 1
+
+    def _work(self, job: _Job) -> None:
+        try:
+            search = Search(job.spec) if job.search is None else job.search
+            candidates = search.propose(job.changed, job.first_number, job.count)
+            answer: Proposal | Exception = Proposal(candidates, is_last=len(candidates) < job.count)
+        except Exception as error:
+            search, answer = None, error
+        except BaseException as error:  # such as SystemExit: it would end this thread alone, and nobody would answer
+            search, answer = None, RuntimeError(f"the sampler raised {type(error).__name__}: {error}")
+        with self._lock:
+            del self._running[job]
+            if self._asked.get(job.study_id) is job:
+                job.answer = answer
+                if search is not None:
+                    self._searches[job.study_id] = search
+            self._start_some()

@@ -1,0 +1,124 @@
+"""Samplers in threads: a slow one holds up nobody, and an answer is given once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from scamp_service.lifecycle import TrialState
+from scamp_service.search import threads
+from scamp_service.search.proposals import SAMPLERS, Search
+from scamp_service.search.proposer import Asked, Proposal
+from scamp_service.search.threads import ThreadProposer
+from scamp_service.study.spec import StudySpec
+from tests.scamp_service.search.studies import GRID, Trial, course, study
+
+
+class Gate:
+    """A sampler that answers once ``open`` is set."""
+
+    reads_history: ClassVar = True
+    open: ClassVar = threading.Event()
+
+    def __init__(self, spec: StudySpec) -> None:
+        """Nothing to keep."""
+
+    def suggest(self, number: int, completed: Any, active: Any) -> Any:
+        assert self.open.wait(30.0)
+        return {"number": number, "completed": len(completed)}
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    Gate.open = threading.Event()
+    monkeypatch.setitem(SAMPLERS, "random", Gate)  # type: ignore[misc]
+    yield Gate.open
+    Gate.open.set()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def answer_of(proposer: ThreadProposer, study_id: int) -> Proposal | Exception:
+    until(lambda: proposer.asked()[study_id].answer is not None)
+    answer = proposer.asked()[study_id].answer
+    assert answer is not None
+    return answer
+
+
+def test_answers_are_those_of_the_search_and_stay_until_they_are_forgotten() -> None:
+    trials, spec = list({trial.number: trial for trial in course(30, 1, GRID)}.values()), study(GRID)
+    proposer = ThreadProposer()
+    assert not proposer.remembers(1)
+    proposer.request(1, spec, trials, 20, 3)
+    assert answer_of(proposer, 1) == Proposal(Search(spec).propose(trials, 20, 3))
+    assert proposer.asked()[1].first_number == 20 and proposer.remembers(1)
+    proposer.forget(1)
+    assert proposer.asked() == {} and proposer.remembers(1)
+    proposer.request(1, spec, (), 23, 3)
+    assert answer_of(proposer, 1) == Proposal(Search(spec).propose(trials, 23, 3))
+    proposer.forget_ended([2])
+    assert proposer.asked() == {} and not proposer.remembers(1)
+
+
+def test_an_answer_with_fewer_candidates_is_the_last_one() -> None:
+    proposer = ThreadProposer()
+    proposer.request(1, study(GRID, "grid"), (), 22, 4)
+    answer = answer_of(proposer, 1)
+    assert isinstance(answer, Proposal) and answer.is_last and len(answer.candidates) == 2
+
+
+def test_a_sampler_that_takes_long_does_not_hold_up_others(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    proposer = ThreadProposer(workers=1, monotonic=lambda: now[0])
+    proposer.request(1, study(GRID, "random"), (), 0, 1)
+    proposer.request(2, study(GRID), (), 0, 1)
+    time.sleep(0.05)
+    assert proposer.asked() == {1: Asked(0), 2: Asked(0)}, "one at a time"
+    now[0] = threads.PATIENCE_SECONDS + 1.0
+    assert isinstance(answer_of(proposer, 2), Proposal)
+    assert proposer.asked()[1] == Asked(0, now[0], None)
+    gate.set()
+    assert answer_of(proposer, 1) == Proposal([{"number": 0, "completed": 0}])
+
+
+def test_the_answer_to_an_earlier_request_is_dropped(gate: threading.Event) -> None:
+    trials = [Trial(0, {}, TrialState.COMPLETED, value=0.5)]
+    proposer = ThreadProposer(workers=2)
+    proposer.request(1, study(GRID, "random"), trials, 25, 1)
+    assert not proposer.remembers(1), "its search may still be at work"
+    proposer.request(1, study(GRID, "random"), (), 26, 1)
+    gate.set()
+    assert answer_of(proposer, 1) == Proposal([{"number": 26, "completed": 0}])
+    proposer.request(2, study(GRID, "random"), (), 0, 1)
+    proposer.forget_ended([1])
+    until(lambda: not proposer._running)
+    assert proposer.asked().keys() == {1} and not proposer.remembers(2)
+
+
+@pytest.mark.parametrize("error", [ValueError("no such sampler"), SystemExit(3)])
+def test_an_error_is_the_answer_and_the_next_request_begins_anew(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise error
+
+    proposer = ThreadProposer()
+    with monkeypatch.context() as patch:
+        patch.setattr(Search, "propose", fail)
+        proposer.request(1, study(GRID), (), 0, 1)
+        answer = answer_of(proposer, 1)
+    assert isinstance(answer, Exception) and str(error) in str(answer)
+    assert not proposer.remembers(1)
+    proposer.request(1, study(GRID), (), 0, 1)
+    assert isinstance(answer_of(proposer, 1), Proposal)
