@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from placement.model import Offer, offers_more
 from scamp_service.control.contained import ContainedErrors
@@ -19,6 +19,7 @@ from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as e
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.executor import Executor, Sizer, Unsized
+from scamp_service.control.failing import Failing
 from scamp_service.control.first_seen import FirstSeen
 from scamp_service.control.projection import Projection
 from scamp_service.control.proposing import Proposing, why_hung
@@ -36,29 +37,6 @@ log = logging.getLogger("scamp.controller")
 BROKEN_AFTER = 3
 """A study is stopped after this many FAILED trials when no other trial has got further than WAITING."""
 WENT_WRONG = (Outcome.ERROR, Outcome.LOST, Outcome.STALLED)
-ERRORS_BEFORE_FAILED = 30
-SECONDS_BEFORE_FAILED = 120.0
-"""A study is stopped once our own code has failed on it in this many cycles in a row, and for this long: a fault of Ray
-or of the host passes meanwhile."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failing:
-    """Cycles in a row that failed, the first one at ``since`` (monotonic seconds), and how the last one did."""
-
-    since: float
-    times: int = 0
-    why: str = ""
-
-    def again(self, why: str) -> _Failing:
-        return _Failing(self.since, self.times + 1, why)
-
-    def is_lasting(self, now: float) -> bool:
-        return self.times >= ERRORS_BEFORE_FAILED and now - self.since >= SECONDS_BEFORE_FAILED
-
-    def in_words(self, now: float) -> str:
-        how_often = f"{self.times} times in a row within {now - self.since:.0f} s"
-        return f"the controller failed on it {how_often}; see its log: {self.why}"[:500]
 
 
 class Controller:
@@ -94,8 +72,8 @@ class Controller:
         self._monotonic = monotonic
         self.is_idle = False
         """Whether the last cycle found neither a live study nor an open attempt."""
-        self._undecided: _Failing | None = None  # cycles without decisions
-        self._failing: dict[int, _Failing] = {}  # study → cycles in which our own code failed on it
+        self._undecided: Failing | None = None  # cycles without decisions
+        self._failing: dict[int, Failing] = {}  # study → cycles in which our own code failed on it
 
     def tick(self) -> None:
         """Run one cycle: find, decide, apply. Raises ``Deposed`` once another controller leads, and ``Unavailable``.
@@ -117,7 +95,7 @@ class Controller:
                 failed[study_id] = _in_words(error)
         for study_id, words in self._proposing.newly_slow():
             self._contained.add("propose candidates", TimeoutError(words), study_id, self._clock())
-        first, before = _Failing(self._monotonic()), self._failing
+        first, before = Failing(self._monotonic()), self._failing
         again = {study: before.get(study, first).again(why) for study, why in failed.items()}
         self._failing = {study: before[study] for study in self._proposing.unanswered() & before.keys()} | again
 
@@ -130,7 +108,7 @@ class Controller:
             raise
         except Exception as error:
             now = self._monotonic()
-            self._undecided = (self._undecided or _Failing(now)).again(_in_words(error))
+            self._undecided = (self._undecided or Failing(now)).again(_in_words(error))
             if self._undecided.is_lasting(now):
                 self._fail_culprits(self._undecided, now)
                 self._undecided = None  # if there was none, the next search for one waits as long
@@ -139,7 +117,7 @@ class Controller:
         self.is_idle = not snapshot.studies and not snapshot.attempts
         return found
 
-    def _fail_culprits(self, failing: _Failing, now: float) -> None:
+    def _fail_culprits(self, failing: Failing, now: float) -> None:
         """End each study for which alone nothing can be decided, if something can when there is no study."""
         if not self._why_undecided([]):
             for study in self._live_studies():

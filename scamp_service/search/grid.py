@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import ClassVar
 
 from scamp_service.search.history import Active, Completed
-from scamp_service.search.space import Params, Space
+from scamp_service.search.space import Space
 from scamp_service.search.starts import Starts
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
 
 
 class Grid:

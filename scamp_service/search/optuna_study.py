@@ -11,7 +11,8 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from scamp_service.search.history import Active, Completed
-from scamp_service.search.space import Params, Space
+from scamp_service.search.space import Space
+from scamp_service.study.values import Params
 
 
 class OptunaStudy:

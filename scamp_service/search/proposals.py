@@ -12,10 +12,10 @@ from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, Completed, History, Past, Shown
 from scamp_service.search.random_sampler import RandomSampler
 from scamp_service.search.sampler import Sampler
-from scamp_service.search.space import Params
 from scamp_service.search.starts import Starts
 from scamp_service.search.tpe import Tpe
 from scamp_service.study.spec import SamplerName, StudySpec
+from scamp_service.study.values import Params
 
 SAMPLERS: Mapping[SamplerName, type[Sampler]] = {"grid": Grid, "random": RandomSampler, "tpe": Tpe}
 """The sampler with each name that a spec may have."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from scamp_service.search.history import Past
-from scamp_service.search.space import Params
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
 
 
 @dataclass(frozen=True, slots=True)

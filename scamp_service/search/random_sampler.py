@@ -10,8 +10,9 @@ import optuna
 from scamp_service.search.history import Active, Completed
 from scamp_service.search.optuna_study import OptunaStudy
 from scamp_service.search.sampler import seed_of
-from scamp_service.search.space import Params, Space
+from scamp_service.search.space import Space
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
 
 
 class RandomSampler:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from scamp_service.search.history import Active, Completed
-from scamp_service.search.space import Params
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
 
 
 class Sampler(Protocol):

@@ -13,9 +13,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from scamp_service.study.space import Categorical, Range
-from scamp_service.study.values import Scalar
-
-Params = dict[str, Scalar]
+from scamp_service.study.values import Params, Scalar
 
 
 class Space:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from scamp_service.search.random_sampler import RandomSampler
-from scamp_service.search.space import Params, Space
+from scamp_service.search.space import Space
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
 
 
 class Starts:

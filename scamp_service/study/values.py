@@ -90,6 +90,8 @@ def _printable(value: str) -> str:
 
 
 Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
+Params = dict[str, Scalar]
+"""Parameters of a candidate by name."""
 Number = Annotated[int | float, BeforeValidator(_number)]
 Integer = Annotated[int, BeforeValidator(_integer)]
 Name = Annotated[str, AfterValidator(_name)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scamp_service.control.executor import Demand, Order
 from scamp_service.lifecycle import AttemptState, StudyState, TrialState
 from scamp_service.model import Attempt, Json, Sized, Trial
-from scamp_service.search.space import Params
+from scamp_service.study.values import Params
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from scamp_service.control import controller
+from scamp_service.control import controller, failing
 from scamp_service.control.contained import ContainedErrors
 from scamp_service.control.decide import decide, finish
 from scamp_service.control.decide.effects import Effect
@@ -221,7 +221,7 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
     simulation = Simulation(store, 3, no_faults())
     executor: Any = simulated.SimulatedExecutor(simulation.world, 1)
     errors = ContainedErrors()
-    seconds = count(0.0, controller.SECONDS_BEFORE_FAILED / controller.ERRORS_BEFORE_FAILED)
+    seconds = count(0.0, failing.SECONDS_BEFORE_FAILED / failing.ERRORS_BEFORE_FAILED)
     now: dict[str, Any] = {"clock": lambda: 7.0, "monotonic": lambda: next(seconds)}
     process = simulation.controllers[0]
     one = controller.Controller(store, executor, process.sizer, process.proposer, **now, errors=errors)
@@ -229,7 +229,7 @@ def test_an_effect_that_fails_is_remembered_with_its_study_and_stops_that_study_
     while store.studies()[0].state is StudyState.RUNNING:
         one.tick()
     for study, each in zip(store.studies(), sorted(errors.to_json(), key=lambda each: each["study_id"]), strict=True):
-        assert each["study_id"] == study.id and each["times"] >= controller.ERRORS_BEFORE_FAILED
+        assert each["study_id"] == study.id and each["times"] >= failing.ERRORS_BEFORE_FAILED
         assert each["doing"].startswith("propose ") and each["error"] == "ValueError: no such sampler"
         assert (each["first_at"], each["last_at"]) == (7.0, 7.0)
         assert study.state is StudyState.STOPPING and "no such sampler" in study.reason
@@ -244,11 +244,11 @@ def test_a_study_about_which_nothing_can_be_decided_fails_alone(monkeypatch: pyt
         simulation.cycle()
     monkeypatch.setattr(controller, "decide", lambda snapshot: decide_without(culprit, snapshot))
     one, _ = one_controller(store, simulation)
-    for _ in range(controller.ERRORS_BEFORE_FAILED):
+    for _ in range(failing.ERRORS_BEFORE_FAILED):
         fail_once(one)
         assert {attempt.outcome for attempt in store.open_attempts()} == {None}, "its ranks go on"
     assert store.study(culprit).state is StudyState.RUNNING, "all this took no time: the fault may pass"
-    simulation.clock.now += controller.SECONDS_BEFORE_FAILED + 0.001  # more than the rounding of the clock
+    simulation.clock.now += failing.SECONDS_BEFORE_FAILED + 0.001  # more than the rounding of the clock
     fail_once(one)
     study = store.study(culprit)
     assert study.state is StudyState.FAILED
@@ -269,9 +269,9 @@ def test_a_few_errors_far_apart_end_no_study(monkeypatch: pytest.MonkeyPatch) ->
     culprit = store.studies()[0].id
     monkeypatch.setattr(controller, "decide", lambda snapshot: decide_without(culprit, snapshot))
     one, _ = one_controller(store, simulation)
-    for _ in range(controller.ERRORS_BEFORE_FAILED - 1):
+    for _ in range(failing.ERRORS_BEFORE_FAILED - 1):
         fail_once(one)
-        simulation.clock.now += controller.SECONDS_BEFORE_FAILED
+        simulation.clock.now += failing.SECONDS_BEFORE_FAILED
     assert store.study(culprit).state is StudyState.RUNNING
 
 
@@ -291,9 +291,9 @@ def test_an_error_that_no_study_causes_ends_none(monkeypatch: pytest.MonkeyPatch
     simulation = Simulation(store, 3, no_faults())
     one, _ = one_controller(store, simulation)
     monkeypatch.setattr(controller, "decide", lambda snapshot: 1 // 0)
-    for _ in range(2 * controller.ERRORS_BEFORE_FAILED):
+    for _ in range(2 * failing.ERRORS_BEFORE_FAILED):
         fail_once(one)
-        simulation.clock.now += controller.SECONDS_BEFORE_FAILED
+        simulation.clock.now += failing.SECONDS_BEFORE_FAILED
     assert {study.state for study in store.studies()} == {StudyState.RUNNING}
 
 

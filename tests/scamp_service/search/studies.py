@@ -10,9 +10,9 @@ from typing import Any
 
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search.proposals import Search
-from scamp_service.search.space import Params
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
 
 SPACE = {
     "lr": {"low": 1e-5, "high": 1.0, "log": True},
