@@ -59,7 +59,7 @@ MUTANTS = (
     ),
     Case(
         "epoch: ranks obey a controller that was replaced",
-        f"{CLUSTER}/rank.py",
+        f"{CLUSTER}/worker/rank.py",
         "if epoch < self._epoch:",
         "if epoch < 0:",
         ("tests/scamp_service/cluster/worker/test_rank.py",),
@@ -115,7 +115,7 @@ MUTANTS = (
     ),
     Case(
         "epoch: a rank that a deposed controller starts obeys it",
-        f"{CLUSTER}/rank.py",
+        f"{CLUSTER}/worker/rank.py",
         "if lease is not None and lease.epoch > epoch:",
         "if False and lease is not None:",
         ("tests/scamp_service/cluster/worker/test_rank.py",),
@@ -169,7 +169,7 @@ MUTANTS = (
     ),
     Case(
         "ledger: a foreign ScaMP's devices are used as well",
-        f"{CLUSTER}/pools.py",
+        f"{CLUSTER}/devices/pools.py",
         "if identity != self._identity",
         "if False",
         ("tests/scamp_service/cluster/devices/test_pools.py",),
@@ -190,8 +190,8 @@ MUTANTS = (
     Case(
         "retry: losses are not counted",
         f"{CONTROL}/decide/follow.py",
-        "num_lost = trial.num_lost + weight",
-        "num_lost = trial.num_lost",
+        "num_lost = weight + (0 if",
+        "num_lost = (0 if",
         ("tests/scamp_service/control/test_decide.py",),
     ),
     Case(
@@ -257,7 +257,7 @@ MUTANTS = (
     ),
     Case(
         "watchdog: to wait for the database counts as no progress",
-        f"{CLUSTER}/rank.py",
+        f"{CLUSTER}/worker/rank.py",
         "                self._excuse()\n",
         "",
         ("tests/scamp_service/cluster/worker/test_rank.py",),

@@ -14,9 +14,10 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from scamp_service.lifecycle import LIVE_TRIALS, TrialState
+from scamp_service.study.objective import Objective
 
 MOST_SHOWN = 1024
 """A sampler sees at most about this many earlier trials. The time of TPE grows with each, and beyond that it finds
@@ -78,8 +79,8 @@ class History:
     ones and the newest live ones are always shown. The choice depends on the trials alone, not on their order.
     """
 
-    def __init__(self, direction: Literal["maximize", "minimize"]) -> None:
-        self._sign = -1.0 if direction == "maximize" else 1.0
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
         self._completed: dict[int, Completed] = {}
         self._active: dict[int, Active] = {}
         self._ranked: list[tuple[tuple[float, ...], int]] = []  # keys of completed trials, the best first
@@ -113,7 +114,7 @@ class History:
         """Sorts completed trials, the best first: those that were pruned follow, the latest before, then the rest."""
         if trial.value is None:
             return (2.0,)
-        value = self._sign * trial.value
+        value = self._objective.key(trial.value)
         return (0.0, value) if trial.pruned_at is None else (1.0, -trial.pruned_at, value)
 
 

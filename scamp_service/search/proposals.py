@@ -32,7 +32,7 @@ class Search:
     def __init__(self, spec: StudySpec) -> None:
         self._spec, self._starts = spec, Starts(spec)
         self._sampler = SAMPLERS[spec.search.sampler](spec)
-        self._history = History(spec.objective.direction)
+        self._history = History(spec.objective)
 
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of trials ``first_number``, ``first_number + 1``, …; fewer than ``count`` when the sampler ends.

@@ -10,11 +10,12 @@ import pytest
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search import history
 from scamp_service.search.history import Active, Completed, History, completed
+from scamp_service.study.objective import Objective
 from tests.scamp_service.search.studies import Trial
 
 
 def history_of(trials: list[Trial]) -> History:
-    known = History("minimize")
+    known = History(Objective(metric="m", direction="minimize"))
     for trial in trials:
         known.learn(trial)
     return known
