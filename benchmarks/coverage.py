@@ -2,8 +2,8 @@
 
 It asks for an estimate of families of ``transformers`` that nobody chose for ScaMP, and compares predicted peaks of a
 part of them, and of models of torch alone, with what real steps allocate, in single ranks and in gangs, and predicted
-peaks of evaluations with real ones. It runs the largest micro-batches that the estimator says fit, under an enforced
-limit. It also makes mistakes, and counts the clear answers.
+peaks of evaluations with real ones, also of losses that choose by masks. It runs the largest micro-batches that the
+estimator says fit, under an enforced limit. It also makes mistakes, and counts the clear answers.
 
 Use --only, --cases and --results to run a part of the cases and to continue later.
 """
@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from benchmarks.covering import evaluations_part, families_part, gangs_part, largest_part, mistakes, peaks_part
+from benchmarks.covering import (
+    evaluations_part,
+    families_part,
+    gangs_part,
+    largest_part,
+    masks_part,
+    mistakes,
+    peaks_part,
+)
 from benchmarks.running.runner import run_parts
 
 COMMAND = "python -m benchmarks.coverage --results FILE --write PAGE"
@@ -22,6 +30,7 @@ PARTS: Mapping[str, ModuleType] = {
     "peaks": peaks_part,
     "gangs": gangs_part,
     "evaluations": evaluations_part,
+    "masks": masks_part,
     "largest": largest_part,
     "mistakes": mistakes,
 }

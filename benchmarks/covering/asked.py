@@ -35,7 +35,7 @@ class Asked:
 
     def workload(self) -> Workload:
         """A new workload, made in this process."""
-        made = getattr(import_module(f"benchmarks.covering.{self.file}"), self.make)
+        made = getattr(import_module(f"benchmarks.covering.{self.file.replace('/', '.')}"), self.make)
         return made(self.params) if isinstance(made, type) else FunctionWorkload(made, self.params)
 
     def to_json(self) -> str:

@@ -53,7 +53,7 @@ class Result:
 
 def cases(quick: bool, seed: int) -> Sequence[Asked]:
     """All families in the list, or a few; ``seed`` is not used."""
-    return [Asked("families", {"family": name, "batch": BATCH}) for name in (QUICK if quick else LISTED)]
+    return [Asked("models/families", {"family": name, "batch": BATCH}) for name in (QUICK if quick else LISTED)]
 
 
 def measure(case: Asked, seconds: float) -> Result:

@@ -50,7 +50,9 @@ def cases(quick: bool, seed: int) -> Sequence[Asked]:
         return [Asked("plain", {"model": "mlp", "optimizer": "SGD", "batch": 3})]
     names = random.Random(seed).sample([name for name in LISTED if name not in UNAFFORDABLE], NUM_FAMILIES)
     drawn = [
-        Asked("families", {"family": name, "precision": PRECISIONS[number % 3], "batch": BATCHES[number // 3 % 3]})
+        Asked(
+            "models/families", {"family": name, "precision": PRECISIONS[number % 3], "batch": BATCHES[number // 3 % 3]}
+        )
         for number, name in enumerate(names)
     ]
     return [*drawn, *plain_cases()]
@@ -130,11 +132,16 @@ def measure(case: Asked, seconds: float) -> Result:
     answer = ask(case)
     if answer.refusal:
         return Result(0, 0, answer.refusal, 0, "not asked")
-    with heap.counting(LEAST_BYTES) as environment:
-        counted = int(last_line("-m", "benchmarks.covering.peaks_part", case.to_json(), seconds=seconds, **environment))
+    counted = counted_peak(case, seconds)
     is_tracked = int.from_bytes(sha256(case.to_json().encode()).digest()[:2], "big") % TRACKED_EVERY == 0
     other = tracked(case) if is_tracked else Answer(0, 0.0, 0.0, "not asked")
     return Result(answer.predicted, counted, answer.refusal, other.predicted, other.refusal, answer.assumptions)
+
+
+def counted_peak(case: Asked, seconds: float) -> int:
+    """Peak bytes of a few real steps in another process, within ``seconds``."""
+    with heap.counting(LEAST_BYTES) as environment:
+        return int(last_line("-m", "benchmarks.covering.peaks_part", case.to_json(), seconds=seconds, **environment))
 
 
 def run_for_real(case: Asked) -> int:

@@ -205,9 +205,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if func in sparse.OPERATIONS and (made := self._sparse(func, args)) is not None:
             return made
+        positions_bytes = 0  # of the places that masks choose, which an operation holds while it runs
         if depends_on_values(func):
             if takes_masks(func):
-                args = (args[0], self.values.positions(args[1], self._fake_like), *args[2:])
+                masks, chosen = args[1], self.values.positions(args[1], self._fake_like)
+                positions_bytes = sum(
+                    one.nbytes for one in chosen if one is not None and all(one is not m for m in masks)
+                )
+                args = (args[0], chosen, *args[2:])
             elif (decided := self.values.decide(func, args, kwargs, self._fake_like)) is not NotImplemented:
                 return self._seen(decided)
         key = self._outcomes.key(func, args, kwargs)
@@ -229,6 +234,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._communicate(*collective)
         self.values.follow(func, args, kwargs, out)
         workspaces = outcome.workspace if self._workspaces else ()
+        if positions_bytes:
+            workspaces = ((positions_bytes,),)
         if type(out) is FakeTensor and not workspaces:
             self._see(out)  # the usual case: no need to look for leaves
             return out

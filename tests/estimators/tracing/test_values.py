@@ -229,3 +229,11 @@ def test_a_compiled_model_is_the_eager_one(recorder: Recorder) -> None:
     compiled: Callable[[Tensor], Tensor] = torch.compile(nn.Linear(4, 4))
     compiled(torch.rand(2, 4)).sum().backward()
     assert recorder.live_bytes == 4 * 2 * (16 + 4)
+
+
+def test_the_positions_that_a_mask_chooses_take_memory_while_they_are_used(recorder: Recorder) -> None:
+    numbers = torch.empty(10, 100)
+    before = len(recorder.log)
+    chosen = numbers[numbers > 0]
+    taken = [num_bytes for _, num_bytes in recorder.log[before:]]
+    assert 2 * 8 * 1000 in taken and chosen.shape == (1000,)

@@ -1,0 +1,71 @@
+"""Compares predicted peaks of losses that choose by masks with what steps allocate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.covering import peaks_part
+from benchmarks.covering.asked import Asked
+from benchmarks.covering.asking import ask
+from benchmarks.covering.masked import FORMS
+from benchmarks.covering.peaks_part import counted_peak
+from estimators.model import MIB
+
+TITLE = "Masks"
+HEADER = ("predicted MiB", "counted MiB", "error", "assumed", "case")
+ABOUT = f"""\
+{len(FORMS)} forms of choosing by a mask. Masks of the batch's values select, as in a step. Other masks choose all that
+they may, which the answer says: such a prediction is the most that a step can need, and its error is not counted in
+`masks_max_pct`. `masks_answered_pct` is the share that has an answer."""
+WHOLE = "chooses all"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Bytes; ``assumed`` are the words of the assumptions, ``refusal`` is why there is no prediction."""
+
+    predicted: int
+    measured: int
+    assumed: str
+    refusal: str
+
+    @property
+    def error_pct(self) -> float:
+        """Error of the prediction in percent of the measured bytes; negative: too low."""
+        return 100 * (self.predicted / self.measured - 1)
+
+    def row(self) -> list[str]:
+        """The cells of the table under ``HEADER``, without the case."""
+        if self.refusal:
+            return ["", "", "refused", self.refusal]
+        sizes = [f"{num_bytes / MIB:.1f}" for num_bytes in (self.predicted, self.measured)]
+        return [*sizes, f"{self.error_pct:+.2f} %", self.assumed]
+
+
+def cases(quick: bool, seed: int) -> Sequence[Asked]:
+    """All forms, or one; ``seed`` is not used."""
+    every = [Asked("masked", {"model": form, "batch": 16}) for form in FORMS]
+    return every[:1] if quick else every
+
+
+def measure(case: Asked, seconds: float) -> Result:
+    """The result of one case; ``seconds`` limits its real run."""
+    answer = ask(case)
+    assumed = ", ".join(one.split(" (")[0] for one in answer.assumptions)
+    return Result(answer.predicted, 0 if answer.refusal else counted_peak(case, seconds), assumed, answer.refusal)
+
+
+def figures(results: Sequence[Result]) -> dict[str, float]:
+    """Cases, the share that is answered, and errors."""
+    answered = [result for result in results if not result.refusal]
+    found: dict[str, float] = {"masks": len(results)}
+    if results:
+        found["masks_answered_pct"] = 100 * len(answered) / len(results)
+    if answered:
+        found["masks_max_pct"] = max(abs(one.error_pct) for one in answered if WHOLE not in one.assumed)
+        found["masks_min_pct"] = min(one.error_pct for one in answered)
+    return found
+
+
+notes = peaks_part.notes
