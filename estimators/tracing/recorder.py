@@ -235,7 +235,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.values.follow(func, args, kwargs, out)
         workspaces = outcome.workspace if self._workspaces else ()
         if positions_bytes:
-            workspaces = ((positions_bytes,),)
+            workspaces = ((0, positions_bytes),)
         if type(out) is FakeTensor and not workspaces:
             self._see(out)  # the usual case: no need to look for leaves
             return out
