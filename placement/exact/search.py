@@ -10,11 +10,10 @@ all stages have equally many ranks; ``shares`` divides a batch over unlike devic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import ceil
-from typing import Any
 
 from estimators.axes import Spread
 from estimators.model import MIB
@@ -62,15 +61,6 @@ class Found:
     def largest_bytes(self) -> int:
         """Peak bytes of the rank that holds most."""
         return max(self.peak_bytes)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Found:
-        values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in data.items()}
-        values["spread"] = Spread(**data["spread"])
-        return cls(**values)
 
 
 def search(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> Found | NoPlan:

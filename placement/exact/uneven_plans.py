@@ -59,6 +59,11 @@ class UnevenPlan:
         return max(max(shares) for shares in self.samples.values())
 
     @property
+    def fits(self) -> bool:
+        """Whether the reservation of a rank is within what its device offers."""
+        return self.prediction.reserved_mib <= self.offered_mib
+
+    @property
     def devices(self) -> dict[str, int]:
         """Number of devices of each kind."""
         return {kind: len(shares) for kind, shares in self.samples.items()}

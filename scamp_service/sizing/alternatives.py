@@ -128,8 +128,7 @@ class Comparison:
     @property
     def best_of_search(self) -> Planned | None:
         """The fastest plan of the search that fits, about which the reasons are; None if the search found none."""
-        fitting = (plan for plan in self.searched if plan.prediction.reserved_mib <= plan.offered_mib)
-        return min(fitting, key=lambda plan: plan.seconds, default=None)
+        return min((plan for plan in self.searched if plan.fits), key=lambda plan: plan.seconds, default=None)
 
     def to_json(self) -> dict[str, Any]:
         """One line of ``scamp plan --json``. Intervals have (start, end, stage, micro-batch, pass) for each rank."""
@@ -238,9 +237,8 @@ def _predicted(one: Alternative, known: Mapping[Plan, Prediction]) -> Alternativ
     """The alternative with the memory that is known of its plan, if any."""
     if one.plan is None or one.plan not in known or one.searched is None:
         return one
-    prediction = known[one.plan]
-    fits = prediction.reserved_mib <= one.searched.offered_mib
-    return replace(one, prediction=prediction, fits=fits, searched=replace(one.searched, prediction=prediction))
+    searched = replace(one.searched, prediction=known[one.plan])
+    return replace(one, prediction=searched.prediction, fits=searched.fits, searched=searched)
 
 
 def _of_planned(plan: Planned, *, with_devices: bool) -> Alternative:
@@ -256,7 +254,7 @@ def _of_planned(plan: Planned, *, with_devices: bool) -> Alternative:
         bubble_share,
         plan.communication_share,
         plan.prediction,
-        plan.prediction.reserved_mib <= plan.offered_mib,
+        plan.fits,
         pipeline=pipeline,
         searched=plan,
         details=tuple(details(plan, with_devices=with_devices)),

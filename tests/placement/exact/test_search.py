@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from itertools import permutations
@@ -144,14 +143,6 @@ def test_the_best_time_is_scaled_with_all_times(question: Question, factor: floa
 @given(QUESTIONS)
 def test_the_same_question_has_the_same_answer(question: Question) -> None:
     assert asked(question) == asked(question)
-
-
-@settings(max_examples=40, deadline=None)
-@given(QUESTIONS)
-def test_a_plan_survives_json(question: Question) -> None:
-    found = asked(question)
-    if isinstance(found, Found):
-        assert Found.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 4, 7])
