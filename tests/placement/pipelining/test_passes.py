@@ -38,7 +38,8 @@ def test_any_order_that_can_run_is_a_schedule() -> None:
 
 
 def test_activations_are_held_until_the_gradients_of_the_weights_are_there() -> None:
-    late = [Action(0, number, kind) for kind in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT) for number in range(3)]
+    late = [Action(0, number, kind) for number in range(3) for kind in (FORWARD, BACKWARD_INPUT)]
+    late += [Action(0, number, BACKWARD_WEIGHT) for number in range(3)]
     soon = [Action(0, number, kind) for number in range(3) for kind in (FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT)]
     assert [made(order, num_micro_batches=3).in_flight(0, 0) for order in (late, soon)] == [3, 1]
     turns = [Action(0, 0), Action(0, 0, FORWARD, 1), B0]
