@@ -71,16 +71,19 @@ def finetuned(
     loss: str = "function",
     length: int = 4096,
     autocast: bool = False,
+    wide: bool = False,
 ) -> tuple[nn.Module, Callable[[int], Batch], Any, Any]:
     """Fine-tuning with Hugging Face's Trainer in bf16.
 
     ``tuning`` is full, lora or 4bit (LoRA on 4-bit weights); ``kernels`` none, fused (losses and norms) or linear (the
     loss is fused with the last layer as well). ``loss`` says how the library of that time computed it: ``function``
-    while the caller kept the bf16 logits, ``inline`` after they were replaced, ``narrow`` in bf16.
+    while the caller kept the bf16 logits, ``inline`` after they were replaced, ``narrow`` in bf16. Weights are in
+    bf16, or in fp32 if they are ``wide``.
     """
     config = CONFIGS[model]()
     config._attn_implementation = "sdpa"
-    made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
+    dtype = torch.float32 if wide else torch.bfloat16
+    made = AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
     made.config.use_cache = False
     if tuning != "full":
         _adapt(made, four_bit=tuning == "4bit")
@@ -95,8 +98,14 @@ def finetuned(
 
     def run(model: nn.Module, batch: Batch) -> Tensor:
         with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-            output = model(input_ids=batch["input_ids"], use_cache=False)
-            return output.logits.mean() if kernels == "linear" else _losses(output, batch["labels"], kernels, loss)
+            logits: Tensor = model(input_ids=batch["input_ids"], use_cache=False).logits
+            if kernels == "linear":
+                return logits.mean()
+            kept = logits if loss == "function" else None
+            logits = logits if loss == "narrow" else logits.float()
+            result = _loss(logits, batch["labels"], fused=kernels == "fused")
+            del kept
+            return result
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW([one for one in parameters if one.requires_grad], lr=1e-5)
@@ -104,21 +113,14 @@ def finetuned(
     return made, inputs, run, optimizer
 
 
-def _losses(output: Any, labels: Tensor, kernels: str, loss: str) -> Tensor:
-    """The loss over all positions but the last, of which a contiguous copy is made."""
-    logits = output.logits
-    kept = logits if loss == "function" else None
-    del output
-    if loss != "narrow":
-        logits = logits.float()
+def _loss(logits: Tensor, labels: Tensor, *, fused: bool) -> Tensor:
+    """The mean over all positions but the last, of which a contiguous copy is made."""
     shifted = logits[..., :-1, :].contiguous().view(-1, logits.shape[-1])
     targets = labels[..., 1:].contiguous().view(-1)
-    if kernels == "none":
-        result = functional.cross_entropy(shifted, targets)
-    else:
-        result = _FusedLoss.apply(shifted, targets).sum() / targets.numel()  # type: ignore[no-untyped-call]
-    del kept
-    return result
+    if not fused:
+        return functional.cross_entropy(shifted, targets)
+    losses: Tensor = _FusedLoss.apply(shifted, targets)  # type: ignore[no-untyped-call]
+    return losses.sum() / targets.numel()
 
 
 class _FusedLoss(torch.autograd.Function):

@@ -36,6 +36,11 @@ class Row:
     allocated_bytes: int | None
 
     @property
+    def wide(self) -> bool:
+        """Whether the weights are in fp32: accelerate widens those that FSDP trains in mixed precision."""
+        return self.autocast and self.tuning == "full" and self.num_gpus > 1
+
+    @property
     def plan(self) -> str:
         """Kind of plan, to group rows by."""
         tuning = {"full": "full", "lora": "LoRA", "4bit": "LoRA on 4-bit weights"}[self.tuning]
