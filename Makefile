@@ -9,6 +9,7 @@ SHELL := /bin/sh
 export PIP_ARGS TORCH_INDEX_URL
 
 python := .venv/bin/python
+packages := api benchmarks estimators placement scamp_service workloads
 javascript := api/static tests/api/javascript
 inputs := pyproject.toml constraints.txt deploy/environment.py
 # An environment is made again if its Python is gone, or if the checkout has moved since it was made
@@ -40,6 +41,7 @@ check: lint types floors pytest ## run the next four targets, as CI does
 lint: .venv/.ready-dev ## ruff, and oxlint and oxfmt for the dashboard: style and format
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
+	@! grep -rnE '^ *"""(What|Of|The same) ' --include='*.py' $(packages) || { echo 'say what the thing is or does'; false; }
 	.venv/bin/oxlint $(javascript)
 	.venv/bin/oxfmt --check $(javascript)
 

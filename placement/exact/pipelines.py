@@ -35,7 +35,7 @@ from placement.planning.question import degrees, divisors, margin_for
 MOST_MICRO_BATCHES = 8
 """Most micro-batches for each rank that are tried: the bubble of 1F1B is then at most 1/9 of the step."""
 MOST_BY_FLOPS = 4
-"""The same where FLOPs stand for time, which do not show that small micro-batches use a device less well."""
+"""This many where FLOPs stand for time, which do not show that small micro-batches use a device less well."""
 
 MOST_PASSES = 4096
 """Most micro-batches × ranks that are simulated, if there is a choice: a simulation of so many takes up to a second."""
@@ -334,7 +334,7 @@ class _Draft:
 
     @cached_property
     def plan(self) -> Plan | None:
-        """What ranks would train; None if they cannot today."""
+        """The plan that ranks would train; None if they cannot today."""
         shape = self.shape
         if self.name not in TRAINED or not self.is_even:
             return None

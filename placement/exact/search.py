@@ -78,7 +78,7 @@ def search(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order
 
 
 def find(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> Found | None:
-    """The same plan as that of ``search``; None, without a reason, if none fits."""
+    """Finds the plan of ``search``; None, without a reason, if none fits."""
     recomputes = Recomputes()
     return _plan(_best(divisions_of(ways, devices, batch, order), devices, recomputes), devices, recomputes)
 

@@ -251,7 +251,7 @@ class _Rows:
         return sums
 
     def _added(self, seconds: Amounts) -> Amounts:
-        """What stages with these times add to the step, if they are the slowest."""
+        """Seconds that stages with these times add to the step, if they are the slowest."""
         once = self._between(self._costs.update_seconds) + self._costs.closing_seconds
         more = self._division.num_micro_batches - 1
         return more * seconds + once if more else np.where(np.isfinite(seconds), once, np.inf)

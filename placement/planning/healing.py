@@ -29,7 +29,7 @@ was reserved: a trial that grows from 60 to 160 MiB shows 10 MiB at first, and t
 
 
 def corrections(failed: Sequence[Run]) -> list[Extra]:
-    """What to add, the most first, for a trial whose runs ``failed`` all ran out of memory; no run: nothing."""
+    """Corrections to add, the most first, for a trial whose runs ``failed`` all ran out of memory; no run: nothing."""
     if not failed:
         return [NO_EXTRA]
 

@@ -85,7 +85,7 @@ def _kind(layout: Layout) -> str:
 
 
 def _cause(why: str) -> str:
-    """What happened, without the line of code that called the library, and without advice for that line."""
+    """The error in words, without the line of code that called the library, and without advice for that line."""
     lines = [line for line in why.splitlines() if line.strip()]
     if len(lines) > 1 and re.search(r", line \d+: ", lines[0]):
         lines = lines[1:]

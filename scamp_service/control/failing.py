@@ -19,7 +19,7 @@ class Failing:
     why: str = ""
 
     def again(self, why: str) -> Failing:
-        """The same after one more failure."""
+        """Counts one more failure."""
         return Failing(self.since, self.times + 1, why)
 
     def is_lasting(self, now: float) -> bool:

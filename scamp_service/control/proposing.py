@@ -19,7 +19,7 @@ HUNG_SECONDS = 600.0
 
 
 class Proposing:
-    """What the samplers of all studies are asked for."""
+    """The requests to the samplers of all studies."""
 
     def __init__(self, projection: Projection, proposer: Proposer) -> None:
         self._projection, self._proposer = projection, proposer

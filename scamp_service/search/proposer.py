@@ -25,7 +25,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one study asks for: candidates from trial ``first_number`` on.
+    """The request of one study: candidates from trial ``first_number`` on.
 
     ``answer`` is None until the sampler has answered or failed. ``seconds`` is how long it has worked.
     """

@@ -262,7 +262,7 @@ def _of_planned(plan: Planned, *, with_devices: bool) -> Alternative:
 
 
 def _shortage(alternatives: Sequence[Alternative], closest: BestPlan | None) -> Shortage | None:
-    """What the closest plan lacks, of those that were traced and the closest one of the search."""
+    """Says what the closest plan lacks, of those that were traced and the closest one of the search."""
     found = []
     for one in alternatives:
         source = one.option or one.searched or one.pipeline

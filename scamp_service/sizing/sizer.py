@@ -273,7 +273,7 @@ class ProcessSizer:
 
 
 def timed(sized: Sized, profile: ModelProfile, kind: DeviceKind | None, slow_downs: SlowDowns) -> Sized:
-    """The same with the predicted seconds of a step, and with what was learned about them in the reason."""
+    """Adds the predicted seconds of a step, and to the reason what was learned about them."""
     plan = sized.plan
     seconds = predicted_step_seconds(profile, plan, kind)
     known = slow_downs.get(way_kind(plan))

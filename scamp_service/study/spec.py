@@ -22,9 +22,9 @@ TRACE_SECONDS = 60
 """Seconds of processor time for a trace, unless the user allows more."""
 Start = Annotated[dict[str, Scalar], at_most(200)]
 SamplerName = Literal["tpe", "random", "grid"]
-"""What ``search.sampler`` may be. ``search.proposals`` has the sampler with each name."""
+"""Names for ``search.sampler``. ``search.proposals`` has the sampler with each name."""
 RuleName = Literal["asha", "none"]
-"""What ``stopping.rule`` may be. ``control.stopping`` has the rule with each name."""
+"""Names for ``stopping.rule``. ``control.stopping`` has the rule with each name."""
 
 
 class SearchOptions(Strict):

@@ -19,7 +19,7 @@ from scamp_service.study.spec import StudySpec
 
 @dataclass(frozen=True, slots=True)
 class SuccessiveHalving:
-    """Of the trials that have reached a rung, the best 1/``reduction_factor`` continue."""
+    """At a rung, the best 1/``reduction_factor`` of the trials that have reached it continue."""
 
     rungs: tuple[int, ...]
     reduction_factor: int

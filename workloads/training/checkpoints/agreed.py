@@ -1,4 +1,4 @@
-"""What the ranks of a gang tell each other about a checkpoint; a rank that trains alone asks nobody."""
+"""Messages by which the ranks of a gang agree about a checkpoint; a rank that trains alone asks nobody."""
 
 from __future__ import annotations
 
