@@ -54,7 +54,7 @@ def _with_words(chosen: ChosenPlan, words: str, learned: Mapping[Layout, Learned
 
 
 def _words(chosen: ChosenPlan, own: Sequence[Run], learned: Mapping[Layout, Learned], extra: Extra) -> str:
-    """Words for the bytes that were added, with the corrections of layouts with at most as many ranks, which the planner has examined."""
+    """Says what was added, with the corrections of layouts with at most as many ranks, which the planner examined."""
     own_bytes = replace(extra, under={}).bytes_for(chosen.plan.layout, chosen.plan.micro_batch)
     told = [str(known) for known in learned.values() if known.extra_bytes > own_bytes]
     words = [_beyond(chosen.prediction.extra_bytes, own)] if own else []
