@@ -21,6 +21,7 @@ from benchmarks.covering import (
     masks_part,
     mistakes,
     peaks_part,
+    uneven_part,
 )
 from benchmarks.running.runner import run_parts
 
@@ -29,6 +30,7 @@ PARTS: Mapping[str, ModuleType] = {
     "families": families_part,
     "peaks": peaks_part,
     "gangs": gangs_part,
+    "uneven": uneven_part,
     "evaluations": evaluations_part,
     "masks": masks_part,
     "largest": largest_part,

@@ -163,8 +163,13 @@ def notes(found: Sequence[Finding]) -> list[str]:
 
 def measure(case: Gang, seconds: float) -> Result:
     """The result of one gang; ``seconds`` limits its real run."""
+    return compared(__name__, case, seconds)
+
+
+def compared(module: str, case: ranks.Divided, seconds: float) -> Result:
+    """The result of one gang whose ranks are processes of ``module``."""
     predicted = ranks.predict(case)
-    pairs = [json.loads(line) for line in ranks.in_ranks(__name__, case, seconds)]
+    pairs = [json.loads(line) for line in ranks.in_ranks(module, case, seconds)]
     return Result(predicted, [allocated for _, allocated in pairs], [counted for counted, _ in pairs])
 
 
