@@ -36,7 +36,7 @@ _SIMULATION_GAIN = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PlanStage:
     """One stage of a plan. ``blocks`` are the first one and the one behind the last; ``recomputed`` are block numbers.
 
     ``pass_seconds`` of one micro-batch include ``recompute_seconds``. ``bytes_by_category`` add up to the peak of a
@@ -72,7 +72,7 @@ class BestPlan:
     micro_batch: int
     num_micro_batches: int
     num_blocks: int
-    stages: tuple[Stage, ...]
+    stages: tuple[PlanStage, ...]
     seconds: float
     bubble_share: float
     communication_share: float
@@ -85,7 +85,7 @@ class BestPlan:
         return self.spread.world_size
 
     @property
-    def fullest(self) -> Stage:
+    def fullest(self) -> PlanStage:
         """The stage whose ranks have least memory left."""
         return _fullest(self.stages)
 
@@ -259,7 +259,7 @@ class _Made:
             again = frozenset(unit for unit in recomputed if start <= unit < end)
             yield StageUnits(start, end, names.index(name), again)
 
-    def _stage(self, place: int, units: StageUnits) -> Stage:
+    def _stage(self, place: int, units: StageUnits) -> PlanStage:
         costs, here = self.way.costs[units.kind], slice(units.start, units.end)
         again = sorted(units.recomputed)
         first = 1 if self.ways.num_units > 1 else 0  # the part before the blocks is a unit too
@@ -267,7 +267,7 @@ class _Made:
         held = min(self.found.num_micro_batches, len(self.found.cut) - place)
         saved = held * float((costs.kept_bytes - costs.recomputed_kept_bytes)[again].sum())
         extra = float(costs.recompute_seconds[again].sum())
-        return Stage(
+        return PlanStage(
             self.found.devices[place],
             (blocks[0], max(blocks)),
             tuple(unit - first for unit in again),
@@ -292,7 +292,7 @@ class _Made:
             "transient": transient,
         }
 
-    def _trained(self, stages: Sequence[Stage]) -> Plan | None:
+    def _trained(self, stages: Sequence[PlanStage]) -> Plan | None:
         """The plan for ranks; None if they cannot train it today."""
         cut = tuple(end - begin for begin, end in (stage.blocks for stage in stages))
         num_recomputed = sum(len(stage.recomputed) for stage in stages)
@@ -324,7 +324,7 @@ class _Made:
         return seconds
 
 
-def _fullest(stages: Sequence[Stage]) -> Stage:
+def _fullest(stages: Sequence[PlanStage]) -> PlanStage:
     """The stage whose ranks have least memory left."""
     return max(stages, key=lambda stage: stage.peak_bytes / stage.offered_mib)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from placement.exact.best_plans import BestPlan, Stage
+from placement.exact.best_plans import BestPlan, PlanStage
 from placement.exact.uneven_plans import UnevenPlan
 from placement.pricing.categories import size
 
@@ -68,7 +68,7 @@ def _divided(plan: Planned) -> Iterator[str]:
         yield "one rank has everything"
 
 
-def _places(stages: Sequence[Stage]) -> str:
+def _places(stages: Sequence[PlanStage]) -> str:
     """The kinds of devices of the stages, if they differ."""
     kinds = [stage.kind for stage in stages]
     return f" on {', '.join(kinds)}" if len(set(kinds)) > 1 else ""

@@ -18,7 +18,7 @@ from math import ceil
 from estimators.axes import Spread
 from estimators.model import MIB
 from placement.exact.programs import SAME
-from placement.exact.stages import Optimum, Recomputes, Stage, best_stages, fastest
+from placement.exact.stages import CutStage, Optimum, Recomputes, best_stages, fastest
 from placement.exact.ways import Devices, Division, Order, Way, divisions_of
 from placement.option import NoPlan
 
@@ -198,14 +198,14 @@ def _plan(
     )
 
 
-def _seconds(stages: Sequence[Stage], division: Division, *, with_recompute: bool = True) -> float:
+def _seconds(stages: Sequence[CutStage], division: Division, *, with_recompute: bool = True) -> float:
     """Seconds of a step of these stages."""
     passes = [stage.seconds - (0.0 if with_recompute else stage.recompute_seconds) for stage in stages]
     more = division.num_micro_batches - 1
     return sum(passes) + max(more * one + stage.once_seconds for one, stage in zip(passes, stages, strict=True))
 
 
-def _reason(stages: Sequence[Stage], division: Division, devices: Sequence[Devices]) -> str:
+def _reason(stages: Sequence[CutStage], division: Division, devices: Sequence[Devices]) -> str:
     """Why the plan fits, in one line."""
     largest = max(stages, key=lambda stage: stage.peak_bytes / devices[stage.kind].capacity_bytes)
     holds = f"the fullest rank holds {_size(largest.peak_bytes)} of {_size(devices[largest.kind].capacity_bytes)}"

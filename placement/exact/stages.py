@@ -29,7 +29,7 @@ _Bound = Literal["exact", "below", "above"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class CutStage:
     """Units [start, end) on one kind of devices, those of them that are recomputed, and the bytes of one rank.
 
     Each micro-batch takes ``seconds``, of which ``recompute_seconds`` are for recompute; ``once_seconds`` pass once in
@@ -121,7 +121,7 @@ def _optimum(program: Program, room_seconds: float, least_seconds: float) -> Opt
 
 def best_stages(
     division: Division, devices: Sequence[Devices], recomputes: Recomputes, optimum: Optimum
-) -> tuple[Stage, ...]:
+) -> tuple[CutStage, ...]:
     """The stages of a step as fast as ``optimum``.
 
     Of cuts that take the same time, the one that sends fewest bytes is taken, then the most even one, then the one
@@ -309,7 +309,7 @@ def _sums_through(seconds: Amounts) -> Amounts:
 
 def _stage(
     costs: Costs, recompute: Recompute, kind: int, start: int, end: int, in_flight: float, capacity_bytes: float
-) -> Stage:
+) -> CutStage:
     received = float(costs.output_bytes[start - 1]) if start else 0.0
     waits = float(costs.message_seconds[start - 1]) if start else 0.0
     here = slice(start, end)
@@ -324,4 +324,4 @@ def _stage(
         saved, extra = in_flight * each - costs.restored_bytes, float(costs.recompute_seconds[chosen].sum())
     seconds = float(costs.pass_seconds[here].sum()) + waits + extra
     once = float(costs.update_seconds[here].sum()) + costs.closing_seconds
-    return Stage(start, end, kind, recomputed, seconds, extra, once, peak - saved, saved)
+    return CutStage(start, end, kind, recomputed, seconds, extra, once, peak - saved, saved)

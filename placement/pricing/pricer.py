@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
@@ -31,8 +31,9 @@ from placement.pricing.unit_costs import (
     waited,
 )
 
-_computing = attrgetter("pp", "tp", "spatial", "co_shard", "selective", "recompute")
-"""The axes that change what a rank computes of a micro-batch."""
+_SPREADING = {"dp_replicate", "dp_shard", "reshard", "zero1", "sequence_parallel", "schedule"}
+"""Axes under which ranks compute the same: they divide samples, states, or activations between layers."""
+_computing = attrgetter(*(axis.name for axis in fields(Spread) if axis.name not in _SPREADING))
 
 HALO_SHARE = 0.1
 """Share of a unit's output in the rows that slabs exchange for a convolution."""
