@@ -24,7 +24,7 @@ from scamp_service.store import queries, schema
 from scamp_service.store.reads import Reads
 from scamp_service.store.schema import one_of
 
-_S, _T, _A, _E = schema.studies, schema.trials, schema.attempts, schema.events
+_S, _T, _E = schema.studies, schema.trials, schema.events
 _ENDED = sorted(state for state, moves in STUDY_MOVES.items() if StudyState.DELETED in moves)
 
 _STATE = select(_S.c.state, _S.c.name).where(_S.c.id == bindparam("id"))

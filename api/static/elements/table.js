@@ -37,7 +37,7 @@ export class PagedTable {
       {},
       h("caption", { class: "visually-hidden" }, caption),
       this.widths(),
-      h("thead", {}, this.heads()),
+      h("thead", {}, this.headRow()),
       this.body,
     );
     this.table.style.minWidth = `${columns.reduce((sum, column) => sum + (column.width ?? column.least), 0)}px`;
@@ -76,8 +76,8 @@ export class PagedTable {
     );
   }
 
-  heads() {
-    this.heads_ = this.columns.map((column) => {
+  headRow() {
+    this.heads = this.columns.map((column) => {
       const button = h(
         "button",
         { type: "button", title: column.title ?? null, onclick: () => this.sortOn(column) },
@@ -93,7 +93,7 @@ export class PagedTable {
         button,
       );
     });
-    return h("tr", {}, this.heads_);
+    return h("tr", {}, this.heads);
   }
 
   sortOn(column) {
@@ -101,7 +101,7 @@ export class PagedTable {
     this.sortBy = column.key;
     this.columns.forEach((each, index) => {
       const order = this.descending ? "descending" : "ascending";
-      this.heads_[index].setAttribute("aria-sort", each.key === this.sortBy ? order : "none");
+      this.heads[index].setAttribute("aria-sort", each.key === this.sortBy ? order : "none");
     });
     this.box.scrollTop = this.top = 0;
     this.onSort(this.sortBy, this.descending);

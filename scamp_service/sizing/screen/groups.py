@@ -142,11 +142,14 @@ class Task:
         """Degrees that a candidate with so many parts can be spread by, the smallest and the largest ones first."""
         powers = [1 << power for power in range(1, self.num_devices.bit_length())]
         names = variables(self.layout_kind)
-        every = [dict(zip(names, some, strict=True)) for some in itertools.product(powers, repeat=len(names))]
-        every = [one for one in every if math.prod(one.values()) <= self.num_devices]
-        fitting = [one for one in every if most_parts % one.get(PARTS, 1) == 0]
-        ends = {name: {side(one[name] for one in fitting) for side in (min, max)} for name in names if fitting}
-        return sorted(fitting, key=lambda one: not any(value in ends[name] for name, value in one.items()))
+        products = [dict(zip(names, values, strict=True)) for values in itertools.product(powers, repeat=len(names))]
+        fitting = [
+            degrees
+            for degrees in products
+            if math.prod(degrees.values()) <= self.num_devices and most_parts % degrees.get(PARTS, 1) == 0
+        ]
+        ends = {name: {side(degrees[name] for degrees in fitting) for side in (min, max)} for name in names if fitting}
+        return sorted(fitting, key=lambda degrees: not any(value in ends[name] for name, value in degrees.items()))
 
 
 def points_of(

@@ -150,7 +150,7 @@ class RankStates:
         return self._start(device)
 
     def _add(self, name: str, device: str, phase: Phase) -> RankRecord:
-        """List a rank, and ask it how it is. Of one that was found, nobody knows what it does."""
+        """List a rank, and ask it how it is. A rank that was found may be doing anything until it answers."""
         now, is_known = self._now, phase is not Phase.FOUND
         rank = RankRecord(name, device, phase, since=now, progressed=now, heard=now, is_known=is_known)
         self.ranks[name] = rank
