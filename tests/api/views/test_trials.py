@@ -22,7 +22,8 @@ from api.views.trials import (
 )
 from api.views.view import View
 from estimators.learning import Phase
-from estimators.model import MIB, Plan
+from estimators.model import MIB, Plan, Prediction
+from placement.option import Option
 from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import LogLine, Metric
 from tests.values import attempt, sized, trial
@@ -72,10 +73,13 @@ def test_a_detailed_trial_has_its_attempts_and_the_compared_plans_in_their_order
         "communication_share": 0.0, "relative_device_seconds": 1.0,
     }  # fmt: skip
     assert set(option) == set(OptionView.model_fields)
+    chosen = Option(Plan(8), Prediction(24 * MIB), 96, communication_share=0.0, relative_device_seconds=1.0)
+    other = replace(chosen, plan=Plan(4))
     attempts = [attempt(attempt=1, state=AttemptState.ENDED, outcome=Outcome.LOST), attempt(attempt=2)]
-    told = as_json(trial_detail(trial(attempt=2), attempts, [option, {**option, "chosen": False}], 17))
+    told = as_json(trial_detail(trial(attempt=2), attempts, [chosen, other], 17))
     assert [one["attempt"] for one in told["attempts"]] == [1, 2] and told["last_event_id"] == 17
-    assert told["options"] == [option, {**option, "chosen": False}]
+    another = {**option, "plan": Plan(4).to_json(), "plan_text": "1 rank, micro-batch 4", "chosen": False}
+    assert told["options"] == [option, another]
     assert told.keys() - {"attempts", "options", "last_event_id"} == TrialView.model_fields.keys()
 
 

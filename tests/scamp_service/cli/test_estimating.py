@@ -80,7 +80,7 @@ def test_calibrate_measures_the_cpu_then_one_gpu_of_each_model_and_warns_of_othe
     machine(monkeypatch, MIG, H100, replace(H100, index=2, uuid="GPU-cccc", other_processes_mib=30000))
     monkeypatch.setattr(calibration, "calibrate_cpu", lambda *given: asked.append(given) or CPU)
     monkeypatch.setattr(calibration, "calibrate_gpu", gpu)
-    monkeypatch.setattr(estimating.err, "file", shown := (tmp_path / "err").open("w"))
+    monkeypatch.setattr(estimating.err, "_file", shown := (tmp_path / "err").open("w"))
     told = scamp("calibrate", "--rounds", "2", "--data-dir", str(tmp_path))
     shown.close()
     assert asked == [(tmp_path, 2), (tmp_path, "GPU-aaaa")]

@@ -17,6 +17,7 @@ from estimators.peaks.envelope import Line, PeakTable, highest
 from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import Collectives, StepWork, Work, WorkCounter
+from placement.option import Option
 from placement.pipelining.timeline import PipelineStep
 from scamp_service.sizing.sizer import pipeline_json, timed
 from scamp_service.sizing.step_seconds import (
@@ -222,10 +223,7 @@ def with_peaks(known: ModelProfile, plan: Plan) -> ModelProfile:
 def test_a_trial_keeps_the_step_of_its_pipeline_as_it_is_predicted() -> None:
     plan = Plan(1, 4, pp=2)
     known = with_peaks(of_plan(plan, 3.0, 3.0), plan)
-    options: tuple[Mapping[str, object], ...] = (
-        {"chosen": False, "offered_mib": 1},
-        {"chosen": True, "offered_mib": 96},
-    )
+    options = (Option(Plan(4), prediction(), 1), Option(plan, prediction(), 96))
     found = replace(sized(plan), options=options, prediction=prediction(extra_bytes=7))
     learned = timed(found, known, TWO_CORES, {"pipeline": SlowDown(1.5, 5)})
     kept = pipeline_json(learned, known, TWO_CORES)
