@@ -19,7 +19,7 @@ class Known(Enum):
     AT_LEAST = "at least"
     """By the trace of one micro-batch, which already needs too much: several were not examined."""
     STATES = "states"
-    """Those of the model states alone, which are too large: nothing was traced."""
+    """From the model states alone, which are too large: nothing was traced."""
     UNITS = "units"
     """Added up from the costs of the model's units, which is rough: nothing was traced."""
 

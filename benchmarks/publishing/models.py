@@ -114,7 +114,7 @@ def finetuned(
 
 
 def _loss(logits: Tensor, labels: Tensor, *, fused: bool) -> Tensor:
-    """The mean over all positions but the last, of which a contiguous copy is made."""
+    """The mean over all positions but the last. Their logits are copied to be contiguous."""
     shifted = logits[..., :-1, :].contiguous().view(-1, logits.shape[-1])
     targets = labels[..., 1:].contiguous().view(-1)
     if not fused:

@@ -103,12 +103,8 @@ def _fused_attention() -> Iterator[None]:
         return operation.decompose(query, key, value, mask, 0.0, *args, **kw)
 
     # Not a TorchFunctionMode: torch disables it in backward passes, where checkpoints compute attention again.
-    library = torch.library.Library("aten", "IMPL", "AutogradCPU")  # type: ignore[no-untyped-call]
-    try:
-        library.impl("scaled_dot_product_attention", run)  # type: ignore[no-untyped-call]
+    with _implemented("scaled_dot_product_attention", run):
         yield
-    finally:
-        library._destroy()  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
@@ -122,12 +118,8 @@ def _fused_dropout() -> Iterator[None]:
             return torch.ops.aten.native_dropout.default(values, probability, train)[0]
         return operation._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, values, probability, train)
 
-    library = torch.library.Library("aten", "IMPL", "AutogradCPU")  # type: ignore[no-untyped-call]
-    try:
-        library.impl("dropout", run)  # type: ignore[no-untyped-call]
+    with _implemented("dropout", run):
         yield
-    finally:
-        library._destroy()  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
@@ -144,9 +136,16 @@ def _fused_rms_norm() -> Iterator[None]:
             return torch.ops.aten.native_layer_norm.default(values, shape, weight, None, eps or 1e-6)[0]
         return operation._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, values, shape, weight, eps)
 
+    with _implemented("rms_norm", run):
+        yield
+
+
+@contextlib.contextmanager
+def _implemented(name: str, run: Callable[..., Any]) -> Iterator[None]:
+    """Let ``run`` stand in for torch's operation ``name`` on a CPU, in forward and backward passes."""
     library = torch.library.Library("aten", "IMPL", "AutogradCPU")  # type: ignore[no-untyped-call]
     try:
-        library.impl("rms_norm", run)  # type: ignore[no-untyped-call]
+        library.impl(name, run)  # type: ignore[no-untyped-call]
         yield
     finally:
         library._destroy()  # type: ignore[no-untyped-call]

@@ -88,7 +88,7 @@ export function head(trial, rest = "") {
   );
 }
 
-/** Words of ticks of which only whole numbers have one. */
+/** Labels of ticks; only whole numbers have one. */
 export function wholeNumbers(_, splits) {
   return splits.map((at) => (Number.isInteger(at) ? count(at) : ""));
 }

@@ -8,7 +8,7 @@ import { LIVE_STUDY } from "../states.js";
 
 export function bestPanel({ state, feeds }) {
   const beside = h("span", { class: "aside", id: "best-copy" });
-  const box = h("div", { class: "body", id: "best-box" }, muted("No trial has completed yet."));
+  const box = h("div", { class: "body", id: "best-box" }, muted("Loading …"));
   let shown = "";
 
   function drawTrial(best) {

@@ -7,5 +7,5 @@ VIRTUAL_DEVICE = "virtual_device"
 
 
 def is_virtual(device: Device) -> bool:
-    """Whether it is one; otherwise it is a GPU."""
+    """Whether the device is a virtual one; otherwise it is a GPU."""
     return device.kind == VIRTUAL_KIND

@@ -12,7 +12,7 @@ def cause_of_death(error: str, pid: int | None) -> str:
 
 
 def silence(seconds: float, *, is_starting: bool) -> str:
-    """That a rank has not answered for so many seconds, and what may be the reason."""
+    """Says that a rank has not answered for ``seconds``, and what the reason may be."""
     why = f"has not answered for {seconds:.0f} s"
     return why if is_starting else f"{why}: it was frozen, or its code held Python's lock in one long call"
 
