@@ -43,6 +43,8 @@ from workloads.training.warm_up import warm_up
 
 SIZES = tuple(2**power for power in (10, 14, 17, 20, 22, 24))
 QUICK_SIZES = tuple(2**power for power in (10, 17, 22))
+_COPY_BYTES_PER_SECOND = 100e9
+"""No link of a host is faster than a copy in its memory; a fit to noisy samples of one round can ask for more."""
 MOST_RANKS = 4
 TIMEOUT_SECONDS = 300.0
 _QUEUED, _LARGEST_QUEUED = 8, 2**22
@@ -165,7 +167,7 @@ def fitted(measured: LinkMeasurement, num_cores: int, source: str) -> OnHost:
         if kind in _FSDP:
             start += measured.unit_seconds
         what = "gloo between ranks of this host, with FSDP2's own time" if kind in _FSDP else "gloo between ranks"
-        speed = 1 / max(per_byte, 1e-15)
+        speed = min(1 / max(per_byte, 1e-15), _COPY_BYTES_PER_SECOND)
         paces[kind] = Pace(figure(start, what), figure(hop, what), figure(speed, what))
     message = paces["message"]
     link = Link(message.hop_seconds, message.bytes_per_second)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -54,6 +54,12 @@ def test_noise_does_not_make_the_fit_too_low() -> None:
             for size in (2**10, 2**24)
         )
         assert 0.8 < small < 1.3 and 0.75 < large < 1.35
+
+
+def test_messages_whose_bytes_cost_nothing_by_chance_are_no_faster_than_memory() -> None:
+    chance = [replace(sample, seconds=START) for sample in samples(2)]
+    paces = fitted(LinkMeasurement(chance, 1.0, 0.0, 0.0, 0.0), 2, "made up").links.paces
+    assert {pace.bytes_per_second.value for pace in paces.values()} == {100e9}
 
 
 def test_ranks_that_slow_each_other_on_all_cores_count_as_fewer_cores() -> None:
