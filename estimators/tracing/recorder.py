@@ -24,7 +24,8 @@ from estimators.peaks.depth import Passes
 from estimators.tracing import kernels, sparse  # noqa: F401  (registers kernels)
 from estimators.tracing.operations import collective_of
 from estimators.tracing.outcomes import Outcomes
-from estimators.tracing.values import Values, depends_on_values, takes_masks
+from estimators.tracing.values.effects import depends_on_values, takes_masks
+from estimators.tracing.values.values import Values
 from estimators.work import Operation, Work, WorkCounter
 
 Batch = Any

@@ -186,7 +186,7 @@ class Session:
     @property
     def assumptions(self) -> list[str]:
         """Assumptions of decisions by values of tensors so far (see ``estimators.tracing.values``)."""
-        return [*self._recorder.values.assumed, *sorted(self._assumed)]
+        return [*self._recorder.values.assumptions.described, *sorted(self._assumed)]
 
     @property
     def can_be_shortened(self) -> bool:
@@ -310,13 +310,15 @@ class Session:
         def varies() -> bool:
             """Whether another step may use other parameters than this one."""
             values = self._recorder.values
-            return bool(self._recipe.unfreezes) or values.varies or self.has_drawn or _random_state() != before
+            return (
+                bool(self._recipe.unfreezes) or values.assumptions.varies or self.has_drawn or _random_state() != before
+            )
 
         watched = _WatchedOptimizer(self._model, self._optimizer, self._recorder, update, varies)
         if num > 1:  # an earlier micro-batch may have used them
             watched.fill(self._filled)
         self._recipe.train_step(self._model, cast(Optimizer, watched), batches, num)
-        self.has_drawn |= self._recorder.values.has_drawn or _random_state() != before
+        self.has_drawn |= self._recorder.values.assumptions.has_drawn or _random_state() != before
         self._without_gradient, self._filled = watched.without_gradient, watched.filled
         if self._filled:
             self._assumed.add(self._recipe.unfreezes or GET_GRADIENTS)
@@ -347,11 +349,11 @@ class Session:
         num_before, owners, is_cut = self._begin_log(), self._owners(), False
         self._seeded()
         batches = (self._recorder.copied(samples) for _ in range(_NUM_EVALUATED))
-        with self._recorder.values.of_evaluation():
+        with self._recorder.values.assumptions.of_evaluation():
             try:
                 self._evaluate(self._model, batches, micro_batch)
             except Exception as error:
-                self._recorder.values.cut(error)
+                self._recorder.values.assumptions.cut(error)
                 is_cut = True
         passes = replace(self._recorder.passes, num_before=num_before, owners=owners)
         return Evaluated(passes, is_cut)

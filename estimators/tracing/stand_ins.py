@@ -20,7 +20,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._pytree import tree_map_only
 
 from estimators.tracing.guards import calls, decides, passing_value
-from estimators.tracing.values import HOLDS, ZEROS, Values, calling_frame
+from estimators.tracing.values.assumptions import HOLDS, ZEROS, calling_frame
+from estimators.tracing.values.values import Values
 
 _OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 DECIDES_NOTHING = "a number taken by float() decides nothing"
@@ -83,7 +84,7 @@ def stand_ins(values: Values) -> Iterator[None]:
             raise DataDependentOutputException(_ITEM)
         number = known_item(tensor)
         if type(number) is UnknownNumber:  # float() makes a plain number of it, whose comparisons go unseen
-            values.assume(DECIDES_NOTHING)
+            values.assumptions.assume(DECIDES_NOTHING)
         return float(number)
 
     def known_text(tensor: FakeTensor, style: str) -> str:
@@ -95,14 +96,14 @@ def stand_ins(values: Values) -> Iterator[None]:
     def known_truth(tensor: FakeTensor) -> bool:
         value = values.of(tensor)
         if value is None and (passing := passing_value(calling_frame())) is not None:
-            values.assume(HOLDS)
+            values.assumptions.assume(HOLDS)
             return passing
         return bool(known_item(tensor) if value is None else value.item())
 
     def check(error: type[Exception], condition: Tensor, message: Any = None) -> None:
         known = values.of(condition)
         if known is None:
-            values.assume(HOLDS)
+            values.assumptions.assume(HOLDS)
         elif not known.all():
             raise error(message() if callable(message) else message)
 
@@ -113,7 +114,7 @@ def stand_ins(values: Values) -> Iterator[None]:
 
     def known_array(tensor: FakeTensor, *, force: bool = False) -> Any:
         if calls(calling_frame(), "linear_sum_assignment") and values.of(tensor) is None:
-            values.assume(PAIRS)
+            values.assumptions.assume(PAIRS)
             return np.zeros(tuple(tensor.shape))
         value = _looked_at(values, tensor)
         with torch._C._DisableTorchDispatch():
@@ -144,8 +145,8 @@ def stand_ins(values: Values) -> Iterator[None]:
 
 def _looked_at(values: Values, tensor: FakeTensor) -> Tensor:
     value = values.of(tensor)
-    if value is None and values.in_evaluation:
-        values.assume(ZEROS)
+    if value is None and values.assumptions.in_evaluation:
+        values.assumptions.assume(ZEROS)
         with torch._C._DisableTorchDispatch():
             zeros: Any = torch.zeros(tensor.shape, dtype=tensor.dtype)
         zeros.stands_for = tensor  # an array made of it keeps the memory of the tensor alive

@@ -23,7 +23,7 @@ from estimators.peaks.units import Outline, TracedPasses, Unit, units_of
 from estimators.scaling.example import Example, ModelFacts
 from estimators.trace import Trace
 from estimators.tracing.session import UNEVEN, Evaluated, Recipe, Session, num_passes
-from estimators.tracing.values import EVEN
+from estimators.tracing.values.assumptions import EVEN
 from estimators.work import StepWork, Work
 
 _Seen = TypeVar("_Seen")

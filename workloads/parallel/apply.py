@@ -18,7 +18,7 @@ from estimators.model import Layout
 from workloads.parallel.aliases import expect_own_tensors, parameter_attributes, set_parameter_attributes
 from workloads.parallel.chain import cut
 from workloads.parallel.co_shard import compute_in_parts
-from workloads.parallel.forward_state import attach_state
+from workloads.parallel.forward_state.state import attach_state
 from workloads.parallel.recompute import recomputed
 from workloads.parallel.spatial import slab, split_space
 from workloads.parallel.tensor_parallel import grouped_by_mesh, split_layers, split_sequences

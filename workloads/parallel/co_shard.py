@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from workloads.parallel.forward_state import ForwardState
+from workloads.parallel.forward_state.repeated_passes import RepeatedPasses
+from workloads.parallel.forward_state.state import ForwardState
 from workloads.parallel.tensor_parallel import split_of
 from workloads.protocol import Split
 
@@ -82,7 +83,7 @@ def _in_parts(
                 shared = kind == "bias"  # every part adds an equal share of it
                 parts[f"{name}.{kind}"] = [tensor / num_parts] * num_parts if shared else tensor.chunk(num_parts, dim=1)
         total: Tensor | None = None
-        passes = state.passes(branch)  # all parts begin from one state, as if they were computed at once
+        passes = RepeatedPasses(state, branch)  # all parts begin from one state, as if they were computed at once
 
         def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
             return passes.context(nullcontext()), passes.context(nullcontext())

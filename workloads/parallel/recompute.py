@@ -13,7 +13,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from workloads.parallel.forward_state import ForwardState
+from workloads.parallel.forward_state.repeated_passes import RepeatedPasses
+from workloads.parallel.forward_state.state import ForwardState
 
 _aten = torch.ops.aten
 KEPT = {
@@ -48,7 +49,7 @@ def recomputed(block: nn.Module, state: ForwardState, *, selective: bool) -> Cal
     forward = block.forward
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        passes = state.passes(block)
+        passes = RepeatedPasses(state, block)
 
         def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
             first, again = _selective_contexts() if selective else (nullcontext(), nullcontext())

@@ -13,7 +13,7 @@ from estimators.tracing.session import Evaluate, Recipe
 from workloads.function import FunctionWorkload
 from workloads.parallel.apply import apply_plan, rank_part, spread_optimizer
 from workloads.parallel.divisions import divisions_of
-from workloads.parallel.forward_state import forward_state
+from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Split, Workload
 from workloads.refusals import expect_counts, expect_model, expect_no_scaler, expect_optimizer
 from workloads.sandbox.unfreezing import unfreezes

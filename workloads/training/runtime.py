@@ -30,7 +30,7 @@ from estimators.model import Candidate, Plan
 from workloads.imports import import_early
 from workloads.loading import load_workload
 from workloads.parallel.apply import rank_part, spread_optimizer
-from workloads.parallel.forward_state import FREED
+from workloads.parallel.forward_state.watch import FREED
 from workloads.protocol import Batch, Workload
 from workloads.refusals import WorkloadError
 from workloads.training.building import build_model

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils._pytree import tree_map_only
 
 from workloads.parallel.agreement import finish
-from workloads.parallel.forward_state import forward_state
+from workloads.parallel.forward_state.state import forward_state
 from workloads.protocol import Batch, Chain, Workload
 from workloads.refusals import expect_loss
 from workloads.training.metrics import Sums

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from workloads.parallel.forward_state import forward_state
+from workloads.parallel.forward_state.state import forward_state
 from workloads.parallel.recompute import _policy, recomputed
 
 

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from workloads.parallel.forward_state import forward_state, set_attributes
+from workloads.parallel.forward_state.state import forward_state, set_attributes
 from workloads.training.checkpoints.agreed import barrier, from_rank_0, of_all_stages, rank
 from workloads.training.checkpoints.folders import (
     commit,

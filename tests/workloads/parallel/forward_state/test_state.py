@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from estimators.model import Layout
-from workloads.parallel.forward_state import attach_state
+from workloads.parallel.forward_state.state import attach_state
 from workloads.parallel.recompute import recomputed
 from workloads.refusals import WorkloadError
 

@@ -65,7 +65,7 @@ def test_values_that_depend_on_no_training_are_those_of_real_tensors(
     recorder: Recorder, code: Callable[[], Any]
 ) -> None:
     seen = code()
-    assert recorder.values.assumed == []
+    assert recorder.values.assumptions.described == []
     with torch._C._DisableTorchDispatch():
         assert seen == code()
 
@@ -87,13 +87,15 @@ def test_a_mask_that_is_not_known_chooses_all_that_it_may(
     recorder: Recorder, code: Callable[[Tensor], Tensor], shape: tuple[int, ...]
 ) -> None:
     assert code(torch.empty(2, 3)).shape == shape
-    assert [one.split(" (")[0] for one in recorder.values.assumed] == ["a mask chooses all that it may"]
+    assert [one.split(" (")[0] for one in recorder.values.assumptions.described] == ["a mask chooses all that it may"]
 
 
 def test_a_mask_of_checks_for_nan_chooses_nothing(recorder: Recorder) -> None:
     numbers = torch.empty(2, 3)
     assert numbers[numbers.isnan()].shape == (0,) and numbers.isfinite().nonzero().shape == (6, 2)
-    assert [one.split(" (")[0] for one in recorder.values.assumed] == ["checks for NaN and infinity find none"]
+    assert [one.split(" (")[0] for one in recorder.values.assumptions.described] == [
+        "checks for NaN and infinity find none"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_checks_for_nan_pass_and_it_is_told(recorder: Recorder) -> None:
     x = torch.empty(3, 4)
     found = [torch.isfinite(x).all(), torch.isnan(x).any(), (x.isinf() | x.isnan()).any(), x.isnan().sum()]
     assert [int(one) for one in found] == [1, 0, 0, 0]
-    (assumed,) = recorder.values.assumed
+    (assumed,) = recorder.values.assumptions.described
     assert assumed.startswith("checks for NaN and infinity find none (test_values.py:")
     with pytest.raises(DataDependentOutputException):
         bool((x == 0).all())
@@ -140,7 +142,7 @@ def test_values_of_a_batch_decide_and_it_is_told(recorder: Recorder) -> None:
         batch = {"labels": torch.tensor([3, 9]), "images": torch.rand(2, 4)}
     fake = recorder.copied(batch)
     assert fake["labels"].max().item() == 9 and fake["images"].max() <= 1
-    (assumed,) = recorder.values.assumed
+    (assumed,) = recorder.values.assumptions.described
     assert assumed.startswith("data decide as the first samples do (test_values.py:")
     with pytest.raises(DataDependentOutputException):
         bool(nn.Linear(4, 1)(fake["images"]).max() > 0)
@@ -157,7 +159,7 @@ def test_a_number_of_the_training_may_be_printed_and_not_compared(recorder: Reco
 
 def test_a_float_of_the_training_decides_nothing_and_it_is_told(recorder: Recorder) -> None:
     assert checks.shows(torch.empty(3).mean()) == "loss 1.000"
-    (assumed,) = recorder.values.assumed
+    (assumed,) = recorder.values.assumptions.described
     assert assumed.startswith("a number taken by float() decides nothing (checks.py:")
     for decides in (checks.stops_early, checks.chooses, checks.compares):
         with pytest.raises(DataDependentOutputException):
@@ -167,7 +169,7 @@ def test_a_float_of_the_training_decides_nothing_and_it_is_told(recorder: Record
 def test_a_number_of_the_training_may_be_formatted(recorder: Recorder) -> None:
     loss = torch.empty(3).mean()
     assert f"{loss:.3f} of {loss.argmax():d}" == "1.000 of 1"
-    assert recorder.values.assumed == []
+    assert recorder.values.assumptions.described == []
     with pytest.raises(TypeError):
         f"{torch.empty(3):.3f}"
 
@@ -184,7 +186,7 @@ def test_a_number_of_the_training_may_be_formatted(recorder: Recorder) -> None:
 )
 def test_a_check_that_a_healthy_run_passes_is_passed(recorder: Recorder, check: Callable[[Tensor], None]) -> None:
     check(torch.empty(3))
-    (assumed,) = recorder.values.assumed
+    (assumed,) = recorder.values.assumptions.described
     assert assumed.startswith("a check holds (")
     check(torch.ones(3))
     for wrong in (-torch.ones(3), 3 * torch.ones(3) * (check.__name__ != "<lambda>")):
@@ -205,13 +207,13 @@ def test_a_model_chooses_evenly_or_always_the_same() -> None:
             counts = nn.functional.one_hot(experts, 4).sum((0, 1)).tolist()
             rows = (experts == 1).nonzero()
             chosen[even] = (counts, list(rows.shape), torch.empty(3, 5).argmax(1).tolist())
-            assert recorder.values.assumed[0].startswith("choices by the model are even (")
+            assert recorder.values.assumptions.described[0].startswith("choices by the model are even (")
     assert chosen == {True: ([3, 3, 3, 3], [3, 2], [0, 1, 2]), False: ([6, 6, 0, 0], [6, 2], [0, 0, 0])}
 
 
 def test_a_few_random_numbers_are_drawn(recorder: Recorder) -> None:
-    assert 0 <= torch.rand([]).item() < 1 and recorder.values.has_drawn
-    assert recorder.values.assumed == []
+    assert 0 <= torch.rand([]).item() < 1 and recorder.values.assumptions.has_drawn
+    assert recorder.values.assumptions.described == []
 
 
 def test_a_copy_of_a_module_has_memory_and_gradients_of_its_own(recorder: Recorder) -> None:

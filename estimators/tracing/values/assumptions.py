@@ -1,0 +1,89 @@
+"""Assumptions that a trace makes where code looks at values that nobody can know, and the places in the code.
+
+Checks for NaN and infinity, for example, are assumed to find neither, and whoever traces is told so.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+FINITE = "checks for NaN and infinity find none"
+FIRST_SAMPLES = "data decide as the first samples do"
+HOLDS = "a check holds"
+DRAWN = "drawn at random"
+EVEN = "choices by the model are even"
+WHOLE = "a mask chooses all that it may"
+ZEROS = "numbers that are taken out of tensors are 0"
+IN_EVALUATION = "in evaluate, "
+_VARYING = {FIRST_SAMPLES, DRAWN, EVEN}
+
+_HOME = Path(__file__).parents[3]
+_OURS = ("estimators", "workloads/sandbox", "workloads/parallel", "workloads/training")
+_HIDDEN = (str(Path(torch.__file__).parent), *(str(_HOME / name) for name in _OURS))
+
+
+class Assumptions:
+    """The assumptions of one trace.
+
+    ``has_drawn`` says whether any decision was random, ``varies`` whether a step with other samples may decide
+    otherwise. ``in_evaluation``: what runs now only makes metrics, so whole tensors of unknown values may be looked at:
+    they are 0.
+    """
+
+    def __init__(self) -> None:
+        self.in_evaluation = self.has_drawn = self.varies = False
+        self._places: dict[str, dict[tuple[str, int], None]] = {}
+
+    @property
+    def described(self) -> list[str]:
+        """Assumptions of decisions, each with the first place in the code and the number of others."""
+        return [_told(one, list(places)) for one, places in sorted(self._places.items())]
+
+    @contextmanager
+    def of_evaluation(self) -> Iterator[None]:
+        """Put this around an evaluation: its assumptions say so, and its random draws decide nothing about a step."""
+        has_drawn, self.in_evaluation = self.has_drawn, True
+        try:
+            yield
+        finally:
+            self.has_drawn, self.in_evaluation = has_drawn, False
+
+    def assume(self, *because: str) -> None:
+        """Note what the code that runs now lets us assume; ``DRAWN`` is noted as a draw instead."""
+        self.varies |= not self.in_evaluation and not _VARYING.isdisjoint(because)
+        for one in because:
+            if one == DRAWN:
+                self.has_drawn = True
+            else:
+                frame = calling_frame()
+                self._note(one, frame.f_code.co_filename, frame.f_lineno)
+
+    def cut(self, error: BaseException) -> None:
+        """Note that an evaluation could not be traced beyond the place where this error happened."""
+        frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        shown = [place for place in frames if not place[0].startswith((*_HIDDEN, str(_HOME / "workloads")))]
+        self._note(f"nothing is predicted after {type(error).__name__}", *(shown or frames)[-1])
+
+    def _note(self, assumption: str, file: str, line: int) -> None:
+        words = IN_EVALUATION * self.in_evaluation + assumption
+        self._places.setdefault(words, {})[Path(file).name, line] = None
+
+
+def _told(what: str, places: Sequence[tuple[str, int]]) -> str:
+    (file, line), *others = places
+    return f"{what} ({file}:{line}{f' and {len(others)} more' if others else ''})"
+
+
+def calling_frame() -> FrameType:
+    """The innermost frame of code that is neither torch's nor this package's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HIDDEN):
+        frame = frame.f_back
+    return frame

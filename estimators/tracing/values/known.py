@@ -1,0 +1,117 @@
+"""Keeps the values that are known of fake tensors, by their memory.
+
+A small tensor whose inputs are all known has a *twin*: real memory with the values that the fake memory would hold.
+Views share the twin of their memory.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Knowledge of a storage: its ``twin``, or that all its elements have the value of a ``twin`` of one element.
+
+    ``because`` are the assumptions that this rests on.
+    """
+
+    storage: Callable[[], Any]
+    twin: Tensor
+    is_uniform: bool
+    because: frozenset[str]
+
+    def value(self, fake: Tensor) -> Tensor:
+        """The real tensor for a fake one in this storage; one element for each dimension if all are equal."""
+        if self.is_uniform:
+            return self.twin.reshape((1,) * fake.ndim)
+        real = torch.empty(0, dtype=fake.dtype)
+        return real.set_(self.twin.untyped_storage(), fake.storage_offset(), fake.shape, fake.stride())
+
+
+def _nowhere() -> None:
+    return None
+
+
+class KnownTensors:
+    """Values of fake tensors. It is false while nothing is known."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[int, Known] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_address)
+
+    def given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Known] | None:
+        """The known values of each tensor among the arguments; None if something is not."""
+        found: list[Known] = []
+        for leaf in tree_leaves((args, kwargs)) if kwargs else _leaves(args):
+            if isinstance(leaf, Tensor):
+                known = self.of(leaf)
+                if known is None:
+                    return None
+                found.append(known)
+        return found
+
+    def of(self, leaf: Any) -> Known | None:
+        """The knowledge of a tensor's memory, if any; a real tensor is known."""
+        if type(leaf) is Tensor:  # a real one, such as data that the workload holds
+            return Known(_nowhere, leaf, False, frozenset())
+        if type(leaf) is not FakeTensor or leaf.layout is not torch.strided or not self._by_address:
+            return None
+        storage = leaf.untyped_storage()
+        known = self._by_address.get(storage._cdata)
+        if known is None or known.is_uniform or known.twin.untyped_storage().nbytes() >= storage.nbytes():
+            return known
+        return None  # the memory has grown: nobody knows what is in it
+
+    def know(self, fake: FakeTensor, real: Tensor, because: frozenset[str], *, is_uniform: bool = False) -> None:
+        """Note the value of a fake tensor, which must be all of its memory, or that of all its elements."""
+        if real.is_meta:
+            return  # such as a BatchNorm of a model that is built on the meta device
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            if not is_uniform:
+                storage_bytes = fake.untyped_storage().nbytes()
+                if fake.storage_offset() or fake.shape != real.shape or storage_bytes != bytes_of(fake):
+                    return
+                twin = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype)
+                real = twin.copy_(real)
+        storage = fake.untyped_storage()
+        address = storage._cdata
+        reference = weakref.ref(storage, lambda gone: self._forget(address, gone))
+        self._by_address[address] = Known(reference, real, is_uniform, because)
+
+    def write(self, leaf: FakeTensor, because: frozenset[str]) -> None:
+        """Note that the twin of a tensor has new values, which rest on these assumptions."""
+        address = leaf.untyped_storage()._cdata
+        self._by_address[address] = replace(self._by_address[address], because=because)
+
+    def lose(self, leaf: FakeTensor) -> None:
+        """Forget the values of a tensor."""
+        self._by_address.pop(leaf.untyped_storage()._cdata, None)
+
+    def _forget(self, address: int, gone: weakref.ref[Any]) -> None:
+        known = self._by_address.get(address)
+        if known is not None and known.storage is gone:
+            del self._by_address[address]
+
+
+def _leaves(args: Sequence[Any]) -> Any:
+    for one in args:
+        if type(one) is list or type(one) is tuple:
+            yield from one
+        else:
+            yield one
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """Bytes of a tensor's elements."""
+    return tensor.numel() * tensor.itemsize

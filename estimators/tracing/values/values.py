@@ -1,0 +1,228 @@
+"""Follows the values of tensors through the operations of a trace, so that code may look at them.
+
+Fake tensors have shapes and no values. But many models look at a few values that do not depend on training: numbers
+counted by ``torch.arange``, masks made of them, the labels of a batch. Small tensors that are computed from such values
+are computed for real as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+from estimators.tracing.values.assumptions import DRAWN, EVEN, FINITE, FIRST_SAMPLES, WHOLE, Assumptions
+from estimators.tracing.values.effects import (
+    CHOOSES,
+    effect_of,
+    if_nothing_is_found,
+    keeps_uniform,
+    keeps_zeros,
+    written,
+)
+from estimators.tracing.values.known import Known, KnownTensors, bytes_of
+
+_MOST_BYTES = 2**24  # of a twin: computing larger ones would take longer than the trace
+_MOST_BATCH_BYTES = 2**24
+_MOST_DRAWN = 16  # random numbers that a decision may depend on; dropout draws more
+
+
+class Values:
+    """The known values of one fake mode's tensors.
+
+    A model's own choices, such as experts, are taken to be spread evenly if ``is_even``, and otherwise to be all the
+    same. Every look at a value adds what it rests on to the ``assumptions``.
+    """
+
+    def __init__(self, *, is_even: bool = True) -> None:
+        self.is_even = is_even
+        self.assumptions = Assumptions()
+        self._known = KnownTensors()
+
+    def know_batch(self, fake: Any, real: Any) -> None:
+        """The values of a batch's samples."""
+        for one, value in zip(tree_leaves(fake), tree_leaves(real), strict=True):
+            if type(one) is FakeTensor and value.nbytes <= _MOST_BATCH_BYTES:
+                self._known.know(one, value, frozenset([FIRST_SAMPLES]))
+
+    def follow(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Note what is known of the output of an operation that has just run."""
+        kind = effect_of(operation)
+        if kind == "lift":
+            if type(args[0]) is Tensor and type(out) is FakeTensor and args[0].nbytes <= _MOST_BYTES:
+                self._known.know(out, args[0], frozenset())
+                out.constant = None  # torch would look up copies of it in a table, and then not change their types
+            return
+        if kind == "view":
+            return
+        if kind == "write":
+            if self._known:
+                self._follow_write(operation, args, kwargs)
+            return
+        made = out if type(out) is FakeTensor else None
+        if kind == "compare" and made is not None:
+            assumed = if_nothing_is_found(operation, args)
+            if assumed is not None:
+                with torch._C._DisableTorchDispatch():
+                    self._known.know(made, torch.tensor(assumed), frozenset([FINITE]), is_uniform=True)
+                return
+        if kind == "compute" and not self._known:
+            return
+        if made is not None and bytes_of(made) > _MOST_BYTES and kind != "compare":
+            return
+        if kind == "unknown" or (made is None and not isinstance(out, tuple | list)):
+            return
+        if kind == "random":
+            if made is not None and made.numel() <= _MOST_DRAWN and self._known.given(args, kwargs) is not None:
+                self._known.know(made, self._run(operation, args, kwargs), frozenset([DRAWN]))
+            return
+        given = self._known.given(args, kwargs)
+        if given is None and kind == "choose":
+            self._choose(operation, args, kwargs, out)
+            return
+        if given is None or (not given and kind != "make"):
+            return
+        if any(known.is_uniform for known in given):
+            if made is not None and all(known.is_uniform or known.twin.numel() == 1 for known in given):
+                self._follow_uniform(operation, args, kwargs, made, given)
+            return
+        because = _because(given)
+        real = self._run(operation, args, kwargs)
+        for one, value in zip(tree_leaves(out), tree_leaves(real), strict=True):
+            if type(one) is FakeTensor and bytes_of(one) <= _MOST_BYTES:
+                self._known.know(one, value, because)
+
+    def decide(
+        self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], fake: Callable[[Tensor], FakeTensor]
+    ) -> Any:
+        """The result of an operation that depends on values, if they are known; otherwise NotImplemented.
+
+        ``fake`` makes a fake tensor like a real one.
+        """
+        given = self._known.given(args, kwargs)
+        if given is None or any(known.is_uniform for known in given):
+            if operation is torch.ops.aten.masked_select.default:
+                return args[0].new_empty(self._num_chosen(args[1], args[0].shape))
+            if operation is torch.ops.aten.nonzero.default:
+                return args[0].new_empty((self._num_chosen(args[0], args[0].shape), args[0].ndim), dtype=torch.int64)
+        if not given:
+            return NotImplemented
+        if any(known.is_uniform for known in given) and operation is not torch.ops.aten._local_scalar_dense.default:
+            return NotImplemented
+        because = _because(given)
+        self.assumptions.assume(*because)
+        real = self._run(operation, args, kwargs)
+
+        def faked(value: Tensor) -> FakeTensor:
+            made = fake(value)
+            self._known.know(made, value, because)
+            return made
+
+        return tree_map_only(Tensor, faked, real)
+
+    def of(self, fake: Tensor) -> Tensor | None:
+        """The value of a tensor that code wants to look at, None if it is not known; its assumptions are made."""
+        known = self._known.of(fake)
+        if known is None:
+            return None
+        self.assumptions.assume(*known.because)
+        with torch._C._DisableTorchDispatch():
+            return known.value(fake).expand(fake.shape).detach()
+
+    def positions(self, indices: Sequence[Tensor | None], fake: Callable[[Tensor], FakeTensor]) -> list[Any]:
+        """The indices of an indexing with its masks replaced by the positions that they choose.
+
+        A mask that is not known chooses every position, which is the most that it can choose.
+        """
+        chosen: list[Any] = []
+        for index in indices:
+            if index is None or index.dtype not in (torch.bool, torch.uint8):
+                chosen.append(index)
+                continue
+            known = self._known.of(index)
+            if known is None or known.is_uniform:
+                num = self._num_chosen(index, index.shape)
+                chosen += [index.new_empty(num, dtype=torch.int64) for _ in range(index.ndim)]
+                continue
+            self.assumptions.assume(*known.because)
+            with torch._C._DisableTorchDispatch():
+                columns = [column.clone() for column in known.value(index).nonzero().unbind(1)]  # in own memory
+            for column in columns:
+                chosen.append(fake(column))
+                self._known.know(chosen[-1], column, known.because)
+        return chosen
+
+    def _num_chosen(self, mask: Tensor, shape: Sequence[int]) -> int:
+        """How many elements of a tensor of this ``shape`` a mask chooses; all of them if the mask is not known."""
+        if (known := self._known.of(mask)) is None:
+            self.assumptions.assume(WHOLE)
+            return math.prod(shape)
+        self.assumptions.assume(*known.because)
+        with torch._C._DisableTorchDispatch():
+            return int(known.value(mask).expand(tuple(shape)).count_nonzero().item())
+
+    def _choose(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Give values to indices that the model chooses by numbers that nobody knows: experts, queries, classes."""
+        indices = out if type(out) is FakeTensor else out[1]
+        dim = kwargs.get("dim", args[CHOOSES[operation]] if len(args) > CHOOSES[operation] else None)
+        if dim is None:
+            dim = -1
+            if args[0].ndim and operation is torch.ops.aten.argmax.default:
+                return  # over all elements
+        if not args[0].ndim or bytes_of(indices) > _MOST_BYTES:
+            return
+        num_choices = args[0].shape[dim]
+        with torch._C._DisableTorchDispatch():
+            if indices.ndim < args[0].ndim:
+                chosen = torch.arange(indices.numel()).reshape(indices.shape)
+            else:
+                width = indices.shape[dim]
+                moved = list(indices.shape)
+                moved.append(moved.pop(dim))
+                chosen = torch.arange(indices.numel()).reshape(moved)
+                chosen = (chosen if self.is_even else chosen % width).movedim(-1, dim)
+            if not self.is_even and indices.ndim < args[0].ndim:
+                chosen = torch.zeros_like(chosen)
+            chosen = (chosen % num_choices).to(indices.dtype)
+        self._known.know(indices, chosen, frozenset([EVEN]))
+
+    def _follow_uniform(
+        self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any], out: FakeTensor, given: Sequence[Known]
+    ) -> None:
+        with torch._C._DisableTorchDispatch():
+            is_zero = keeps_zeros(operation) and not any(known.twin.any() for known in given)
+        if keeps_uniform(operation) or is_zero:
+            real = self._run(operation, args, kwargs)
+            because = _because(given)
+            with torch._C._DisableTorchDispatch():
+                self._known.know(out, real.reshape(-1)[0].clone(), because, is_uniform=True)
+
+    def _follow_write(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """An operation that writes: into twins as well if all that it reads is known; otherwise they are lost."""
+        given, changed = self._known.given(args, kwargs), written(operation, args, kwargs)
+        is_random = torch.Tag.nondeterministic_seeded in operation.tags
+        if given and changed and not is_random and not any(known.is_uniform for known in given):
+            self._run(operation, args, kwargs)
+            for leaf in changed:
+                self._known.write(leaf, _because(given))
+            return
+        for leaf in changed:
+            self._known.lose(leaf)
+
+    def _run(self, operation: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        def real(leaf: Any) -> Any:
+            known = self._known.of(leaf) if type(leaf) is FakeTensor else None
+            return known.value(leaf) if known is not None else leaf
+
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            return operation(*tree_map(real, args), **tree_map(real, kwargs))
+
+
+def _because(given: Sequence[Known]) -> frozenset[str]:
+    """The assumptions that all of these rest on."""
+    return frozenset().union(*(known.because for known in given))
