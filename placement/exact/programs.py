@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
-from placement.exact.ways import Amounts, Devices, Division
+from placement.exact.ways import Amounts, Devices, StagedWay
 
 SAME = 1 + 1e-9
 """Sums of the same numbers in another order differ by rounding."""
@@ -36,19 +36,19 @@ class Program:
     it.
     """
 
-    def __init__(self, division: Division, devices: Sequence[Devices], tables: Sequence[Table]) -> None:
-        self._num_stages, self._tables = division.num_stages, tables
-        self._most = [min(one.count // division.way.num_ranks, division.num_stages) for one in devices]
+    def __init__(self, staged: StagedWay, devices: Sequence[Devices], tables: Sequence[Table]) -> None:
+        self._num_stages, self._tables = staged.num_stages, tables
+        self._most = [min(one.count // staged.way.num_ranks, staged.num_stages) for one in devices]
         self._num_rows, self._num_units = tables[0].seconds.shape[1:]
         self._shape = tuple(num + 1 for num in self._most[:-1])
 
     def smallest_maximum(self) -> float:
         """Smallest maximum that the slowest stage adds to the step."""
-        return self._swept([table.added_seconds for table in self._tables], np.maximum)
+        return self._smallest([table.added_seconds for table in self._tables], np.maximum)
 
     def smallest_sum(self, limit_seconds: float) -> float:
         """Smallest sum of stage times of all cuts with a maximum of at most ``limit_seconds``."""
-        return self._swept(self._within(limit_seconds), np.add)
+        return self._smallest(self._within(limit_seconds), np.add)
 
     def maxima(self, above: float, highest: float) -> Amounts:
         """All values that the maximum can take above one value and up to another, ascending."""
@@ -60,7 +60,8 @@ class Program:
         most = limit_seconds * SAME
         return [np.where(table.added_seconds <= most, table.seconds, np.inf) for table in self._tables]
 
-    def _swept(self, tables: Sequence[Amounts], combined: np.ufunc) -> float:
+    def _smallest(self, tables: Sequence[Amounts], combined: np.ufunc) -> float:
+        """Smallest value of all cuts, where ``combined`` makes one value of those of two neighbouring stages."""
         now, then = (self._buffer() for _ in range(2))
         here, there = self._windows(now), self._windows(then)
         now[(0,) * len(self._shape)][self._num_units] = 0.0

@@ -1,8 +1,8 @@
 """Finds the fastest plan exactly: number of stages, ranks of each, micro-batch, cut, and which units are recomputed.
 
-Every way is divided into every number of stages. A bound says how fast each division could be without limits of memory;
-divisions are examined in the order of their bounds, until no bound is below the best plan found. Only divisions within
-a limit of time are examined first, because few long stages need be considered then; without a plan it is raised.
+Every way is tried with every number of stages. A bound says how fast each such staged way could be without limits of
+memory. They are examined in the order of their bounds, until no bound is below the best plan found. At first only those
+within a limit of time are examined, because few long stages need be considered then; without a plan it is raised.
 
 A plan is exact in the sense of ``stages`` and of the costs given. All ranks of a stage are on one kind of devices, and
 all stages have equally many ranks; ``shares`` divides a batch over unlike devices.
@@ -19,7 +19,7 @@ from estimators.axes import Spread
 from estimators.model import MIB
 from placement.exact.programs import SAME
 from placement.exact.stages import CutStage, Optimum, Recomputes, best_stages, fastest
-from placement.exact.ways import Devices, Division, Order, Way, divisions_of
+from placement.exact.ways import Devices, Order, StagedWay, Way, list_staged_ways
 from placement.option import NoPlan
 
 _FIRST_LIMIT = 1.25  # times the smallest bound
@@ -69,18 +69,18 @@ def search(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order
     Of plans that are equally fast, the one with the fewest ranks is taken, then the fewest stages, then the way that
     was given first. Raises ``ValueError`` for ways without costs on each kind of devices.
     """
-    divisions = divisions_of(ways, devices, batch, order)
+    staged_ways = list_staged_ways(ways, devices, batch, order)
     recomputes = Recomputes()
-    if not divisions:
+    if not staged_ways:
         return NoPlan(f"no way divides a batch of {batch} on {_offer(devices)}: use another batch, or more devices")
-    found = _plan(_best(divisions, devices, recomputes), devices, recomputes)
-    return found or NoPlan(_refusal(divisions, devices, recomputes))
+    found = _plan(_best(staged_ways, devices, recomputes), devices, recomputes)
+    return found or NoPlan(_refusal(staged_ways, devices, recomputes))
 
 
 def find(ways: Sequence[Way], devices: Sequence[Devices], *, batch: int, order: Order = "1f1b") -> Found | None:
     """Finds the plan of ``search``; None, without a reason, if none fits."""
     recomputes = Recomputes()
-    return _plan(_best(divisions_of(ways, devices, batch, order), devices, recomputes), devices, recomputes)
+    return _plan(_best(list_staged_ways(ways, devices, batch, order), devices, recomputes), devices, recomputes)
 
 
 def front(
@@ -91,15 +91,15 @@ def front(
     For each number of ranks the fastest plan is found, then the fastest one that needs at least ``step_bytes`` less on
     its largest rank, and so on. With a step of one byte these are all.
     """
-    by_ranks = sorted(divisions_of(ways, devices, batch, order), key=lambda one: one.num_ranks)
+    by_ranks = sorted(list_staged_ways(ways, devices, batch, order), key=lambda one: one.num_ranks)
     recomputes, found = Recomputes(), list[Found]()
-    for _, divisions in groupby(by_ranks, key=lambda one: one.num_ranks):
-        found += _descending(list(divisions), devices, recomputes, step_bytes, found)
+    for _, staged_ways in groupby(by_ranks, key=lambda one: one.num_ranks):
+        found += _descending(list(staged_ways), devices, recomputes, step_bytes, found)
     return [one for one in found if not any(_is_better(other, one) for other in found)]
 
 
 def _descending(
-    divisions: Sequence[Division],
+    staged_ways: Sequence[StagedWay],
     devices: Sequence[Devices],
     recomputes: Recomputes,
     step_bytes: int,
@@ -108,7 +108,7 @@ def _descending(
     """Plans with ever less memory, all with as many ranks, except where a known one is at least as good."""
     found: list[Found] = []
     limited = list(devices)
-    while (plan := _plan(_best(divisions, limited, recomputes), limited, recomputes, devices)) is not None:
+    while (plan := _plan(_best(staged_ways, limited, recomputes), limited, recomputes, devices)) is not None:
         better = [one.largest_bytes for one in known if _is_as_good(one, plan)]
         if not better:
             found.append(plan)
@@ -128,10 +128,10 @@ def _is_better(one: Found, other: Found) -> bool:
 
 
 def _best(
-    divisions: Sequence[Division], devices: Sequence[Devices], recomputes: Recomputes
-) -> tuple[Division, Optimum] | None:
-    """The fastest division; None if none fits."""
-    remaining = sorted(divisions, key=lambda one: one.bound_seconds)
+    staged_ways: Sequence[StagedWay], devices: Sequence[Devices], recomputes: Recomputes
+) -> tuple[StagedWay, Optimum] | None:
+    """The fastest staged way; None if none fits."""
+    remaining = sorted(staged_ways, key=lambda one: one.bound_seconds)
     limit_seconds = remaining[0].bound_seconds * _FIRST_LIMIT if remaining else 0.0
     for attempt in range(_NUM_LIMITS + 1):
         limit_seconds = float("inf") if attempt == _NUM_LIMITS else limit_seconds
@@ -143,35 +143,35 @@ def _best(
 
 
 def _best_within(
-    limit_seconds: float, divisions: Sequence[Division], devices: Sequence[Devices], recomputes: Recomputes
-) -> tuple[tuple[Division, Optimum] | None, list[Division]]:
-    """The fastest division within the limit, if any, and those that may have slower plans.
+    limit_seconds: float, staged_ways: Sequence[StagedWay], devices: Sequence[Devices], recomputes: Recomputes
+) -> tuple[tuple[StagedWay, Optimum] | None, list[StagedWay]]:
+    """The fastest staged way within the limit, if any, and those that may have slower plans.
 
-    ``divisions`` are in the order of their bounds.
+    ``staged_ways`` are in the order of their bounds.
     """
-    fits: list[tuple[Division, Optimum]] = []
-    slower: list[Division] = []
-    for division in divisions:
-        if division.bound_seconds > limit_seconds * SAME:
-            slower.append(division)
+    fits: list[tuple[StagedWay, Optimum]] = []
+    slower: list[StagedWay] = []
+    for staged in staged_ways:
+        if staged.bound_seconds > limit_seconds * SAME:
+            slower.append(staged)
             continue
-        optimum, may_be_slower = fastest(division, devices, recomputes, limit_seconds)
+        optimum, may_be_slower = fastest(staged, devices, recomputes, limit_seconds)
         if optimum is not None:
-            fits.append((division, optimum))
+            fits.append((staged, optimum))
             limit_seconds = min(limit_seconds, optimum.seconds)
         elif may_be_slower:
-            slower.append(division)
+            slower.append(staged)
     equal = [pair for pair in fits if pair[1].seconds <= limit_seconds * SAME]
     return min(equal, key=_rank, default=None), slower
 
 
-def _rank(pair: tuple[Division, Optimum]) -> tuple[int, int, int]:
-    division, _ = pair
-    return division.num_ranks, division.num_stages, division.place
+def _rank(pair: tuple[StagedWay, Optimum]) -> tuple[int, int, int]:
+    staged, _ = pair
+    return staged.num_ranks, staged.num_stages, staged.place
 
 
 def _plan(
-    best: tuple[Division, Optimum] | None,
+    best: tuple[StagedWay, Optimum] | None,
     devices: Sequence[Devices],
     recomputes: Recomputes,
     offered: Sequence[Devices] | None = None,
@@ -179,33 +179,33 @@ def _plan(
     """The plan within the memory of ``devices``; its reason compares it with that of ``offered``."""
     if best is None:
         return None
-    division, optimum = best
-    stages = best_stages(division, devices, recomputes, optimum)
-    way = division.way
+    staged, optimum = best
+    stages = best_stages(staged, devices, recomputes, optimum)
+    way = staged.way
     return Found(
-        replace(way.spread, pp=division.num_stages, schedule=division.order if division.num_stages > 1 else "1f1b"),
-        division.order,
+        replace(way.spread, pp=staged.num_stages, schedule=staged.order if staged.num_stages > 1 else "1f1b"),
+        staged.order,
         way.micro_batch,
-        division.num_micro_batches,
+        staged.num_micro_batches,
         tuple(stage.end - stage.start for stage in stages),
         tuple(devices[stage.kind].name for stage in stages),
         tuple(unit for stage in stages for unit in stage.recomputed),
-        _seconds(stages, division),
+        _seconds(stages, staged),
         tuple(stage.seconds for stage in stages),
         tuple(ceil(stage.peak_bytes) for stage in stages),
-        _reason(stages, division, offered or devices),
+        _reason(stages, staged, offered or devices),
         all(one.is_exact for one in recomputes.values()),
     )
 
 
-def _seconds(stages: Sequence[CutStage], division: Division, *, with_recompute: bool = True) -> float:
+def _seconds(stages: Sequence[CutStage], staged: StagedWay, *, with_recompute: bool = True) -> float:
     """Seconds of a step of these stages."""
     passes = [stage.seconds - (0.0 if with_recompute else stage.recompute_seconds) for stage in stages]
-    more = division.num_micro_batches - 1
+    more = staged.num_micro_batches - 1
     return sum(passes) + max(more * one + stage.once_seconds for one, stage in zip(passes, stages, strict=True))
 
 
-def _reason(stages: Sequence[CutStage], division: Division, devices: Sequence[Devices]) -> str:
+def _reason(stages: Sequence[CutStage], staged: StagedWay, devices: Sequence[Devices]) -> str:
     """Why the plan fits, in one line."""
     largest = max(stages, key=lambda stage: stage.peak_bytes / devices[stage.kind].capacity_bytes)
     holds = f"the fullest rank holds {_size(largest.peak_bytes)} of {_size(devices[largest.kind].capacity_bytes)}"
@@ -213,17 +213,17 @@ def _reason(stages: Sequence[CutStage], division: Division, devices: Sequence[De
     if not units:
         return f"no recompute is needed: {holds}"
     saved = max(stage.saved_bytes for stage in stages)
-    percent = 100 * (_seconds(stages, division) / _seconds(stages, division, with_recompute=False) - 1)
+    percent = 100 * (_seconds(stages, staged) / _seconds(stages, staged, with_recompute=False) - 1)
     up_to = "" if len(stages) == 1 else "up to "
     return f"recompute of {_ranges(units)} saves {up_to}{_size(saved)} for {percent:.2g} % time: {holds}"
 
 
-def _refusal(divisions: Sequence[Division], devices: Sequence[Devices], recomputes: Recomputes) -> str:
+def _refusal(staged_ways: Sequence[StagedWay], devices: Sequence[Devices], recomputes: Recomputes) -> str:
     """How much memory would be enough, in words."""
     offer = _offer(devices)
     for factor in _MORE_MEMORY:
         larger = [replace(one, capacity_bytes=int(one.capacity_bytes * factor)) for one in devices]
-        found = _plan(_best(divisions, larger, recomputes), larger, recomputes)
+        found = _plan(_best(staged_ways, larger, recomputes), larger, recomputes)
         if found is not None:
             size = _size(found.largest_bytes)
             return f"no plan fits on {offer}: {found.spread.ways} with recompute would need {size}; use larger devices"

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from placement.exact.programs import SAME, Program, Table
 from placement.exact.recompute import Recompute
-from placement.exact.ways import Amounts, Costs, Devices, Division
+from placement.exact.ways import Amounts, Costs, Devices, StagedWay
 
 _Bound = Literal["exact", "below", "above"]
 
@@ -68,38 +68,38 @@ class Recomputes(dict[Costs, Recompute]):
 
 
 def fastest(
-    division: Division, devices: Sequence[Devices], recomputes: Recomputes, limit_seconds: float
+    staged: StagedWay, devices: Sequence[Devices], recomputes: Recomputes, limit_seconds: float
 ) -> tuple[Optimum | None, bool]:
     """The fastest step of all cuts within ``limit_seconds``; None if there is none.
 
     The second value says whether a slower cut could exist.
     """
-    room_seconds, sum_seconds = (limit_seconds - division.least_seconds) * SAME, np.inf
-    if any(recomputes[costs].num_types > 1 for costs in division.way.costs):
-        room_seconds, sum_seconds = _smaller_room(division, devices, recomputes, room_seconds, limit_seconds)
-    tables, may_be_slower = _tables(division, devices, recomputes, room_seconds, sum_seconds)
+    room_seconds, sum_seconds = (limit_seconds - staged.least_seconds) * SAME, np.inf
+    if any(recomputes[costs].num_types > 1 for costs in staged.way.costs):
+        room_seconds, sum_seconds = _smaller_room(staged, devices, recomputes, room_seconds, limit_seconds)
+    tables, may_be_slower = _tables(staged, devices, recomputes, room_seconds, sum_seconds)
     if not tables:
         return None, may_be_slower
-    program = Program(division, devices, tables)
-    best = _optimum(program, room_seconds, division.least_seconds)
+    program = Program(staged, devices, tables)
+    best = _optimum(program, room_seconds, staged.least_seconds)
     if best.seconds > limit_seconds * SAME or best.seconds == np.inf:
         return None, may_be_slower or best.largest_seconds < np.inf
     return best, False
 
 
 def _smaller_room(
-    division: Division, devices: Sequence[Devices], recomputes: Recomputes, room_seconds: float, limit_seconds: float
+    staged: StagedWay, devices: Sequence[Devices], recomputes: Recomputes, room_seconds: float, limit_seconds: float
 ) -> tuple[float, float]:
     """The room that is left for the maximum, and for the sum, by bounds of the time of recompute.
 
     A choice of units of several types takes long to find, so the fewest possible stages are examined.
     """
-    low, high = (_tables(division, devices, recomputes, room_seconds, bound=bound)[0] for bound in ("below", "above"))
+    low, high = (_tables(staged, devices, recomputes, room_seconds, bound=bound)[0] for bound in ("below", "above"))
     if not low:
         return room_seconds, np.inf
-    program = Program(division, devices, low)
+    program = Program(staged, devices, low)
     least = program.smallest_sum(room_seconds)
-    known = _optimum(Program(division, devices, high), room_seconds, division.least_seconds)
+    known = _optimum(Program(staged, devices, high), room_seconds, staged.least_seconds)
     limit_seconds = min(limit_seconds, known.seconds)
     return min(room_seconds, (limit_seconds - least) * SAME), (limit_seconds - program.smallest_maximum()) * SAME
 
@@ -120,19 +120,19 @@ def _optimum(program: Program, room_seconds: float, least_seconds: float) -> Opt
 
 
 def best_stages(
-    division: Division, devices: Sequence[Devices], recomputes: Recomputes, optimum: Optimum
+    staged: StagedWay, devices: Sequence[Devices], recomputes: Recomputes, optimum: Optimum
 ) -> tuple[CutStage, ...]:
     """The stages of a step as fast as ``optimum``.
 
     Of cuts that take the same time, the one that sends fewest bytes is taken, then the most even one, then the one
     whose later stages have more units.
     """
-    tables, _ = _tables(division, devices, recomputes, optimum.largest_seconds * SAME, optimum.sum_seconds * SAME)
-    cut = Program(division, devices, tables).traced_back(optimum.largest_seconds)
+    tables, _ = _tables(staged, devices, recomputes, optimum.largest_seconds * SAME, optimum.sum_seconds * SAME)
+    cut = Program(staged, devices, tables).traced_back(optimum.largest_seconds)
     stages, start = [], 0
     for place, (num_units, kind) in enumerate(cut):
-        in_flight = float(division.in_flight[division.num_stages - 1 - place])
-        costs, capacity_bytes = division.way.costs[kind], devices[kind].capacity_bytes
+        in_flight = float(staged.in_flight[staged.num_stages - 1 - place])
+        costs, capacity_bytes = staged.way.costs[kind], devices[kind].capacity_bytes
         stages.append(_stage(costs, recomputes[costs], kind, start, start + num_units, in_flight, capacity_bytes))
         start += num_units
     return tuple(stages)
@@ -164,7 +164,7 @@ def _better(program: Program, lowest: Optimum, highest: float) -> Iterator[Optim
 
 
 def _tables(
-    division: Division,
+    staged: StagedWay,
     devices: Sequence[Devices],
     recomputes: Recomputes,
     room_seconds: float,
@@ -177,18 +177,18 @@ def _tables(
 
     The second value says whether stages that add more are missing in the tables, but have enough memory.
     """
-    most = division.way.num_units - division.num_stages + 1
-    pairs = list(zip(division.way.costs, devices, strict=True))
+    most = staged.way.num_units - staged.num_stages + 1
+    pairs = list(zip(staged.way.costs, devices, strict=True))
     by_memory = min(most, max(_most_by_memory(costs, one.capacity_bytes) for costs, one in pairs))
-    if by_memory * division.num_stages < division.way.num_units:
+    if by_memory * staged.num_stages < staged.way.num_units:
         return [], False
-    by_time = min(most, max(_most_by_time(costs, division.num_micro_batches, room_seconds) for costs, _ in pairs))
+    by_time = min(most, max(_most_by_time(costs, staged.num_micro_batches, room_seconds) for costs, _ in pairs))
     num = min(by_memory, by_time)
-    if num * division.num_stages < division.way.num_units:
+    if num * staged.num_stages < staged.way.num_units:
         return [], True
     tables = []
     for costs, one in pairs:
-        rows = _Rows(division, costs, num)
+        rows = _Rows(staged, costs, num)
         sum_room = sum_seconds if len(pairs) == 1 else np.inf  # with more kinds, others may be faster
         tables.append(rows.table(one.capacity_bytes, recomputes[costs], room_seconds, sum_room, bound))
     return tables, by_time < by_memory or (room_seconds < np.inf and any(recomputes[c].num_types > 1 for c, _ in pairs))
@@ -220,8 +220,8 @@ def _summed(amounts: Amounts) -> Amounts:
 class _Rows:
     """All stages of up to ``num_rows`` units, on one kind of devices."""
 
-    def __init__(self, division: Division, costs: Costs, num_rows: int) -> None:
-        self._division, self._costs = division, costs
+    def __init__(self, staged: StagedWay, costs: Costs, num_rows: int) -> None:
+        self._staged, self._costs = staged, costs
         self._starts = np.arange(costs.num_units)
         ends = self._starts + np.arange(1, num_rows + 1)[:, None]
         self._possible, self._ends = ends <= costs.num_units, np.minimum(ends, costs.num_units)
@@ -230,7 +230,7 @@ class _Rows:
         self, capacity_bytes: float, recompute: Recompute, room_seconds: float, sum_seconds: float, bound: _Bound
     ) -> Table:
         """Times with the least recompute, or bounds of it. Stages that add more than the room may be left out."""
-        costs, in_flight = self._costs, self._division.in_flight[:, None, None]
+        costs, in_flight = self._costs, self._staged.in_flight[:, None, None]
         received = np.concatenate([[0.0], costs.output_bytes[:-1]])
         waits = np.concatenate([[0.0], costs.message_seconds[:-1]])
         fixed_bytes = self._between(costs.state_bytes) + (costs.transient_bytes - capacity_bytes)
@@ -253,7 +253,7 @@ class _Rows:
     def _added(self, seconds: Amounts) -> Amounts:
         """Seconds that stages with these times add to the step, if they are the slowest."""
         once = self._between(self._costs.update_seconds) + self._costs.closing_seconds
-        more = self._division.num_micro_batches - 1
+        more = self._staged.num_micro_batches - 1
         return more * seconds + once if more else np.where(np.isfinite(seconds), once, np.inf)
 
     def _recompute_seconds(
@@ -282,8 +282,8 @@ class _Rows:
 
     def _reachable(self) -> npt.NDArray[np.bool_]:
         """Whether every other stage still has a unit; the first and the last stage begin and end the model."""
-        ahead = np.arange(self._division.num_stages)[:, None, None]  # of the stages behind this one
-        before, num_units = self._division.num_stages - 1 - ahead, self._costs.num_units
+        ahead = np.arange(self._staged.num_stages)[:, None, None]  # of the stages behind this one
+        before, num_units = self._staged.num_stages - 1 - ahead, self._costs.num_units
         starts_well = np.where(before > 0, self._starts >= before, self._starts == 0)
         ends_well = np.where(ahead > 0, self._ends <= num_units - ahead, self._ends == num_units)
         reachable: npt.NDArray[np.bool_] = self._possible & starts_well & ends_well

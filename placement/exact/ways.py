@@ -122,7 +122,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Division:
+class StagedWay:
     """A way with a number of stages. All stages run ``num_micro_batches`` in this order.
 
     No cut makes the times of all stages add up to less than ``least_seconds``, or a step faster than ``bound_seconds``.
@@ -153,12 +153,12 @@ class Division:
         return held if self.order == "gpipe" and self.num_stages > 1 else np.minimum(ahead, held)
 
 
-def divisions_of(ways: Sequence[Way], devices: Sequence[Devices], batch: int, order: Order) -> list[Division]:
-    """All divisions of the ways that divide ``batch`` and need no more devices than there are.
+def list_staged_ways(ways: Sequence[Way], devices: Sequence[Devices], batch: int, order: Order) -> list[StagedWay]:
+    """The ways that divide ``batch``, with each number of stages that needs no more devices than there are.
 
     All ranks of a stage are on devices of one kind. 1F1B needs a micro-batch for each stage.
     """
-    found: list[Division] = []
+    found: list[StagedWay] = []
     for place, way in enumerate(ways):
         if len(way.costs) != len(devices):
             raise ValueError(f"a way has costs on {len(way.costs)} kinds of devices, but there are {len(devices)}")
@@ -167,12 +167,14 @@ def divisions_of(ways: Sequence[Way], devices: Sequence[Devices], batch: int, or
         most = min(most, num) if order == "1f1b" else most
         if num and not rest and most >= (way.num_stages or 1):
             numbers = range(1, most + 1) if way.num_stages is None else [way.num_stages]
-            found += _divided(way, numbers, num, order, place)
+            found += _with_stages(way, numbers, num, order, place)
     return found
 
 
-def _divided(way: Way, numbers: Iterable[int], num_micro_batches: int, order: Order, place: int) -> Iterator[Division]:
-    """Divisions into each of these numbers of stages.
+def _with_stages(
+    way: Way, numbers: Iterable[int], num_micro_batches: int, order: Order, place: int
+) -> Iterator[StagedWay]:
+    """The way with each of these numbers of stages.
 
     With T(s) for the seconds of a micro-batch on stage s and U(s) for those that pass once, a step takes
     Σ T + max ((m − 1) T + U). The maximum is at least the mean, and at least that of a stage of any single unit.
@@ -186,4 +188,4 @@ def _divided(way: Way, numbers: Iterable[int], num_micro_batches: int, order: Or
     for num in numbers:
         least = total + (num - 1) * message if num > 1 else total
         largest = max((more * least + update) / num, slowest) + closing
-        yield Division(way, num, num_micro_batches, order, least, least + largest, place)
+        yield StagedWay(way, num, num_micro_batches, order, least, least + largest, place)

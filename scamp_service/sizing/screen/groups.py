@@ -119,10 +119,10 @@ class Task:
     asked: Sequence[Json] = ()
 
     def examples(self) -> list[Json]:
-        """Examples to trace; see ``points_of``."""
+        """Examples to trace; see ``choose_examples``."""
         sizes = [name for name in self.group.sizes if name != self.depth]
         allowed = dict(zip(map(id, self.members), map(self._degrees, self.most_parts), strict=True))
-        return points_of(self.members, sizes, lambda one: allowed[id(one)], self.depth)
+        return choose_examples(self.members, sizes, lambda one: allowed[id(one)], self.depth)
 
     def columns(self, points: Sequence[Json]) -> Points:
         """Values of all variables at these points."""
@@ -152,7 +152,7 @@ class Task:
         return sorted(fitting, key=lambda degrees: not any(value in ends[name] for name, value in degrees.items()))
 
 
-def points_of(
+def choose_examples(
     candidates: Sequence[Json],
     sizes: Sequence[str],
     degrees: Callable[[Json], Sequence[Mapping[str, int]]] = lambda one: [{}],

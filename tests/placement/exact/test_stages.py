@@ -8,22 +8,22 @@ import pytest
 
 from benchmarks.planning.oracle import Question, draw, in_flight, stage_by_trying
 from placement.exact.stages import Optimum, Recomputes, best_stages, fastest
-from placement.exact.ways import Division, divisions_of
+from placement.exact.ways import StagedWay, list_staged_ways
 
 
-def divided(seed: int) -> tuple[Question, list[Division]]:
+def divided(seed: int) -> tuple[Question, list[StagedWay]]:
     question = draw(seed)
-    return question, divisions_of(question.ways, question.devices, question.batch, question.order)
+    return question, list_staged_ways(question.ways, question.devices, question.batch, question.order)
 
 
-def all_sums(question: Question, division: Division) -> list[Optimum]:
+def all_sums(question: Question, staged: StagedWay) -> list[Optimum]:
     """Sum of stage times and maximum of every cut."""
-    found, stages, num = [], division.num_stages, division.num_micro_batches
-    (costs,), (device,) = division.way.costs, question.devices
+    found, stages, num = [], staged.num_stages, staged.num_micro_batches
+    (costs,), (device,) = staged.way.costs, question.devices
     for ends in combinations(range(1, costs.num_units), stages - 1):
         pairs = []
         for place, (start, end) in enumerate(pairwise([0, *ends, costs.num_units])):
-            held = in_flight(division.order, num, stages, place)
+            held = in_flight(staged.order, num, stages, place)
             pairs.append(stage_by_trying(costs, start, end, held, device.capacity_bytes))
         times, once = np.array(pairs).T
         if np.isfinite(times).all():
@@ -32,22 +32,22 @@ def all_sums(question: Question, division: Division) -> list[Optimum]:
 
 
 @pytest.mark.parametrize("seeds", [range(60), range(60, 120)], ids=str)
-def test_no_cut_of_a_division_is_faster_than_the_one_found(seeds: range) -> None:
+def test_no_cut_of_a_staged_way_is_faster_than_the_one_found(seeds: range) -> None:
     for seed in seeds:
-        question, divisions = divided(seed)
-        for division in divisions:
-            found, may_be_slower = fastest(division, question.devices, Recomputes(), inf)
-            best = min((one.seconds for one in all_sums(question, division)), default=inf)
+        question, ways = divided(seed)
+        for staged in ways:
+            found, may_be_slower = fastest(staged, question.devices, Recomputes(), inf)
+            best = min((one.seconds for one in all_sums(question, staged)), default=inf)
             assert (found.seconds if found else inf) == pytest.approx(best) and not may_be_slower
 
 
 @pytest.mark.parametrize("seed", [128, 152])
 def test_the_fastest_step_may_not_have_the_smallest_maximum(seed: int) -> None:
-    question, divisions = divided(seed)
+    question, ways = divided(seed)
     num_traded = 0
-    for division in divisions:
-        cuts = all_sums(question, division)
-        found, _ = fastest(division, question.devices, Recomputes(), inf)
+    for staged in ways:
+        cuts = all_sums(question, staged)
+        found, _ = fastest(staged, question.devices, Recomputes(), inf)
         if found is not None:
             assert found.seconds == pytest.approx(min(one.seconds for one in cuts))
             num_traded += found.largest_seconds > min(one.largest_seconds for one in cuts)
@@ -57,14 +57,14 @@ def test_the_fastest_step_may_not_have_the_smallest_maximum(seed: int) -> None:
 def test_a_limit_of_time_hides_slower_cuts_and_says_so() -> None:
     num_hidden = 0
     for seed in range(60):
-        question, divisions = divided(seed)
-        for division in divisions:
-            best, _ = fastest(division, question.devices, Recomputes(), inf)
+        question, ways = divided(seed)
+        for staged in ways:
+            best, _ = fastest(staged, question.devices, Recomputes(), inf)
             if best is None:
                 continue
-            found, _ = fastest(division, question.devices, Recomputes(), best.seconds)
+            found, _ = fastest(staged, question.devices, Recomputes(), best.seconds)
             assert found is not None and found.seconds == pytest.approx(best.seconds)
-            none, may_be_slower = fastest(division, question.devices, Recomputes(), best.seconds * 0.99)
+            none, may_be_slower = fastest(staged, question.devices, Recomputes(), best.seconds * 0.99)
             assert none is None and may_be_slower
             num_hidden += 1
     assert num_hidden > 30
@@ -72,13 +72,13 @@ def test_a_limit_of_time_hides_slower_cuts_and_says_so() -> None:
 
 def test_the_stages_take_as_long_as_the_optimum_says() -> None:
     for seed in range(60):
-        question, divisions = divided(seed)
-        for division in divisions:
+        question, ways = divided(seed)
+        for staged in ways:
             recomputes = Recomputes()
-            best, _ = fastest(division, question.devices, recomputes, inf)
+            best, _ = fastest(staged, question.devices, recomputes, inf)
             if best is not None:
-                stages = best_stages(division, question.devices, recomputes, best)
-                more = division.num_micro_batches - 1
+                stages = best_stages(staged, question.devices, recomputes, best)
+                more = staged.num_micro_batches - 1
                 slowest = max(more * stage.seconds + stage.once_seconds for stage in stages)
                 assert sum(stage.seconds for stage in stages) + slowest == pytest.approx(best.seconds)
                 assert all(stage.peak_bytes <= question.devices[0].capacity_bytes for stage in stages)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.planning.oracle import by_trying, draw
 from benchmarks.planning.oracle import settings as settings_of
 from estimators.axes import Spread
-from placement.exact.ways import Costs, Devices, Way, divisions_of
+from placement.exact.ways import Costs, Devices, Way, list_staged_ways
 
 
 def costs(num_units: int = 3, **others: Any) -> Costs:
@@ -25,16 +25,16 @@ def costs(num_units: int = 3, **others: Any) -> Costs:
 @given(st.integers(0, 10_000))
 def test_no_plan_is_faster_than_the_bounds(seed: int) -> None:
     question = draw(seed, num_kinds=1 + seed % 2, most_units=5)
-    divisions = divisions_of(question.ways, question.devices, question.batch, question.order)
-    bound_seconds = min((one.bound_seconds for one in divisions), default=np.inf)
+    ways = list_staged_ways(question.ways, question.devices, question.batch, question.order)
+    bound_seconds = min((one.bound_seconds for one in ways), default=np.inf)
     assert bound_seconds <= by_trying(question) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_all_numbers_of_stages_and_micro_batches_are_examined(seed: int) -> None:
     question = draw(seed, num_kinds=1 + seed % 2)
-    divisions = divisions_of(question.ways, question.devices, question.batch, question.order)
-    found = [(one.way, one.num_stages, one.num_micro_batches) for one in divisions]
+    ways = list_staged_ways(question.ways, question.devices, question.batch, question.order)
+    found = [(one.way, one.num_stages, one.num_micro_batches) for one in ways]
     assert set(found) == set(settings_of(question)) and len(found) == len(set(found))
 
 
@@ -73,6 +73,6 @@ def test_all_kinds_of_devices_have_costs_for_the_same_units() -> None:
 
 
 def test_a_way_for_some_number_of_stages_is_not_divided_otherwise() -> None:
-    divisions = divisions_of([Way(Spread(tp=2), 1, (costs(),), 3)], [Devices("", 8, 1)], 6, "1f1b")
-    assert [one.num_stages for one in divisions] == [3]
-    assert divisions[0].num_ranks == 6
+    ways = list_staged_ways([Way(Spread(tp=2), 1, (costs(),), 3)], [Devices("", 8, 1)], 6, "1f1b")
+    assert [one.num_stages for one in ways] == [3]
+    assert ways[0].num_ranks == 6

@@ -7,7 +7,7 @@ import pytest
 from estimators.model import Layout
 from estimators.scaling.example import NoBlueprint
 from estimators.scaling.formula import PARTS, RANKS, SAMPLES, Solver
-from scamp_service.sizing.screen.groups import Task, columns, grouped, layout_kind_of, points_of
+from scamp_service.sizing.screen.groups import Task, choose_examples, columns, grouped, layout_kind_of
 
 DEGREES = [{RANKS: ranks} for ranks in (2, 4, 8)]
 
@@ -42,14 +42,14 @@ def test_a_size_that_all_share_is_a_setting() -> None:
 
 def test_the_examples_span_every_size_and_tell_all_apart() -> None:
     members = list(candidates().values())
-    points = points_of(members, ["width", "heads"], lambda one: DEGREES, "depth")
+    points = choose_examples(members, ["width", "heads"], lambda one: DEGREES, "depth")
     for name in ("width", "heads"):
         values = [one[name] for one in members]
         assert {min(values), max(values)} <= {point[name] for point in points}
     assert {point[RANKS] for point in points} == {2, 4, 8}
     assert all(point["depth"] > 4 and point[SAMPLES] > 1 for point in points)
     Solver(columns(points, ["width", "heads", "depth", SAMPLES, RANKS]))  # else it raises
-    assert points == points_of(members, ["width", "heads"], lambda one: DEGREES, "depth")
+    assert points == choose_examples(members, ["width", "heads"], lambda one: DEGREES, "depth")
 
 
 def test_the_smallest_and_the_largest_gang_are_among_the_examples_however_many_there_are() -> None:
@@ -81,4 +81,4 @@ def test_layouts_with_other_degrees_share_a_family_and_pipelines_have_none() -> 
 def test_sizes_that_always_change_together_cannot_be_told_apart() -> None:
     members = [{**one, "heads": one["width"] // 32} for one in candidates().values()]
     with pytest.raises(NoBlueprint, match=r"cannot tell .* apart"):
-        points_of(members, ["width", "heads"], depth="depth")
+        choose_examples(members, ["width", "heads"], depth="depth")
