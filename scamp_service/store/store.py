@@ -2,25 +2,19 @@
 
 Moves are compare-and-set: a lost race returns ``False``, raises nothing and changes nothing. Each method is one
 transaction, which also writes the events about its changes. Many processes and threads may use it at once. Methods
-that only read are in ``reads``, those that remove in ``removal``. A database that cannot be used now raises
-``Unavailable``.
+that only read are in ``reads``, those that ranks call in ``reports``, those of the leader in ``leases``, and those that
+remove in ``removal``. A database that cannot be used now raises ``Unavailable``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from copy import copy
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
-import sqlalchemy as sa
-
-from scamp_service.errors import Conflict, Deposed, InvalidInput
+from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import (
     ATTEMPT_MOVES,
     LIVE_STUDIES,
@@ -34,28 +28,26 @@ from scamp_service.lifecycle import (
     StudyState,
     TrialState,
 )
-from scamp_service.model import Attempt, Json, Lease, LogLine, Metric, Sized, Study
+from scamp_service.model import Attempt, Json, Sized, Study
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
 from scamp_service.store.options import option_json
-from scamp_service.store.removal import Removals
-from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, attempt_of, sized_columns
+from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, sized_columns
 from scamp_service.store.tallies import (
-    COLOCATED,
     DEVICE_SECONDS,
-    RANKS,
     device_seconds,
-    difference,
-    measure,
-    trial_tallies,
 )
-from scamp_service.study.parse import parse_study
+from scamp_service.store.writes.leases import Leases
+from scamp_service.store.writes.removal import Removals
+from scamp_service.store.writes.reports import Reports
+from scamp_service.store.writes.same_study import body_sha256_of, expect_same
+from scamp_service.store.writes.transactions import picked
 
 MAX_BLOB_BYTES = 64 * 2**20
 
 
-class Store(Removals):
+class Store(Reports, Leases, Removals):
     """Reads and writes of the study database."""
 
     def __init__(self, url: str) -> None:
@@ -65,7 +57,6 @@ class Store(Removals):
         other, and ``Unavailable`` when the database cannot be reached or was written by a newer version of ScaMP.
         """
         super().__init__(Database(url))
-        self._fence: Json = {}
 
     def close(self) -> None:
         """Close all connections to the database."""
@@ -96,7 +87,7 @@ class Store(Removals):
             "code": code,
             "created_at": now,
             "idempotency_key": idempotency_key,
-            "body_sha256": _body_sha256(given or spec, code),
+            "body_sha256": body_sha256_of(given or spec, code),
             "warnings": list(warnings),
         }
         with self._write() as connection:
@@ -106,9 +97,9 @@ class Store(Removals):
                 self._insert_new(schema.studies, "idempotency_key", returns="id"), row
             ).scalar()
             if study_id is not None:
-                self._emit(connection, "study", {"id": study_id, **_picked(row, "name", "state")}, now, study_id)
+                self._emit(connection, "study", {"id": study_id, **picked(row, "name", "state")}, now, study_id)
             else:
-                study_id = _expect_same(connection.execute(sql.BY_KEY, {"key": idempotency_key}).one(), row)
+                study_id = expect_same(connection.execute(sql.BY_KEY, {"key": idempotency_key}).one(), row)
         return self.study(study_id)
 
     def study_of_key(self, spec: Json, given: Json, code: str | None, idempotency_key: str) -> Study | None:
@@ -121,7 +112,7 @@ class Store(Removals):
         if found is None:
             return None
         row = {"idempotency_key": idempotency_key, "spec": spec, "code": code}
-        return self.study(_expect_same(found, {**row, "body_sha256": _body_sha256(given, code)}))
+        return self.study(expect_same(found, {**row, "body_sha256": body_sha256_of(given, code)}))
 
     def move_study(
         self, study_id: int, expected: Iterable[StudyState], to: StudyState, *, reason: str = "", now: float
@@ -217,7 +208,7 @@ class Store(Removals):
                 self._tally_move(connection, before, begun)
                 self._tally_gang(connection, begun.study_id, attempt)
                 self._emit_trial(connection, trial_id, begun, now)
-                data = _picked(row, "attempt", "state", "devices", "mib_per_rank", "outcome", "detail")
+                data = picked(row, "attempt", "state", "devices", "mib_per_rank", "outcome", "detail")
                 self._emit(connection, "attempt", {"trial": trial_id, **data}, now, begun.study_id, trial_id)
         return begun is not None
 
@@ -254,98 +245,6 @@ class Store(Removals):
                 self._emit_attempt(connection, trial_id, attempt, moved, now)
         return moved is not None
 
-    # --- reports from ranks, fenced by token: a stale report returns False and stores nothing ------------------------
-
-    def report_started(self, trial_id: int, attempt: int, token: str, *, now: float) -> bool:
-        """Move the attempt from STARTING to RUNNING. Also True when it is RUNNING and has recorded no checkpoint.
-
-        Otherwise this is a launch that arrives after its gang has trained: it would begin where that gang began, at a
-        checkpoint that may be gone.
-        """
-        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
-        with self._write() as connection:
-            started = connection.execute(sql.START, {**given, "_started_at": now}).first()
-            if started:
-                self._emit_attempt(connection, trial_id, attempt, started, now)
-                return True
-            return connection.execute(sql.IS_BEGINNING, given).first() is not None
-
-    def report(
-        self,
-        trial_id: int,
-        attempt: int,
-        token: str,
-        *,
-        metrics: Sequence[Metric] = (),
-        logs: Sequence[LogLine] = (),
-        objective: str = "",
-        measured_bytes: int = 0,
-        checkpoint_step: int = -1,
-        step_seconds: float = 0.0,
-        timed_steps: int = 0,
-        now: float,
-    ) -> bool:
-        """Store one flush of a rank: metrics (repeats ignored), log lines, measured peak and step time, and the last
-        committed checkpoint.
-
-        ``trial.step`` and ``trial.value`` come from the newest metric row that has ``objective``. ``measured_bytes`` of
-        trial and attempt can only grow. ``step_seconds`` is the median of ``timed_steps`` steps (0: no step was), and
-        that of the most steps is kept. The report is stale when the attempt is not STARTING or RUNNING, or when the
-        token differs.
-        """
-        rows: list[Metric | LogLine] = [*metrics, *logs]
-        assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "a flush belongs to one attempt"
-        valued = max((row for row in metrics if objective in row.values), key=lambda row: row.seq, default=None)
-        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
-        progress = {
-            "_measured_bytes": measured_bytes,
-            "_checkpoint_step": checkpoint_step,
-            "_objective_seq": valued.seq if valued else -1,
-            "_measured_step_seconds": step_seconds,
-            "_timed_steps": timed_steps,
-        }
-        with self._write() as connection:
-            newest = connection.execute(sql.REPORT, {**given, **progress}).first()
-            if newest is None:
-                return False
-            is_timed = timed_steps > 0 and newest.timed_steps == timed_steps  # otherwise a newer flush has set the time
-            measured = {"_measured_bytes": measured_bytes, "_measured_step_seconds": step_seconds if is_timed else None}
-            if valued and newest.objective_seq == valued.seq:  # otherwise a newer flush has already set the value
-                value = {"_step": valued.step, "_value": valued.values[objective], **measured}
-                connection.execute(sql.UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
-            elif measured_bytes or is_timed:
-                connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, **measured})
-            if measured_bytes or is_timed:
-                self._measure(connection, trial_id)
-            is_new = bool(metrics) and self._insert_metrics(connection, metrics)
-            if logs:
-                self._insert_logs(connection, logs)
-            if is_new:
-                last = metrics[-1]
-                data = {"trial": trial_id, "step": last.step, "values": last.values}
-                self._emit(connection, "metrics", data, now, None, trial_id)
-        return True
-
-    def report_outcome(
-        self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, *, now: float, phase: str = ""
-    ) -> bool:
-        """Store the outcome of an open attempt, and the ``phase`` in which it ran out of memory, unless it has one.
-
-        True for any report with the attempt's token while it is open, and for a repeated report of the same outcome.
-        """
-        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
-        with self._write() as connection:
-            first = connection.execute(
-                sql.END, {**given, "_outcome": outcome, "_detail": detail, "_phase": phase}
-            ).first()
-            if first:
-                if outcome is Outcome.OUT_OF_MEMORY:
-                    self._measure(connection, trial_id)
-                self._emit_attempt(connection, trial_id, attempt, first, now)
-                return True
-            known = connection.execute(sql.KNOWN_OUTCOME, given).first()
-        return known is not None and (known.state in OPEN_ATTEMPTS or known.outcome is outcome)
-
     # --- the rest ----------------------------------------------------------------------------------------------
 
     def put_blob(self, data: bytes) -> str:
@@ -378,36 +277,6 @@ class Store(Removals):
             if changed:
                 self._emit(connection, "cluster", state, now)
 
-    # --- who leads ---------------------------------------------------------------------------------------------
-
-    def take_lease(self, name: str, holder: str, seen: Lease | None, *, now: float) -> Lease | None:
-        """Make ``holder`` the holder of a lease, unless it was taken or renewed since it was ``seen``: then None."""
-        with self._database.write() as connection:
-            if seen is None:
-                row = {"name": name, "holder": holder, "epoch": 1, "renewals": 0, "renewed_at": now}
-                epoch = connection.execute(self._insert_new(schema.leases, "name", returns="epoch"), row).scalar()
-            else:
-                given = {"_name": name, "_epoch": seen.epoch, "_renewals": seen.renewals}
-                epoch = connection.execute(sql.TAKE_LEASE, {**given, "_taker": holder, "_now": now}).scalar()
-        return Lease(holder, epoch, 0) if epoch is not None else None
-
-    def renew_lease(self, name: str, lease: Lease, *, now: float) -> Lease | None:
-        """The lease, renewed; None if its holder has lost it."""
-        with self._database.write() as connection:
-            renewals = connection.execute(sql.RENEW_LEASE, {**_held(name, lease), "_now": now}).scalar()
-        return replace(lease, renewals=renewals) if renewals is not None else None
-
-    def release_lease(self, name: str, lease: Lease) -> None:
-        """Give up a lease; no effect when its holder has lost it."""
-        with self._database.write() as connection:
-            connection.execute(sql.RELEASE_LEASE, _held(name, lease))
-
-    def fenced(self, name: str, lease: Lease) -> Store:
-        """This store for the holder of a lease: each of its writes raises ``Deposed`` once another one has taken it."""
-        fenced = copy(self)
-        fenced._fence = _held(name, lease)
-        return fenced
-
     def identity(self) -> str:
         """The name of this database, eight random letters and digits: no other one has it."""
         with self._database.write() as connection:
@@ -422,100 +291,6 @@ class Store(Removals):
             for statement in sql.CHANGE_NOTHING:
                 connection.execute(statement)
 
-    # --- within a transaction --------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _write(self) -> Iterator[sa.Connection]:
-        """One transaction. Raises ``Deposed`` if this store is fenced and the lease has another holder."""
-        with self._database.write() as connection:
-            if self._fence and connection.execute(sql.HOLDS_LEASE, self._fence).first() is None:
-                raise Deposed("another controller leads now")
-            yield connection
-
-    def _insert_metrics(self, connection: sa.Connection, rows: Sequence[Metric]) -> bool:
-        """Insert the rows that are new; True if any was."""
-        insert = self._insert_new(schema.metrics, "trial_id", "attempt", "seq", returns="seq")
-        return connection.execute(insert, [_fields_of(row) for row in rows]).first() is not None
-
-    def _insert_logs(self, connection: sa.Connection, rows: Sequence[LogLine]) -> None:
-        self._database.order_commits(connection)  # a reader follows logs by row id
-        insert = self._insert_new(schema.logs, "trial_id", "attempt", "rank", "seq")
-        connection.execute(insert, [_fields_of(row) for row in rows])
-
-    def _tally(
-        self, connection: sa.Connection, study_id: int, changes: Mapping[str, float], is_largest: bool = False
-    ) -> None:
-        """Add to the tallies of a study, or raise them (``is_largest``). Only events may be written after that."""
-        if changes:
-            self._database.order_commits(connection)  # otherwise two transactions could wait for each other's tallies
-            rows = [{"study_id": study_id, "name": name, "num": changes[name]} for name in sorted(changes)]
-            connection.execute(sql.tally(self._database.sqlite, is_largest), rows)
-
-    def _tally_move(self, connection: sa.Connection, before: Any, moved: Any) -> None:
-        self._tally(connection, moved.study_id, difference(trial_tallies(before), trial_tallies(moved)))
-
-    def _tally_gang(self, connection: sa.Connection, study_id: int, attempt: Attempt) -> None:
-        """Count the ranks of a new attempt instead of the last one's, and the gangs that now share its devices."""
-        given = {"trial_id": attempt.trial_id, "attempt": attempt.attempt - 1}
-        last = connection.execute(sql.LAST_PLAN, given).scalar()
-        before = {f"{RANKS}{last.world_size}": 1} if last else {}
-        self._tally(connection, study_id, difference(before, {f"{RANKS}{attempt.plan.world_size}": 1}))
-        open_gangs = connection.execute(sql.OPEN_ON_STUDY, {"study_id": study_id}).scalars().all()
-        most = max((sum(device in gang for gang in open_gangs) for device in attempt.devices), default=0)
-        self._tally(connection, study_id, {COLOCATED: float(most)}, is_largest=True)
-
-    def _measure(self, connection: sa.Connection, trial_id: int) -> None:
-        """Keep what the attempts of a trial measured, after one of them has changed."""
-        rows = connection.execute(queries.TRIAL_ATTEMPTS, {"trial_id": trial_id}).all()
-        study_id = connection.execute(sql.STUDY_OF_TRIAL, {"id": trial_id}).scalar_one()
-        row = {"trial_id": trial_id, "study_id": study_id, **asdict(measure(map(attempt_of, rows)))}
-        connection.execute(self._replace(schema.measured, "trial_id"), row)
-
-    def _insert_new(self, table: sa.Table, *unique: str, returns: str = "") -> Any:
-        return sql.insert_new(self._database.sqlite, table, unique, returns)
-
-    def _replace(self, table: sa.Table, key: str) -> Any:
-        return sql.replace(self._database.sqlite, table, key)
-
-    def _emit_trial(self, connection: sa.Connection, trial_id: int, moved: Any, now: float) -> None:
-        data = {"id": trial_id, **_picked(moved._mapping, "number", "state", "attempt", "step", "value", "reason")}
-        self._emit(connection, "trial", data, now, moved.study_id, trial_id)
-
-    def _emit_attempt(self, connection: sa.Connection, trial_id: int, attempt: int, moved: Any, now: float) -> None:
-        known = _picked(moved._mapping, "state", "devices", "mib_per_rank", "outcome", "detail")
-        data = {"trial": trial_id, "attempt": attempt, **known}
-        self._emit(connection, "attempt", data, now, None, trial_id)
-
-    def _emit(
-        self,
-        connection: sa.Connection,
-        kind: str,
-        data: Json,
-        now: float,
-        study_id: int | None = None,
-        trial_id: int | None = None,
-    ) -> None:
-        """Write an event. It must be the last statement of its transaction: see ``Database.order_commits``.
-
-        With ``trial_id`` alone, the study is that of the trial.
-        """
-        self._database.order_commits(connection)
-        row = {"time": now, "kind": kind, "trial_id": trial_id, "data": _finite(data)}
-        if trial_id is not None and study_id is None:
-            connection.execute(sql.INSERT_TRIAL_EVENT, {**row, "_trial_id": trial_id})
-        else:
-            connection.execute(sql.INSERT_EVENT, {**row, "study_id": study_id})
-
-    def _emit_all(self, connection: sa.Connection, kind: str, data: Iterable[Json], now: float, study_id: int) -> None:
-        self._database.order_commits(connection)
-        rows = [
-            {"time": now, "kind": kind, "study_id": study_id, "trial_id": item["id"], "data": _finite(item)}
-            for item in data
-        ]
-        connection.execute(sql.INSERT_EVENT, rows)
-
-
-# --- values ----------------------------------------------------------------------------------------------------------
 
 _State = TypeVar("_State", bound=StrEnum)
 
@@ -531,60 +306,6 @@ def _legal(moves: Mapping[_State, frozenset[_State]], expected: Iterable[_State]
 _NOTHING_YET: Json = {"attempt": 0, "step": 0, "value": None, "reason": NO_PLAN_YET}
 
 
-def _expect_same(stored: Any, row: Mapping[str, Any]) -> int:
-    """The id of the stored study with this idempotency key. Raises ``Conflict`` unless ``row`` is the same study.
-
-    Versions before schema 0011 hashed the spec with its defaults, so theirs are compared with the defaults of today.
-    """
-    is_same = stored.body_sha256 == row["body_sha256"] or (
-        stored.code == row["code"] and _with_defaults(stored.spec) == _with_defaults(row["spec"])
-    )
-    if not is_same:
-        key = row["idempotency_key"]
-        raise Conflict(f"the idempotency key {key!r} belongs to study {stored.id}, which is different; take a new key")
-    study_id: int = stored.id
-    return study_id
-
-
-def _with_defaults(spec: Json) -> Json:
-    try:
-        return parse_study(spec).to_json()
-    except InvalidInput:  # it has an option that exists no more
-        return spec
-
-
-def _body_sha256(spec: Json, code: str | None) -> str:
-    return hashlib.sha256(schema.dump_json([_sorted(spec), code]).encode()).hexdigest()
-
-
-def _sorted(value: Any) -> Any:
-    """``value`` with the keys of all its mappings sorted, so that their order does not matter."""
-    if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _finite(value: Any) -> Any:
-    """``value`` with None in place of NaN and infinity, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _held(name: str, lease: Lease) -> dict[str, Any]:
-    return {"_name": name, "_epoch": lease.epoch, "_holder": lease.holder}
-
-
-def _picked(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: values[name] for name in names}
-
-
 def _underscored(values: Mapping[str, Any]) -> dict[str, Any]:
     """The names with a leading underscore, as parameters of an UPDATE: see ``statements``."""
     return {f"_{name}": value for name, value in values.items()}
-
-
-def _fields_of(row: Metric | LogLine) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__slots__}

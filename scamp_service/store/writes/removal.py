@@ -10,9 +10,7 @@ gone, but checkpoints are named by the id of their trial, and readers follow eve
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,8 +19,8 @@ from sqlalchemy import bindparam, func, select
 from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import LIVE_STUDIES, STUDY_MOVES, StudyState
 from scamp_service.store import queries, schema
-from scamp_service.store.reads import Reads
 from scamp_service.store.schema import one_of
+from scamp_service.store.writes.transactions import Transactions
 
 _S, _T, _E = schema.studies, schema.trials, schema.events
 _ENDED = sorted(state for state, moves in STUDY_MOVES.items() if StudyState.DELETED in moves)
@@ -79,16 +77,8 @@ _trials_of_study = select(_T.c.id).where(_T.c.study_id == bindparam("_id"))
 _SOME_LOGS = _some(schema.logs, schema.logs.c.trial_id.in_(_trials_of_study))
 
 
-class Removals(Reads):
+class Removals(Transactions):
     """The methods of the store that remove rows."""
-
-    @abstractmethod
-    def _write(self) -> AbstractContextManager[sa.Connection]: ...
-
-    @abstractmethod
-    def _emit(
-        self, connection: sa.Connection, kind: str, data: Any, now: float, study_id: int | None = None
-    ) -> None: ...
 
     def delete_study(self, study_id: int, *, now: float) -> None:
         """Delete a study that has ended: from now on nobody sees it. No effect if it is deleted already.

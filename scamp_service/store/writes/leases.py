@@ -1,0 +1,48 @@
+"""Writes who leads: a lease has one holder, and every write of a controller that has lost it is refused."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from typing import Any, Self
+
+from scamp_service.model import Lease
+from scamp_service.store import schema
+from scamp_service.store import statements as sql
+from scamp_service.store.writes.transactions import Transactions
+
+
+class Leases(Transactions):
+    """The methods of the store that take, renew and release leases."""
+
+    def take_lease(self, name: str, holder: str, seen: Lease | None, *, now: float) -> Lease | None:
+        """Make ``holder`` the holder of a lease, unless it was taken or renewed since it was ``seen``: then None."""
+        with self._database.write() as connection:
+            if seen is None:
+                row = {"name": name, "holder": holder, "epoch": 1, "renewals": 0, "renewed_at": now}
+                epoch = connection.execute(self._insert_new(schema.leases, "name", returns="epoch"), row).scalar()
+            else:
+                given = {"_name": name, "_epoch": seen.epoch, "_renewals": seen.renewals}
+                epoch = connection.execute(sql.TAKE_LEASE, {**given, "_taker": holder, "_now": now}).scalar()
+        return Lease(holder, epoch, 0) if epoch is not None else None
+
+    def renew_lease(self, name: str, lease: Lease, *, now: float) -> Lease | None:
+        """The lease, renewed; None if its holder has lost it."""
+        with self._database.write() as connection:
+            renewals = connection.execute(sql.RENEW_LEASE, {**_held(name, lease), "_now": now}).scalar()
+        return replace(lease, renewals=renewals) if renewals is not None else None
+
+    def release_lease(self, name: str, lease: Lease) -> None:
+        """Give up a lease; no effect when its holder has lost it."""
+        with self._database.write() as connection:
+            connection.execute(sql.RELEASE_LEASE, _held(name, lease))
+
+    def fenced(self, name: str, lease: Lease) -> Self:
+        """This store for the holder of a lease: each of its writes raises ``Deposed`` once another one has taken it."""
+        fenced = copy(self)
+        fenced._fence = _held(name, lease)
+        return fenced
+
+
+def _held(name: str, lease: Lease) -> dict[str, Any]:
+    return {"_name": name, "_epoch": lease.epoch, "_holder": lease.holder}

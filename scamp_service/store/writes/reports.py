@@ -1,0 +1,122 @@
+"""Writes what ranks report, fenced by the token of their attempt: a stale report returns False and stores nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from scamp_service.lifecycle import OPEN_ATTEMPTS, Outcome
+from scamp_service.model import LogLine, Metric
+from scamp_service.store import schema
+from scamp_service.store import statements as sql
+from scamp_service.store.writes.transactions import Transactions
+
+
+class Reports(Transactions):
+    """The methods of the store that ranks call, by the sink."""
+
+    def report_started(self, trial_id: int, attempt: int, token: str, *, now: float) -> bool:
+        """Move the attempt from STARTING to RUNNING. Also True when it is RUNNING and has recorded no checkpoint.
+
+        Otherwise this is a launch that arrives after its gang has trained: it would begin where that gang began, at a
+        checkpoint that may be gone.
+        """
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        with self._write() as connection:
+            started = connection.execute(sql.START, {**given, "_started_at": now}).first()
+            if started:
+                self._emit_attempt(connection, trial_id, attempt, started, now)
+                return True
+            return connection.execute(sql.IS_BEGINNING, given).first() is not None
+
+    def report(
+        self,
+        trial_id: int,
+        attempt: int,
+        token: str,
+        *,
+        metrics: Sequence[Metric] = (),
+        logs: Sequence[LogLine] = (),
+        objective: str = "",
+        measured_bytes: int = 0,
+        checkpoint_step: int = -1,
+        step_seconds: float = 0.0,
+        timed_steps: int = 0,
+        now: float,
+    ) -> bool:
+        """Store one flush of a rank: metrics (repeats ignored), log lines, measured peak and step time, and the last
+        committed checkpoint.
+
+        ``trial.step`` and ``trial.value`` come from the newest metric row that has ``objective``. ``measured_bytes`` of
+        trial and attempt can only grow. ``step_seconds`` is the median of ``timed_steps`` steps (0: no step was), and
+        that of the most steps is kept. The report is stale when the attempt is not STARTING or RUNNING, or when the
+        token differs.
+        """
+        rows: list[Metric | LogLine] = [*metrics, *logs]
+        assert all((row.trial_id, row.attempt) == (trial_id, attempt) for row in rows), "a flush belongs to one attempt"
+        valued = max((row for row in metrics if objective in row.values), key=lambda row: row.seq, default=None)
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        progress = {
+            "_measured_bytes": measured_bytes,
+            "_checkpoint_step": checkpoint_step,
+            "_objective_seq": valued.seq if valued else -1,
+            "_measured_step_seconds": step_seconds,
+            "_timed_steps": timed_steps,
+        }
+        with self._write() as connection:
+            newest = connection.execute(sql.REPORT, {**given, **progress}).first()
+            if newest is None:
+                return False
+            is_timed = timed_steps > 0 and newest.timed_steps == timed_steps  # otherwise a newer flush has set the time
+            measured = {"_measured_bytes": measured_bytes, "_measured_step_seconds": step_seconds if is_timed else None}
+            if valued and newest.objective_seq == valued.seq:  # otherwise a newer flush has already set the value
+                value = {"_step": valued.step, "_value": valued.values[objective], **measured}
+                connection.execute(sql.UPDATE_VALUE, {"_id": trial_id, "_attempt": attempt, **value})
+            elif measured_bytes or is_timed:
+                connection.execute(sql.UPDATE_MEASURED, {"_id": trial_id, **measured})
+            if measured_bytes or is_timed:
+                self._measure(connection, trial_id)
+            is_new = bool(metrics) and self._insert_metrics(connection, metrics)
+            if logs:
+                self._insert_logs(connection, logs)
+            if is_new:
+                last = metrics[-1]
+                data = {"trial": trial_id, "step": last.step, "values": last.values}
+                self._emit(connection, "metrics", data, now, None, trial_id)
+        return True
+
+    def report_outcome(
+        self, trial_id: int, attempt: int, token: str, outcome: Outcome, detail: str, *, now: float, phase: str = ""
+    ) -> bool:
+        """Store the outcome of an open attempt, and the ``phase`` in which it ran out of memory, unless it has one.
+
+        True for any report with the attempt's token while it is open, and for a repeated report of the same outcome.
+        """
+        given = {"_trial_id": trial_id, "_attempt": attempt, "_token": token}
+        with self._write() as connection:
+            first = connection.execute(
+                sql.END, {**given, "_outcome": outcome, "_detail": detail, "_phase": phase}
+            ).first()
+            if first:
+                if outcome is Outcome.OUT_OF_MEMORY:
+                    self._measure(connection, trial_id)
+                self._emit_attempt(connection, trial_id, attempt, first, now)
+                return True
+            known = connection.execute(sql.KNOWN_OUTCOME, given).first()
+        return known is not None and (known.state in OPEN_ATTEMPTS or known.outcome is outcome)
+
+    def _insert_metrics(self, connection: sa.Connection, rows: Sequence[Metric]) -> bool:
+        """Insert the rows that are new; True if any was."""
+        insert = self._insert_new(schema.metrics, "trial_id", "attempt", "seq", returns="seq")
+        return connection.execute(insert, [_fields_of(row) for row in rows]).first() is not None
+
+    def _insert_logs(self, connection: sa.Connection, rows: Sequence[LogLine]) -> None:
+        self._database.order_commits(connection)  # a reader follows logs by row id
+        insert = self._insert_new(schema.logs, "trial_id", "attempt", "rank", "seq")
+        connection.execute(insert, [_fields_of(row) for row in rows])
+
+
+def _fields_of(row: Metric | LogLine) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__slots__}
