@@ -80,3 +80,13 @@ def tensor_at(place: Place) -> Tensor:
 def local_part(tensor: Tensor) -> Tensor:
     """The part of a tensor that this rank has."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def address_of(tensor: Tensor) -> int:
+    """Where the storage of a tensor is, or that of a rank's part of it.
+
+    Unlike ``local_part``, it runs no operation: a view of a DTensor takes a millisecond in a trace.
+    """
+    part: Tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    address: int = part.untyped_storage()._cdata
+    return address

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from workloads.parallel.forward_state.snapshot import Place, local_part, tensor_at
+from workloads.parallel.forward_state.snapshot import Place, address_of, local_part, tensor_at
 from workloads.refusals import WorkloadError
 
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether the tensor was computed from samples."""
         if tensor.layout is not torch.strided:
             return False
-        known = self._from_batch.get(local_part(tensor).untyped_storage()._cdata)
+        known = self._from_batch.get(address_of(tensor))
         return known is not None and known() is not None
 
     def __torch_dispatch__(
@@ -74,7 +74,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def note(self, written: Sequence[Tensor], is_of_batch: bool) -> None:
         """Note that these tensors are about to change."""
-        for place in [place for tensor in written for place in self._places(tensor)]:
+        for place in list(self._places(written)) if written else ():
             module, name = place
             if place not in self.changed:
                 self.changed[place] = tensor_at(place).data.clone() if self._keeps else None
@@ -89,14 +89,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 storage = local_part(leaf).untyped_storage()
                 self._from_batch[storage._cdata] = weakref.ref(storage)
 
-    def _places(self, tensor: Tensor) -> Iterator[Place]:
-        """Where the modules have a tensor with the memory of this one."""
-        address = tensor.untyped_storage()._cdata
+    def _places(self, tensors: Sequence[Tensor]) -> Iterator[Place]:
+        """Where the modules have a tensor with the memory of one of these."""
+        addresses = {address_of(tensor) for tensor in tensors}
         for module in self._modules:
             for name, own in (*module._buffers.items(), *module._parameters.items(), *module.__dict__.items()):
                 if not isinstance(own, Tensor) or own.layout is not torch.strided:
                     continue
-                if local_part(own).untyped_storage()._cdata == address:
+                if address_of(own) in addresses:
                     yield module, name
 
 
