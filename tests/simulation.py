@@ -44,6 +44,16 @@ class Crash(BaseException):
     """The controller is killed here."""
 
 
+_HALVING = {"min_steps": 2, "reduction_factor": 2}
+STOPPINGS = [
+    {"rule": "none"},
+    {"rule": "asha", **_HALVING},
+    {"rule": "asha", **_HALVING, "promote": True},
+    [{"rule": "hyperband", **_HALVING, "promote": True}, {"rule": "patience", "reports": 3}],
+]
+"""One for each way in which trials end early: never, at once, and after they were paused."""
+
+
 @dataclass
 class Faults:
     crash: float = 0.02  # at each write or executor call
@@ -322,7 +332,8 @@ class World:
         if breaks and order.plan.world_size > self.least_ranks.get(order.trial_id, 64):
             self.finish(gang, Outcome.ERROR, "this model does not train on more ranks")
             return
-        gang.step = min(order.steps, gang.step + order.report_every)
+        last = order.until or order.steps
+        gang.step = min(last, gang.step + order.report_every)
         gang.seq += 1
         if self.clock.now < self.disk_full_until:
             self.num_faults += 1
@@ -338,7 +349,7 @@ class World:
             self.clock.now,
         )
         self.report_metric(gang, metric)
-        if gang.step >= order.steps:
+        if gang.step >= last:
             self.finish(gang, Outcome.DONE, "")
         else:
             self.after(1.0, lambda: self._step(gang))
@@ -795,7 +806,7 @@ class Simulation:
                 **grows,
             },
             "search": {"sampler": "random", "seed": self.seed},
-            "stopping": {"rule": self.rng.choice(["asha", "none"]), "min_steps": 2, "reduction_factor": 2},
+            "stopping": self.rng.choice(STOPPINGS),
             "budget": {
                 "trials": self.rng.randint(3, 10) if self.is_large else self.rng.randint(2, 4),
                 "steps": 8,
@@ -883,8 +894,8 @@ class Simulation:
             assert trial.num_oom <= 2 and trial.state is not TrialState.INFEASIBLE, f"{where}: {trial}"
         if trial.state is TrialState.COMPLETED:
             assert trial.value == objective(trial.id, trial.attempt, 8), f"{where}: value of another attempt"
-            done = [a.attempt for a in attempts if a.outcome is Outcome.DONE]
-            assert done == [trial.attempt] == [self.world.completed[trial.id]], f"{where}: completed by {done}"
+            done = [a.attempt for a in attempts if a.outcome is Outcome.DONE]  # those before the last one paused it
+            assert done[-1:] == [trial.attempt] == [self.world.completed[trial.id]], f"{where}: completed by {done}"
         stored = {(m.trial_id, m.attempt, m.seq): m for m in self.store.metrics(trial.id)}
         steps = [m.step for m in stored.values()]
         assert len(set(steps)) == len(steps), f"{where}: a step counts twice"

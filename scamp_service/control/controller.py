@@ -160,7 +160,8 @@ class Controller:
         self._projection.forget_ended(studies)
         self._proposing.forget_ended(studies)
         running = [trial for trial in trials if trial.state is TrialState.RUNNING]
-        judged = {trial.study_id for trial in running if due_rungs(studies[trial.study_id].stopping, trial)}
+        judged = {trial.study_id for trial in trials if trial.state is TrialState.PAUSED}
+        judged |= {trial.study_id for trial in running if due_rungs(studies[trial.study_id].stopping, trial)}
         waiting = [trial for trial in trials if trial.state in (TrialState.WAITING, TrialState.QUEUED)]
         to_plan = {studies[trial.study_id].family(trial) for trial in waiting or trials}
         failed = [t.id for t in trials if t.state is TrialState.WAITING and t.num_oom]

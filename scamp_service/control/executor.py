@@ -21,7 +21,10 @@ from workloads.training.checkpoints.name import CheckpointName
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Everything that the ranks of one attempt need. ``resume`` is the checkpoint to load; None: none."""
+    """Everything that the ranks of one attempt need. ``resume`` is the checkpoint to load; None: none.
+
+    They train until step ``until`` of ``steps``; None: to the end.
+    """
 
     trial_id: int
     attempt: int
@@ -36,6 +39,7 @@ class Order:
     report_every: int
     metric: str
     resume: CheckpointName | None = None
+    until: int | None = None
 
     @property
     def key(self) -> str:

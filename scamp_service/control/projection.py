@@ -84,8 +84,8 @@ class Projection:
         self._unread[study_id] = set()
         known = self._rungs.setdefault(study_id, {step: Rung(objective) for step in steps})
         for step, values in found.items():
-            for trial_id, value in values.items():
-                known[step].report(trial_id, value)
+            for number, value in values.items():
+                known[step].report(number, value)
         return known
 
     def family_runs(self, families: Iterable[str]) -> dict[str, Sequence[Run]]:

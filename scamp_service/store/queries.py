@@ -190,14 +190,15 @@ CURVES = (
     .order_by(_metrics.c.trial_id, _metrics.c.step, _metrics.c.attempt, _metrics.c.seq)
 )
 RUNGS = (
-    select(_metrics.c.trial_id, _metrics.c.step, _metrics.c["values"])
+    select(_trials.c.number, _metrics.c.step, _metrics.c["values"])
     .join(_trials, _trials.c.id == _metrics.c.trial_id)
     .where(_trials.c.study_id == bindparam("study_id"), _metrics.c.step.in_(bindparam("steps", expanding=True)))
     .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)
 )
 
 RUNGS_OF_TRIALS = (
-    select(_metrics.c.trial_id, _metrics.c.step, _metrics.c["values"])
+    select(_trials.c.number, _metrics.c.step, _metrics.c["values"])
+    .join(_trials, _trials.c.id == _metrics.c.trial_id)
     .where(_metrics.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
     .where(_metrics.c.step.in_(bindparam("steps", expanding=True)))
     .order_by(_metrics.c.trial_id, _metrics.c.attempt, _metrics.c.seq)

@@ -268,7 +268,7 @@ class Reads:
     def rungs(
         self, study_id: int, metric: str, steps: Sequence[int], trial_ids: Collection[int] | None = None
     ) -> dict[int, dict[int, float]]:
-        """Step → trial id → value of ``metric`` at that step, for every trial of the study that reported it there.
+        """Step → trial number → value of ``metric`` at that step, for every trial of the study that reported it there.
 
         ``trial_ids`` are trials of the study, if only these matter.
         """
@@ -277,9 +277,9 @@ class Reads:
             rows = self._rows(sql.RUNGS, study_id=study_id, steps=list(steps))
         else:
             rows = self._by_ids(sql.RUNGS_OF_TRIALS, sorted(trial_ids), steps=list(steps))
-        for trial_id, step, values in rows:
+        for number, step, values in rows:
             if metric in values:
-                found[step][trial_id] = values[metric]  # attempts ascend: the newest comes last
+                found[step][number] = values[metric]  # attempts ascend: the newest comes last
         return found
 
     def logs(self, trial_id: int, *, after: int = 0, limit: int = 1000) -> list[tuple[int, LogLine]]:

@@ -11,12 +11,12 @@ from pydantic_core import ErrorDetails
 
 from scamp_service.study.objective import Objective
 from scamp_service.study.space import Categorical, Range
-from scamp_service.study.spec import Budget, SearchOptions, Stopping, StudySpec
+from scamp_service.study.spec import Budget, SearchOptions, StudySpec
+from scamp_service.study.stopping import RULE_OPTIONS
 
 _PARTS: dict[str, type[BaseModel]] = {
     "objective": Objective,
     "search": SearchOptions,
-    "stopping": Stopping,
     "budget": Budget,
 }
 
@@ -35,7 +35,7 @@ def complaints(error: ValidationError, most: int = 5) -> str:
 
 
 def _complaint(detail: ErrorDetails) -> str:
-    path = [part for n, part in enumerate(detail["loc"]) if not (n == 2 and detail["loc"][0] == "space")]
+    path = _without_tags(detail["loc"])
     where = ".".join(str(part) for part in path if part != "[key]")
     kind, message = detail["type"], detail["msg"].removeprefix("Value error, ")
     if kind == "missing":
@@ -43,21 +43,38 @@ def _complaint(detail: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         return _unknown_key(path, detail["loc"])
     if kind == "model_type":
-        part = _PARTS.get(str(detail["loc"][0]), StudySpec)
+        part = _options(detail["loc"])
         message = f"must be a mapping of {', '.join(part.model_fields)}"
     elif kind != "value_error":
         message = message.replace("Input should be ", "must be ").replace("String should", "must")
+    if kind == "rule" and isinstance(detail["input"], Mapping):
+        return f"{where}.rule: must be one of {', '.join(RULE_OPTIONS)} (got {quoted(detail['input']['rule'])})"
     shown = (
         "" if isinstance(detail["input"], Mapping | list) and detail["input"] else f" (got {quoted(detail['input'])})"
     )
     return f"{where}: {message}{shown}" if where else message
 
 
-def _unknown_key(path: Sequence[int | str], loc: Sequence[int | str]) -> str:
-    if loc[0] == "space":
-        allowed = list((Categorical if loc[2] == "choice" else Range).model_fields)
-    else:
-        allowed = list((_PARTS[str(loc[0])] if len(loc) > 1 else StudySpec).model_fields)
+def _without_tags(loc: tuple[int | str, ...]) -> list[int | str]:
+    """The path in the user's text: without the names of the forms that a field may have."""
+    if loc[:1] == ("space",):
+        return [part for n, part in enumerate(loc) if n != 2]
+    if loc[:1] == ("stopping",):
+        return [part for n, part in enumerate(loc) if n not in (1, 3 if loc[1:2] == ("several",) else 2)]
+    return list(loc)
+
+
+def _options(loc: tuple[int | str, ...]) -> type[BaseModel]:
+    """The part of the study that has the field."""
+    if loc[:1] == ("space",):
+        return Categorical if loc[2] == "choice" else Range
+    if loc[:1] == ("stopping",):
+        return next((RULE_OPTIONS[str(part)] for part in loc[2:4] if part in RULE_OPTIONS), StudySpec)
+    return _PARTS.get(str(loc[0]), StudySpec)
+
+
+def _unknown_key(path: Sequence[int | str], loc: tuple[int | str, ...]) -> str:
+    allowed = list((_options(loc) if len(loc) > 1 else StudySpec).model_fields)
     close = difflib.get_close_matches(str(path[-1]), allowed, n=1)
     hint = f"did you mean {close[0]}?" if close else f"allowed keys: {', '.join(allowed)}"
     return f"{'.'.join(map(str, path))}: unknown key; {hint}"

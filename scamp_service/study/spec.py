@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from scamp_service.study.objective import Objective
 from scamp_service.study.space import Categorical, Dimension, Range
+from scamp_service.study.stopping import Asha, Hyperband, Never, Rule, Stopping
 from scamp_service.study.values import Integer, Name, Scalar, Strict, Title, at_most
 
 MAX_TRIALS = 100_000
 MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
+MAX_JUDGED = 1000
+"""Evaluations of one trial, for the rules that judge it at each of them by all before."""
 TRACE_SECONDS = 60
 """Seconds of processor time for a trace, unless the user allows more."""
 Start = Annotated[dict[str, Scalar], at_most(200)]
 SamplerName = Literal["tpe", "random", "grid"]
 """Names for ``search.sampler``. ``search.proposals`` has the sampler with each name."""
-RuleName = Literal["asha", "none"]
-"""Names for ``stopping.rule``. ``control.stopping`` has the rule with each name."""
 
 
 class SearchOptions(Strict):
@@ -32,18 +33,6 @@ class SearchOptions(Strict):
 
     sampler: SamplerName = "tpe"
     seed: Annotated[Integer, Field(ge=0, le=2**31)] = 0
-
-
-class Stopping(Strict):
-    """Early stopping by asynchronous successive halving.
-
-    At the rungs ``min_steps × reduction_factor^k`` the best 1/reduction_factor of the trials continue. ``min_steps``
-    defaults to the first report.
-    """
-
-    rule: RuleName = "asha"
-    min_steps: Annotated[Integer, Field(ge=1)] | None = None
-    reduction_factor: Annotated[Integer, Field(ge=2, le=1000)] = 3
 
 
 class Budget(Strict):
@@ -94,7 +83,7 @@ class StudySpec(Strict):
     fixed: Annotated[dict[Name, Scalar], at_most(100)] = Field(default={}, max_length=100)
     start_with: Annotated[list[Start], at_most(1000)] = Field(default=[], max_length=1000)
     search: SearchOptions = SearchOptions()
-    stopping: Stopping = Stopping()
+    stopping: Stopping = Asha()
     budget: Budget = Budget()
 
     @field_validator("space")
@@ -131,9 +120,7 @@ class StudySpec(Strict):
             yield from self._start_complaints(f"start_with[{position}]", start)
         if len(self.start_with) > self.budget.trials:
             yield f"start_with has {len(self.start_with)} candidates, but the budget allows {self.budget.trials} trials"
-        min_steps = self.stopping.min_steps
-        if self.stopping.rule == "asha" and min_steps is not None and min_steps >= self.budget.steps > 1:
-            yield f"stopping.min_steps ({min_steps}) must be less than budget.steps ({self.budget.steps})"
+        yield from self._stopping_complaints()
         yield from self._batch_complaints()
 
     def _grid_complaints(self) -> Iterator[str]:
@@ -155,6 +142,20 @@ class StudySpec(Strict):
             if wrong:
                 yield f"{where}.{name}: {wrong}"
 
+    def _stopping_complaints(self) -> Iterator[str]:
+        for rule in self.stopping_rules:
+            if isinstance(rule, Never):
+                continue
+            steps = self.budget.steps
+            if rule.min_steps is not None and rule.min_steps >= steps > 1:
+                yield f"stopping.min_steps ({rule.min_steps}) must be less than budget.steps ({steps})"
+            num_reports = steps // self.report_every
+            if not isinstance(rule, Asha | Hyperband) and num_reports > MAX_JUDGED:
+                yield (
+                    f"{rule.rule} judges every report, and {num_reports} are more than {MAX_JUDGED}; "
+                    f"set budget.report_every to {math.ceil(steps / MAX_JUDGED)} or more"
+                )
+
     def _batch_complaints(self) -> Iterator[str]:
         """Check ``batch``, the only parameter that ScaMP itself reads."""
         dimension = self.space.get("batch")
@@ -173,6 +174,11 @@ class StudySpec(Strict):
     def report_every(self) -> int:
         """Steps from one evaluation to the next; a tenth of all steps by default."""
         return self.budget.report_every or max(1, math.ceil(self.budget.steps / 10))
+
+    @property
+    def stopping_rules(self) -> Sequence[Rule]:
+        """The stopping rules, of which each may stop a trial."""
+        return self.stopping if isinstance(self.stopping, list) else [self.stopping]
 
     def to_json(self) -> dict[str, Any]:
         """The study as JSON, with all defaults filled in."""

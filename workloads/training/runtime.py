@@ -57,8 +57,8 @@ TIMED_STEPS = 1000  # the most steps whose median is the time of a step: the new
 class Job:
     """The orders for all ranks of an attempt. ``resume`` None: do not resume; ``budget_bytes`` None: no limit.
 
-    ``resume`` is the checkpoint to load; ``checkpoint_root`` holds those of all trials. ``report_every`` counts
-    optimizer steps.
+    Training ends after step ``until`` of ``steps``, or after the last one if that is None. ``resume`` is the checkpoint
+    to load; ``checkpoint_root`` holds those of all trials. ``report_every`` counts optimizer steps.
     """
 
     candidate: Candidate
@@ -72,6 +72,12 @@ class Job:
     trial_id: int
     resume: CheckpointName | None
     metric: str
+    until: int | None = None
+
+    @property
+    def last_step(self) -> int:
+        """Number of steps after which training ends, which are fewer than ``steps`` where a trial is paused."""
+        return self.steps if self.until is None else self.until
 
 
 class Reporter(Protocol):
@@ -131,7 +137,7 @@ def lost_its_peers(error: BaseException) -> bool:
 def train(
     job: Job, rank: int, world_size: int, rendezvous: Store | None, reporter: Reporter
 ) -> Literal["done", "stopped"]:
-    """Train until ``job.steps`` ("done"), or until a rank's reporter says to stop ("stopped").
+    """Train until ``job.last_step`` ("done"), or until a rank's reporter says to stop ("stopped").
 
     Raises ``budget.OutOfMemory``, ``NonFiniteLoss``, ``PeerLost``, ``WorkloadError``, ``StorageFault``, or any error of
     the workload.
@@ -209,9 +215,9 @@ class _Run:
         job = self.job
         start = self._resume()
         expect_agreement(self.model, self.mesh, "before they train")
-        measured_step = min(start + MEASURED_STEP, job.steps - 1)
+        measured_step = min(start + MEASURED_STEP, job.last_step - 1)
         losses: list[float] = []
-        for step in range(start, job.steps):
+        for step in range(start, job.last_step):
             self.present_step = step
             began = time.perf_counter()
             with self.held.during(Phase.STEP):
@@ -225,10 +231,10 @@ class _Run:
                 raise NonFiniteLoss(f"the training loss became {loss} at step {step + 1}: lower the learning rate")
             losses.append(loss)
             done = step + 1
-            if done % job.report_every == 0 or done == job.steps:
+            if done % job.report_every == 0 or done == job.last_step:
                 self._report(done, sum(losses) / len(losses))
                 losses.clear()
-            if stop and done < job.steps:
+            if stop and done < job.last_step:
                 return "stopped"
         return "done"
 
@@ -330,7 +336,7 @@ class _Run:
             if self.step_seconds:
                 self.reporter.timed(median(self.step_seconds), self.num_timed)
             self.reporter.metrics(step, values)
-        if step == self.job.steps or self._checkpoint_is_due():
+        if step == self.job.last_step or self._checkpoint_is_due():
             self._checkpoint(step)
 
     def _checkpoint_is_due(self) -> bool:

@@ -101,6 +101,7 @@ class Training:
             plan=order.plan,
             seed=order.seed,
             steps=order.steps,
+            until=order.until,
             report_every=order.report_every,
             budget_bytes=order.mib_per_rank * MIB,
             checkpoint_root=self.folders.checkpoints,

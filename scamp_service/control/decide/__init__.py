@@ -1,11 +1,13 @@
 """Decides what must be done next from a snapshot of the present state: find → **decide** → apply.
 
 Pure. Every rule looks only at the present state, never at how it came about. So a decision may be lost, repeated, or
-made by another controller after a crash: the next tick decides again from the database. Each of the seven steps has its
+made by another controller after a crash: the next tick decides again from the database. Each of the eight steps has its
 own file. Not here: proposing values (``search``), sizing (``sizing``) and applying effects (``control.controller``).
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from estimators.learning import learn
 from scamp_service.control.decide.effects import Effect
@@ -13,10 +15,12 @@ from scamp_service.control.decide.fence import fence_unknown_gangs
 from scamp_service.control.decide.finish import finish_studies
 from scamp_service.control.decide.follow import follow_attempts
 from scamp_service.control.decide.place import place_queued
+from scamp_service.control.decide.promote import promote
 from scamp_service.control.decide.propose import propose
 from scamp_service.control.decide.replan import plan_again
 from scamp_service.control.decide.size import size_waiting
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
+from scamp_service.lifecycle import TrialState
 
 
 def decide(snapshot: Snapshot) -> list[Effect]:
@@ -30,6 +34,8 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     effects += size_waiting(snapshot, learned, share)  # 3. a plan for every candidate, or the reason that it has none
     effects += place_queued(snapshot, learned)  # 4. gangs onto devices
     effects += plan_again(snapshot, learned, share)  # 5. other plans where a trial's share of the devices has changed
-    effects += propose(snapshot)  # 6. new candidates
-    effects += finish_studies(snapshot)  # 7. studies that have ended
+    promoted = list(promote(snapshot))
+    effects += promoted  # 6. paused trials that continue or end
+    effects += propose(snapshot, Counter(one.trial.study_id for one in promoted if one.to is TrialState.QUEUED))  # 7.
+    effects += finish_studies(snapshot)  # 8. studies that have ended
     return effects

@@ -1,4 +1,4 @@
-"""Step 7: ends studies that have nothing left to do, and stops studies whose trials all fail."""
+"""Step 8: ends studies that have nothing left to do, and stops studies whose trials all fail."""
 
 from __future__ import annotations
 

@@ -11,11 +11,12 @@ from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
 from scamp_service.control.decide.faults import run_later
 from scamp_service.control.decide.orders import order_for
+from scamp_service.control.decide.promote import NOT_COMPARED
 from scamp_service.control.decide.replan import devices, narrower, wider
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.decide.watch import why_stalled
 from scamp_service.control.executor import GangState
-from scamp_service.control.stopping.rule import Continue, Stop, due_rungs
+from scamp_service.control.stopping.rule import Continue, Pause, Stop, due_rungs, next_pause
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Trial
 
@@ -64,6 +65,9 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
                 "no other trial compares with that; evaluate must return finite numbers"
             )
             yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
+        case Outcome.DONE if (rung := next_pause(study.stopping, trial)) is not None and rung <= trial.step:
+            reason = f"paused at step {trial.step}, {NOT_COMPARED}"
+            yield MoveTrial(trial, TrialState.PAUSED, {"reason": reason})
         case Outcome.DONE:
             yield MoveTrial(trial, TrialState.COMPLETED, {"reason": f"trained all {study.steps} steps"})
         case Outcome.OUT_OF_MEMORY:
@@ -166,15 +170,19 @@ def _heal(study: StudyRules, trial: Trial, attempt: Attempt) -> Effect:
 
 def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
     """Carry out the verdicts of the stopping rule at the rungs that the trial has reached since it was judged last."""
-    reported = s.rungs.get(study.id, {})
+    reported, pause = s.rungs.get(study.id, {}), next_pause(study.stopping, trial)
     for rung in due_rungs(study.stopping, trial):
-        if rung not in reported or trial.id not in reported[rung]:
+        if rung == pause:
+            return  # its attempt ends here, and then it is judged (``promote``)
+        if rung not in reported or trial.number not in reported[rung]:
             continue
-        match study.stopping.judge(trial, rung, reported):
+        match study.stopping.judge(trial, rung, reported, is_last=False):
             case Continue(reason):
                 yield MoveTrial(trial, TrialState.RUNNING, {"reason": reason, "judged_step": rung})
             case Stop(reason):
                 yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "judged_step": rung})
                 return
+            case Pause():
+                raise AssertionError("a rule pauses only where it says that it does")
             case verdict:
                 assert_never(verdict)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from scamp_service.control.decide.snapshot import Snapshot
 from scamp_service.control.executor import Order
+from scamp_service.control.stopping.rule import next_pause
 from scamp_service.model import Attempt, Trial
 
 
 def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
-    """The order for the ranks of ``attempt``. They resume from the trial's last committed checkpoint."""
+    """The order for the ranks of ``attempt``. They resume from the trial's last committed checkpoint,
+    and train until the stopping rule pauses the trial."""
     study = s.studies[trial.study_id]
     return Order(
         trial_id=trial.id,
@@ -24,4 +26,5 @@ def order_for(s: Snapshot, trial: Trial, attempt: Attempt) -> Order:
         report_every=study.report_every,
         metric=study.objective.metric,
         resume=s.checkpoints.get(trial.id),
+        until=next_pause(study.stopping, trial),
     )

@@ -1,28 +1,23 @@
-"""Step 6: asks for new candidates, and stores those that were proposed."""
+"""Step 7: asks for new candidates, and stores those that were proposed."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from scamp_service.control.decide.effects import CreateTrials, Effect, Propose
 from scamp_service.control.decide.snapshot import Snapshot
-from scamp_service.lifecycle import TrialState
 from scamp_service.search.proposer import Asked, Proposal
 
 
-def propose(s: Snapshot) -> Iterator[Effect]:
-    """Keep as many candidates pending as there are devices, but at least four. More would be worse: the later the
-    sampler proposes, the more results it knows.
+def propose(s: Snapshot, promoted: Mapping[int, int]) -> Iterator[Effect]:
+    """Propose as many candidates as there is ``room`` for, beside the paused trials of a study that were ``promoted``.
 
     An answer counts only if it begins with the study's next number. The sampler is asked again if it has failed.
     """
-    pending = Counter(t.study_id for state in (TrialState.WAITING, TrialState.QUEUED) for t in s.in_state(state))
     for study in s.studies.values():
         if not study.wants_trials:
             continue
-        room = max(4, len(s.cluster.devices)) - pending[study.id]
-        count = min(room, study.max_trials - study.num_trials)
+        count = min(s.room(study.id) - promoted.get(study.id, 0), study.max_trials - study.num_trials)
         if count <= 0:
             continue
         match s.asked.get(study.id):

@@ -93,16 +93,27 @@ class Snapshot:
     former: Mapping[int, Attempt] = field(default_factory=dict)  # trial that went wrong → what trained last
     max_gangs_per_device: int = 4
     _by_state: dict[TrialState, list[Trial]] = field(init=False, repr=False, compare=False)
+    _pending: Counter[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         by_state: dict[TrialState, list[Trial]] = {state: [] for state in TrialState}
         for trial in self.trials:
             by_state[trial.state].append(trial)
         object.__setattr__(self, "_by_state", by_state)
+        pending = (*by_state[TrialState.WAITING], *by_state[TrialState.QUEUED])
+        object.__setattr__(self, "_pending", Counter(trial.study_id for trial in pending))
 
     def in_state(self, state: TrialState) -> Sequence[Trial]:
         """The trials in this state, in the order of ``trials``."""
         return self._by_state[state]
+
+    def room(self, study_id: int) -> int:
+        """How many more candidates of a study may wait for devices: as many as there are devices, but at least four.
+
+        More would be worse: the later a sampler proposes, and the later a paused trial is chosen to continue, the more
+        results are known.
+        """
+        return max(4, len(self.cluster.devices)) - self._pending[study_id]
 
     def may_hold_memory(self, attempt: Attempt) -> bool:
         """Whether a process of this attempt may still exist."""
@@ -114,7 +125,7 @@ class Snapshot:
         These are the candidates of each running study that have not ended or been proposed yet, as far as it allows so
         many at once.
         """
-        total, of_study = 0, Counter(trial.study_id for trial in self.trials)
+        total, of_study = 0, Counter(one.study_id for one in self.trials if one.state is not TrialState.PAUSED)
         for study in self.studies.values():
             live = of_study[study.id]
             yet = study.max_trials - study.num_trials if study.wants_trials else 0

@@ -1,25 +1,35 @@
 """Stopping rules: which trials of a study continue at the steps where they are judged.
 
-``RULES`` is the only table of them: the name in a study's ``stopping.rule`` → how the rule is made from the spec. Each
-rule has a file of its own, which follows the protocol in ``rule``. Not here: when trials are judged and what becomes of
-them (``decide.follow``), and reading what they have reported (``projection``).
+``RULES`` is the only table of them: the name in a study's ``stopping.rule`` → how the rule is made from its options and
+the spec. The rules follow the protocol in ``rule``. Not here: when trials are judged and what becomes of them
+(``decide.follow``, ``decide.promote``), and reading what they have reported (``projection``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from scamp_service.control.stopping.at_reports import Patience, Percentile, Threshold
+from scamp_service.control.stopping.hyperband import Hyperband
 from scamp_service.control.stopping.never_stop import NeverStop
 from scamp_service.control.stopping.rule import Rule
+from scamp_service.control.stopping.several import Several
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
-from scamp_service.study.spec import RuleName, StudySpec
+from scamp_service.study.spec import StudySpec
 
-RULES: Mapping[RuleName, Callable[[StudySpec], Rule]] = {
-    "asha": SuccessiveHalving.of_spec,
-    "none": NeverStop.of_spec,
+RULES: Mapping[str, Callable[[Any, StudySpec], Rule]] = {
+    "asha": SuccessiveHalving.of_options,
+    "hyperband": Hyperband.of_options,
+    "median": Percentile.of_options,
+    "none": NeverStop.of_options,
+    "patience": Patience.of_options,
+    "percentile": Percentile.of_options,
+    "threshold": Threshold.of_options,
 }
 
 
 def rule_of(spec: StudySpec) -> Rule:
     """The stopping rule of a study."""
-    return RULES[spec.stopping.rule](spec)
+    rules = [RULES[options.rule](options, spec) for options in spec.stopping_rules]
+    return rules[0] if len(rules) == 1 else Several(tuple(rules))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 from scamp_service.control.stopping.rule import Continue, Verdict
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.stopping import Never
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,14 @@ class NeverStop:
     rungs: tuple[int, ...] = ()
 
     @classmethod
-    def of_spec(cls, spec: StudySpec) -> Self:
+    def of_options(cls, options: Never, spec: StudySpec) -> NeverStop:
         """The rule of a study with ``stopping.rule`` none."""
         return cls()
 
-    def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung]) -> Verdict:
+    def pauses_at(self, number: int) -> tuple[int, ...]:
+        """No step."""
+        return ()
+
+    def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """Let the trial continue."""
         return Continue("the study stops no trial early")

@@ -17,7 +17,14 @@ from scamp_service.model import Trial
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """The trial keeps training. The user reads the ``reason``."""
+    """The trial keeps training; a paused one continues from its checkpoint. The user reads the ``reason``."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The trial waits without devices, and is judged again as others report. The user reads the ``reason``."""
 
     reason: str
 
@@ -29,7 +36,7 @@ class Stop:
     reason: str
 
 
-Verdict = Continue | Stop
+Verdict = Continue | Pause | Stop
 """Whoever carries out verdicts must handle every member, so mypy names the places that a new kind of verdict needs."""
 
 
@@ -41,11 +48,16 @@ class Rule(Protocol):
         """Steps at which trials are judged, ascending: each is a report before the last step of the study."""
         ...
 
-    def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung]) -> Verdict:
+    def pauses_at(self, number: int) -> Sequence[int]:
+        """The ``rungs`` at which trial ``number`` is paused, with a checkpoint, until it is judged."""
+        ...
+
+    def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
         """The verdict on ``trial`` at the step ``rung``, which is among ``rungs``. It may have trained further since.
 
         ``reported`` has for each of ``rungs`` the objective of every trial that has reported there, among them this
-        one's at ``rung``. The verdict depends on these values alone and not on their order of arrival.
+        one's at ``rung``. ``is_last`` says that no other trial of the study will report unless a paused one continues;
+        then the verdict is not ``Pause``. The verdict depends on these values alone and not on their order of arrival.
         """
         ...
 
@@ -54,3 +66,24 @@ def due_rungs(rule: Rule, trial: Trial) -> Sequence[int]:
     """Rungs that the trial has reached and at which it was not judged yet, ascending."""
     rungs = rule.rungs
     return rungs[bisect_right(rungs, trial.judged_step) : bisect_right(rungs, trial.step)]
+
+
+def next_pause(rule: Rule, trial: Trial) -> int | None:
+    """Step at which the trial's next attempt is to pause it; None if it trains to the end."""
+    pauses = rule.pauses_at(trial.number)
+    place = bisect_right(pauses, trial.judged_step)
+    return pauses[place] if place < len(pauses) else None
+
+
+def broken_value(value: float, step: int, rung: int) -> Stop:
+    """Stops a trial whose objective is not finite and therefore compares with no other."""
+    advice = "if evaluate cannot compute it so early, raise stopping.min_steps"
+    was = was_at(step, rung)
+    return Stop(
+        f"stopped at step {step}: the objective {was[0]} {value}{was[1]}, which compares with no other; {advice}"
+    )
+
+
+def was_at(step: int, rung: int) -> tuple[str, str]:
+    """The verb and the step for what a trial that is at ``step`` has reported at ``rung``."""
+    return ("is", "") if step == rung else ("was", f" at step {rung}")

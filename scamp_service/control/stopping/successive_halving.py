@@ -1,7 +1,7 @@
-"""Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934).
+"""Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934), by stopping or by promotion.
 
-A trial is judged when it reaches a rung and never waits for others, so no device idles. A trial that continued only
-because it was early is judged again at the next rung. Trials are not paused and promoted later: a stop is final.
+By stopping, a trial is judged when it reaches a rung and never waits for others, so no device idles; a stop is final.
+By promotion, each trial is paused at a rung, and continues once it is among the best there.
 """
 
 from __future__ import annotations
@@ -9,56 +9,72 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
-from scamp_service.control.stopping.rule import Continue, Stop, Verdict
+from scamp_service.control.stopping.rule import Continue, Pause, Stop, Verdict, broken_value, was_at
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
 from scamp_service.study.spec import StudySpec
+from scamp_service.study.stopping import Asha
 
 
 @dataclass(frozen=True, slots=True)
 class SuccessiveHalving:
-    """At a rung, the best 1/``reduction_factor`` of the trials that have reached it continue."""
+    """At a rung, the best 1/``reduction_factor`` of the trials that have reached it continue; with ``promote`` the
+    others are paused there instead of stopped."""
 
     rungs: tuple[int, ...]
     reduction_factor: int
+    promote: bool = False
 
     @classmethod
-    def of_spec(cls, spec: StudySpec) -> Self:
-        """The rule with rungs at min_steps × reduction_factor^k below the last step, rounded up to a report.
+    def of_options(cls, options: Asha, spec: StudySpec) -> SuccessiveHalving:
+        """The rule with rungs at min_steps × reduction_factor^k below the last step (``halving_rungs``)."""
+        rungs = halving_rungs(spec, options.min_steps, options.reduction_factor)
+        return cls(rungs, options.reduction_factor, options.promote)
 
-        Without ``min_steps`` the first rung is the first report.
-        """
-        every, rung, steps = spec.report_every, spec.stopping.min_steps or spec.report_every, []
-        while (reported := math.ceil(rung / every) * every) < spec.budget.steps:
-            steps.append(reported)
-            rung *= spec.stopping.reduction_factor
-        return cls(tuple(dict.fromkeys(steps)), spec.stopping.reduction_factor)
+    def pauses_at(self, number: int) -> tuple[int, ...]:
+        """Every rung if trials are promoted, none if they are stopped."""
+        return self.rungs if self.promote else ()
 
-    def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung]) -> Verdict:
-        """Stop the trial unless it is among the best at the step ``rung``.
+    def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
+        """Stop or pause the trial unless it is among the best at the step ``rung``.
 
         Of n values the best ⌈n / reduction_factor⌉ continue, and so does any value equal to the last of these. No trial
         stops until ``reduction_factor`` trials have reported. With fewer, the best 1/reduction_factor would be less
         than one trial; stopping the second trial merely because it is behind the first (as Optuna and Ray do) would let
-        the order of arrival decide. A trial whose value is not finite stops at once, because it cannot be compared.
+        the order of arrival decide. Paused trials wait until they are among the best ⌊n / reduction_factor⌋, as a
+        promotion is final too; the last ones are judged as if they could stop. A trial whose value is not finite stops
+        at once.
         """
         peers, step = reported[rung], trial.step
-        value = peers[trial.id]
-        be, then = ("is", "") if step == rung else ("was", f" at step {rung}")
+        value = peers[trial.number]
         if not math.isfinite(value):
-            advice = "if evaluate cannot compute it so early, raise stopping.min_steps"
-            return Stop(
-                f"stopped at step {step}: the objective {be} {value}{then}, which compares with no other; {advice}"
-            )
-        num_peers, num_keep = len(peers), math.ceil(len(peers) / self.reduction_factor)
-        rank = 1 + peers.num_better(value)
-        if num_peers < self.reduction_factor:
+            return broken_value(value, step, rung)
+        be, then = was_at(step, rung)
+        num_peers, rank = len(peers), 1 + peers.num_better(value)
+        waits = self.promote and not is_last
+        num_keep = num_peers // self.reduction_factor if waits else math.ceil(num_peers / self.reduction_factor)
+        stands = f"{value:.4g} {be} number {rank} of {num_peers}{then}"
+        if num_peers < self.reduction_factor and not self.promote:
             few = f"no trial stops until {self.reduction_factor} have reported"
-            return Continue(f"continues after step {step}: {value:.4g} {be} number {rank} of {num_peers}{then}; {few}")
+            return Continue(f"continues after step {step}: {stands}; {few}")
+        if not num_keep:
+            return Pause(f"paused at step {step}: {stands}; none continues until {self.reduction_factor} have reported")
         kept = f"the best {num_keep} continue" if num_keep > 1 else "only the best one continues"
-        place = f"{value:.4g} {be} number {rank} of {num_peers}{then}, and {kept}"
-        if rank > num_keep:
-            return Stop(f"stopped at step {step}: {place}")
-        return Continue(f"continues after step {step}: {place}")
+        if rank <= num_keep:
+            return Continue(f"continues after step {step}: {stands}, and {kept}")
+        if waits:
+            return Pause(f"paused at step {step}: {stands}, and {kept} so far")
+        return Stop(f"stopped at step {step}: {stands}, and {kept}")
+
+
+def halving_rungs(spec: StudySpec, min_steps: int | None, reduction_factor: int) -> tuple[int, ...]:
+    """Steps ``min_steps`` × ``reduction_factor``^k below the last step, rounded up to a report.
+
+    Without ``min_steps`` the first is the first report.
+    """
+    every, rung, steps = spec.report_every, min_steps or spec.report_every, []
+    while (reported := math.ceil(rung / every) * every) < spec.budget.steps:
+        steps.append(reported)
+        rung *= reduction_factor
+    return tuple(dict.fromkeys(steps))

@@ -5,26 +5,33 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scamp_service.control.stopping import RULES, rule_of
-from scamp_service.control.stopping.rule import Continue, Rule, Stop, Verdict, due_rungs
+from scamp_service.control.stopping.rule import Continue, Pause, Rule, Stop, Verdict, due_rungs
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.study.objective import Objective
 from scamp_service.study.parse import parse_study
-from scamp_service.study.spec import RuleName, StudySpec
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.stopping import RULE_OPTIONS as OPTIONS_OF_SPEC
 from tests.studies import study
 from tests.values import trial
 
 OPTIONS: Mapping[str, list[dict[str, Any]]] = {
-    "asha": [{}, {"min_steps": 5, "reduction_factor": 2}],
+    "asha": [{}, {"min_steps": 5, "reduction_factor": 2}, {"min_steps": 5, "promote": True}],
+    "hyperband": [{}, {"brackets": 2, "promote": True}],
+    "median": [{}, {"min_steps": 5, "min_trials": 1}],
     "none": [{}],
+    "patience": [{}, {"reports": 1, "min_delta": 0.1}],
+    "percentile": [{}, {"percentile": 90, "min_trials": 1}],
+    "threshold": [{"lower": 0.1}, {"lower": -1, "upper": 1}],
 }
-RULE_OPTIONS = [{"rule": name, **options} for name, several in OPTIONS.items() for options in several]
+RULE_OPTIONS: list[Any] = [{"rule": name, **options} for name, several in OPTIONS.items() for options in several]
+RULE_OPTIONS.append([{"rule": "hyperband", "promote": True}, {"rule": "patience"}, {"rule": "threshold", "upper": 2}])
 every_rule = pytest.mark.parametrize("options", RULE_OPTIONS, ids=str)
 
 BROKEN = (math.nan, math.inf, -math.inf)
@@ -33,9 +40,7 @@ reports = st.lists(st.tuples(st.integers(1, 9), st.floats()), min_size=1, max_si
 directions = st.sampled_from(["maximize", "minimize"])
 
 
-def spec_of(
-    options: dict[str, Any], direction: str = "maximize", *, steps: int = 100, report_every: int = 5
-) -> StudySpec:
+def spec_of(options: Any, direction: str = "maximize", *, steps: int = 100, report_every: int = 5) -> StudySpec:
     objective = {"metric": "accuracy", "direction": direction}
     budget = {"steps": steps, "report_every": report_every}
     return parse_study(study(objective=objective, budget=budget, stopping=options))
@@ -46,23 +51,24 @@ def reported(rule: Rule, objective: Objective, values: Iterable[tuple[int, float
     return {rung: Rung(objective, dict(values)) for rung in rule.rungs}
 
 
-def verdicts(rule: Rule, trial_id: int, known: Mapping[int, Rung]) -> list[Verdict]:
+def verdicts(rule: Rule, number: int, known: Mapping[int, Rung]) -> list[Verdict]:
     """Those on a trial that has just reached each rung."""
-    return [rule.judge(trial(id=trial_id, step=rung), rung, known) for rung in rule.rungs]
+    reached = [(trial(number=number, step=rung), rung) for rung in rule.rungs]
+    return [rule.judge(*one, known, is_last=is_last) for one in reached for is_last in (False, True)]
 
 
 def test_each_name_that_a_study_may_give_is_a_rule_that_is_tested_here() -> None:
-    assert set(get_args(RuleName)) == RULES.keys() == OPTIONS.keys()
+    assert OPTIONS_OF_SPEC.keys() == RULES.keys() == OPTIONS.keys()
 
 
 @every_rule
-def test_a_rule_is_a_value_that_is_made_again_after_a_restart(options: dict[str, Any]) -> None:
+def test_a_rule_is_a_value_that_is_made_again_after_a_restart(options: Any) -> None:
     assert rule_of(spec_of(options)) == rule_of(spec_of(options))
 
 
 @every_rule
 @pytest.mark.parametrize(("steps", "every"), [(100, 10), (100, 7), (97, 5), (10, 10), (6, 6)])
-def test_rungs_are_ascending_reports_before_the_last_step(options: dict[str, Any], steps: int, every: int) -> None:
+def test_rungs_are_ascending_reports_before_the_last_step(options: Any, steps: int, every: int) -> None:
     rungs = rule_of(spec_of(options, steps=steps, report_every=every)).rungs
     assert list(rungs) == sorted(set(rungs))
     assert all(rung % every == 0 and 0 < rung < steps for rung in rungs)
@@ -71,7 +77,7 @@ def test_rungs_are_ascending_reports_before_the_last_step(options: dict[str, Any
 @every_rule
 @given(judged=st.integers(0, 100), step=st.integers(0, 100))
 def test_a_trial_is_due_at_each_rung_that_it_has_reached_and_at_no_other_step(
-    options: dict[str, Any], judged: int, step: int
+    options: Any, judged: int, step: int
 ) -> None:
     rule = rule_of(spec_of(options))
     assert list(due_rungs(rule, trial(judged_step=judged, step=step))) == [r for r in rule.rungs if judged < r <= step]
@@ -80,22 +86,21 @@ def test_a_trial_is_due_at_each_rung_that_it_has_reached_and_at_no_other_step(
 @every_rule
 @given(values=reports, direction=directions)
 def test_the_same_reports_have_the_same_verdict_and_stay_as_they_are(
-    options: dict[str, Any], values: Reports, direction: str
+    options: Any, values: Reports, direction: str
 ) -> None:
     spec = spec_of(options, direction)
     rule, known = rule_of(spec), reported(rule_of(spec), spec.objective, values)
     before = verdicts(rule, values[-1][0], known)
     assert verdicts(rule_of(spec), values[-1][0], known) == before
     assert all(
-        {id: rung[id] for id, _ in values} == pytest.approx(dict(values), nan_ok=True) for rung in known.values()
+        {number: rung[number] for number, _ in values} == pytest.approx(dict(values), nan_ok=True)
+        for rung in known.values()
     )
 
 
 @every_rule
 @given(values=reports, direction=directions, seed=st.integers(0, 2**31))
-def test_the_order_of_arrival_does_not_matter(
-    options: dict[str, Any], values: Reports, direction: str, seed: int
-) -> None:
+def test_the_order_of_arrival_does_not_matter(options: Any, values: Reports, direction: str, seed: int) -> None:
     spec = spec_of(options, direction)
     rule, shuffled = rule_of(spec), random.Random(seed).sample(values, len(values))
     first = verdicts(rule, values[-1][0], reported(rule, spec.objective, values))
@@ -104,20 +109,47 @@ def test_the_order_of_arrival_does_not_matter(
 
 @every_rule
 @given(values=reports, direction=directions)
-def test_every_verdict_has_a_reason_of_one_line(options: dict[str, Any], values: Reports, direction: str) -> None:
+def test_every_verdict_has_a_reason_of_one_line(options: Any, values: Reports, direction: str) -> None:
     spec = spec_of(options, direction)
     rule = rule_of(spec)
     for verdict in verdicts(rule, values[-1][0], reported(rule, spec.objective, values)):
-        assert isinstance(verdict, Continue | Stop)
+        assert isinstance(verdict, Continue | Pause | Stop)
         assert verdict.reason.strip() and "\n" not in verdict.reason
 
 
 @every_rule
 @given(values=reports, direction=directions)
-def test_infinity_is_judged_like_nan_and_never_as_the_best_value(
-    options: dict[str, Any], values: Reports, direction: str
-) -> None:
+def test_infinity_is_judged_like_nan_and_never_as_the_best_value(options: Any, values: Reports, direction: str) -> None:
     spec = spec_of(options, direction)
     rule = rule_of(spec)
     broken = [verdicts(rule, 100, reported(rule, spec.objective, [*values, (100, v)])) for v in BROKEN]
     assert all(list(map(type, one)) == list(map(type, broken[0])) for one in broken)
+
+
+@every_rule
+@given(values=reports, direction=directions)
+def test_a_trial_is_paused_only_where_its_rule_says_so_and_never_as_the_last_one(
+    options: Any, values: Reports, direction: str
+) -> None:
+    spec = spec_of(options, direction)
+    rule, number = rule_of(spec), values[-1][0]
+    assert set(rule.pauses_at(number)) <= set(rule.rungs)
+    known = reported(rule, spec.objective, values)
+    for rung in rule.rungs:
+        reached = trial(number=number, step=rung)
+        if rung not in rule.pauses_at(number):
+            assert not isinstance(rule.judge(reached, rung, known, is_last=False), Pause)
+        assert not isinstance(rule.judge(reached, rung, known, is_last=True), Pause)
+
+
+@every_rule
+@pytest.mark.parametrize("num", [1, 2, 3, 7])
+def test_some_trial_continues_at_each_rung_when_nothing_else_is_left(options: Any, num: int) -> None:
+    if isinstance(options, list) or options["rule"] in ("patience", "threshold"):
+        return  # these judge a trial by itself
+    spec = spec_of(options)
+    rule = rule_of(spec)
+    known = reported(rule, spec.objective, [(number, number / 100) for number in range(num)])
+    for rung in rule.rungs:
+        judged = [rule.judge(trial(number=number, step=rung), rung, known, is_last=True) for number in range(num)]
+        assert any(isinstance(verdict, Continue) for verdict in judged)

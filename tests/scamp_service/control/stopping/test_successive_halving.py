@@ -42,8 +42,8 @@ def rung(values: dict[int, float], maximize: bool = True) -> Rung:
     return Rung(Objective(metric="m", direction="maximize" if maximize else "minimize"), values)
 
 
-def judge(peers: Rung, trial_id: int, eta: int, step: int = 30) -> Verdict:
-    return SuccessiveHalving((30,), eta).judge(trial(id=trial_id, step=step), 30, {30: peers})
+def judge(peers: Rung, number: int, eta: int, step: int = 30) -> Verdict:
+    return SuccessiveHalving((30,), eta).judge(trial(number=number, step=step), 30, {30: peers}, is_last=False)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Step 6: lets paused trials continue as the stopping rule says, and ends those that never will."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import assert_never
+
+from scamp_service.control.decide.effects import MoveTrial
+from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.stopping.rule import Continue, Pause, Stop, next_pause
+from scamp_service.lifecycle import StudyState, TrialState
+from scamp_service.model import Trial
+
+NOT_COMPARED = "until it is compared with the others there"
+"""Ends the reason of a trial that was paused just now."""
+
+
+def promote(s: Snapshot) -> Iterator[MoveTrial]:
+    """Act on the verdicts on paused trials.
+
+    No more continue than may be pending (``Snapshot.room``), those that have trained longest first, and of these the
+    best: what is decided later knows more. Once nothing else of the study is left, every one either continues or ends.
+    """
+    paused: dict[int, list[Trial]] = {}
+    for trial in s.in_state(TrialState.PAUSED):
+        paused.setdefault(trial.study_id, []).append(trial)
+    if not paused:
+        return
+    live = Counter(trial.study_id for trial in s.trials)
+    for study_id, trials in paused.items():
+        study = s.studies[study_id]
+        if study.state is not StudyState.RUNNING:
+            for trial in trials:
+                yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
+        else:
+            is_last = not study.wants_trials and live[study_id] == len(trials)
+            yield from _judged(s, study, trials, is_last)
+
+
+def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) -> Iterator[MoveTrial]:
+    reported = s.rungs.get(study.id, {})
+    continuing: list[tuple[int, float, Trial, str]] = []
+    for trial in trials:
+        rung = next_pause(study.stopping, trial)
+        if rung is None or rung not in reported or trial.number not in reported[rung]:
+            reason = f"continues after step {trial.step}: there is nothing to compare it with"
+            continuing.append((-trial.step, 0.0, trial, reason))
+            continue
+        match study.stopping.judge(trial, rung, reported, is_last=is_last):
+            case Continue(reason):
+                continuing.append((-rung, study.objective.key(reported[rung][trial.number]), trial, reason))
+            case Stop(reason):
+                yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "judged_step": rung})
+            case Pause(reason):
+                if trial.reason.endswith(NOT_COMPARED):
+                    yield MoveTrial(trial, TrialState.PAUSED, {"reason": reason})
+            case verdict:
+                assert_never(verdict)
+    room = len(continuing) if is_last else max(0, s.room(study.id))
+    for _, _, trial, reason in sorted(continuing, key=lambda one: (*one[:2], one[2].number))[:room]:
+        changes = {"reason": reason, "judged_step": next_pause(study.stopping, trial) or trial.step}
+        yield MoveTrial(trial, TrialState.QUEUED, changes)

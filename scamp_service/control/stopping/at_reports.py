@@ -1,0 +1,129 @@
+"""The rules that judge a trial at each of its reports: against the others, against itself, and against bounds."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from scamp_service.control.stopping.rule import Continue, Stop, Verdict, broken_value, was_at
+from scamp_service.control.stopping.rung import Rung
+from scamp_service.model import Trial
+from scamp_service.study import stopping as options
+from scamp_service.study.objective import Objective
+from scamp_service.study.spec import StudySpec
+
+
+def reports(spec: StudySpec, min_steps: int | None) -> tuple[int, ...]:
+    """Steps of the reports from ``min_steps`` on, without the last one."""
+    every = spec.report_every
+    first = max(every, math.ceil((min_steps or 0) / every) * every)
+    return tuple(range(first, spec.budget.steps, every))
+
+
+@dataclass(frozen=True, slots=True)
+class _AtReports:
+    """A rule that never pauses a trial."""
+
+    rungs: tuple[int, ...]
+    objective: Objective
+
+    def pauses_at(self, number: int) -> tuple[int, ...]:
+        """No step."""
+        return ()
+
+    def _own(self, trial: Trial, rung: int, reported: Mapping[int, Rung]) -> Iterator[tuple[int, float]]:
+        """(step, value) of the finite values that the trial has reported at the rungs up to ``rung``."""
+        for step in self.rungs[: bisect_right(self.rungs, rung)]:
+            peers = reported.get(step, ())
+            if trial.number in peers and math.isfinite(value := peers[trial.number]):
+                yield step, value
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile(_AtReports):
+    """The percentile rule of Optuna and, with 50, the median rule of Golovin et al. 2017 (Google Vizier).
+
+    The trial's best value so far is compared with what the others have reported at this step.
+    """
+
+    percentile: float
+    min_trials: int
+
+    @classmethod
+    def of_options(cls, given: options.Percentile | options.Median, spec: StudySpec) -> Percentile:
+        """The rule of a study."""
+        percentile = given.percentile if isinstance(given, options.Percentile) else 50.0
+        return cls(reports(spec, given.min_steps), spec.objective, float(percentile), given.min_trials)
+
+    def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
+        """Stop the trial if its best value so far is worse than this percentile of the others."""
+        peers, step = reported[rung], trial.step
+        if not math.isfinite(peers[trial.number]):
+            return broken_value(peers[trial.number], step, rung)
+        others, bar = len(peers) - 1, peers.percentile_of_others(trial.number, self.percentile)
+        if others < self.min_trials or bar is None:
+            few = f"{others} of at least {self.min_trials} other trials have reported at step {rung}"
+            return Continue(f"continues after step {step}: {few}")
+        best = min((value for _, value in self._own(trial, rung, reported)), key=self.objective.key)
+        what = "median" if self.percentile == 50 else f"best {self.percentile:g} %"
+        stands = f"its best value up to step {rung} is {best:.4g}, and the {what} of {others} others ends at {bar:.4g}"
+        if self.percentile == 50:
+            stands = stands.replace(" ends at ", " is ")
+        if self.objective.is_better(bar, than=best):
+            return Stop(f"stopped at step {step}: {stands}")
+        return Continue(f"continues after step {step}: {stands}")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience(_AtReports):
+    """Ends a trial that no longer improves (Prechelt 1998, "Early stopping - but when?")."""
+
+    patience: int
+    min_delta: float
+
+    @classmethod
+    def of_options(cls, given: options.Patience, spec: StudySpec) -> Patience:
+        """The rule of a study."""
+        return cls(reports(spec, given.min_steps), spec.objective, given.reports, float(given.min_delta))
+
+    def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
+        """Stop the trial if as many reports as ``patience`` have passed without an improvement."""
+        best, at, since = math.inf, 0, 0
+        for step, value in self._own(trial, rung, reported):
+            since += 1
+            if (key := self.objective.key(value)) < best - self.min_delta:
+                best, at, since = key, step, 0
+        if not math.isfinite(best):
+            return broken_value(reported[rung][trial.number], trial.step, rung)
+        stands = f"its best value is {self.objective.key(best):.4g} of step {at}, {since} reports before step {rung}"
+        if since >= self.patience:
+            return Stop(f"stopped at step {trial.step}: {stands}")
+        return Continue(f"continues after step {trial.step}: {stands}")
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold(_AtReports):
+    """Ends a trial whose value leaves the range that it should stay in."""
+
+    lower: float
+    upper: float
+
+    @classmethod
+    def of_options(cls, given: options.Threshold, spec: StudySpec) -> Threshold:
+        """The rule of a study."""
+        lower = -math.inf if given.lower is None else float(given.lower)
+        upper = math.inf if given.upper is None else float(given.upper)
+        return cls(reports(spec, given.min_steps), spec.objective, lower, upper)
+
+    def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
+        """Stop the trial if its value at ``rung`` is out of bounds, or not finite."""
+        value, step = reported[rung][trial.number], trial.step
+        if not math.isfinite(value):
+            return broken_value(value, step, rung)
+        be, then = was_at(step, rung)
+        if not self.lower <= value <= self.upper:
+            bound = f"below {self.lower:g}" if value < self.lower else f"above {self.upper:g}"
+            return Stop(f"stopped at step {step}: {value:.4g} {be} {bound}{then}")
+        return Continue(f"continues after step {step}: {value:.4g} {be} within its bounds{then}")

@@ -1,0 +1,31 @@
+"""Several rules in one study, of which each may stop a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scamp_service.control.stopping.rule import Continue, Pause, Rule, Stop, Verdict
+from scamp_service.control.stopping.rung import Rung
+from scamp_service.model import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A trial stops when one of its ``rules`` stops it, and continues when none of them stops or pauses it."""
+
+    rules: tuple[Rule, ...]
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The rungs of all rules."""
+        return tuple(sorted({rung for rule in self.rules for rung in rule.rungs}))
+
+    def pauses_at(self, number: int) -> tuple[int, ...]:
+        """Every step at which one of the rules pauses the trial."""
+        return tuple(sorted({rung for rule in self.rules for rung in rule.pauses_at(number)}))
+
+    def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
+        """The first stop, else the first pause, else the first of the reasons to continue."""
+        verdicts = [rule.judge(trial, rung, reported, is_last=is_last) for rule in self.rules if rung in rule.rungs]
+        return next(verdict for kind in (Stop, Pause, Continue) for verdict in verdicts if isinstance(verdict, kind))

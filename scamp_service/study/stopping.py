@@ -1,0 +1,142 @@
+"""Options of each stopping rule, as a user writes them. ``control.stopping`` has the rules themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from scamp_service.study.values import Integer, Number, Strict, at_most
+
+MOST_RULES = 10
+_Steps = Annotated[Integer, Field(ge=1)] | None
+_Factor = Annotated[Integer, Field(ge=2, le=1000)]
+_Trials = Annotated[Integer, Field(ge=1, le=100_000)]
+
+
+class Asha(Strict):
+    """Asynchronous successive halving: at the rungs ``min_steps × reduction_factor^k`` the best 1/``reduction_factor``
+    of the trials continue.
+
+    A trial that is not among them stops, or is paused with ``promote``: then it continues once it is among them, from
+    its checkpoint. ``min_steps`` defaults to the first report.
+    """
+
+    rule: Literal["asha"] = "asha"
+    min_steps: _Steps = None
+    reduction_factor: _Factor = 3
+    promote: bool = False
+
+
+class Hyperband(Strict):
+    """Successive halving in several brackets, of which each later one begins to judge ``reduction_factor`` times later.
+
+    Each trial belongs to one bracket, by its number, and is compared with the others there. ``brackets`` defaults to as
+    many as there are rungs.
+    """
+
+    rule: Literal["hyperband"]
+    min_steps: _Steps = None
+    reduction_factor: _Factor = 3
+    brackets: Annotated[Integer, Field(ge=1, le=20)] | None = None
+    promote: bool = False
+
+
+class Percentile(Strict):
+    """At each report from ``min_steps`` on, a trial stops unless its best value so far is within the best
+    ``percentile`` per cent of the values that others have reported there; with fewer than ``min_trials`` others, none
+    does."""
+
+    rule: Literal["percentile"]
+    percentile: Annotated[Number, Field(gt=0, lt=100)] = 25.0
+    min_steps: _Steps = None
+    min_trials: _Trials = 5
+
+
+class Median(Strict):
+    """Stops as ``percentile`` with 50: a trial whose best value so far is worse than the median of the others."""
+
+    rule: Literal["median"]
+    min_steps: _Steps = None
+    min_trials: _Trials = 5
+
+
+class Patience(Strict):
+    """Stops a trial that has not improved by more than ``min_delta`` in its last ``reports`` reports."""
+
+    rule: Literal["patience"]
+    reports: Annotated[Integer, Field(ge=1, le=1000)] = 10
+    min_delta: Annotated[Number, Field(ge=0)] = 0
+    min_steps: _Steps = None
+
+
+class Threshold(Strict):
+    """Stops a trial that reports less than ``lower`` or more than ``upper``, from ``min_steps`` on."""
+
+    rule: Literal["threshold"]
+    lower: Number | None = None
+    upper: Number | None = None
+    min_steps: _Steps = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.lower is None and self.upper is None:
+            raise ValueError("a threshold needs lower, upper or both")
+        if self.lower is not None and self.upper is not None and self.lower >= self.upper:
+            raise ValueError(f"lower ({self.lower}) must be less than upper ({self.upper})")
+        return self
+
+
+class Never(Strict):
+    """Stops no trial early."""
+
+    rule: Literal["none"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, value: Any) -> Any:
+        """Without the options of successive halving, which earlier versions stored with every rule."""
+        if isinstance(value, Mapping):
+            return {name: option for name, option in value.items() if name not in ("min_steps", "reduction_factor")}
+        return value
+
+
+RULE_OPTIONS: Mapping[str, type[Strict]] = {
+    get_args(options.model_fields["rule"].annotation)[0]: options
+    for options in (Asha, Hyperband, Percentile, Median, Patience, Threshold, Never)
+}
+"""The options of the rule with each name."""
+
+
+def _rule(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        name = value.get("rule", "asha")
+        return name if isinstance(name, str) else None
+    return getattr(value, "rule", None)
+
+
+Rule = Annotated[
+    Annotated[Asha, Tag("asha")]
+    | Annotated[Hyperband, Tag("hyperband")]
+    | Annotated[Percentile, Tag("percentile")]
+    | Annotated[Median, Tag("median")]
+    | Annotated[Patience, Tag("patience")]
+    | Annotated[Threshold, Tag("threshold")]
+    | Annotated[Never, Tag("none")],
+    Discriminator(
+        _rule, custom_error_type="rule", custom_error_message=f"must be {{rule: {' | '.join(RULE_OPTIONS)}, …}}"
+    ),
+]
+
+
+def _number(value: Any) -> str | None:
+    return "several" if isinstance(value, list) else "one"
+
+
+Stopping = Annotated[
+    Annotated[Rule, Tag("one")]
+    | Annotated[Annotated[list[Rule], Field(min_length=1, max_length=MOST_RULES), at_most(MOST_RULES)], Tag("several")],
+    Discriminator(_number),
+]
+"""One rule, or a list of rules of which each may stop a trial."""
