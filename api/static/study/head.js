@@ -36,9 +36,14 @@ function drawTask(study) {
 
 /** What a study does, in one line. */
 export function taskWords({ objective, workload, search, stopping, budget }) {
-  const rule = stopping.rule === "none" ? "no early stopping" : stopping.rule.toUpperCase();
+  const rules = [stopping].flat().map(ruleWords).join(" + ");
   const steps = `${plural(budget.steps, "step")} per trial`;
-  return `${objective.direction} ${objective.metric} · ${workload} · ${search.sampler}, ${rule} · ${steps}`;
+  return `${objective.direction} ${objective.metric} · ${workload} · ${search.sampler}, ${rules} · ${steps}`;
+}
+
+function ruleWords({ rule, promote }) {
+  if (rule === "none") return "no early stopping";
+  return (rule === "asha" ? "ASHA" : rule) + (promote ? " by promotion" : "");
 }
 
 function drawTrials({ study, numTrials, runningRows }, bar) {

@@ -86,7 +86,8 @@ class Followed:
         self.trials |= {trial.id: trial for trial in self.projection.changed_trials(self.study)}
         runs = self.projection.family_runs(["a", "b"])
         known = self.projection.rungs(self.study, OBJECTIVE, RUNGS)
-        rungs = {step: sorted((id, rung[id]) for id in self.trials if id in rung) for step, rung in known.items()}
+        numbers = [trial.number for trial in self.trials.values()]
+        rungs = {step: sorted((n, rung[n]) for n in numbers if n in rung) for step, rung in known.items()}
         finite = {step: sum(math.isfinite(value) for _, value in values) for step, values in rungs.items()}
         assert finite == {step: rung.num_better(-math.inf) for step, rung in known.items()}
         return {**found, "trials": sorted(self.trials.items()), "runs": repr(runs), "rungs": rungs}

@@ -484,7 +484,7 @@ def test_where_attempts_overlap_the_newest_counts(store: Store) -> None:
         (30, 1, 0.3),
     ]
     assert (store.trial(trial_id).step, store.trial(trial_id).value) == (20, 0.9)
-    assert store.rungs(1, "acc", [20, 30, 40]) == {20: {trial_id: 0.9}, 30: {trial_id: 0.3}, 40: {}}
+    assert store.rungs(1, "acc", [20, 30, 40]) == {20: {0: 0.9}, 30: {0: 0.3}, 40: {}}
 
 
 def test_a_curve_comes_in_pages_by_step(store: Store) -> None:
@@ -504,7 +504,7 @@ def test_rungs_hold_every_trial_of_the_study_and_no_other(store: Store) -> None:
     assert begin(store, stranger)
     for trial_id in (first, second, stranger):
         assert report(store, metric(trial_id, 1, 10, trial_id / 10))
-    assert store.rungs(1, "acc", [10]) == {10: {first: first / 10, second: second / 10}}
+    assert store.rungs(1, "acc", [10]) == {10: {0: first / 10, 1: second / 10}}
     assert store.rungs(1, "unknown", [10]) == {10: {}}
     assert store.rungs(1, "acc", []) == {}
 

@@ -1,0 +1,88 @@
+"""Trials that pause at a rung, continue once they are among the best there, and end when nothing else is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scamp_service.control.decide import effects as d
+from scamp_service.control.stopping.rung import Rung
+from scamp_service.control.stopping.successive_halving import SuccessiveHalving
+from scamp_service.lifecycle import Outcome, StudyState, TrialState
+from scamp_service.model import Trial
+from tests.scamp_service.control.test_decide import ALIVE, effects, study
+from tests.values import attempt, trial
+
+PROMOTES = SuccessiveHalving((10, 30), 3, promote=True)
+
+
+def rules(**changes: Any) -> Any:
+    return {1: study(stopping=PROMOTES, **changes)}
+
+
+def paused(values: Sequence[float], step: int = 10, first: int = 0) -> list[Trial]:
+    return [
+        trial(id=number, number=number, state=TrialState.PAUSED, step=step, value=value, judged_step=step // 3)
+        for number, value in enumerate(values, first)
+    ]
+
+
+def rungs(*trials: Trial) -> dict[int, dict[int, Rung]]:
+    """What the trials have reported at the steps where they are."""
+    found = {step: Rung(study().objective) for step in PROMOTES.rungs}
+    for one in trials:
+        assert one.value is not None
+        found[one.step].report(one.number, one.value)
+    return {1: found}
+
+
+def moves(found: list[d.Effect]) -> dict[int, TrialState]:
+    return {effect.trial.number: effect.to for effect in found if isinstance(effect, d.MoveTrial)}
+
+
+def test_an_attempt_trains_to_the_next_rung_and_then_its_trial_is_paused() -> None:
+    queued = trial(state=TrialState.QUEUED, attempt=0)
+    (begun,) = [e for e in effects(trials=[queued], studies=rules()) if isinstance(e, d.Begin)]
+    assert begun.order.until == 10
+    running = trial(step=10, value=0.5)
+    known = {"studies": rules(), "rungs": rungs(running)}
+    assert effects(trials=[running], attempts=[attempt()], gangs={"1/1": ALIVE}, **known) == []
+    found = effects(trials=[running], attempts=[attempt(outcome=Outcome.DONE)], **known)
+    assert moves(found) == {0: TrialState.PAUSED}
+    again = trial(state=TrialState.QUEUED, step=30, judged_step=30, value=0.5)
+    (begun,) = [e for e in effects(trials=[again], studies=rules()) if isinstance(e, d.Begin)]
+    assert begun.order.until is None
+
+
+def test_the_best_third_continues_and_the_others_wait_as_long_as_there_are_others() -> None:
+    trials = paused([0.1, 0.5, 0.3, 0.2, 0.4, 0.6])
+    running = trial(id=9, number=9)
+    known: dict[str, Any] = {"attempts": [attempt(trial_id=9)], "gangs": {"9/1": ALIVE}}
+    found = effects(trials=[*trials, running], studies=rules(), rungs=rungs(*trials), **known)
+    assert moves(found) == {5: TrialState.QUEUED, 1: TrialState.QUEUED}
+    (first, _) = [e for e in found if isinstance(e, d.MoveTrial)]
+    assert first.trial.number == 5 and first.changes["judged_step"] == 10
+
+
+def test_those_that_never_continue_are_pruned_when_nothing_else_is_left() -> None:
+    trials = paused([0.1, 0.5])
+    found = effects(trials=trials, studies=rules(), rungs=rungs(*trials))
+    assert moves(found) == {0: TrialState.PRUNED, 1: TrialState.QUEUED}
+    last = paused([0.1])
+    assert moves(effects(trials=last, studies=rules(), rungs=rungs(*last))) == {0: TrialState.QUEUED}
+
+
+def test_whoever_has_trained_longest_continues_first_and_takes_the_place_of_new_candidates() -> None:
+    low, high = paused([0.1 * n for n in range(15)]), paused([0.9, 0.8, 0.7], step=30, first=15)
+    reported = rungs(*low, *high)
+    for one in high:
+        reported[1][10].report(one.number, 0.0)
+    wanting = rules(max_trials=30, num_trials=18)
+    found = effects(trials=[*low, *high], studies=wanting, rungs=reported)
+    assert list(moves(found)) == [15, 14, 13, 12]
+    assert not [effect for effect in found if isinstance(effect, d.Propose)]
+
+
+def test_paused_trials_of_a_study_that_was_stopped_are_cancelled() -> None:
+    found = effects(trials=paused([0.1]), studies=rules(state=StudyState.STOPPING))
+    assert moves(found) == {0: TrialState.CANCELLED}
