@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from starlette.exceptions import HTTPException
@@ -20,6 +21,7 @@ from api.submission import MAX_SPEC_BYTES, parse_submission
 from scamp_service.model import Study
 from scamp_service.sizing.submission_check import check_workload
 from scamp_service.sizing.tracing.trace_process import TraceProcess
+from scamp_service.sizing.user_workload import with_space
 from scamp_service.store.store import Store
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code
@@ -83,7 +85,7 @@ class Admission:
     async def _submit(self, body: bytes, key: str | None) -> Study:
         spec, code = await self._in(self._parsers, lambda: _parse(body))
         sha256 = None if code is None else await self._in(self._parsers, lambda: hashlib.sha256(code).hexdigest())
-        if key is not None:
+        if key is not None and spec.space:
             found = await self._in(self._parsers, lambda: self._known(spec, sha256, key))
             if found is not None:
                 return found
@@ -91,12 +93,15 @@ class Admission:
             warnings = check_workload(spec, None)
         else:
             with self._place("imports", MOST_IMPORTS):
-                warnings = await self._in(self._importer, lambda: self._import(spec, code))
+                spec, warnings = await self._in(self._importer, partial(self._import, spec, code))
         return await self._in(self._parsers, lambda: self._create(spec, code, key, warnings))
 
-    def _import(self, spec: StudySpec, code: bytes) -> list[str]:
+    def _import(self, spec: StudySpec, code: bytes) -> tuple[StudySpec, list[str]]:
         self._process = TraceProcess()
-        return [] if self._closed else check_workload(spec, code, self._process)
+        if self._closed:
+            return spec, []
+        spec = with_space(spec, code, self._process)
+        return spec, check_workload(spec, code, self._process)
 
     def _known(self, spec: StudySpec, sha256: str | None, key: str) -> Study | None:
         return self._store.study_of_key(spec.to_json(), spec.as_given(), sha256, key)

@@ -87,6 +87,11 @@ class Workload(ABC):
         lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
         return max(lists, key=len, default=[])
 
+    @classmethod
+    def space(cls) -> Mapping[str, Any]:
+        """Optional: the search space of studies that have none, in the form of a study's ``space``."""
+        return {}
+
     def on_step(self, step: int, steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027 - may stay empty
         """Called on every rank before optimizer step ``step`` (from 0) of ``steps``.
 

@@ -105,13 +105,26 @@ export function planWords(trial) {
 }
 
 export function paramValue(value) {
-  return typeof value === "number" ? num(value) : String(value);
+  if (typeof value === "number") return num(value);
+  if (Array.isArray(value)) return value.some(isBlock) ? value.map(blockWords).join(" | ") : JSON.stringify(value);
+  return isBlock(value) ? blockWords(value) : String(value);
+}
+
+/** Whether a value is one of the repeated blocks of a parameter. */
+function isBlock(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}
+
+function blockWords(block) {
+  return Object.entries(block)
+    .map(([name, value]) => `${name} ${paramValue(value)}`)
+    .join(", ");
 }
 
 /** The parameters that differ from `fixed`, in one line. */
 export function paramsLine(params, fixed = {}) {
   return Object.entries(params ?? {})
-    .filter(([name, value]) => fixed[name] !== value)
+    .filter(([name, value]) => JSON.stringify(fixed[name]) !== JSON.stringify(value))
     .map(([name, value]) => `${name} ${paramValue(value)}`)
     .join(" · ");
 }

@@ -169,6 +169,7 @@ def run(
     """
     from scamp_service.processes.controller_process import ray_address_of_environment, run_study
     from scamp_service.sizing.submission_check import check_workload
+    from scamp_service.sizing.user_workload import with_space
     from scamp_service.store.fields import trial_fields
     from scamp_service.store.summary import all_trials, device_fill, study_summary
 
@@ -177,6 +178,7 @@ def run(
     settings = settings_of(data_dir=data_dir, ray_address=ray_address or ray_address_of_environment())
     close_new_files()
     withhold_secrets()  # before any code of the study is imported
+    spec = with_space(spec, code)
     warnings = check_workload(spec, code)
     _warn(warnings)
     with _live(quiet=as_json or not out.is_terminal) as update:

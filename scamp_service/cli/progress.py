@@ -15,6 +15,7 @@ from rich.text import Text
 
 from scamp_service.cli.terminal import plain
 from scamp_service.study.objective import Objective
+from scamp_service.study.values import shown_value
 
 MIB = 2**20
 COLOURS = {
@@ -176,4 +177,4 @@ def _ms(seconds: float | None) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else plain(str(value))
+    return plain(shown_value(value))

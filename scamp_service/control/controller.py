@@ -22,7 +22,7 @@ from scamp_service.control.executor import Executor, Sizer, Unsized
 from scamp_service.control.failing import Failing
 from scamp_service.control.first_seen import FirstSeen
 from scamp_service.control.projection import Projection
-from scamp_service.control.proposing import Proposing, why_hung
+from scamp_service.control.proposing import Proposing, why_ended, why_hung
 from scamp_service.control.stopping import rule_of
 from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
@@ -283,7 +283,11 @@ class Controller:
             num_trials=sum(counts.values()),
             searched=frozenset(spec.space),
             exhausted=self._proposing.is_exhausted(study.id),
-            broken=self._why_broken(study, failed) if hopeless else why_hung(asked) or self._our_fault(study),
+            broken=(
+                self._why_broken(study, failed)
+                if hopeless
+                else why_hung(asked) or why_ended(asked) or self._our_fault(study)
+            ),
         )
 
     def _why_broken(self, study: Study, failed: int) -> str:

@@ -1,10 +1,11 @@
 """Which trials learn of each other's memory: the family of a candidate. What they learn is in ``estimators.learning``.
 
-A family is a workload with its code and every parameter but the numbers that the study searches. Those numbers are
-sizes and rates: the trace follows the sizes, and memory does not depend on the rates. What is left chooses code paths
-(an optimizer by name, a flag, a data set), and what no trace sees comes from code paths: trials that differ in them say
-little of each other. A candidate that overrides a fixed number is of another family for the same reason. The layout is
-no part of it, as a candidate has a family before it has a plan; a family learns for each layout by itself.
+A family is a workload with its code and every parameter but the numbers that the study searches, also inside lists.
+Those numbers are sizes and rates: the trace follows the sizes, and memory does not depend on the rates. What is left
+chooses code paths (an optimizer by name, a flag, a data set), and what no trace sees comes from code paths: trials that
+differ in them say little of each other. A candidate that overrides a fixed number is of another family for the same
+reason. The layout is no part of it, as a candidate has a family before it has a plan; a family learns for each layout
+by itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection
+from typing import Any
 
 from estimators.model import Candidate
 
@@ -22,6 +24,21 @@ def family(candidate: Candidate, searched: Collection[str]) -> str:
     ``searched`` are the names of the study's search space.
     """
     params = candidate.params.items()
-    settings = {name: value for name, value in params if name not in searched or isinstance(value, bool | str)}
+    settings = {name: value for name, value in params if name not in searched or not _is_number(value)}
+    settings = {name: _without_numbers(value) if name in searched else value for name, value in settings.items()}
     identity = [candidate.workload, candidate.code, settings]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _without_numbers(value: Any) -> Any:
+    """The value of a parameter with nothing in place of the numbers inside its lists and repeated blocks."""
+    match value:
+        case list():
+            return [_without_numbers(entry) for entry in value if not _is_number(entry)]
+        case dict():
+            return {name: _without_numbers(entry) for name, entry in value.items() if not _is_number(entry)}
+    return value

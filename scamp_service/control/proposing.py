@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 
 from scamp_service.control.projection import Projection
+from scamp_service.search.constrained import NoCandidate
 from scamp_service.search.proposals import reads_history
 from scamp_service.search.proposer import Asked, Proposal, Proposer
 from scamp_service.study.spec import StudySpec
@@ -75,3 +76,8 @@ def why_hung(asked: Asked | None) -> str:
     return (
         f"its sampler was asked for trial {asked.first_number} and has not answered for {HUNG_SECONDS / 60:.0f} minutes"
     )
+
+
+def why_ended(asked: Asked | None) -> str:
+    """Why a study must be stopped whose constraints no candidate satisfies; empty if it need not be."""
+    return str(asked.answer) if asked is not None and isinstance(asked.answer, NoCandidate) else ""

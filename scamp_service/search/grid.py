@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
 
+from scamp_service.search.constrained import Constrained, NoCandidate
 from scamp_service.search.history import Active, Completed
 from scamp_service.search.space import Space
 from scamp_service.search.starts import Starts
@@ -16,18 +17,22 @@ from scamp_service.study.values import Params
 
 
 class Grid:
-    """The points of a grid, except those that ``start_with`` has tried; shuffled, as the budget may end first.
+    """The points of a grid that satisfy the constraints, except those that ``start_with`` has tried.
 
-    It holds four bytes for each point, and makes a point when it is asked for.
+    They are shuffled, as the budget may end first. It holds four bytes for each, and makes a point when it is asked
+    for.
     """
 
     reads_history: ClassVar = False
 
     def __init__(self, spec: StudySpec) -> None:
         self._seed, self._space, self._starts = spec.search.seed, Space(spec.space), Starts(spec)
+        self._constrained = Constrained(spec) if spec.constraints else None
 
-    def suggest(self, number: int, completed: Sequence[Completed], active: Sequence[Active]) -> Params | None:
-        """The point of trial ``number``; None after the last one."""
+    def suggest(
+        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+    ) -> Params | None:
+        """The point of trial ``number``; None after the last one. Raises ``NoCandidate`` if there is no point."""
         place = number - len(self._starts)
         return self._space.point(self._order[place]) if place < len(self._order) else None
 
@@ -35,5 +40,9 @@ class Grid:
     def _order(self) -> array[int]:
         order = array("I", range(self._space.num_points))
         random.Random(self._seed).shuffle(order)
+        if self._constrained is not None:
+            order = array("I", (number for number in order if self._constrained.holds(self._space.point(number))))
+            if not order:
+                raise NoCandidate("the constraints reject every point of the grid")
         tried = {self._space.number_of(self._starts[number]) for number in range(len(self._starts))}
         return array("I", (number for number in order if number not in tried)) if tried else order

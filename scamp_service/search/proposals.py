@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from scamp_service.search.constrained import Constrained
 from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, Completed, History, Past, Shown
 from scamp_service.search.random_sampler import RandomSampler
@@ -33,12 +34,13 @@ class Search:
         self._spec, self._starts = spec, Starts(spec)
         self._sampler = SAMPLERS[spec.search.sampler](spec)
         self._history = History(spec.objective)
+        self._constrained = Constrained(spec)
 
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
         """Parameters of trials ``first_number``, ``first_number + 1``, …; fewer than ``count`` when the sampler ends.
 
         ``history`` holds at least the trials that are new or have changed since the last call, in any order. The others
-        are remembered. Trials from ``first_number`` on are ignored.
+        are remembered. Trials from ``first_number`` on are ignored. Raises ``NoCandidate``.
         """
         shown = Shown()
         if self._sampler.reads_history:
@@ -57,5 +59,9 @@ class Search:
     def _candidate(self, number: int, completed: Sequence[Completed], active: Sequence[Active]) -> Params | None:
         if number < len(self._starts):
             return self._starts[number]
-        found = self._sampler.suggest(number, completed, active)
+
+        def suggest(attempt: int) -> Params | None:
+            return self._sampler.suggest(number, completed, active, attempt)
+
+        found = self._constrained.repaired(number, suggest)
         return None if found is None else {**self._spec.fixed, **found}

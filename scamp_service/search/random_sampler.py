@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import optuna
 
@@ -24,6 +24,14 @@ class RandomSampler:
         self._seed = spec.search.seed
         self._study = OptunaStudy(Space(spec.space), spec.objective.direction)
 
-    def suggest(self, number: int, completed: Sequence[Completed] = (), active: Sequence[Active] = ()) -> Params:
-        """The searched parameters of trial ``number``."""
-        return self._study.ask(optuna.samplers.RandomSampler(seed=seed_of(self._seed, number)))
+    def suggest(
+        self,
+        number: int,
+        completed: Sequence[Completed] = (),
+        active: Sequence[Active] = (),
+        attempt: int = 0,
+        given: Mapping[str, Any] | None = None,
+    ) -> Params:
+        """The searched parameters of trial ``number``. Flat ones that are ``given`` stay as they are."""
+        sampler = optuna.samplers.RandomSampler(seed=seed_of(self._seed, number, attempt))
+        return self._study.ask(sampler, given=given)

@@ -23,15 +23,18 @@ class Sampler(Protocol):
 
     def __init__(self, spec: StudySpec) -> None: ...
 
-    def suggest(self, number: int, completed: Sequence[Completed], active: Sequence[Active]) -> Params | None:
+    def suggest(
+        self, number: int, completed: Sequence[Completed], active: Sequence[Active], attempt: int = 0
+    ) -> Params | None:
         """The searched parameters of trial ``number``; None if there is nothing more to propose, from this number on.
 
         ``completed`` and ``active`` are earlier trials, by number. They also have the parameters that are not searched.
+        ``attempt`` counts the proposals for this trial that break a constraint.
         """
         ...
 
 
-def seed_of(seed: int, number: int) -> int:
+def seed_of(seed: int, number: int, attempt: int = 0) -> int:
     """Seed of the random generator for one trial, as the state of a generator would not survive a crash."""
-    digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
+    digest = hashlib.sha256((f"{seed}/{number}/{attempt}" if attempt else f"{seed}/{number}").encode()).digest()
     return int.from_bytes(digest[:4])

@@ -1,111 +1,134 @@
-"""The search space as samplers see it: parameters as Optuna's distributions have them, and the points of a grid.
+"""The search space as samplers see it: flat parameters with Optuna's distributions, and the points of a grid.
 
-A stepped range of floats becomes a range of indices for Optuna, so that the values of candidates are exact decimals.
+A stepped range of floats and an ordinal list become ranges of indices for Optuna, so that the values of candidates are
+exact; lists among choices become their JSON, as Optuna knows no lists.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from scamp_service.study.space import Categorical, Range
-from scamp_service.study.values import Params, Scalar
+from scamp_service.study.points import Points
+from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
+from scamp_service.study.space import Categorical, Dimension, Ordinal, Range
+from scamp_service.study.values import Params
+
+Suggest = Callable[[str, BaseDistribution], Any]
 
 
 class Space:
-    """The dimensions that a study searches, in the order of its spec."""
+    """The parameters that a study searches, each after those that it depends on."""
 
-    def __init__(self, dimensions: Mapping[str, Categorical | Range]) -> None:
-        self._axes = {name: _Axis(dimension) for name, dimension in dimensions.items()}
+    def __init__(self, dimensions: Mapping[str, Dimension]) -> None:
+        self._names = list(dimensions)
+        self._slots = slots_of(dimensions)
+        self._axes = {slot.name: _Axis(slot.dimension) for slot in self._slots}
         self.distributions = {name: axis.distribution for name, axis in self._axes.items()}
-        """Distribution of each parameter, for Optuna."""
+        """Distribution of each flat parameter that a candidate may have, for Optuna."""
 
-    def decoded(self, sampled: Mapping[str, Any]) -> Params:
-        """Parameters of a candidate, from those that Optuna has sampled."""
-        return {name: axis.decode(sampled[name]) for name, axis in self._axes.items()}
+    @property
+    def is_conditional(self) -> bool:
+        """Whether candidates differ in the parameters that they have."""
+        return any(slot.needs for slot in self._slots)
 
-    def encoded(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters as Optuna has them. Those that are not searched are left out."""
-        return {name: axis.encode(params[name]) for name, axis in self._axes.items()}
+    def sampled(self, suggest: Suggest, given: Mapping[str, Any] | None = None) -> Params:
+        """Parameters of a candidate whose values, as Optuna has them, ``suggest`` returns one after another.
 
-    def exact(self, params: Mapping[str, Scalar]) -> Params:
-        """A user's parameters in the types that a sampler would return: 1 becomes 1.0 in a range of floats."""
-        return {name: self._axes[name].exact(value) if name in self._axes else value for name, value in params.items()}
+        It is asked for flat parameters that exist with those before them. The value of one that is in ``given`` (flat,
+        as a user has it) is taken from there instead; it is suggested all the same, so that later ones stay equal.
+        """
+        known = given or {}
+
+        def value_of(slot: Slot) -> Any:
+            axis = self._axes[slot.name]
+            value = axis.decode(suggest(slot.name, axis.distribution))
+            return known.get(slot.name, value)
+
+        return nested(self._slots, completed(self._slots, value_of), self._names)
+
+    def flat(self, params: Mapping[str, Any]) -> Params:
+        """The flat parameters of a candidate, such as ``layers.0.width``. Those that are not searched are left out."""
+        return flat(self._slots, params)
+
+    def encoded(self, params: Mapping[str, Any]) -> Params:
+        """Flat parameters as Optuna has them: those that the candidate has."""
+        return {name: self._axes[name].encode(value) for name, value in self.flat(params).items()}
+
+    def exact(self, params: Mapping[str, Any]) -> Params:
+        """Flat parameters of a user in the types that a sampler would return: 1 becomes 1.0 in a range of floats."""
+        return {name: self._axes[name].exact(value) for name, value in self.flat(params).items()}
 
     # --- the grid --------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def num_points(self) -> int:
         """Number of points of the grid. No dimension may be continuous."""
-        return math.prod(map(len, self._values.values()))
+        return self._points.count
 
     def point(self, number: int) -> Params:
         """Parameters of this point, in the order of ``itertools.product``."""
-        point = Params()
-        for name, values in reversed(self._values.items()):
-            number, index = divmod(number, len(values))
-            point[name] = values[index]
-        return {name: point[name] for name in self._values}
+        return nested(self._slots, self._points.point(number), self._names)
 
-    def number_of(self, params: Mapping[str, Scalar]) -> int | None:
+    def number_of(self, params: Mapping[str, Any]) -> int | None:
         """Number of the point with these parameters; None if they are not on the grid."""
-        found = 0
-        for name, indices in self._indices.items():
-            if (index := indices.get(params[name])) is None:
-                return None
-            found = found * len(indices) + index
-        return found
+        return self._points.number_of(self.flat(params))
 
     @cached_property
-    def _values(self) -> dict[str, Sequence[Scalar]]:
-        return {name: axis.values() for name, axis in self._axes.items()}
-
-    @cached_property
-    def _indices(self) -> dict[str, dict[Scalar, int]]:
-        return {name: {value: i for i, value in enumerate(values)} for name, values in self._values.items()}
+    def _points(self) -> Points:
+        return Points(self._slots)
 
 
 class _Axis:
-    def __init__(self, dimension: Categorical | Range) -> None:
+    def __init__(self, dimension: Categorical | Ordinal | Range) -> None:
         self.dimension = dimension
-        self.indexed = isinstance(dimension, Range) and not dimension.integer and dimension.num_values is not None
+        self.indexed = isinstance(dimension, Ordinal) or (
+            isinstance(dimension, Range) and not dimension.integer and dimension.num_values is not None
+        )
+        choices = dimension.choice if isinstance(dimension, Categorical) else []
+        self._labels = [_label(one) for one in choices]
+        self._has_lists = any(isinstance(one, list) for one in choices)
         self.distribution = self._distribution(dimension)
 
-    def _distribution(self, dimension: Categorical | Range) -> BaseDistribution:
+    def _distribution(self, dimension: Categorical | Ordinal | Range) -> BaseDistribution:
         if isinstance(dimension, Categorical):
-            return CategoricalDistribution(dimension.choice)
+            return CategoricalDistribution(self._labels)
         if dimension.num_values is None:
+            assert isinstance(dimension, Range)
             return FloatDistribution(float(dimension.low), float(dimension.high), log=dimension.log)
         if self.indexed:
             return IntDistribution(0, dimension.num_values - 1)
+        assert isinstance(dimension, Range)
         last = int(dimension.value(dimension.num_values - 1))  # Optuna warns unless high is low plus a multiple of step
         return IntDistribution(int(dimension.low), last, log=dimension.log, step=int(dimension.step or 1))
 
-    def decode(self, sampled: Any) -> Scalar:
+    def decode(self, sampled: Any) -> Any:
         if self.indexed:
-            assert isinstance(self.dimension, Range)
             return self.dimension.value(sampled)
-        value: Scalar = sampled
-        return value
+        if self._has_lists:
+            return self.dimension.value(self._labels.index(sampled))
+        return sampled
 
     def encode(self, value: Any) -> Any:
+        match self.dimension:
+            case Categorical():
+                return _label(value)
+            case Ordinal() as ordinal:
+                return ordinal.index(value)
         if self.indexed:
-            assert isinstance(self.dimension, Range)
             return round((value - self.dimension.low) / self.dimension.step) if self.dimension.step else 0
         return value
 
-    def exact(self, value: Scalar) -> Scalar:
+    def exact(self, value: Any) -> Any:
         if isinstance(self.dimension, Range) and not self.dimension.integer:
             return float(value)
         return value
 
-    def values(self) -> Sequence[Scalar]:
-        if isinstance(self.dimension, Categorical):
-            return self.dimension.choice
-        count = self.dimension.num_values
-        assert count is not None, "the spec refuses a grid over a continuous range"
-        return [self.dimension.value(index) for index in range(count)]
+
+def _label(value: Any) -> Any:
+    """A choice as Optuna has it."""
+    return json.dumps(value) if isinstance(value, list) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scamp_service.search.constrained import Constrained
 from scamp_service.search.random_sampler import RandomSampler
 from scamp_service.search.space import Space
 from scamp_service.study.spec import StudySpec
@@ -13,11 +14,18 @@ class Starts:
 
     def __init__(self, spec: StudySpec) -> None:
         self._spec, self._space, self._random = spec, Space(spec.space), RandomSampler(spec)
+        self._constrained = Constrained(spec)
 
     def __len__(self) -> int:
         return len(self._spec.start_with)
 
     def __getitem__(self, number: int) -> Params:
-        """All parameters of trial ``number``."""
-        start = self._space.exact(self._spec.start_with[number])
-        return {**self._spec.fixed, **self._random.suggest(number), **start}
+        """All parameters of trial ``number``. Raises ``NoCandidate`` if none satisfy the constraints."""
+        start = self._spec.start_with[number]
+        given = self._space.exact(start)
+        others = {name: value for name, value in start.items() if name not in self._spec.space}
+
+        def completed(attempt: int) -> Params:
+            return {**self._spec.fixed, **self._random.suggest(number, attempt=attempt, given=given), **others}
+
+        return self._constrained.first(completed, f"start_with[{number}]")

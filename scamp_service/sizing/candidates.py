@@ -62,16 +62,18 @@ def candidates_of(
         workload = f"{file}:{name}"
         return Candidates(workload, bundle_code(folder / "study", workload, working_dir), [params])
     from scamp_service.search.proposals import Search
+    from scamp_service.sizing.user_workload import with_space
 
     study = Path(what)
     spec = parse_study(read_study(study))
+    code = code_of(study, spec, working_dir)
+    spec = with_space(spec, code)
     if unknown := sorted(params.keys() - spec.space.keys() - spec.fixed.keys()):
         raise InvalidInput(f"{what} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
     if at_random:
         spec = spec.model_copy(update={"search": spec.search.model_copy(update={"sampler": "random"})})
     proposed = Search(spec).propose([], 0, num_candidates)
     at_once = min(spec.budget.trials, spec.budget.max_concurrent or spec.budget.trials)
-    code = code_of(study, spec, working_dir)
     return Candidates(spec.workload, code, [{**one, **params} for one in proposed], at_once)
 
 

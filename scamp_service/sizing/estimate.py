@@ -42,6 +42,7 @@ from scamp_service.sizing.tracing.traces import Tracer
 from scamp_service.sizing.tracing.under_way import UnderWay
 from scamp_service.study.spec import TRACE_SECONDS
 from scamp_service.study.user_code import check_code
+from scamp_service.study.values import shown_value
 
 ANY_MIB = 2**40
 """MiB of devices that hold any plan: for whoever asks how large devices must be."""
@@ -373,8 +374,7 @@ def _unit_json(unit: Unit) -> dict[str, Any]:
 
 def listed(params: Mapping[str, Any]) -> str:
     """Parameters in one line."""
-    shown = (f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items())
-    return " ".join(shown) or "its defaults"
+    return " ".join(f"{name}={shown_value(value)}" for name, value in params.items()) or "its defaults"
 
 
 def devices(count: int, mib: int, kind: str = VIRTUAL_KIND) -> Cluster:

@@ -16,14 +16,15 @@ from typing import Any
 from scamp_service.errors import InvalidInput
 from scamp_service.model import Json
 from scamp_service.sizing.tracing.trace_process import TraceFailed, TraceProcess
-from scamp_service.study.space import Categorical, Range
+from scamp_service.sizing.user_workload import IMPORT_SECONDS, ask_workload, cannot_be_used
+from scamp_service.study.constraints import Constraints
+from scamp_service.study.slots import Slot, completed, nested, slots_of
+from scamp_service.study.space import ends
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import check_code
-from scamp_service.study.values import Scalar
+from scamp_service.study.values import Params
 from scamp_service.study.workload_names import BUILT_INS
-from scamp_service.temporary import temporary_folder
 
-IMPORT_SECONDS = 60
 TRY_SECONDS = 15
 """Seconds of processor time to import the workload and try candidates; afterwards it is only imported."""
 MOST_CANDIDATES = 12
@@ -61,14 +62,10 @@ def check_workload(spec: StudySpec, code: bytes | None, process: TraceProcess | 
     try:
         found = _try(spec, code, process)
     except TraceFailed as failed:
-        raise _cannot_be_used(spec, failed.reason) from None
+        raise cannot_be_used(spec, failed.reason) from None
     finally:
         process.end()
     return judge(spec, found) if found is not None else []
-
-
-def _cannot_be_used(spec: StudySpec, why: str) -> InvalidInput:
-    return InvalidInput(f"the workload {spec.workload!r} cannot be used: {why}")
 
 
 def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> DryRun | None:
@@ -77,39 +74,38 @@ def _try(spec: StudySpec, code: bytes, process: TraceProcess) -> DryRun | None:
     Raises ``TraceFailed`` if the workload cannot be imported, and ``InvalidInput`` if its methods are of a wrong form.
     """
     candidates = candidates_to_try(spec)
-    with temporary_folder() as directory:
-        code_zip = directory / "code.zip"
-        code_zip.write_bytes(code)
-        files = {"workload": spec.workload, "code_zip": str(code_zip), "code_dir": str(directory / "code")}
-        tried = {"ask": "dry run", "params": candidates, "metric": spec.objective.metric}
-        try:
-            answer = process.ask({**files, **tried}, TRY_SECONDS)
-        except TraceFailed:  # by an import, or by what is no reason to refuse the study: it hangs or ends its process
-            process.ask({**files, "ask": "load"}, IMPORT_SECONDS)
-            return None
+    tried = {"ask": "dry run", "params": candidates, "metric": spec.objective.metric}
+    try:
+        answer = ask_workload(spec, code, process, tried, TRY_SECONDS)
+    except TraceFailed:  # by an import, or by what is no reason to refuse the study: it hangs or ends its process
+        ask_workload(spec, code, process, {"ask": "load"}, IMPORT_SECONDS)
+        return None
     if answer["wrong"]:
-        raise _cannot_be_used(spec, answer["wrong"])
+        raise cannot_be_used(spec, answer["wrong"])
     return found_in(answer, len(candidates) == _num_values(spec))
 
 
 def _num_values(spec: StudySpec) -> int:
     """The number of candidates that have every choice and both ends of every range between them."""
-    return max(len(_values(dimension)) for dimension in spec.space.values())
+    return max(len(ends(slot.dimension)) for slot in slots_of(spec.space))
 
 
-def candidates_to_try(spec: StudySpec) -> list[dict[str, Scalar]]:
-    """Candidates that have between them every choice and both ends of every range, at most ``MOST_CANDIDATES``."""
-    values = {name: _values(dimension) for name, dimension in spec.space.items()}
-    return [
-        {**spec.fixed, **{name: some[number % len(some)] for name, some in values.items()}}
-        for number in range(min(MOST_CANDIDATES, _num_values(spec)))
-    ]
+def candidates_to_try(spec: StudySpec) -> list[Params]:
+    """Candidates that have between them every choice and both ends of every range, at most ``MOST_CANDIDATES``.
 
+    Those that break a constraint are left out, unless all do.
+    """
+    slots, names, constraints = slots_of(spec.space), list(spec.space), Constraints(spec.constraints)
 
-def _values(dimension: Categorical | Range) -> Sequence[Scalar]:
-    return (
-        dimension.choice if isinstance(dimension, Categorical) else list(dict.fromkeys((dimension.low, dimension.high)))
-    )
+    def candidate(number: int) -> Params:
+        def value_of(slot: Slot) -> Any:
+            values = ends(slot.dimension)
+            return values[number % len(values)]
+
+        return {**spec.fixed, **nested(slots, completed(slots, value_of), names)}
+
+    found = [candidate(number) for number in range(min(MOST_CANDIDATES, _num_values(spec)))]
+    return [params for params in found if not constraints.broken(params)] or found
 
 
 def found_in(answer: Json, have_all_values: bool) -> DryRun:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from scamp_service.study.objective import Objective
-from scamp_service.study.space import Categorical, Range
+from scamp_service.study.space import MODELS
 from scamp_service.study.spec import Budget, SearchOptions, StudySpec
 from scamp_service.study.stopping import RULE_OPTIONS
 
@@ -35,16 +35,15 @@ def complaints(error: ValidationError, most: int = 5) -> str:
 
 
 def _complaint(detail: ErrorDetails) -> str:
-    path = _without_tags(detail["loc"])
+    path, options = _place(detail["loc"])
     where = ".".join(str(part) for part in path if part != "[key]")
     kind, message = detail["type"], detail["msg"].removeprefix("Value error, ")
     if kind == "missing":
         return f"{where} is missing"
     if kind == "extra_forbidden":
-        return _unknown_key(path, detail["loc"])
+        return _unknown_key(path, options)
     if kind == "model_type":
-        part = _options(detail["loc"])
-        message = f"must be a mapping of {', '.join(part.model_fields)}"
+        message = f"must be a mapping of {', '.join(options.model_fields)}"
     elif kind != "value_error":
         message = message.replace("Input should be ", "must be ").replace("String should", "must")
     if kind == "rule" and isinstance(detail["input"], Mapping):
@@ -55,26 +54,37 @@ def _complaint(detail: ErrorDetails) -> str:
     return f"{where}: {message}{shown}" if where else message
 
 
-def _without_tags(loc: tuple[int | str, ...]) -> list[int | str]:
-    """The path in the user's text: without the names of the forms that a field may have."""
-    if loc[:1] == ("space",):
-        return [part for n, part in enumerate(loc) if n != 2]
-    if loc[:1] == ("stopping",):
-        return [part for n, part in enumerate(loc) if n not in (1, 3 if loc[1:2] == ("several",) else 2)]
-    return list(loc)
+def _place(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]]:
+    """The place of a mistake in the user's text, without the names of the forms that a field may have, and the part of
+    the study that has the field."""
+    match loc:
+        case ("space", _, *_):
+            return _place_in_space(loc)
+        case ("stopping", *_):
+            path = [part for n, part in enumerate(loc) if n not in (1, 3 if loc[1:2] == ("several",) else 2)]
+            return path, next((RULE_OPTIONS[str(part)] for part in loc[2:4] if part in RULE_OPTIONS), StudySpec)
+        case (part, *_):
+            return list(loc), _PARTS.get(str(part), StudySpec)
+    return [], StudySpec
 
 
-def _options(loc: tuple[int | str, ...]) -> type[BaseModel]:
-    """The part of the study that has the field."""
-    if loc[:1] == ("space",):
-        return Categorical if loc[2] == "choice" else Range
-    if loc[:1] == ("stopping",):
-        return next((RULE_OPTIONS[str(part)] for part in loc[2:4] if part in RULE_OPTIONS), StudySpec)
-    return _PARTS.get(str(loc[0]), StudySpec)
+def _place_in_space(loc: tuple[int | str, ...]) -> tuple[list[int | str], type[BaseModel]]:
+    path, kind, following = [loc[0]], "range", "name"
+    for part in loc[1:]:
+        if following == "kind":
+            kind, following = str(part), "field"
+            continue
+        path.append(part)
+        is_block_field = following == "field" and kind == "block"
+        if following == "name":
+            following = "kind"
+        else:
+            following = {"each": "name", "repeat": "kind"}.get(str(part), "") if is_block_field else ""
+    return path, MODELS.get(kind, MODELS["range"])
 
 
-def _unknown_key(path: Sequence[int | str], loc: tuple[int | str, ...]) -> str:
-    allowed = list((_options(loc) if len(loc) > 1 else StudySpec).model_fields)
+def _unknown_key(path: Sequence[int | str], options: type[BaseModel]) -> str:
+    allowed = list((options if len(path) > 1 else StudySpec).model_fields)
     close = difflib.get_close_matches(str(path[-1]), allowed, n=1)
     hint = f"did you mean {close[0]}?" if close else f"allowed keys: {', '.join(allowed)}"
     return f"{'.'.join(map(str, path))}: unknown key; {hint}"

@@ -1,50 +1,89 @@
-"""The search space: the values that each parameter may take. ``scamp_service.search`` samples them."""
+"""The search space: the values that each parameter may take, and when it exists. ``scamp_service.search`` samples it.
+
+``slots`` says which parameters a space has in all, and how they depend on each other.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from decimal import Context, Decimal
 from functools import cached_property
 from typing import Annotated, Any, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from scamp_service.study.values import LARGEST_INT, Number, Scalar, Strict, at_most
+from scamp_service.study.values import LARGEST_INT, Name, Number, Strict, Value, at_most, key_of
 
 _EXACT = Context(prec=1200)
 """Precision for any two floats: they differ by at most 632 decimal places, and a quotient has at most 633 digits."""
 
 
+When = Annotated[dict[Name, Value], Field(max_length=20), at_most(20)]
+"""Name of another parameter → the value, or a list of the values, with which a parameter exists. All must hold."""
+
+
 class Categorical(Strict):
     """One of a list of values."""
 
-    choice: Annotated[list[Scalar], Field(min_length=1, max_length=1000), at_most(1000)]
+    choice: Annotated[list[Value], Field(min_length=1, max_length=1000), at_most(1000)]
+    when: When = Field(default={})
 
     @field_validator("choice")
     @classmethod
-    def _different(cls, values: list[Scalar]) -> list[Scalar]:
-        seen: dict[Scalar, Scalar] = {}
-        for value in values:
-            if value in seen:  # 1 == 1.0 == True: no sampler can tell them apart
-                raise ValueError(f"lists {seen[value]!r} and {value!r}, which are equal; keep one")
-            seen[value] = value
-        return values
+    def _different(cls, values: list[Any]) -> list[Any]:
+        return _without_equals(values)
 
     @property
     def num_values(self) -> int:
         """Number of choices."""
         return len(self.choice)
 
-    def why_not(self, value: Scalar) -> str:
+    def value(self, index: int) -> Any:
+        """The ``index``-th choice."""
+        return self.choice[index]
+
+    def why_not(self, value: Any) -> str:
         """Why ``value`` is not allowed here; empty when it is."""
-        same = (isinstance(value, bool), value) in self._options
-        return "" if same else f"{value!r} is not one of {_listed(self.choice)}"
+        return "" if key_of(value) in self._options else f"{value!r} is not one of {_listed(self.choice)}"
 
     @cached_property
-    def _options(self) -> frozenset[tuple[bool, Scalar]]:
-        """The choices, each with whether it is a bool, because ``True == 1``."""
-        return frozenset((isinstance(option, bool), option) for option in self.choice)
+    def _options(self) -> frozenset[Any]:
+        return frozenset(map(key_of, self.choice))
+
+
+class Ordinal(Strict):
+    """One of a list of values whose order means something: samplers take neighbours for similar."""
+
+    ordinal: Annotated[list[Value], Field(min_length=1, max_length=1000), at_most(1000)]
+    when: When = Field(default={})
+
+    @field_validator("ordinal")
+    @classmethod
+    def _different(cls, values: list[Any]) -> list[Any]:
+        return _without_equals(values)
+
+    @property
+    def num_values(self) -> int:
+        """Number of values."""
+        return len(self.ordinal)
+
+    def value(self, index: int) -> Any:
+        """The ``index``-th value."""
+        return self.ordinal[index]
+
+    def index(self, value: Any) -> int:
+        """The place of ``value`` in the list."""
+        return self._places[key_of(value)]
+
+    def why_not(self, value: Any) -> str:
+        """Why ``value`` is not allowed here; empty when it is."""
+        return "" if key_of(value) in self._places else f"{value!r} is not one of {_listed(self.ordinal)}"
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        return {key_of(value): place for place, value in enumerate(self.ordinal)}
 
 
 class Range(Strict):
@@ -57,6 +96,7 @@ class Range(Strict):
     high: Number
     log: bool = False
     step: Number | None = None
+    when: When = Field(default={})
 
     @property
     def integer(self) -> bool:
@@ -79,9 +119,10 @@ class Range(Strict):
         exact = _EXACT.add(Decimal(str(self.low)), _EXACT.multiply(Decimal(index), Decimal(str(self.step or 1))))
         return int(exact) if self.integer else float(exact)
 
-    def why_not(self, value: Scalar) -> str:
+    def why_not(self, value: Any) -> str:
         """Why ``value`` is not allowed here; empty when it is."""
-        if isinstance(value, bool | str) or (self.integer and not isinstance(value, int)):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or (self.integer and not isinstance(value, int)):
             return f"{value!r} is not {'an integer' if self.integer else 'a number'}"
         if not self.low <= value <= self.high:
             return f"{value} is not between {self.low} and {self.high}"
@@ -114,21 +155,96 @@ class Range(Strict):
 
 
 def _kind(value: Any) -> str | None:
-    if isinstance(value, Categorical) or (isinstance(value, Mapping) and "choice" in value):
-        return "choice"
-    return "range" if isinstance(value, Range | Mapping) else None
+    if isinstance(value, Mapping):
+        return next((kind for kind, key in _KEYS.items() if key in value), "range")
+    return next((kind for kind, model in MODELS.items() if isinstance(value, model)), None)
 
 
-Dimension = Annotated[
-    Annotated[Categorical, Tag("choice")] | Annotated[Range, Tag("range")],
+def _as_range(value: Any) -> Any:
+    """``value``, or the range that has only this number."""
+    return {"low": value, "high": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_KEYS = {"choice": "choice", "ordinal": "ordinal", "block": "repeat"}
+_Plain = Annotated[Categorical, Tag("choice")] | Annotated[Ordinal, Tag("ordinal")] | Annotated[Range, Tag("range")]
+Count = Annotated[
+    _Plain,
     Discriminator(
         _kind,
         custom_error_type="dimension",
-        custom_error_message="must be {choice: [value, …]} or {low: number, high: number}",
+        custom_error_message="must be an integer, {choice: [integer, …]} or {low: integer, high: integer}",
+    ),
+    BeforeValidator(_as_range),
+]
+"""The number of blocks."""
+
+
+class Repeat(Strict):
+    """Blocks of the same parameters, each with values of its own: a list of mappings for the workload."""
+
+    repeat: Count
+    each: Annotated[dict[Name, Dimension], Field(min_length=1, max_length=100), at_most(100)]
+    when: When = Field(default={})
+
+    @property
+    def most(self) -> int:
+        """The largest number of blocks."""
+        return max(map(int, _ends(self.repeat)))
+
+    @model_validator(mode="after")
+    def _counts(self) -> Self:
+        for value in _ends(self.repeat):
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1000:
+                raise ValueError(f"repeat is a number of blocks, an integer from 0 to 1000; got {value!r}")
+        if self.repeat.when:
+            raise ValueError("when belongs beside repeat, not inside it")
+        return self
+
+
+Plain = Categorical | Ordinal | Range
+"""A dimension with one value."""
+MODELS: Mapping[str, type[Strict]] = {"choice": Categorical, "ordinal": Ordinal, "block": Repeat, "range": Range}
+"""The model of each kind of dimension, by the name that it has in the place of an error."""
+Dimension = Annotated[
+    _Plain | Annotated[Repeat, Tag("block")],
+    Discriminator(
+        _kind,
+        custom_error_type="dimension",
+        custom_error_message=(
+            "must be {choice: [value, …]}, {ordinal: [value, …]}, {low: number, high: number} "
+            "or {repeat: number, each: {name: …}}"
+        ),
     ),
 ]
+Repeat.model_rebuild()
 
 
-def _listed(values: Iterable[Scalar], most: int = 10) -> str:
+def _ends(dimension: Categorical | Ordinal | Range) -> list[Any]:
+    """Every value of a list, or both ends of a range."""
+    match dimension:
+        case Categorical():
+            return dimension.choice
+        case Ordinal():
+            return dimension.ordinal
+    return [dimension.low, dimension.high]
+
+
+def ends(dimension: Categorical | Ordinal | Range) -> list[Any]:
+    """Values that have every choice between them, or both ends of a range."""
+    found = _ends(dimension)
+    return found[:1] if isinstance(dimension, Range) and dimension.low == dimension.high else found
+
+
+def _without_equals(values: list[Any]) -> list[Any]:
+    seen: dict[Any, Any] = {}
+    for value in values:
+        key = json.dumps(value) if isinstance(value, list) else value  # 1 == 1.0 == True: no sampler tells them apart
+        if key in seen:
+            raise ValueError(f"lists {seen[key]!r} and {value!r}, which are equal; keep one")
+        seen[key] = value
+    return values
+
+
+def _listed(values: Iterable[Any], most: int = 10) -> str:
     shown = [repr(value) for value in values]
     return ", ".join(shown[:most]) + (", …" if len(shown) > most else "")

@@ -8,14 +8,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from scamp_service.study.constraints import Constraints
 from scamp_service.study.objective import Objective
-from scamp_service.study.space import Categorical, Dimension, Range
+from scamp_service.study.points import Points
+from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
+from scamp_service.study.space import Dimension, Range, Repeat, ends
+from scamp_service.study.starts import start_complaints
 from scamp_service.study.stopping import Asha, Hyperband, Never, Rule, Stopping
-from scamp_service.study.values import Integer, Name, Scalar, Strict, Title, at_most
+from scamp_service.study.values import Given, Integer, Name, Strict, Title, Value, at_most
+from scamp_service.study.workload_names import is_file
 
 MAX_TRIALS = 100_000
 MAX_REPORTS = 100_000  # evaluations of one trial: each is a row
@@ -23,7 +29,8 @@ MAX_JUDGED = 1000
 """Evaluations of one trial, for the rules that judge it at each of them by all before."""
 TRACE_SECONDS = 60
 """Seconds of processor time for a trace, unless the user allows more."""
-Start = Annotated[dict[str, Scalar], at_most(200)]
+Start = Annotated[dict[str, Given], at_most(200)]
+Constraint = Annotated[str, Field(min_length=1, max_length=500)]
 SamplerName = Literal["tpe", "random", "grid"]
 """Names for ``search.sampler``. ``search.proposals`` has the sampler with each name."""
 
@@ -73,25 +80,29 @@ class StudySpec(Strict):
     """The specification of a study.
 
     ``start_with`` lists candidates to try first; ``fixed`` holds parameters of all candidates. A candidate of
-    ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it leaves out.
+    ``start_with`` overrides ``fixed``, and the sampler fills in the parameters that it leaves out. ``constraints`` are
+    expressions (see ``study.expression``) that every candidate satisfies. An empty ``space`` is in the user's class,
+    and not known yet (see ``sizing.submission_check.with_space``).
     """
 
     name: Title
     workload: Annotated[str, Field(min_length=1, max_length=300)]
     objective: Objective
     space: Annotated[dict[Name, Dimension], Field(max_length=100), at_most(100)]
-    fixed: Annotated[dict[Name, Scalar], at_most(100)] = Field(default={}, max_length=100)
+    fixed: Annotated[dict[Name, Value], at_most(100)] = Field(default={}, max_length=100)
+    constraints: Annotated[list[Constraint], at_most(20)] = Field(default=[], max_length=20)
     start_with: Annotated[list[Start], at_most(1000)] = Field(default=[], max_length=1000)
     search: SearchOptions = SearchOptions()
     stopping: Stopping = Asha()
     budget: Budget = Budget()
 
-    @field_validator("space")
+    @model_validator(mode="before")
     @classmethod
-    def _not_empty(cls, space: dict[str, Categorical | Range]) -> dict[str, Categorical | Range]:
-        if not space:
-            raise ValueError("the search space is empty; add at least one parameter with choice, or with low and high")
-        return space
+    def _with_space(cls, data: Any) -> Any:
+        """A study of a user's class may leave ``space`` out: the class gives it."""
+        if isinstance(data, Mapping) and "space" not in data and is_file(str(data.get("workload"))):
+            return {**data, "space": {}}
+        return data
 
     @field_validator("workload")
     @classmethod
@@ -111,36 +122,65 @@ class StudySpec(Strict):
 
     def _complaints(self) -> Iterator[str]:
         """Violated rules between fields; only the first is reported."""
+        if not self.space:
+            if not is_file(self.workload):
+                yield ("space: the search space is empty; add at least one parameter with choice, or with low and high")
+            return
         both = sorted(set(self.space) & set(self.fixed))
         if both:
             yield f"{_listed(both)}: in both space and fixed; keep one"
+        try:
+            slots, constraints = slots_of(self.space), Constraints(self.constraints)
+        except ValueError as error:
+            yield str(error)
+            return
         if self.search.sampler == "grid":
-            yield from self._grid_complaints()
+            yield from _grid_complaints(slots)
+        yield from self._constraint_complaints(slots, constraints)
         for position, start in enumerate(self.start_with):
-            yield from self._start_complaints(f"start_with[{position}]", start)
+            yield from self._start_complaints(f"start_with[{position}]", start, slots, constraints)
         if len(self.start_with) > self.budget.trials:
             yield f"start_with has {len(self.start_with)} candidates, but the budget allows {self.budget.trials} trials"
         yield from self._stopping_complaints()
         yield from self._batch_complaints()
 
-    def _grid_complaints(self) -> Iterator[str]:
-        counts = {name: None if _is_log(d) else d.num_values for name, d in self.space.items()}
-        open_ended = [name for name, count in counts.items() if count is None]
-        if open_ended:
-            yield f"grid search needs choices or stepped ranges; continuous or log: {', '.join(open_ended)}"
+    def _constraint_complaints(self, slots: tuple[Slot, ...], constraints: Constraints) -> Iterator[str]:
+        known = {*self.space, *self.fixed}
+        for name in sorted(constraints.names - known):
+            close = get_close_matches(name, known, 1, 0.5)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            yield f"constraints name {name!r}, which neither space nor fixed defines{hint}"
+        if not constraints:
             return
-        size = math.prod(count for count in counts.values() if count is not None)
-        if size > MAX_TRIALS:
-            yield f"the grid has {size} points; at most {MAX_TRIALS} are allowed; take larger steps or fewer choices"
+        for end in (0, -1):  # two candidates, to see that the expressions suit the types of the parameters
+            values = completed(slots, lambda slot, end=end: ends(slot.dimension)[end])  # type: ignore[misc]
+            try:
+                constraints.check({**self.fixed, **nested(slots, values, list(self.space))})
+            except ValueError as error:
+                yield str(error)
 
-    def _start_complaints(self, where: str, start: Mapping[str, Scalar]) -> Iterator[str]:
+    def _start_complaints(
+        self, where: str, start: Mapping[str, Any], slots: tuple[Slot, ...], constraints: Constraints
+    ) -> Iterator[str]:
         unknown = sorted(set(start) - set(self.space) - set(self.fixed))
         if unknown:
             yield f"{where} has {_listed(unknown)}, which neither space nor fixed defines"
-        for name in start:
-            wrong = self.space[name].why_not(start[name]) if name in self.space else ""
-            if wrong:
-                yield f"{where}.{name}: {wrong}"
+        wrong = list(start_complaints(where, start, self.space, slots))
+        yield from wrong
+        if not wrong and not unknown:
+            given = flat(slots, start)
+            complete = {name for name in start if self._is_complete(name, slots, given)}
+            values = {
+                name: value for name, value in {**self.fixed, **start}.items() if name in {*complete, *self.fixed}
+            }
+            if broken := constraints.broken(values):
+                yield f"{where} does not satisfy the constraint {broken[0].source!r}"
+
+    @staticmethod
+    def _is_complete(name: str, slots: tuple[Slot, ...], given: Mapping[str, Any]) -> bool:
+        """Whether a start gives every value of this parameter, which may be a list of blocks."""
+        own = (slot for slot in slots if slot.path[0] == name)
+        return all(slot.name in given for slot in own if slot.exists(given))
 
     def _stopping_complaints(self) -> Iterator[str]:
         for rule in self.stopping_rules:
@@ -159,13 +199,11 @@ class StudySpec(Strict):
     def _batch_complaints(self) -> Iterator[str]:
         """Check ``batch``, the only parameter that ScaMP itself reads."""
         dimension = self.space.get("batch")
-        values: list[Scalar] = [
-            candidate["batch"] for candidate in (self.fixed, *self.start_with) if "batch" in candidate
-        ]
-        if isinstance(dimension, Range):
-            values += [dimension.low, dimension.high]
-        elif isinstance(dimension, Categorical):
-            values += dimension.choice
+        values: list[Any] = [candidate["batch"] for candidate in (self.fixed, *self.start_with) if "batch" in candidate]
+        if isinstance(dimension, Repeat):
+            values.append([])
+        elif dimension is not None:
+            values += ends(dimension)
         for value in values:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 yield f"batch is the number of samples per optimizer step, an integer of at least 1; got {value!r}"
@@ -195,5 +233,16 @@ def _listed(names: list[str], most: int = 10) -> str:
     return ", ".join(name[:100] for name in names[:most]) + more
 
 
-def _is_log(dimension: Categorical | Range) -> bool:
-    return isinstance(dimension, Range) and dimension.log
+def _grid_complaints(slots: tuple[Slot, ...]) -> Iterator[str]:
+    open_ended = [slot.name for slot in slots if _is_continuous(slot)]
+    if open_ended:
+        yield f"grid search needs choices or stepped ranges; continuous or log: {_listed(open_ended)}"
+        return
+    size = Points(slots, MAX_TRIALS).count
+    if size > MAX_TRIALS:
+        yield f"the grid has {size} points; at most {MAX_TRIALS} are allowed; take larger steps or fewer choices"
+
+
+def _is_continuous(slot: Slot) -> bool:
+    dimension = slot.dimension
+    return isinstance(dimension, Range) and (dimension.log or dimension.num_values is None)

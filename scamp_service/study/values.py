@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections.abc import Hashable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -89,9 +91,54 @@ def _printable(value: str) -> str:
     return value
 
 
+def _value(value: Any, depth: int = 0) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, list):
+        if depth == 4 or len(value) > 100:
+            raise ValueError("lists must have at most 100 entries and 4 levels")
+        return [_value(entry, depth + 1) for entry in value]
+    try:
+        return _scalar(value)
+    except ValueError as error:
+        raise ValueError(str(error).replace("must be true, false,", "must be null, true, false, a list,")) from None
+
+
+def _given(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        if depth == 8 or len(value) > 1000:
+            raise ValueError("must have at most 1000 blocks, and 8 levels of them")
+        return [_given_block(entry, depth) for entry in value]
+    return _value(value)
+
+
+def _given_block(block: Any, depth: int) -> Any:
+    if not isinstance(block, dict) or not all(isinstance(name, str) for name in block):
+        raise ValueError("must be a list of mappings from names to values")
+    return {name: _given(value, depth + 1) for name, value in block.items()}
+
+
+def key_of(value: Any) -> Hashable:
+    """Equal for equal values of a parameter, where ``True`` is not 1, but 1 is 1.0. Lists and mappings have one too."""
+    if isinstance(value, list | dict):
+        return "json", json.dumps(value, sort_keys=True)
+    return isinstance(value, bool), value
+
+
+def shown_value(value: Any) -> str:
+    """The value of a parameter in a line; lists and repeated blocks as JSON."""
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return json.dumps(value) if isinstance(value, list | dict) or value is None else str(value)
+
+
 Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
-Params = dict[str, Scalar]
-"""Parameters of a candidate by name."""
+Value = Annotated[Any, BeforeValidator(_value)]
+"""A value of a parameter: a scalar, null, or a list of values."""
+Given = Annotated[Any, BeforeValidator(_given)]
+"""A value that a user gives to a parameter, which may be a list of repeated blocks."""
+Params = dict[str, Any]
+"""Parameters of a candidate by name. A repeated block is a list of mappings; the others are of the type ``Value``."""
 Number = Annotated[int | float, BeforeValidator(_number)]
 Integer = Annotated[int, BeforeValidator(_integer)]
 Name = Annotated[str, AfterValidator(_name)]

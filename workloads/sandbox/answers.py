@@ -5,6 +5,7 @@ The limits on the workload's code are set elsewhere, in ``workloads.sandbox.fork
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +36,7 @@ def profile(request: Mapping[str, Any]) -> dict[str, Any]:
     - dry run: the same, and try the candidates of the list ``params`` (see ``workloads.sandbox.dry_run``); the answer
       has the ``tries``, whether ``all_tried``, which of all parameters and of the objective, ``metric``, are
       ``mentioned`` in the user's code, and what is ``wrong`` with the workload, in words;
+    - space: the search space that the workload's class gives in ``space()``; empty if it gives none;
     - trace: trace a candidate with ``params`` under ``layout``; ``equal_blocks`` comes from another layout's answer;
     - candidates: for each item of the list ``params``, its batch, or the reason why the workload refuses it;
     - examples: for each item of the list ``points``, with ``params``, ``layout`` and ``micro_batch``, two examples for
@@ -67,6 +69,17 @@ class _RefusedParams(Exception):
 def _load(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
     check_imports(load_workload(request["workload"], code_dir))
     return {}
+
+
+def _space(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
+    workload = load_workload(request["workload"], code_dir)
+    given = workload.space()
+    try:
+        return {"space": json.loads(json.dumps(given, allow_nan=False))}
+    except (TypeError, ValueError) as error:
+        raise WorkloadError(
+            f"space() must return a mapping of names to plain values, as a study has it: {error}"
+        ) from None
 
 
 def _dry_run(request: Mapping[str, Any], code_dir: Path | None) -> dict[str, Any]:
@@ -117,6 +130,7 @@ def _micro_batch_of(request: Mapping[str, Any], code_dir: Path | None) -> tuple[
 _ASKED = {
     "load": _load,
     "dry run": _dry_run,
+    "space": _space,
     "trace": _trace,
     "candidates": _candidates,
     "examples": _examples,

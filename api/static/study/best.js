@@ -38,7 +38,7 @@ function trialNodes(best, { study, studyId }) {
   const running = best.state === "COMPLETED" ? "" : ", still running";
   const params = Object.entries(best.params).flatMap(([name, value]) => [
     h("dt", {}, name),
-    h("dd", { title: value }, paramValue(value)),
+    h("dd", { title: typeof value === "object" ? JSON.stringify(value) : value }, paramValue(value)),
   ]);
   const where = h("a", { href: `/studies/${studyId}/trials/${best.number}` }, `trial ${best.number}`);
   return [

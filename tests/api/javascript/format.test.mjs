@@ -56,3 +56,13 @@ test("ages are rough", () => {
     ["just now", "1 min ago", "2 h ago", "2 d ago"],
   );
 });
+
+test("lists, null and repeated blocks are shown as parameters, and absent ones are left out", () => {
+  const layers = [
+    { op: "conv", kernel: [3, 3] },
+    { op: "skip", width: 1024 },
+  ];
+  assert.equal(format.paramValue(layers), "op conv, kernel [3,3] | op skip, width 1,024");
+  assert.deepEqual([null, [1, null], [], {}].map(format.paramValue), ["null", "[1,null]", "[]", ""]);
+  assert.equal(format.paramsLine({ a: [1, 2], b: null, layers: [{ op: "x" }] }, { a: [1, 2] }), "b null · layers op x");
+});

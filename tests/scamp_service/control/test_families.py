@@ -27,5 +27,15 @@ def test_what_chooses_another_path_through_the_code_is_another_family() -> None:
     assert len(others | {OWN}) == 7
 
 
+def test_numbers_inside_lists_and_repeated_blocks_are_searched_too() -> None:
+    def layers(*blocks: Any) -> str:
+        return of({**PARAMS, "width": [64, 64], "lr": None, "flash": list(blocks)})
+
+    own = layers({"op": "conv", "width": 8})
+    assert own == layers({"op": "conv", "width": 16})
+    others = {layers({"op": "skip", "width": 8}), layers({"op": "conv"}, {"op": "conv"}), layers()}
+    assert len(others | {own}) == 4
+
+
 def test_the_order_of_parameters_does_not_matter() -> None:
     assert of(dict(reversed(PARAMS.items()))) == OWN

@@ -33,7 +33,7 @@ class Sleeper:
     def __init__(self, spec: StudySpec) -> None:
         """Nothing to keep."""
 
-    def suggest(self, number: int, completed: Any, active: Any) -> Any:
+    def suggest(self, number: int, completed: Any, active: Any, attempt: int = 0) -> Any:
         self.asleep.set()
         assert self.woken.wait(30.0)
         return {"mib": 10, "ranks": 1}
@@ -68,9 +68,9 @@ class TwoStudies(Simulation):
 class Run:
     """One controller in virtual time, without faults."""
 
-    def __init__(self, proposer: Callable[[TwoStudies], Proposer]) -> None:
+    def __init__(self, proposer: Callable[[TwoStudies], Proposer], studies: type[TwoStudies] = TwoStudies) -> None:
         self.store, self.errors = empty_store(), ContainedErrors()
-        self.simulation = TwoStudies(self.store, 3, no_faults())
+        self.simulation = studies(self.store, 3, no_faults())
         self.store.create_study(self.simulation.spec(1), now=0.0)
         self.proposer, self.clock = proposer(self.simulation), self.simulation.clock
         self.controller = self.new_controller()
@@ -156,3 +156,20 @@ def test_a_sampler_that_fails_now_and_then_is_asked_again(monkeypatch: pytest.Mo
         assert run.store.study(study).state is StudyState.COMPLETED
         assert run.numbers(study) == list(range(len(run.numbers(study)))) != []
     assert {error for _, error, _ in run.says()} == {"ValueError: not now"}
+
+
+class Impossible(TwoStudies):
+    """Study 1 has a constraint that no candidate satisfies."""
+
+    def spec(self, number: int) -> Json:
+        return {**super().spec(number), "constraints": ["mib < 0"]} if number == 0 else super().spec(number)
+
+
+def test_a_constraint_that_rejects_everything_ends_the_study_with_one_reason() -> None:
+    run = Run(lambda simulation: SimulatedProposer(simulation.clock, simulation.rng), Impossible)
+    for _ in range(10):
+        run.cycle()
+    study = run.store.study(1)
+    assert study.state is StudyState.FAILED and run.numbers(1) == [] and run.numbers(2)
+    assert study.reason.startswith("the constraints reject every candidate: of some ")
+    assert study.reason.endswith("most break 'mib < 0'")

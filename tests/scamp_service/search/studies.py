@@ -21,6 +21,21 @@ SPACE = {
     "dropout": {"low": 0.0, "high": 0.35, "step": 0.1},
     "act": {"choice": ["relu", "gelu", 0.5, False]},
 }
+CONDITIONAL: dict[str, Any] = {
+    "optimizer": {"choice": ["sgd", "adam", None]},
+    "momentum": {"choice": [0.0, 0.5, 0.9], "when": {"optimizer": "sgd"}},
+    "nesterov": {"choice": [True, False], "when": {"momentum": 0.9}},
+    "width": {"ordinal": [8, 16, 32, 64]},
+    "layers": {
+        "repeat": {"low": 1, "high": 3},
+        "each": {
+            "op": {"choice": ["conv", "skip", "drop"]},
+            "kernel": {"choice": [[1, 1], [3, 3], None], "when": {"op": "conv"}},
+            "rate": {"low": 0.1, "high": 0.9, "when": {"op": ["conv", "drop"], "optimizer": ["sgd", "adam"]}},
+        },
+    },
+}
+"""Conditions inside and across blocks, on values of all kinds."""
 GRID = {"a": {"choice": ["x", "y"]}, "b": {"low": 1, "high": 6, "step": 2}, "c": {"low": 0.0, "high": 0.3, "step": 0.1}}
 
 

@@ -27,7 +27,7 @@ class Gate:
     def __init__(self, spec: StudySpec) -> None:
         """Nothing to keep."""
 
-    def suggest(self, number: int, completed: Any, active: Any) -> Any:
+    def suggest(self, number: int, completed: Any, active: Any, attempt: int = 0) -> Any:
         assert self.open.wait(30.0)
         return {"number": number, "completed": len(completed)}
 

@@ -8,6 +8,7 @@ import pytest
 
 from scamp_service.errors import InvalidInput
 from scamp_service.sizing.submission_check import DryRun, candidates_to_try, check_workload, found_in, judge
+from scamp_service.sizing.user_workload import with_space
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.user_code import bundle_code
@@ -160,3 +161,45 @@ def test_users_code_finds_no_secret_in_its_environment(tmp_path: Path, monkeypat
     )
     with pytest.raises(InvalidInput, match=r"RuntimeError: \[\]"):
         checked(tmp_path, source)
+
+
+def test_candidates_to_try_have_every_choice_of_every_block_and_satisfy_the_constraints() -> None:
+    blocks = {"repeat": {"low": 1, "high": 2}, "each": {"op": {"choice": ["a", "b", None]}}}
+    spec = study(
+        layers=blocks, width={"ordinal": [4, 6]}, kind=KINDS, momentum={"low": 0, "high": 1, "when": {"kind": "sgd"}}
+    )
+    tried = candidates_to_try(spec)
+    assert {layer["op"] for one in tried for layer in one["layers"]} == {"a", "b", None}
+    assert {len(one["layers"]) for one in tried} == {1, 2} and {one["width"] for one in tried} == {4, 6}
+    assert {(one["kind"], one.get("momentum")) for one in tried} >= {("adam", None), ("sgd", 1)}
+    limited = parse_study({**spec.as_given(), "constraints": ["width > 4"]})
+    assert {one["width"] for one in candidates_to_try(limited)} == {6}
+
+
+SPACE = """
+    @classmethod
+    def space(cls): return {"kind": {"choice": ("adam", "sgd")}, "lr": %s}
+"""
+
+
+@pytest.mark.usefixtures("warm_traces")
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (WORKLOAD + SPACE % "{'low': 2, 'high': 1}", "space.lr: low (2) must not exceed high (1)"),
+        (WORKLOAD + SPACE % "{'low': 2, 'high': {3}}", "space() must return a mapping of names to plain values"),
+        (WORKLOAD + SPACE % "1 / 0", "ZeroDivisionError"),
+        (WORKLOAD, "the study has no space, and 'mine.py:Mine' has no method space() that returns one"),
+    ],
+)
+def test_a_space_of_a_class_is_checked_like_one_in_yaml(source: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    spec = parse_study({"name": "n", "workload": "mine.py:Mine", "objective": {"metric": "loss"}})
+    with pytest.raises(InvalidInput) as caught:
+        with_space(spec, bundle_code(tmp_path / "study.yaml", "mine.py:Mine"))
+    assert words in str(caught.value)
+
+
+def test_a_built_in_workload_has_no_space_of_its_own() -> None:
+    with pytest.raises(InvalidInput, match="space is missing"):
+        parse_study({"name": "n", "workload": "vit_digits", "objective": {"metric": "loss"}})

@@ -8,6 +8,13 @@ import pytest
 
 from tests.studies import refusal, study
 
+SGD: dict[str, Any] = {"choice": ["sgd", "adam"]}
+LAYERS: dict[str, Any] = {
+    "layers": {
+        "repeat": {"low": 2, "high": 3},
+        "each": {"op": {"choice": ["x", "y"]}, "k": {"choice": [1, 2], "when": {"op": "y"}}},
+    }
+}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"space": {}}, "the search space is empty"),
     ({"space": {"lr": {"low": 0, "high": 1, "log": True}}}, "space.lr: a log range needs low > 0, got 0"),
@@ -26,20 +33,67 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"space": {"lr": {"low": 0.0, "high": 1e9, "step": 1e-9}}}, "take a larger step"),
     ({"space": {"lr": {"low": 1, "hihg": 2}}}, "space.lr.hihg: unknown key; did you mean high?"),
     ({"space": {"lr": {"low": 1, "high": 2, "log": "yes"}}}, "space.lr.log: must be a valid boolean (got 'yes')"),
-    ({"space": {"lr": 3}}, "space.lr: must be {choice: [value, …]} or {low: number, high: number} (got 3)"),
+    (
+        {"space": {"lr": 3}},
+        "space.lr: must be {choice: [value, …]}, {ordinal: [value, …]}, {low: number, high: number} or {repeat",
+    ),
     ({"space": {"lr": {"choice": []}}}, "space.lr.choice: "),
     ({"space": {"lr": {"choice": [1, 2, 1.0]}}}, "lists 1 and 1.0, which are equal"),
     ({"space": {"lr": {"choice": [0, False]}}}, "lists 0 and False, which are equal"),
-    ({"space": {"lr": {"choice": [[1]]}}}, "space.lr.choice.0: must be true, false, a number or text"),
+    ({"space": {"lr": {"choice": [{"a": 1}]}}}, "space.lr.choice.0: must be null, true, false, a list, a number or"),
+    ({"space": {"lr": {"choice": ["[1]", [1]]}}}, "space.lr.choice: lists '[1]' and [1], which are equal; keep one"),
     ({"space": {"lr": {"choice": list(range(1001))}}}, "space.lr.choice: "),
     ({"space": {"lr": {"choice": ["x" * 1001]}}}, "must be at most 1000 characters long"),
     ({"space": {f"p{n}": {"choice": [1]} for n in range(101)}}, "space: "),
     ({"space": {"learning rate": {"choice": [1]}}}, "parameter names are identifiers"),
     ({"space": {"": {"choice": [1]}}}, "parameter names are identifiers"),
+    (
+        {"space": LAYERS | {"a": {"choice": [1], "when": {"opp": "x"}}}},
+        "space.a.when: there is no parameter 'opp' here",
+    ),
+    ({"space": {"o": SGD, "m": {"low": 0, "high": 1, "when": {"o": "sdg"}}}}, "space.m.when.o: 'sdg' is not one of"),
+    ({"space": {"o": SGD, "m": {"low": 0, "high": 1, "when": {"o": []}}}}, "space.m.when.o: lists no value"),
+    ({"space": {n: {"choice": [1], "when": {"ab"["ba".index(n)]: 1}} for n in "ab"}}, "space: a depends on itself"),
+    ({"space": {"n": {"repeat": 3}}}, "space.n.each is missing"),
+    ({"space": {"n": {"repeat": 3, "each": {}}}}, "space.n.each: "),
+    ({"space": {"n": {"repeat": {"low": 0.5, "high": 1}, "each": {"a": SGD}}}}, "an integer from 0 to 1000; got 0.5"),
+    ({"space": {"n": {"repeat": 1001, "each": {"a": SGD}}}}, "an integer from 0 to 1000; got 1001"),
+    ({"space": {"n": {"repeat": "3", "each": {"a": SGD}}}}, "space.n.repeat: must be an integer, {choice: [integer"),
+    ({"space": {"n": {"repeat": {"low": 1, "hihg": 2}, "each": {"a": SGD}}}}, "space.n.repeat.hihg: unknown key; did"),
+    ({"space": {"n": {"repeat": 3, "each": {"a": {"choise": [1]}}}}}, "space.n.each.a.low is missing"),
+    (
+        {"space": {"n": {"repeat": 3, "each": {"a": {"choice": [1], "low": 1}}}}},
+        "space.n.each.a.low: unknown key; allow",
+    ),
+    ({"space": {"n": {"repeat": 501, "each": {"a": SGD}}}}, "space has more than 500 parameters"),
+    ({"space": LAYERS, "start_with": [{"layers": 2}]}, "start_with[0].layers: must be a list with a mapping of op, k"),
+    (
+        {"space": LAYERS, "start_with": [{"layers": [{}]}]},
+        "start_with[0].layers: the number of blocks: 1 is not between",
+    ),
+    (
+        {"space": LAYERS, "start_with": [{"layers": [{}, {"o": 1}]}]},
+        "start_with[0].layers[1] has 'o'; a block has op, k",
+    ),
+    (
+        {"space": LAYERS, "start_with": [{"layers": [{"k": 2}, {}]}]},
+        "layers.0.k exists only with some values of layers.0",
+    ),
+    ({"space": LAYERS, "start_with": [{"layers": [{"k": 2, "op": "x"}, {}]}]}, "which this candidate has as 'x'"),
+    ({"constraints": ["lr +"]}, "constraints[0] 'lr +' is not an expression: column 5: Syntax error"),
+    ({"constraints": ["rl > 0.2"]}, "constraints name 'rl', which neither space nor fixed defines; did you mean lr?"),
+    ({"constraints": ["lr * 2 > 0.2"]}, "the constraint 'lr * 2 > 0.2' has no value: it mixes types"),
+    ({"constraints": ["lr"]}, "the constraint 'lr' gives 0.1, not true or false"),
+    ({"constraints": ["lr > 0.5"], "start_with": [{"lr": 0.2}]}, "start_with[0] does not satisfy the constraint 'lr >"),
+    (
+        {"constraints": ["[1].all(a, [1].all(b, [1].all(c, a > b + c)))"]},
+        "has more than 2 of all, exists, map and filter",
+    ),
+    ({"constraints": ["lr > 0.1 || " * 50 + "true"]}, "constraints.0: must have at most 500 characters"),
     ({"space": {1: {"choice": [1]}}}, "space.1: must be a valid string"),
     ({"space": [1]}, "space: must be a valid dictionary"),
     ({"fixed": {"a-b": 1}}, "parameter names are identifiers"),
-    ({"fixed": {"x": None}}, "fixed.x: must be true, false, a number or text (got None)"),
+    ({"fixed": {"x": [[[[[1]]]]]}}, "fixed.x: lists must have at most 100 entries and 4 levels"),
     ({"fixed": {"x": float("inf")}}, "fixed.x: must be finite (got inf)"),
     ({"fixed": {"x": "a\ud800"}}, "fixed.x: must be text without NUL characters and lone surrogates"),
     ({"fixed": {"x": "a\x00"}}, "fixed.x: must be text without NUL characters and lone surrogates"),

@@ -16,7 +16,7 @@ def test_a_workload_is_built_in_or_a_class_of_a_file_of_the_study(workload: str)
 
 
 def test_what_was_given_is_the_same_study_without_its_defaults() -> None:
-    for name in ("digits", "convnext", "shapes"):
+    for name in ("digits", "convnext", "shapes", "conditional"):
         text = (ROOT / "examples" / f"{name}.yaml").read_text()
         spec = parse_study(text)
         assert parse_study(spec.as_given()) == spec

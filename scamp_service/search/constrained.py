@@ -1,0 +1,83 @@
+"""Sees to it that candidates satisfy the constraints of their study before they become trials.
+
+A proposal that breaks one is made again with another seed. If that does not help, the parameters that broken
+constraints name are drawn at random, and in the end all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from scamp_service.search.random_sampler import RandomSampler
+from scamp_service.search.space import Space
+from scamp_service.study.constraints import Constraints
+from scamp_service.study.spec import StudySpec
+from scamp_service.study.values import Params
+
+MOST_PROPOSALS = 10
+"""Proposals of the sampler for one trial, before its parameters are drawn at random."""
+MOST_DRAWS = 3000
+"""Random draws for one trial."""
+
+
+class NoCandidate(Exception):
+    """No candidate was found that satisfies the constraints. The message is the reason for the study's end."""
+
+
+class Constrained:
+    """Finds candidates that satisfy the constraints of a study."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._fixed, self._constraints = spec.fixed, Constraints(spec.constraints)
+        self._space, self._random = Space(spec.space), RandomSampler(spec)
+
+    def holds(self, params: Params) -> bool:
+        """Whether these parameters satisfy the constraints."""
+        return not self._broken({**self._fixed, **params}, Counter())
+
+    def first(self, propose: Callable[[int], Params], what: str) -> Params:
+        """The first proposal that satisfies them. ``propose`` gets their number so far. Raises ``NoCandidate``."""
+        broken = Counter[str]()
+        for attempt in range(MOST_DRAWS):
+            params = propose(attempt)
+            if not self._broken(params, broken):
+                return params
+        raise _none_found(f"no values of the parameters that {what} leaves out satisfy the constraints", broken)
+
+    def repaired(self, number: int, suggest: Callable[[int], Params | None]) -> Params | None:
+        """A proposal of a sampler for trial ``number``, with other values where it breaks constraints; None if it ends.
+
+        Raises ``NoCandidate``.
+        """
+        broken, proposed, names = Counter[str](), Params(), frozenset[str]()
+        for attempt in range(MOST_PROPOSALS):
+            found = suggest(attempt)
+            if found is None:
+                return None
+            wrong = self._broken({**self._fixed, **found}, broken)
+            if not wrong:
+                return found
+            if not proposed:
+                proposed = found
+            names |= frozenset[str]().union(*(one.names for one in wrong))
+        kept = {name: value for name, value in proposed.items() if name not in names}
+        for draw in range(MOST_DRAWS):
+            given: Any = self._space.flat(kept) if draw < MOST_DRAWS // 2 else None
+            found = self._random.suggest(number, attempt=draw + 1, given=given)
+            wrong = self._broken({**self._fixed, **found}, broken)
+            if not wrong:
+                return found
+            kept = {name: kept[name] for name in kept if not any(name in one.names for one in wrong)}
+        raise _none_found("the constraints reject every candidate", broken)
+
+    def _broken(self, params: Params, count: Counter[str]) -> list[Any]:
+        broken = self._constraints.broken(params)
+        count.update(one.source for one in broken)
+        return broken
+
+
+def _none_found(what: str, broken: Counter[str]) -> NoCandidate:
+    (worst, _), tried = broken.most_common(1)[0], MOST_PROPOSALS + MOST_DRAWS
+    return NoCandidate(f"{what}: of some {tried} that were tried none satisfies all; most break {worst!r}")

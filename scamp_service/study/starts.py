@@ -1,0 +1,52 @@
+"""Checks the candidates that a user asks for: values, repeated blocks, and parameters that exist under a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scamp_service.study.slots import Slot, flat
+from scamp_service.study.space import Dimension, Repeat
+
+
+def start_complaints(
+    where: str, start: Mapping[str, Any], space: Mapping[str, Dimension], slots: tuple[Slot, ...]
+) -> Iterator[str]:
+    """Mistakes in the searched parameters of a candidate, which may leave some out."""
+    wrong = list(_wrong_values(where, start, space))
+    yield from wrong
+    if wrong:
+        return
+    given = flat(slots, start)
+    for slot in slots:
+        if slot.name in given:
+            broken = next((need for need in slot.needs if not need.holds(given)), None)
+            if broken is not None:
+                has = f"has as {given[broken.name]!r}" if broken.name in given else "does not give"
+                yield f"{where}.{slot.name} exists only with some values of {broken.name}, which this candidate {has}"
+
+
+def _wrong_values(where: str, given: Mapping[str, Any], space: Mapping[str, Dimension]) -> Iterator[str]:
+    for name, value in given.items():
+        match space.get(name):
+            case None:
+                pass
+            case Repeat() as block:
+                yield from _wrong_blocks(f"{where}.{name}", value, block)
+            case dimension:
+                if wrong := dimension.why_not(value):
+                    yield f"{where}.{name}: {wrong}"
+
+
+def _wrong_blocks(where: str, value: Any, block: Repeat) -> Iterator[str]:
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        yield f"{where}: must be a list with a mapping of {', '.join(block.each)} for each block"
+        return
+    if wrong := block.repeat.why_not(len(value)):
+        yield f"{where}: the number of blocks: {wrong}"
+        return
+    for place, one in enumerate(value):
+        unknown = next((name for name in one if name not in block.each), None)
+        if unknown is not None:
+            yield f"{where}[{place}] has {unknown!r}; a block has {', '.join(block.each)}"
+        yield from _wrong_values(f"{where}[{place}]", one, block.each)
