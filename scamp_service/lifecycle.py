@@ -20,13 +20,17 @@ NO_PLAN_YET = f"{WAITS_FOR_PLAN}: its memory and step time have not been predict
 
 
 class StudyState(StrEnum):
-    """States of a study. STOPPING: asked to stop, while trials are still ending. DELETED: nobody sees it any more."""
+    """States of a study. STOPPING: asked to stop, while trials are still ending. DELETED: nobody sees it any more.
+
+    EXTERNAL: other programs create and run all of its trials, through Optuna. ScaMP stores and shows it.
+    """
 
     RUNNING = "RUNNING"
     STOPPING = "STOPPING"
     COMPLETED = "COMPLETED"
     STOPPED = "STOPPED"
     FAILED = "FAILED"
+    EXTERNAL = "EXTERNAL"
     DELETED = "DELETED"
 
 
@@ -46,6 +50,17 @@ class TrialState(StrEnum):
     FAILED = "FAILED"
     INFEASIBLE = "INFEASIBLE"
     CANCELLED = "CANCELLED"
+
+
+class Origin(StrEnum):
+    """Who has created a trial. ScaMP runs those of SEARCH (its sampler) and ENQUEUED (a user).
+
+    EXTERNAL trials are created, run and ended by other programs, through Optuna. Only SEARCH counts in the budget.
+    """
+
+    SEARCH = "SEARCH"
+    ENQUEUED = "ENQUEUED"
+    EXTERNAL = "EXTERNAL"
 
 
 class AttemptState(StrEnum):
@@ -103,6 +118,7 @@ STUDY_MOVES: dict[StudyState, frozenset[StudyState]] = {
     _S.COMPLETED: frozenset({_S.DELETED}),
     _S.STOPPED: frozenset({_S.DELETED}),
     _S.FAILED: frozenset({_S.DELETED}),
+    _S.EXTERNAL: frozenset({_S.DELETED}),
     _S.DELETED: frozenset(),
 }
 

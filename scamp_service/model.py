@@ -14,7 +14,7 @@ from estimators.learning import Phase
 from estimators.model import MIB, Plan, Prediction
 from placement.model import Offer
 from placement.option import Option
-from scamp_service.lifecycle import ENDED_WELL, AttemptState, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import ENDED_WELL, AttemptState, Origin, Outcome, StudyState, TrialState
 
 Json = Mapping[str, Any]
 
@@ -92,7 +92,7 @@ class Trial:
     final one afterwards, NaN if it diverged. ``num_faults`` counts the attempts in a row that a fault of the host ended
     without a new checkpoint; before ``retry_at`` the trial does not run again. ``offer`` are the devices on which an
     INFEASIBLE trial fits under no plan, None if it would fit on no devices at all. It ``once_fit`` if the cluster had
-    devices for its newest plan, and has lost them.
+    devices for its newest plan, and has lost them. ``origin`` says who has created the trial.
     """
 
     id: int
@@ -120,6 +120,7 @@ class Trial:
     retry_at: float = 0.0
     offer: Offer | None = None
     once_fit: bool = False
+    origin: Origin = Origin.SEARCH
 
     @property
     def plan(self) -> Plan | None:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from api.views.view import LastEvent, NumRanks, PlanShort, Time, View
 from placement.option import Option
-from scamp_service.lifecycle import AttemptState, Outcome, TrialState
+from scamp_service.lifecycle import AttemptState, Origin, Outcome, TrialState
 from scamp_service.model import Attempt, LogLine, Metric, Trial
 from scamp_service.store.fields import attempt_fields, trial_fields
 from scamp_service.store.options import option_json
@@ -22,6 +22,13 @@ class TrialView(View):
     study_id: int
     number: Annotated[int, Field(description="number in the study, from 0; part of its address in this API")]
     state: TrialState
+    origin: Annotated[
+        Origin,
+        Field(
+            description="who created it: the study's sampler (SEARCH), a user (ENQUEUED), or another program, which"
+            " also runs it (EXTERNAL)"
+        ),
+    ]
     attempt: Annotated[int, Field(description="number of attempts so far")]
     params: dict[str, Any]
     reason: Annotated[

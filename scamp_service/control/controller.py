@@ -26,10 +26,11 @@ from scamp_service.control.proposing import Proposing, why_ended, why_hung
 from scamp_service.control.stopping import rule_of
 from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Study, Trial
 from scamp_service.search.proposer import Asked, Proposer
 from scamp_service.store.store import Store
+from scamp_service.store.tallies import ENQUEUED, own_states
 from scamp_service.study.spec import StudySpec
 
 log = logging.getLogger("scamp.controller")
@@ -259,7 +260,8 @@ class Controller:
 
     def _rules(self, study: Study, asked: Asked | None) -> StudyRules:
         spec = self._spec(study)
-        counts = self._store.trial_counts(study.id)
+        tallies = self._store.tallies(study.id)
+        counts = own_states(tallies)
         failed = counts.get(TrialState.FAILED, 0)
         hopeless = failed >= BROKEN_AFTER and failed == sum(
             count for state, count in counts.items() if state not in (TrialState.WAITING, TrialState.CANCELLED)
@@ -280,7 +282,7 @@ class Controller:
             max_oom=spec.budget.max_oom,
             stall_seconds=spec.budget.stall_seconds,
             trace_seconds=spec.budget.trace_seconds,
-            num_trials=sum(counts.values()),
+            num_trials=sum(counts.values()) - int(tallies.get(ENQUEUED, 0)),
             searched=frozenset(spec.space),
             exhausted=self._proposing.is_exhausted(study.id),
             broken=(
@@ -291,7 +293,8 @@ class Controller:
         )
 
     def _why_broken(self, study: Study, failed: int) -> str:
-        first = self._store.trials(study.id, limit=1, states=[TrialState.FAILED])[0]
+        every = self._store.trials(study.id, states=[TrialState.FAILED])
+        first = next(trial for trial in every if trial.origin is not Origin.EXTERNAL)
         return f"its first {failed} trials all failed; trial {first.number}: {first.reason}"
 
     def _our_fault(self, study: Study) -> str:

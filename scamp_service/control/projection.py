@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from estimators.learning import WINDOW_TRIALS, Run
 from scamp_service.control.stopping.rung import Rung
-from scamp_service.lifecycle import LIVE_TRIALS
+from scamp_service.lifecycle import LIVE_TRIALS, Origin
 from scamp_service.model import Attempt, Trial
 from scamp_service.store.reads import Reads
 from scamp_service.study.objective import Objective
@@ -45,7 +45,7 @@ class Projection:
             last_event, named = self._events()
             changed = self._store.trials_with_ids(sorted(named | is_open | self._open))
         self._last_event, self._open = last_event, is_open
-        back = {trial.id for trial in changed if trial.state in LIVE_TRIALS} - self._live.keys()
+        back = {trial.id for trial in changed if _is_live(trial)} - self._live.keys()
         newest = max(self._live, default=0)
         for trial in changed:
             self._note(trial)
@@ -105,7 +105,7 @@ class Projection:
         return last, named
 
     def _note(self, trial: Trial) -> None:
-        if trial.state in LIVE_TRIALS:
+        if _is_live(trial):
             self._live[trial.id] = trial
         else:
             self._live.pop(trial.id, None)
@@ -114,3 +114,7 @@ class Projection:
         if trial.study_id in self._unread:
             self._unread[trial.study_id].add(trial.id)
         self._runs.pop(trial.family, None)
+
+
+def _is_live(trial: Trial) -> bool:
+    return trial.state in LIVE_TRIALS and trial.origin is not Origin.EXTERNAL

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from scamp_service.lifecycle import LIVE_TRIALS, TrialState
+from scamp_service.lifecycle import LIVE_TRIALS, Origin, TrialState
 from scamp_service.study.objective import Objective
 
 MOST_SHOWN = 1024
@@ -41,6 +41,8 @@ class Past(Protocol):
     def step(self) -> int: ...
     @property
     def value(self) -> float | None: ...
+    @property
+    def origin(self) -> Origin: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,17 @@ class History:
         self._completed: dict[int, Completed] = {}
         self._active: dict[int, Active] = {}
         self._ranked: list[tuple[tuple[float, ...], int]] = []  # keys of completed trials, the best first
+        self._beside: set[int] = set()  # numbers of trials that the sampler has not proposed
+
+    @property
+    def num_beside(self) -> int:
+        """Number of the study's trials that its sampler has not proposed."""
+        return len(self._beside)
+
+    def count(self, past: Past) -> None:
+        """Note that the trial exists, but not what it says."""
+        if past.origin is not Origin.SEARCH:
+            self._beside.add(past.number)
 
     def learn(self, past: Past) -> None:
         """Remember one trial as it is now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from scamp_service.lifecycle import Origin
 from scamp_service.search.constrained import Constrained
 from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, Completed, History, Past, Shown
@@ -15,6 +16,7 @@ from scamp_service.search.random_sampler import RandomSampler
 from scamp_service.search.sampler import Sampler
 from scamp_service.search.starts import Starts
 from scamp_service.search.tpe import Tpe
+from scamp_service.study.slots import is_candidate, slots_of
 from scamp_service.study.spec import SamplerName, StudySpec
 from scamp_service.study.values import Params
 
@@ -35,9 +37,12 @@ class Search:
         self._sampler = SAMPLERS[spec.search.sampler](spec)
         self._history = History(spec.objective)
         self._constrained = Constrained(spec)
+        self._slots = slots_of(spec.space)
 
     def propose(self, history: Iterable[Past], first_number: int, count: int) -> list[Params]:
-        """Parameters of trials ``first_number``, ``first_number + 1``, …; fewer than ``count`` when the sampler ends.
+        """Parameters of proposals ``first_number``, ``first_number + 1``, …; fewer than ``count`` at the sampler's end.
+
+        Proposals have the numbers of their trials, unless there are trials that the sampler has not proposed.
 
         ``history`` holds at least the trials that are new or have changed since the last call, in any order. The others
         are remembered. Trials from ``first_number`` on are ignored. Raises ``NoCandidate``.
@@ -45,15 +50,17 @@ class Search:
         shown = Shown()
         if self._sampler.reads_history:
             for past in history:
-                self._history.learn(past)
-            shown = self._history.shown(first_number)
+                self._history.count(past)
+                if past.origin is not Origin.EXTERNAL or is_candidate(self._slots, past.params):
+                    self._history.learn(past)
+            shown = self._history.shown(first_number + self._history.num_beside)
         proposed, active = list[Params](), list(shown.active)
         for number in range(first_number, first_number + count):
             params = self._candidate(number, shown.completed, active)
             if params is None:
                 break
             proposed.append(params)
-            active.append(Active(number, params))
+            active.append(Active(number + self._history.num_beside, params))
         return proposed
 
     def _candidate(self, number: int, completed: Sequence[Completed], active: Sequence[Active]) -> Params | None:

@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, func, select
 
 from estimators.learning import Phase
 from estimators.model import MIB
-from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS, OPEN_ATTEMPTS, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Event, LogLine, Metric, Study
 from scamp_service.store import schema
 from scamp_service.store.rows import select_attempts, select_trials
@@ -74,7 +74,11 @@ REFUSED_TRIALS = (
 PIPELINE = select(schema.comparisons.c.pipeline).where(schema.comparisons.c.trial_id == bindparam("trial_id"))
 TRIALS_WITH_IDS = select_trials().where(_trials.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_trials.c.id)
 TRIAL_STATES = select(_trials.c.id, _trials.c.state).where(_trials.c.id.in_(bindparam("trial_ids", expanding=True)))
-ALL_LIVE_TRIALS = select_trials().where(one_of(_trials.c.state, *sorted(LIVE_TRIALS))).order_by(_trials.c.id)
+ALL_LIVE_TRIALS = (
+    select_trials()
+    .where(one_of(_trials.c.state, *sorted(LIVE_TRIALS)), _trials.c.origin != Origin.EXTERNAL)
+    .order_by(_trials.c.id)
+)
 _tallies, _measured = schema.tallies, schema.measured
 TALLIES = select(_tallies.c.name, _tallies.c.num).where(_tallies.c.study_id == bindparam("study_id"))
 TRIAL_TOTALS = (

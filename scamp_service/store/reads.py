@@ -23,7 +23,7 @@ from scamp_service.store.database import Database
 from scamp_service.store.options import option_of
 from scamp_service.store.order import ORDERS, By, sorted_numbers
 from scamp_service.store.rows import MeasuredPoint, Point, Standing, attempt_of, trial_of
-from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds
+from scamp_service.store.tallies import DEVICE_SECONDS, Counted, ErrorSummary, device_seconds, states_of
 from scamp_service.study.objective import Objective
 from workloads.training.checkpoints.name import CheckpointName
 
@@ -56,8 +56,7 @@ class Reads:
 
     def trial_counts(self, study_id: int) -> dict[TrialState, int]:
         """Number of trials by state; absent states are left out."""
-        tallies = self.tallies(study_id)
-        return {state: int(tallies[state]) for state in TrialState if tallies.get(state)}
+        return states_of(self.tallies(study_id))
 
     def tallies(self, study_id: int) -> dict[str, float]:
         """The numbers that are kept about the study's trials: see ``tallies.Counted``. Zeros may be left out."""
@@ -127,7 +126,7 @@ class Reads:
         return [Standing(*row) for row in self._rows(sql.HISTORY, study_id=study_id)]
 
     def live_trials(self) -> list[Trial]:
-        """All trials in a non-terminal state, over all studies, by id."""
+        """The trials that ScaMP runs and that are in a non-terminal state, over all studies, by id."""
         return [trial_of(row) for row in self._rows(sql.ALL_LIVE_TRIALS)]
 
     def refusals(self) -> list[Refusals]:

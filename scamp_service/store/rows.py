@@ -77,7 +77,7 @@ _ATTEMPT, _PREDICTION_START, _PREDICTION_END = _names(Attempt, "prediction", _PR
 _STRUCTURE = _TRIAL.index("structure")
 
 TRIAL_CHANGES = frozenset(_TRIAL) - frozenset(
-    ["id", "study_id", "number", "state", "attempt", "params", "created_at", "started_at", "finished_at"]
+    ["id", "study_id", "number", "state", "attempt", "params", "created_at", "started_at", "finished_at", "origin"]
 )
 """Columns that ``Store.move_trial`` may change."""
 

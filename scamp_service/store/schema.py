@@ -20,9 +20,9 @@ import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint, Index, Table, UniqueConstraint
 
 from estimators.model import Plan
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 
-REVISION = "0013"
+REVISION = "0014"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -68,6 +68,19 @@ class JsonText(sa.types.TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
         return None if value is None else dump_json(value)
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else json.loads(value)
+
+
+class AttributeText(sa.types.TypeDecorator[Any]):
+    """Any value of Python's JSON, which also has NaN and infinity: attributes that other programs have set."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str:
+        return json.dumps(value)
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> Any:
         return None if value is None else json.loads(value)
@@ -223,6 +236,7 @@ trials = Table(
     Column("retry_at", Real, nullable=False, default=0.0),
     Column("offer", OfferText),
     Column("once_fit", sa.Boolean, nullable=False, default=False),
+    Column("origin", Word(Origin), nullable=False, default=Origin.SEARCH),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),
@@ -235,6 +249,42 @@ trials = Table(
         sqlite_where=_is_completed,
         postgresql_where=_is_completed,
     ),
+)
+
+external_trials = Table(
+    "scamp_external_trials",
+    metadata,
+    Column("trial_id", Key, ForeignKey("scamp_trials.id"), primary_key=True, autoincrement=False),
+    Column("searched", AttributeText, nullable=False),  # parameter → [Optuna's number for its value, distribution]
+    Column("values", AttributeText),  # one for each objective
+    Column("heartbeat_at", Real),
+)
+
+external_reports = Table(
+    "scamp_external_reports",
+    metadata,
+    Column("trial_id", Key, ForeignKey("scamp_trials.id"), primary_key=True, autoincrement=False),
+    Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
+    Column("value", Real, nullable=False),
+    Column("time", Real, nullable=False),
+)
+
+study_attributes = Table(
+    "scamp_study_attributes",
+    metadata,
+    Column("study_id", Key, ForeignKey("scamp_studies.id"), primary_key=True, autoincrement=False),
+    Column("is_system", sa.Boolean, primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),
+    Column("value", AttributeText, nullable=False),
+)
+
+trial_attributes = Table(
+    "scamp_trial_attributes",
+    metadata,
+    Column("trial_id", Key, ForeignKey("scamp_trials.id"), primary_key=True, autoincrement=False),
+    Column("is_system", sa.Boolean, primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),
+    Column("value", AttributeText, nullable=False),
 )
 
 tallies = Table(

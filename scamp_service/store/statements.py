@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from scamp_service.lifecycle import OPEN_ATTEMPTS, AttemptState, StudyState, TrialState
 from scamp_service.store import schema
 from scamp_service.store.schema import one_of
+from scamp_service.store.tallies import ENQUEUED, EXTERNAL
 
 ATTEMPT_CHANGES = frozenset(["outcome", "detail"])
 
@@ -41,8 +42,8 @@ _of_attempt = sa.and_(_A.c.trial_id == bindparam("_trial_id"), _A.c.attempt == b
 _by_token = sa.and_(_of_attempt, _A.c.token == bindparam("_token"))
 _reporting = sa.and_(_by_token, one_of(_A.c.state, AttemptState.STARTING, AttemptState.RUNNING))
 
-_counts = (_T.c.state, _T.c.attempt, _T.c.num_oom, _T.c.extra_bytes, _T.c.family)  # see tallies.Counts
-_trial_event = (_T.c.study_id, _T.c.number, *_counts, _T.c.step, _T.c.value, _T.c.reason)
+COUNTED = (_T.c.state, _T.c.attempt, _T.c.num_oom, _T.c.extra_bytes, _T.c.family, _T.c.origin)  # see tallies.Counts
+TRIAL_EVENT = (_T.c.study_id, _T.c.number, *COUNTED, _T.c.step, _T.c.value, _T.c.reason)
 _attempt_event = (
     _A.c.state,
     _A.c.devices,
@@ -53,7 +54,7 @@ _attempt_event = (
     _A.c.ended_at,
 )
 
-COUNTS = select(*_counts).where(_T.c.id == bindparam("id")).with_for_update()
+COUNTS = select(*COUNTED).where(_T.c.id == bindparam("id")).with_for_update()
 """Tallies that a trial counts in, before a move. On PostgreSQL nobody else can change the trial before it is moved."""
 STUDY_OF_TRIAL = select(_T.c.study_id).where(_T.c.id == bindparam("id"))
 LAST_PLAN = select(_A.c.plan).where(_A.c.trial_id == bindparam("trial_id"), _A.c.attempt == bindparam("attempt"))
@@ -63,6 +64,18 @@ OPEN_ON_STUDY = (
     .where(one_of(_A.c.state, *sorted(OPEN_ATTEMPTS)))
     .where(_T.c.study_id + 0 == bindparam("study_id"))  # + 0: few attempts are open, but a study has many trials
 )
+
+LOCK_STUDY = (
+    select(schema.studies.c.state).where(schema.studies.c.id == bindparam("study_id")).with_for_update(key_share=True)
+)
+"""State of a study. On PostgreSQL nobody else can give its trials numbers, or end it, before this transaction ends."""
+_tally_of_study = schema.tallies.c.study_id == bindparam("study_id")
+NUM_BESIDE_SEARCH = select(func.coalesce(func.sum(schema.tallies.c.num), 0.0)).where(
+    _tally_of_study,
+    sa.or_(schema.tallies.c.name == ENQUEUED, schema.tallies.c.name.like(f"{EXTERNAL}%")),
+)
+"""Number of the study's trials that its sampler has not proposed."""
+NEXT_NUMBER = select(func.coalesce(func.max(_T.c.number) + 1, 0)).where(_T.c.study_id == bindparam("study_id"))
 
 HAS_BLOB = select(sa.literal(1)).where(schema.blobs.c.sha256 == bindparam("sha256"))
 _S = schema.studies
@@ -79,7 +92,7 @@ BEGIN_TRIAL = (
     .where(_of_trial, _T.c.state == TrialState.QUEUED, _T.c.attempt == bindparam("_before"))
     .values(state=TrialState.RUNNING, started_at=func.coalesce(_T.c.started_at, bindparam("_now", type_=schema.Real)))
     .values(passed_over=0, **_set("attempt", "reason"))
-    .returning(*_trial_event)
+    .returning(*TRIAL_EVENT)
 )
 REDATE_REFUSALS = (
     sa.update(_T)
@@ -153,7 +166,7 @@ def move_study(legal: tuple[StudyState, ...], finishes: bool) -> Any:
 def move_trial(names: tuple[str, ...]) -> Any:
     """UPDATE of the columns ``names`` of a trial, if its state and attempt are as expected."""
     compared = (_of_trial, _T.c.state == bindparam("_expected"), _T.c.attempt == bindparam("_attempt"))
-    return sa.update(_T).where(*compared).values(_set(*names)).returning(*_trial_event)
+    return sa.update(_T).where(*compared).values(_set(*names)).returning(*TRIAL_EVENT)
 
 
 @cache
@@ -192,3 +205,11 @@ def replace(is_sqlite: bool, table: sa.Table, key: str) -> Any:
     statement = _insert(is_sqlite, table)
     others = {column.name: statement.excluded[column.name] for column in table.c if column.name != key}
     return statement.on_conflict_do_update(index_elements=[key], set_=others)
+
+
+@cache
+def upsert(is_sqlite: bool, table: sa.Table) -> Any:
+    """INSERT that overwrites the row with the same primary key."""
+    statement, keys = _insert(is_sqlite, table), [column.name for column in table.primary_key.columns]
+    others = {column.name: statement.excluded[column.name] for column in table.c if column.name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=others)

@@ -38,6 +38,7 @@ from scamp_service.store.tallies import (
     DEVICE_SECONDS,
     device_seconds,
 )
+from scamp_service.store.writes.external import ExternalTrials
 from scamp_service.store.writes.leases import Leases
 from scamp_service.store.writes.removal import Removals
 from scamp_service.store.writes.reports import Reports
@@ -47,7 +48,7 @@ from scamp_service.store.writes.transactions import picked
 MAX_BLOB_BYTES = 64 * 2**20
 
 
-class Store(Reports, Leases, Removals):
+class Store(Reports, Leases, Removals, ExternalTrials):
     """Reads and writes of the study database."""
 
     def __init__(self, url: str) -> None:
@@ -132,11 +133,18 @@ class Store(Reports, Leases, Removals):
     # --- trials ------------------------------------------------------------------------------------------------
 
     def create_trials(self, study_id: int, candidates: Sequence[tuple[int, Json]], *, now: float) -> int:
-        """Insert (number, params) as WAITING trials, and return how many are new. Existing numbers are not changed."""
+        """Insert (place, params) as WAITING trials, and return how many are new. Existing trials are not changed.
+
+        A place counts the trials of the study's own sampler. It is the number of the trial, unless there are trials of
+        other origins: these have taken numbers, too.
+        """
         new: list[dict[str, Any]] = []
         insert = self._insert_new(schema.trials, "study_id", "number", returns="id")
         with self._write() as connection:
-            for number, params in candidates:
+            connection.execute(sql.LOCK_STUDY, {"study_id": study_id})
+            others = int(connection.execute(sql.NUM_BESIDE_SEARCH, {"study_id": study_id}).scalar_one())
+            for place, params in candidates:
+                number = place + others
                 row = {"study_id": study_id, "number": number, "params": params}
                 row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "created_at": now}
                 trial_id = connection.execute(insert, row).scalar()

@@ -14,12 +14,13 @@ from statistics import median
 from typing import Any, Protocol
 
 from estimators.model import Prediction
-from scamp_service.lifecycle import ENDED_WELL, Outcome, TrialState
+from scamp_service.lifecycle import ENDED_WELL, Origin, Outcome, TrialState
 from scamp_service.model import Attempt, Trial
 
 DEVICE_SECONDS, COLOCATED, HEALED, SPARED = "device_seconds", "colocated", "healed", "spared"
-"""Names of tallies. Others are the states of trials, ``ranks N`` and ``family F``."""
-RANKS, FAMILY = "ranks ", "family "
+"""Names of tallies. Others are the states of trials, ``external STATE``, ``ranks N`` and ``family F``."""
+RANKS, FAMILY, EXTERNAL = "ranks ", "family ", "external "
+ENQUEUED = "enqueued"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Counted:
     @property
     def states(self) -> dict[TrialState, int]:
         """Number of trials by state; absent states are left out."""
-        return {state: int(self.tallies[state]) for state in TrialState if self.tallies.get(state)}
+        return states_of(self.tallies)
 
     @property
     def families(self) -> list[str]:
@@ -94,11 +95,29 @@ class Counts(Protocol):
     def extra_bytes(self) -> int: ...
     @property
     def family(self) -> str: ...
+    @property
+    def origin(self) -> Origin: ...
+
+
+def states_of(tallies: Mapping[str, float]) -> dict[TrialState, int]:
+    """Number of trials by state; absent states are left out."""
+    own = own_states(tallies)
+    both = {state: own.get(state, 0) + int(tallies.get(EXTERNAL + state, 0)) for state in TrialState}
+    return {state: num for state, num in both.items() if num}
+
+
+def own_states(tallies: Mapping[str, float]) -> dict[TrialState, int]:
+    """Number of the trials that ScaMP runs, by state; absent states are left out."""
+    return {state: int(tallies[state]) for state in TrialState if tallies.get(state)}
 
 
 def trial_tallies(trial: Counts) -> Counter[str]:
     """The tallies in which one trial counts, but for the ranks of its gang."""
+    if trial.origin is Origin.EXTERNAL:
+        return Counter([EXTERNAL + trial.state.value])
     names = [str(trial.state.value)]
+    if trial.origin is Origin.ENQUEUED:
+        names.append(ENQUEUED)
     if trial.family:
         names.append(FAMILY + trial.family)
     if trial.num_oom and trial.state in ENDED_WELL:

@@ -91,6 +91,14 @@ def nested(slots: Sequence[Slot], values: Mapping[str, Any], names: Sequence[str
     return {name: params[name] for name in names if name in params}
 
 
+def is_candidate(slots: Sequence[Slot], params: Mapping[str, Any]) -> bool:
+    """Whether a space has these nested parameters: every one that exists with the others, with a value it may have."""
+    values = flat(slots, params)
+    return all(
+        slot.name in values and not slot.dimension.why_not(values[slot.name]) for slot in slots if slot.exists(values)
+    )
+
+
 def completed(slots: Sequence[Slot], value_of: Callable[[Slot], Any]) -> Params:
     """Flat parameters of a candidate: the values of those slots that exist with the values before them."""
     values = Params()

@@ -7,6 +7,7 @@ import { h, icon } from "./dom.js";
 const AS_TRIAL = {
   STOPPING: "PAUSED",
   STOPPED: "CANCELLED",
+  EXTERNAL: "RUNNING",
   STARTING: "QUEUED",
   ENDED: "COMPLETED",
   DONE: "COMPLETED",

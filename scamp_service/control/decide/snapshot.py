@@ -26,7 +26,7 @@ Corrections = Mapping[str, Mapping[Layout, Learned]]
 
 @dataclass(frozen=True, slots=True)
 class StudyRules:
-    """The part of a live study that decisions need. ``num_trials`` counts every trial ever created."""
+    """The part of a live study that decisions need. ``num_trials`` counts every trial that its sampler has proposed."""
 
     id: int
     state: StudyState

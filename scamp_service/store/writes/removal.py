@@ -33,6 +33,7 @@ _DELETE = (
     .returning(_S.c.id)
 )
 _DELETE_TALLIES = sa.delete(schema.tallies).where(schema.tallies.c.study_id == bindparam("_id"))
+_DELETE_ATTRIBUTES = sa.delete(schema.study_attributes).where(schema.study_attributes.c.study_id == bindparam("_id"))
 _is_deleted = _S.c.state == StudyState.DELETED
 _newest_trial = select(func.max(_T.c.id)).scalar_subquery()
 _newest_event = select(func.max(_E.c.id)).scalar_subquery()
@@ -68,7 +69,16 @@ def _some(table: sa.Table, *where: sa.ColumnElement[bool]) -> Any:
 
 _TRIAL_ROWS = tuple(
     _some(table, table.c.trial_id == bindparam("_id"))
-    for table in (schema.logs, schema.metrics, schema.comparisons, schema.measured, schema.attempts)
+    for table in (
+        schema.logs,
+        schema.metrics,
+        schema.comparisons,
+        schema.measured,
+        schema.attempts,
+        schema.external_reports,
+        schema.trial_attributes,
+        schema.external_trials,
+    )
 )
 """Rows that refer to others come before those."""
 _DELETE_TRIAL = sa.delete(_T).where(_T.c.id == bindparam("_id"), _T.c.id < _newest_trial)
@@ -101,6 +111,7 @@ class Removals(Transactions):
                     f"the last trials of study {study_id} are still being stopped; try again in a few seconds"
                 )
             connection.execute(_DELETE_TALLIES, {"_id": study_id})
+            connection.execute(_DELETE_ATTRIBUTES, {"_id": study_id})
             if connection.execute(_DELETE, {"_id": study_id}).first():
                 data = {"id": study_id, "name": found.name, "state": StudyState.DELETED}
                 self._emit(connection, "study", data, now, study_id)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scamp_service.lifecycle import Origin
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search.proposals import Search
 from scamp_service.study.parse import parse_study
@@ -46,6 +47,7 @@ class Trial:
     state: S = S.RUNNING
     step: int = 0
     value: float | None = None
+    origin: Origin = Origin.SEARCH
 
 
 def study(space: dict[str, Any] = SPACE, sampler: str = "tpe", **more: Any) -> StudySpec:

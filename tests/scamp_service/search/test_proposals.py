@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from scamp_service.lifecycle import Origin
 from scamp_service.lifecycle import TrialState as S
 from scamp_service.search.proposals import Search
 from tests.scamp_service.search.studies import SPACE, Trial, completed, live, study
@@ -51,3 +52,15 @@ def test_the_first_candidates_are_no_gap_in_what_a_search_has_followed() -> None
     following = Search(spec)
     following.propose(trials, 0, 1)
     assert following.propose([], 20, 1) == Search(spec).propose(trials, 20, 1)
+
+
+def test_trials_of_other_programs_are_history_and_take_no_place_of_the_sampler() -> None:
+    spec = study(sampler="tpe", start_with=[{"depth": 3}, {"depth": 4}])
+    search, theirs = Search(spec), Search(study(sampler="random")).propose([], 0, 1)[0]
+    external = [
+        Trial(0, theirs, S.COMPLETED, value=0.1, origin=Origin.EXTERNAL),
+        Trial(1, {"lr": "fast"}, S.COMPLETED, value=0.1, origin=Origin.EXTERNAL),
+        Trial(2, {}, S.RUNNING, origin=Origin.EXTERNAL),
+    ]
+    assert [params["depth"] for params in search.propose(external, 0, 2)] == [3, 4]
+    assert [one.number for one in search._history.shown(3).completed] == [0], "only those that lie in the space"

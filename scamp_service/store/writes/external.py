@@ -1,0 +1,372 @@
+"""Trials that other programs create, run and end through Optuna, and what Optuna stores beside them.
+
+A trial of ScaMP's own is never changed here. ``exchange.optuna_storage`` translates between these methods and Optuna;
+nothing here imports it. Distributions are texts, as Optuna writes them. Attributes are any values of Python's JSON.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam, select
+
+from estimators.model import Plan
+from scamp_service.errors import Conflict, NotFound
+from scamp_service.lifecycle import LIVE_TRIALS, Origin, StudyState, TrialState
+from scamp_service.model import Json, Study
+from scamp_service.store import schema
+from scamp_service.store import statements as sql
+from scamp_service.store.tallies import EXTERNAL
+from scamp_service.store.writes.transactions import Transactions
+
+RUN_BY_OTHERS = "created and run by another program, through Optuna"
+"""The reason of an external trial."""
+METRIC = "value"
+"""Name of the objective in a study that Optuna has created."""
+
+Searched = Mapping[str, tuple[float, str]]
+"""Parameter → Optuna's number for its value, and its distribution."""
+
+_S, _T, _X = schema.studies, schema.trials, schema.external_trials
+_exists = _S.c.state != StudyState.DELETED
+
+
+@dataclass(frozen=True, slots=True)
+class NewTrial:
+    """An external trial to create. Times are seconds since the epoch; ``values`` has one for each objective."""
+
+    state: TrialState
+    params: Json = field(default_factory=dict)
+    searched: Searched = field(default_factory=dict)
+    values: Sequence[float] | None = None
+    reports: Mapping[int, float] = field(default_factory=dict)
+    user_attributes: Json = field(default_factory=dict)
+    system_attributes: Json = field(default_factory=dict)
+    started_at: float | None = None
+    finished_at: float | None = None
+    reason: str = RUN_BY_OTHERS
+
+
+class Seen(NamedTuple):
+    """A trial of any origin in the columns that Optuna needs. ``searched`` is None unless it is external."""
+
+    id: int
+    number: int
+    state: TrialState
+    origin: Origin
+    params: Json
+    reason: str
+    value: float | None
+    step: int
+    started_at: float | None
+    finished_at: float | None
+    plan: Plan | None
+    reserved_mib: int
+    measured_bytes: int
+    searched: Searched | None
+    values: Sequence[float] | None
+
+
+_SEEN = select(*(_T.c[name] for name in Seen._fields[:-2]), _X.c.searched, _X.c["values"]).outerjoin(
+    _X, _X.c.trial_id == _T.c.id
+)
+_NEWER = _SEEN.where(_T.c.study_id == bindparam("study_id"), _T.c.id > bindparam("after")).order_by(_T.c.id)
+_CHOSEN = _SEEN.where(_T.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_T.c.id)
+_WHERE = (
+    select(_T.c.study_id, _T.c.number).join(_S, _S.c.id == _T.c.study_id).where(_T.c.id == bindparam("id"), _exists)
+)
+_ID = (
+    select(_T.c.id)
+    .join(_S, _S.c.id == _T.c.study_id)
+    .where(_T.c.study_id == bindparam("study_id"), _T.c.number == bindparam("number"), _exists)
+)
+_EVERY_STUDY = select(*(_S.c[name] for name in Study.__slots__)).where(_exists).order_by(_S.c.id)
+_NAMED = select(_S.c.id).where(_S.c.name == bindparam("name"), _exists).order_by(_S.c.id)
+_STUDY_STATE = select(_S.c.state).where(_S.c.id == bindparam("id"), _exists)
+_HELD = (
+    select(*sql.COUNTED, _T.c.study_id, _T.c.number, _X.c.searched)
+    .join(_S, _S.c.id == _T.c.study_id)
+    .outerjoin(_X, _X.c.trial_id == _T.c.id)
+    .where(_T.c.id == bindparam("id"), _exists)
+    .with_for_update(of=_T)
+)
+_MOVE = (
+    sa.update(_T)
+    .where(_T.c.id == bindparam("_id"))
+    .values(state=bindparam("_state"), value=bindparam("_value"), finished_at=bindparam("_finished_at"))
+    .values(started_at=bindparam("_started_at"))
+    .returning(*sql.TRIAL_EVENT)
+)
+_TIMES = select(_T.c.value, _T.c.started_at).where(_T.c.id == bindparam("id"))
+_SET_PARAMS = sa.update(_T).where(_T.c.id == bindparam("_id")).values(params=bindparam("_params"))
+_PARAMS = select(_T.c.params).where(_T.c.id == bindparam("id"))
+_SET_REPORTED = sa.update(_T).where(_T.c.id == bindparam("_id")).values(step=bindparam("_step"), value=bindparam("_v"))
+_SET_X = {
+    name: sa.update(_X).where(_X.c.trial_id == bindparam("_id")).values({name: bindparam("_x", type_=_X.c[name].type)})
+    for name in ("searched", "values", "heartbeat_at")
+}
+_STALE = (
+    select(_T.c.id)
+    .join(_X, _X.c.trial_id == _T.c.id)
+    .where(_T.c.study_id == bindparam("study_id"), _T.c.state == TrialState.RUNNING)
+    .where(_X.c.heartbeat_at < bindparam("before", type_=_X.c.heartbeat_at.type))
+    .order_by(_T.c.id)
+)
+_R = schema.external_reports
+_REPORTS = (
+    select(_R.c.trial_id, _R.c.step, _R.c.value)
+    .where(_R.c.trial_id.in_(bindparam("trial_ids", expanding=True)))
+    .order_by(_R.c.trial_id, _R.c.step)
+)
+_TA, _SA = schema.trial_attributes, schema.study_attributes
+_ATTRIBUTES = select(_TA.c.trial_id, _TA.c.is_system, _TA.c.name, _TA.c.value).where(
+    _TA.c.trial_id.in_(bindparam("trial_ids", expanding=True))
+)
+_STUDY_ATTRIBUTES = select(_SA.c.name, _SA.c.value).where(
+    _SA.c.study_id == bindparam("study_id"), _SA.c.is_system == bindparam("is_system")
+)
+
+
+class ExternalTrials(Transactions):
+    """The methods of the store for studies and trials of other programs."""
+
+    # --- studies -----------------------------------------------------------------------------------------------
+
+    def create_external_study(self, name: str, spec: Json, *, now: float) -> int:
+        """Create an EXTERNAL study with what is known of it as ``spec``. Raises ``Conflict`` if the name is taken."""
+        row = {"name": name, "state": StudyState.EXTERNAL, "spec": spec, "created_at": now, "body_sha256": ""}
+        with self._write() as connection:
+            self._database.order_commits(connection)  # nobody else takes the name meanwhile
+            if connection.execute(_NAMED, {"name": name}).first():
+                raise Conflict(f"there is a study called {name!r}; choose another name, or load that study")
+            study_id = int(connection.execute(sa.insert(_S).returning(_S.c.id), row).scalar_one())
+            data = {"id": study_id, "name": name, "state": StudyState.EXTERNAL}
+            self._emit(connection, "study", data, now, study_id)
+        return study_id
+
+    def every_study(self) -> list[Study]:
+        """All studies that are not deleted, by id."""
+        return [Study(*row) for row in self._rows(_EVERY_STUDY)]
+
+    def studies_named(self, name: str) -> list[int]:
+        """Ids of the studies with exactly this name, by id."""
+        return [row[0] for row in self._rows(_NAMED, name=name)]
+
+    def study_state(self, study_id: int) -> StudyState:
+        """The state of a study. Raises ``NotFound``."""
+        rows = self._rows(_STUDY_STATE, id=study_id)
+        if not rows:
+            raise _no_study(study_id)
+        state: StudyState = rows[0][0]
+        return state
+
+    def set_study_attribute(self, study_id: int, name: str, value: Any, *, is_system: bool) -> None:
+        """Set what Optuna or its user stores about a study. Raises ``NotFound``."""
+        statement = sql.upsert(self._database.sqlite, _SA)
+        with self._write() as connection:
+            if connection.execute(_STUDY_STATE, {"id": study_id}).first() is None:
+                raise _no_study(study_id)
+            row = {"study_id": study_id, "is_system": is_system, "name": name, "value": value}
+            connection.execute(statement, row)
+
+    def study_attributes(self, study_id: int, *, is_system: bool) -> dict[str, Any]:
+        """What Optuna or its user has stored about a study."""
+        return dict(tuple(row) for row in self._rows(_STUDY_ATTRIBUTES, study_id=study_id, is_system=is_system))
+
+    # --- trials ------------------------------------------------------------------------------------------------
+
+    def create_external_trials(self, study_id: int, trials: Sequence[NewTrial], *, now: float) -> list[int]:
+        """Create trials with the next numbers of the study, and return their ids. Raises ``NotFound``.
+
+        A trial without ``started_at`` that runs has started ``now``.
+        """
+        ids: list[int] = []
+        with self._write() as connection:
+            state = connection.execute(sql.LOCK_STUDY, {"study_id": study_id}).scalar()
+            if state is None or state is StudyState.DELETED:
+                raise _no_study(study_id)
+            first = int(connection.execute(sql.NEXT_NUMBER, {"study_id": study_id}).scalar_one())
+            events = []
+            for number, trial in enumerate(trials, first):
+                row = _row(study_id, number, trial, now)
+                ids.append(int(connection.execute(sa.insert(_T).returning(_T.c.id), row).scalar_one()))
+                names = ("number", "state", "step", "value", "reason")
+                events.append({"id": ids[-1], "attempt": 0, **{name: row[name] for name in names}})
+            self._insert_details(connection, ids, trials, now)
+            changes: dict[str, float] = {}
+            for trial in trials:
+                name = EXTERNAL + trial.state.value
+                changes[name] = changes.get(name, 0.0) + 1.0
+            self._tally(connection, study_id, changes)
+            if events:
+                self._emit_all(connection, "trial", events, now, study_id)
+        return ids
+
+    def _insert_details(
+        self, connection: sa.Connection, ids: Sequence[int], trials: Sequence[NewTrial], now: float
+    ) -> None:
+        details, reports, attributes = list[Any](), list[Any](), list[Any]()
+        for trial_id, trial in zip(ids, trials, strict=True):
+            values = None if trial.values is None else list(trial.values)
+            details.append({"trial_id": trial_id, "searched": dict(trial.searched), "values": values})
+            reports += [
+                {"trial_id": trial_id, "step": step, "value": value, "time": now}
+                for step, value in trial.reports.items()
+            ]
+            attributes += [
+                {"trial_id": trial_id, "is_system": is_system, "name": name, "value": value}
+                for is_system, given in ((False, trial.user_attributes), (True, trial.system_attributes))
+                for name, value in given.items()
+            ]
+        for table, rows in ((_X, details), (_R, reports), (_TA, attributes)):
+            if rows:
+                connection.execute(sa.insert(table), rows)
+
+    def move_external_trial(
+        self, trial_id: int, to: TrialState, values: Sequence[float] | None = None, *, now: float
+    ) -> bool:
+        """Move an external trial to ``to``, and set its values if there are any; False if it already runs.
+
+        Raises ``NotFound``, and ``Conflict`` if it has ended or is run by ScaMP. To begin a trial of ScaMP is also
+        False: somebody else has begun it.
+        """
+        with self._write() as connection:
+            before = self._hold(connection, trial_id, begins=to is TrialState.RUNNING)
+            if before is None or (to is TrialState.RUNNING and before.state is not TrialState.WAITING):
+                return False
+            known = connection.execute(_TIMES, {"id": trial_id}).one()
+            given = {
+                "_state": to,
+                "_value": known.value if values is None else float(values[0]),
+                "_started_at": now if to is TrialState.RUNNING else known.started_at,
+                "_finished_at": None if to in LIVE_TRIALS else now,
+            }
+            moved = connection.execute(_MOVE, {"_id": trial_id, **given}).one()
+            if values is not None:
+                connection.execute(_SET_X["values"], {"_id": trial_id, "_x": [float(value) for value in values]})
+            self._tally_move(connection, before, moved)
+            self._emit_trial(connection, trial_id, moved, now)
+        return True
+
+    def set_external_param(self, trial_id: int, name: str, value: Any, number: float, distribution: str) -> None:
+        """Set a parameter: ``number`` is Optuna's for ``value``. Raises ``NotFound`` and ``Conflict``."""
+        with self._write() as connection:
+            held = self._hold(connection, trial_id)
+            params = connection.execute(_PARAMS, {"id": trial_id}).scalar_one()
+            searched = {**held.searched, name: [number, distribution]}
+            connection.execute(_SET_PARAMS, {"_id": trial_id, "_params": {**params, name: finite(value)}})
+            connection.execute(_SET_X["searched"], {"_id": trial_id, "_x": searched})
+
+    def report_external(self, trial_id: int, step: int, value: float, *, metric: str, now: float) -> None:
+        """Store the objective, called ``metric``, at a step. Raises ``NotFound`` and ``Conflict``."""
+        statement = sql.upsert(self._database.sqlite, _R)
+        with self._write() as connection:
+            held = self._hold(connection, trial_id)
+            connection.execute(statement, {"trial_id": trial_id, "step": step, "value": value, "time": now})
+            connection.execute(_SET_REPORTED, {"_id": trial_id, "_step": step, "_v": value})
+            data = {"trial": trial_id, "step": step, "values": {metric: value}}
+            self._emit(connection, "metrics", data, now, held.study_id, trial_id)
+
+    def set_trial_attribute(self, trial_id: int, name: str, value: Any, *, is_system: bool) -> None:
+        """Set what Optuna or its user stores about an external trial. Raises ``NotFound`` and ``Conflict``."""
+        statement = sql.upsert(self._database.sqlite, _TA)
+        with self._write() as connection:
+            self._hold(connection, trial_id)
+            row = {"trial_id": trial_id, "is_system": is_system, "name": name, "value": value}
+            connection.execute(statement, row)
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        """Note that the program that runs an external trial lives."""
+        now = self.now()
+        with self._write() as connection:
+            connection.execute(_SET_X["heartbeat_at"], {"_id": trial_id, "_x": now})
+
+    def stale_trials(self, study_id: int, grace_seconds: float) -> list[int]:
+        """Ids of running external trials whose last heartbeat is older than this."""
+        return [row[0] for row in self._rows(_STALE, study_id=study_id, before=self.now() - grace_seconds)]
+
+    def _hold(self, connection: sa.Connection, trial_id: int, *, begins: bool = False) -> Any:
+        """The trial, which nobody else changes before the end of the transaction.
+
+        None if it ``begins`` and is one of ScaMP's. Raises ``NotFound``, and ``Conflict`` if it may not be changed.
+        """
+        held = connection.execute(_HELD, {"id": trial_id}).first()
+        if held is None:
+            raise NotFound(f"there is no trial with id {trial_id}")
+        if held.state not in LIVE_TRIALS:
+            raise Conflict(f"trial {held.number} has already ended, and is not changed any more")
+        if held.origin is Origin.EXTERNAL:
+            return held
+        if begins:
+            return None
+        raise Conflict(f"trial {held.number} is run by ScaMP; other programs cannot change it")
+
+    # --- reads -------------------------------------------------------------------------------------------------
+
+    def seen_trials(self, study_id: int, *, after: int = 0, trial_ids: Sequence[int] = ()) -> list[Seen]:
+        """The study's trials with id > ``after``, and those with ``trial_ids``, each group by id."""
+        rows = list(self._by_ids(_CHOSEN, trial_ids)) if trial_ids else []
+        rows += self._rows(_NEWER, study_id=study_id, after=after)
+        return [Seen(*row) for row in rows]
+
+    def reports(self, trial_ids: Sequence[int]) -> dict[int, dict[int, float]]:
+        """External trial → step → objective."""
+        found: dict[int, dict[int, float]] = {}
+        for trial_id, step, value in self._by_ids(_REPORTS, trial_ids):
+            found.setdefault(trial_id, {})[step] = value
+        return found
+
+    def trial_attributes(self, trial_ids: Sequence[int]) -> dict[tuple[int, bool], dict[str, Any]]:
+        """(external trial, whether they are Optuna's own) → its attributes; without those that have none."""
+        found: dict[tuple[int, bool], dict[str, Any]] = {}
+        for trial_id, is_system, name, value in self._by_ids(_ATTRIBUTES, trial_ids):
+            found.setdefault((trial_id, is_system), {})[name] = value
+        return found
+
+    def place_of(self, trial_id: int) -> tuple[int, int]:
+        """The study of a trial, and its number. Raises ``NotFound``."""
+        rows = self._rows(_WHERE, id=trial_id)
+        if not rows:
+            raise NotFound(f"there is no trial with id {trial_id}")
+        return rows[0][0], rows[0][1]
+
+    def trial_id(self, study_id: int, number: int) -> int:
+        """The id of the trial with this number. Raises ``NotFound``."""
+        rows = self._rows(_ID, study_id=study_id, number=number)
+        if not rows:
+            raise NotFound(f"study {study_id} has no trial {number}")
+        return int(rows[0][0])
+
+
+def _row(study_id: int, number: int, trial: NewTrial, now: float) -> dict[str, Any]:
+    """The row of ``trials`` for an external trial."""
+    value, step = trial.values[0] if trial.values else None, max(trial.reports, default=0)
+    if value is None and trial.reports:
+        value = trial.reports[step]
+    is_running = trial.state is TrialState.RUNNING
+    return {
+        "study_id": study_id,
+        "number": number,
+        "state": trial.state,
+        "origin": Origin.EXTERNAL,
+        "params": {name: finite(value) for name, value in trial.params.items()},
+        "reason": trial.reason,
+        "value": None if value is None else float(value),
+        "step": step,
+        "created_at": now if trial.started_at is None else trial.started_at,
+        "started_at": now if trial.started_at is None and is_running else trial.started_at,
+        "finished_at": None if trial.state in LIVE_TRIALS else now if trial.finished_at is None else trial.finished_at,
+    }
+
+
+def _no_study(study_id: int) -> NotFound:
+    return NotFound(f"there is no study {study_id}; `scamp list` shows all studies")
+
+
+def finite(value: Any) -> Any:
+    """``value``, or its text if it is NaN or infinite: parameters are stored as JSON, which has neither."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,83 @@
+"""Trials of other programs have numbers of their own, are counted by themselves, and never touch those of ScaMP."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from scamp_service.errors import Conflict, NotFound
+from scamp_service.lifecycle import Origin, StudyState, TrialState
+from scamp_service.store.store import Store
+from scamp_service.store.tallies import count, own_states
+from scamp_service.store.writes.external import NewTrial
+
+SPEC = {"name": "digits", "objective": {"metric": "loss", "direction": "minimize"}}
+
+
+def numbers(store: Store, study: int) -> list[tuple[int, Origin]]:
+    return [(trial.number, trial.origin) for trial in store.trials(study)]
+
+
+def test_trials_of_the_sampler_and_of_others_share_the_numbers_of_a_study(store: Store) -> None:
+    study = store.create_study(SPEC, now=1.0).id
+    store.create_trials(study, [(0, {}), (1, {})], now=1.0)
+    store.create_external_trials(study, [NewTrial(TrialState.RUNNING)], now=1.0)
+    for _ in range(2):  # a repetition changes nothing
+        store.create_trials(study, [(1, {}), (2, {}), (3, {})], now=1.0)
+    ours, theirs = Origin.SEARCH, Origin.EXTERNAL
+    assert numbers(store, study) == [(0, ours), (1, ours), (2, theirs), (3, ours), (4, ours)]
+
+
+def test_a_trial_of_another_program_is_counted_apart_and_not_followed(store: Store) -> None:
+    study = store.create_study(SPEC, now=1.0).id
+    store.create_trials(study, [(0, {})], now=1.0)
+    running, failed = store.create_external_trials(
+        study, [NewTrial(TrialState.RUNNING), NewTrial(TrialState.FAILED)], now=1.0
+    )
+    assert store.trial_counts(study) == {TrialState.WAITING: 1, TrialState.RUNNING: 1, TrialState.FAILED: 1}
+    assert own_states(store.tallies(study)) == {TrialState.WAITING: 1}
+    assert [trial.number for trial in store.live_trials()] == [0]
+    store.move_external_trial(running, TrialState.COMPLETED, [0.5], now=2.0)
+    assert store.counted(study) == count(store.trials(study), [])
+    best = store.trial(running)
+    assert (best.value, best.finished_at, store.trial(failed).finished_at) == (0.5, 2.0, 1.0)
+
+
+def test_nobody_else_changes_a_trial_of_scamp_or_one_that_has_ended(store: Store) -> None:
+    study = store.create_study(SPEC, now=1.0).id
+    store.create_trials(study, [(0, {})], now=1.0)
+    (own,) = (trial.id for trial in store.trials(study))
+    assert not store.move_external_trial(own, TrialState.RUNNING, now=2.0), "as if somebody else had begun it"
+    (ended,) = store.create_external_trials(study, [NewTrial(TrialState.COMPLETED, values=[1.0])], now=1.0)
+    for trial_id, why in ((own, "run by ScaMP"), (ended, "already ended")):
+        for change in (
+            lambda one: store.move_external_trial(one, TrialState.FAILED, now=3.0),
+            lambda one: store.set_external_param(one, "x", 1.0, 1.0, "{}"),
+            lambda one: store.report_external(one, 1, 1.0, metric="loss", now=3.0),
+            lambda one: store.set_trial_attribute(one, "a", 1, is_system=False),
+        ):
+            with pytest.raises(Conflict, match=why):
+                change(trial_id)
+    assert store.trial(own).state is TrialState.WAITING
+
+
+def test_a_study_of_another_program_has_a_name_of_its_own_and_is_deleted_with_all_it_holds(store: Store) -> None:
+    study = store.create_external_study("theirs", SPEC, now=1.0)
+    with pytest.raises(Conflict):
+        store.create_external_study("theirs", SPEC, now=1.0)
+    store.set_study_attribute(study, "a", math.inf, is_system=False)
+    new = NewTrial(TrialState.RUNNING, {"x": math.nan}, {"x": (0.0, "{}")}, reports={3: 0.5}, user_attributes={"u": 1})
+    (trial,) = store.create_external_trials(study, [new], now=1.0)
+    assert store.study_state(study) is StudyState.EXTERNAL and store.studies(live=True) == []
+    assert (store.trial(trial).params, store.reports([trial])) == ({"x": "nan"}, {trial: {3: 0.5}})
+    assert store.trial_attributes([trial]) == {(trial, False): {"u": 1}}
+    store.delete_study(study, now=2.0)
+    with pytest.raises(NotFound):
+        store.create_external_trials(study, [new], now=1.0)
+    with pytest.raises(NotFound):
+        store.report_external(trial, 1, 1.0, metric="loss", now=3.0)
+    assert store.study_attributes(study, is_system=False) == {}
+    later = store.create_study(SPEC, now=3.0).id
+    store.create_trials(later, [(0, {})], now=3.0)
+    assert store.deleted_trials() == [trial] and store.remove_trial(trial, limit=10)
