@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import inf
 
 from estimators.model import MIB, Plan, Prediction
+from placement.refinement import NO_REFINEMENT, Refinement
 
 
 class Known(Enum):
@@ -29,8 +31,11 @@ class Option:
     """A plan and its cost. ``prediction`` is for the rank that needs most, and its device offers ``offered_mib``.
 
     ``seconds`` are those of an optimizer step, None where they are not known; ``communication_share`` of them (0 to 1)
-    ranks wait for each other. ``relative_device_seconds`` are ranks × seconds over those of the plan that was chosen
-    among several options, on the devices' speed or, if it is not known, on an assumed one.
+    ranks wait for messages and collectives, and ``bubble_share`` for others to compute. ``relative_device_seconds`` are
+    ranks × seconds over those of the plan that was chosen among several options, on the devices' speed or, if it is not
+    known, on an assumed one. ``refinement`` is what the exact search adds to the plan; the planner of studies adds
+    nothing. Where ranks do not train it yet, ``plan`` is the nearest one that they train, with as many ranks and
+    micro-batches.
     """
 
     plan: Plan
@@ -40,6 +45,18 @@ class Option:
     seconds: float | None = None
     communication_share: float | None = None
     relative_device_seconds: float | None = None
+    bubble_share: float | None = None
+    refinement: Refinement = NO_REFINEMENT
+
+    @property
+    def trained(self) -> Plan | None:
+        """The plan, if ranks train exactly this option today; otherwise None."""
+        return self.plan if self.refinement.is_trained else None
+
+    @property
+    def comparable_seconds(self) -> float:
+        """Seconds of a step to six digits, as sums of the same numbers differ by rounding; infinite if not known."""
+        return inf if self.seconds is None else float(f"{self.seconds:.6g}")
 
     @property
     def device_seconds(self) -> float | None:
@@ -80,6 +97,8 @@ class Option:
     @property
     def words(self) -> str:
         """The plan in words, without the number of micro-batches if it does not fit."""
+        if self.trained is None:
+            return f"{self.plan.ways}, refined"
         if self.fits:
             return str(self.plan)
         if self.known is Known.STATES:

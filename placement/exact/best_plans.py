@@ -16,17 +16,17 @@ from estimators.devices.communication import message_seconds
 from estimators.devices.kind import DeviceKind
 from estimators.memory import Margin
 from estimators.model import Plan, Prediction
-from estimators.profile import ModelProfile
 from placement.exact.candidate_ways import CandidateWays, StageUnits, slowest_links
-from placement.exact.pipelines import Pipeline
 from placement.exact.search import Found, find
 from placement.exact.ways import Devices, Way
 from placement.model import Cluster
-from placement.pipelining.cuts import Cut, even_cut
+from placement.option import Known, Option
+from placement.pipelining.cuts import even_cut
 from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.shared_cores import seconds_on
 from placement.pipelining.simulator import MessageSeconds, Simulation, simulate
-from placement.planning.question import margin_for
+from placement.planning.question import Question
+from placement.refinement import Pipeline, PlanStage, Refinement, fullest_of
 
 _MORE_MEMORY = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 64.0)
 """Times the memory of the devices, tried in turn to say what comes closest to fitting."""
@@ -35,106 +35,23 @@ _SIMULATION_GAIN = 0.75
 """A simulated pipeline is faster than the search says where messages hide behind computation, but hardly by more."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanStage:
-    """One stage of a plan. ``blocks`` are the first one and the one behind the last; ``recomputed`` are block numbers.
-
-    ``pass_seconds`` of one micro-batch include ``recompute_seconds``. ``bytes_by_category`` add up to the peak of a
-    rank without its margin. ``saved_bytes`` are what recompute saves there.
-    """
-
-    kind: str
-    blocks: tuple[int, int]
-    recomputed: tuple[int, ...]
-    pass_seconds: float
-    compute_seconds: float
-    recompute_seconds: float
-    bytes_by_category: Mapping[str, int]
-    saved_bytes: int
-    offered_mib: int
-
-    @property
-    def peak_bytes(self) -> int:
-        """Peak bytes of one rank, without the margin."""
-        return sum(self.bytes_by_category.values())
-
-
-@dataclass(frozen=True, slots=True)
-class BestPlan:
-    """A plan that the search found, with its cost.
-
-    ``seconds`` of an optimizer step are FLOPs if no speed is known. ``prediction`` is for the rank that has least
-    memory left, or exceeds it most. ``plan`` is what ranks would train; None if they cannot today. ``pipeline`` is the
-    simulated one; None without several stages.
-    """
-
-    spread: Spread
-    micro_batch: int
-    num_micro_batches: int
-    num_blocks: int
-    stages: tuple[PlanStage, ...]
-    seconds: float
-    bubble_share: float
-    communication_share: float
-    prediction: Prediction
-    plan: Plan | None
-    pipeline: Pipeline | None
-
-    @property
-    def num_ranks(self) -> int:
-        return self.spread.world_size
-
-    @property
-    def fullest(self) -> PlanStage:
-        """The stage whose ranks have least memory left."""
-        return _fullest(self.stages)
-
-    @property
-    def offered_mib(self) -> int:
-        """MiB that a device of the fullest stage offers."""
-        return self.fullest.offered_mib
-
-    @property
-    def fits(self) -> bool:
-        """Whether the reservation of a rank is within what its device offers."""
-        return self.prediction.reserved_mib <= self.offered_mib
-
-    @property
-    def recomputed(self) -> tuple[int, ...]:
-        """The blocks that are recomputed."""
-        return tuple(block for stage in self.stages for block in stage.recomputed)
-
-    @property
-    def cut(self) -> Cut:
-        """Number of blocks of each stage."""
-        return tuple(end - start for start, end in (stage.blocks for stage in self.stages))
-
-    @property
-    def devices(self) -> dict[str, int]:
-        """Number of devices of each kind that it uses."""
-        used: dict[str, int] = {}
-        for stage in self.stages:
-            used[stage.kind] = used.get(stage.kind, 0) + self.num_ranks // len(self.stages)
-        return used
-
-
-class PlanSearch:
+class ExactSearch:
     """The search for one candidate on one cluster."""
 
-    def __init__(self, profile: ModelProfile, batch: int, cluster: Cluster, kinds: Mapping[str, DeviceKind]) -> None:
-        """``kinds`` are those of the cluster's devices, by name. ``profile`` must have units and its plain layout."""
-        self._profile, self._batch, self._margin = profile, batch, margin_for(cluster)
-        self._kinds = [kinds[name] for name in _names(cluster)]
-        self._offers = [_Offer.of(cluster, name) for name in _names(cluster)]
-        self._ways = CandidateWays(profile, self._kinds, batch)
+    def __init__(self, question: Question, kinds: Mapping[str, DeviceKind]) -> None:
+        """``kinds`` are those of the cluster's devices, by name. The profile must have units and its plain layout."""
+        self._question, names = question, _names(question.cluster)
+        self._kinds = [kinds[name] for name in names]
+        self._offers = [_Offer.of(question.cluster, name) for name in names]
+        self._ways = CandidateWays(question.profile, self._kinds, question.batch)
         self._known: dict[int, Sequence[Way]] = {}
 
-    def best(self) -> list[BestPlan]:
+    def best(self) -> list[Option]:
         """The fastest plan that fits on each number of devices: powers of two, and the rest on unlike devices."""
         found = (self._best_on(most) for most in self._sizes())
         return [one for one in found if one is not None]
 
-    def closest(self) -> BestPlan | None:
+    def closest(self) -> Option | None:
         """The plan that comes closest to fitting, if none fits; None if no way divides the batch."""
         too_little = 1.0
         for factor in _MORE_MEMORY:
@@ -151,7 +68,7 @@ class PlanSearch:
                 too_little = middle
         return found
 
-    def _least(self, factor: float) -> BestPlan | None:
+    def _least(self, factor: float) -> Option | None:
         """The plan that needs least memory, of the fastest ones with ``factor`` times the memory."""
         found = [one for most in self._sizes() if (one := self._best_on(most, factor)) is not None]
         return min(found, key=lambda one: one.prediction.reserved_mib / one.offered_mib, default=None)
@@ -162,27 +79,28 @@ class PlanSearch:
         sizes = [2**place for place in range(total.bit_length())]
         return [*sizes, total] if len(self._offers) > 1 and sizes[-1] < total else sizes
 
-    def _best_on(self, most: int, factor: float = 1.0) -> BestPlan | None:
+    def _best_on(self, most: int, factor: float = 1.0) -> Option | None:
         """The fastest plan on so many devices, or somewhat fewer if no way uses all of them."""
         if most not in self._known:
             fewest = 1 << (most - 1).bit_length() >> 1
             self._known[most] = self._ways.of(fewest + 1, most)
         ways = self._known[most]
-        devices = [offer.devices(most, self._margin, factor) for offer in self._offers]
+        devices = [offer.devices(most, self._question.margin, factor) for offer in self._offers]
         alone, piped = (
-            find([way for way in ways if (way.num_stages == 1) == is_alone], devices, batch=self._batch)
+            find([way for way in ways if (way.num_stages == 1) == is_alone], devices, batch=self._question.batch)
             for is_alone in (True, False)
         )
         made = [self._made(alone, ways, most)] if alone else []
-        if piped and not any(one.seconds < piped.seconds * _SIMULATION_GAIN for one in made):
+        enough_seconds = piped.seconds * _SIMULATION_GAIN if piped else 0.0
+        if piped and not any(one.seconds is not None and one.seconds < enough_seconds for one in made):
             made.append(self._made(piped, ways, most))
-        return min(made, key=lambda one: float(f"{one.seconds:.6g}"), default=None)
+        return min(made, key=lambda one: one.comparable_seconds, default=None)
 
-    def _made(self, found: Found, ways: Sequence[Way], most: int) -> BestPlan:
+    def _made(self, found: Found, ways: Sequence[Way], most: int) -> Option:
         key = replace(found.spread, pp=1, schedule="1f1b"), found.micro_batch, len(found.cut)
         way = next(way for way in ways if (way.spread, way.micro_batch, way.num_stages) == key)
         offered_mib = {offer.name: offer.offered_mib(most) for offer in self._offers}
-        return _Made(found, way, self._ways, self._kinds, offered_mib, self._margin, self._profile).plan()
+        return _Made(found, way, self._ways, self._kinds, offered_mib, self._question).option()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,34 +135,50 @@ class _Made:
     ways: CandidateWays
     kinds: Sequence[DeviceKind]
     offered_mib: Mapping[str, int]
-    margin: Margin
-    profile: ModelProfile
+    question: Question
 
-    def plan(self) -> BestPlan:
-        """The plan with its cost; a pipeline is simulated."""
+    def option(self) -> Option:
+        """The option with its cost; a pipeline is simulated."""
         found = self.found
         units = [*self._units()]
         stages = tuple(self._stage(place, one) for place, one in enumerate(units))
-        fullest = _fullest(stages)
-        margin_bytes = self.margin.bytes_for(fullest.peak_bytes, found.num_ranks)
-        prediction = Prediction(fullest.peak_bytes, margin_bytes=margin_bytes)
-        sizes = (found.micro_batch, found.num_micro_batches)
-        start = (self._spread, *sizes, max(1, self.ways.num_units - 2), stages)
-        plan = self._trained(stages)
-        computing = found.num_micro_batches * sum(one.compute_seconds for one in stages) / len(stages)
-        if len(units) == 1:
-            computing += self.ways.update_seconds(self.way, units[0].kind)
-            waiting = max(0.0, 1 - computing / found.seconds)
-            seconds = found.seconds * self.kinds[0].sharing(found.num_ranks)
-            return BestPlan(*start, seconds, 0.0, waiting, prediction, plan, None)
-        simulation = self._simulation(units)
-        passes = found.num_micro_batches * sum(one.pass_seconds for one in stages) / len(stages)
-        waiting = simulation.communication_share + max(0.0, passes - computing) / simulation.makespan_seconds
-        cut = tuple(end - begin for begin, end in (one.blocks for one in stages))
-        offered_mib = fullest.offered_mib
-        drawn = Pipeline(simulation.schedule, cut, found.micro_batch, plan, simulation, prediction, offered_mib)
-        seconds = seconds_on(simulation, self.kinds[0])
-        return BestPlan(*start, seconds, simulation.bubble_share, waiting, prediction, plan, drawn)
+        fullest = fullest_of(stages)
+        margin_bytes = self.question.margin.bytes_for(fullest.peak_bytes, found.num_ranks)
+        plan = Plan(found.micro_batch, found.num_micro_batches, **self._spread.values)
+        unpriced = Option(
+            plan,
+            Prediction(fullest.peak_bytes, margin_bytes=margin_bytes),
+            fullest.offered_mib,
+            Known.UNITS,
+            refinement=Refinement(self._is_trained(plan, stages), stages=stages),
+        )
+        return self._piped(unpriced, units) if len(units) > 1 else self._alone(unpriced, units[0])
+
+    def _alone(self, option: Option, units: StageUnits) -> Option:
+        """The option with the seconds of its only stage."""
+        computing = self._computing(option) + self.ways.update_seconds(self.way, units.kind)
+        waiting = max(0.0, 1 - computing / self.found.seconds)
+        seconds = self.found.seconds * self.kinds[0].sharing(self.found.num_ranks)
+        return replace(option, seconds=seconds, communication_share=waiting, bubble_share=0.0)
+
+    def _piped(self, option: Option, units: Sequence[StageUnits]) -> Option:
+        """The option with the seconds of its simulated pipeline."""
+        stages, simulation = option.refinement.stages, self._simulation(units)
+        passes = self.found.num_micro_batches * sum(one.pass_seconds for one in stages) / len(stages)
+        beside = max(0.0, passes - self._computing(option)) / simulation.makespan_seconds
+        pipeline = Pipeline(simulation.schedule, option.refinement.cut, simulation)
+        return replace(
+            option,
+            seconds=seconds_on(simulation, self.kinds[0]),
+            communication_share=simulation.communication_share + beside,
+            bubble_share=simulation.bubble_share,
+            refinement=replace(option.refinement, pipeline=pipeline),
+        )
+
+    def _computing(self, option: Option) -> float:
+        """Seconds in which a rank of an average stage computes."""
+        stages = option.refinement.stages
+        return self.found.num_micro_batches * sum(one.compute_seconds for one in stages) / len(stages)
 
     @property
     def _spread(self) -> Spread:
@@ -269,6 +203,7 @@ class _Made:
         extra = float(costs.recompute_seconds[again].sum())
         return PlanStage(
             self.found.devices[place],
+            self.way.num_ranks,
             (blocks[0], max(blocks)),
             tuple(unit - first for unit in again),
             float((costs.forward_seconds + costs.backward_seconds)[here].sum()) + extra,
@@ -292,15 +227,13 @@ class _Made:
             "transient": transient,
         }
 
-    def _trained(self, stages: Sequence[PlanStage]) -> Plan | None:
-        """The plan for ranks; None if they cannot train it today."""
+    def _is_trained(self, plan: Plan, stages: Sequence[PlanStage]) -> bool:
+        """Whether ranks that get the plan train these stages today."""
         cut = tuple(end - begin for begin, end in (stage.blocks for stage in stages))
         num_recomputed = sum(len(stage.recomputed) for stage in stages)
         is_even = cut == even_cut(sum(cut), len(cut)) and len({stage.kind for stage in stages}) == 1
-        if not is_even or num_recomputed not in (0, sum(cut)):
-            return None
-        plan = Plan(self.found.micro_batch, self.found.num_micro_batches, **self._spread.values)
-        return None if any(layout in self.profile.refusals for layout in plan.layouts) else plan
+        can_be_traced = not any(layout in self.question.profile.refusals for layout in plan.layouts)
+        return is_even and num_recomputed in (0, sum(cut)) and can_be_traced
 
     def _simulation(self, units: Sequence[StageUnits]) -> Simulation:
         costs = self.ways.stage_costs(self.way, units)
@@ -322,11 +255,6 @@ class _Made:
             return message_seconds(num_bytes, sender * step, receiver * step, links) if links is not None else 0.0
 
         return seconds
-
-
-def _fullest(stages: Sequence[PlanStage]) -> PlanStage:
-    """The stage whose ranks have least memory left."""
-    return max(stages, key=lambda stage: stage.peak_bytes / stage.offered_mib)
 
 
 def _names(cluster: Cluster) -> list[str]:

@@ -2,9 +2,9 @@
 
 Nothing is traced: times are simulated from the work of each unit, and memory is added up from states, activations in
 flight, and what else a pass of the whole model holds. ``scamp_service.sizing`` traces the few pipelines that matter.
-Ranks train GPipe and 1F1B with equal numbers of blocks today; such a pipeline has a ``plan``. All others are only
-planned. Simulations take time, so pipelines are simulated in the order of their lower bounds (``bounds``), until none
-that is left can be better than the best one found.
+Ranks train GPipe and 1F1B with equal numbers of blocks today; all others are only planned. Simulations take time, so
+pipelines are simulated in the order of their lower bounds (``bounds``), until none that is left can be better than the
+best one found.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Literal
 
@@ -24,13 +24,15 @@ from estimators.model import Layout, Plan, Prediction
 from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
 from estimators.work import Work
-from placement.model import Cluster
+from placement.option import Known, Option
 from placement.pipelining.bounds import least_bytes, least_seconds
 from placement.pipelining.cuts import Cut, CutTarget, Piece, best_cut, even_cut, smallest_cut
 from placement.pipelining.passes import Schedule
 from placement.pipelining.schedules import SCHEDULES
-from placement.pipelining.simulator import Simulation, StageCost, simulate
-from placement.planning.question import degrees, divisors, margin_for
+from placement.pipelining.shared_cores import seconds_on
+from placement.pipelining.simulator import StageCost, simulate
+from placement.planning.question import Question, degrees, divisors
+from placement.refinement import Pipeline, Refinement
 
 MOST_MICRO_BATCHES = 8
 """Most micro-batches for each rank that are tried: the bubble of 1F1B is then at most 1/9 of the step."""
@@ -48,63 +50,42 @@ _CHUNKS = {"1f1b": 1, "gpipe": 1, "zb-h1": 1, "interlaced": 1, "interleaved": 2,
 _TRANSIENT = ("scratch", "workspace", "batch", "slack")
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """One pipeline and its cost. ``cut`` has the number of blocks of each stage.
-
-    ``prediction`` is for the rank that needs most. ``plan`` is what ranks would train; None if they cannot today.
-    """
-
-    schedule: Schedule
-    cut: Cut
-    micro_batch: int
-    plan: Plan | None
-    simulation: Simulation
-    prediction: Prediction
-    offered_mib: int
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of one optimizer step; FLOPs without a device kind."""
-        return self.simulation.makespan_seconds
-
-    @property
-    def fits(self) -> bool:
-        """Whether one rank's reservation is within ``offered_mib``."""
-        return self.prediction.reserved_mib <= self.offered_mib
-
-    @property
-    def is_even(self) -> bool:
-        """Whether all stages have as equal numbers of blocks as possible, as ranks divide them."""
-        return self.cut == even_cut(sum(self.cut), len(self.cut))
-
-
-def list_pipelines(
-    units: Sequence[Unit], profile: ModelProfile, *, batch: int, cluster: Cluster, kind: DeviceKind | None
-) -> list[Pipeline]:
-    """The best pipeline of each degree and schedule for ``batch`` samples per optimizer step, the fastest first.
+def list_pipelines(question: Question) -> list[Option]:
+    """The best pipeline of each degree and schedule, the fastest first.
 
     On more than ``MANY_RANKS`` it is the best of all schedules, and the best that ranks can train. Those that fit come
-    before those that do not. Without a ``kind`` FLOPs stand for seconds; without links messages take no time. Empty for
-    a model whose units do not run one after another, or whose hints allow no such pipeline.
+    before those that do not. Without a kind of devices FLOPs stand for seconds; without links messages take no time.
+    Empty for a model whose units do not run one after another, or whose hints allow no such pipeline.
     """
+    units = question.profile.units
     if sum(unit.count for unit in units) < 4:  # the ends, and two blocks
         return []
-    candidate = _Candidate(units, profile, batch, kind or FLOP_COUNTER, margin_for(cluster))
-    found: list[Pipeline] = []
-    constraints = profile.divisions.constraints
-    for num_ranks, offered_mib in degrees(cluster):
-        if num_ranks > 1 and constraints.allow_degrees(1, pp=num_ranks):
+    candidate = _Candidate(units, question.profile, question.batch, question.kind or FLOP_COUNTER, question.margin)
+    found: list[Option] = []
+    for num_ranks, offered_mib in degrees(question.cluster):
+        if num_ranks > 1 and question.constraints.allow_degrees(1, pp=num_ranks):
             found += _of_degree(candidate, num_ranks, offered_mib)
-    return sorted(found, key=order)
+    return [_on_shared_cores(option, candidate.kind) for option in sorted(found, key=order)]
+
+
+def _on_shared_cores(option: Option, kind: DeviceKind) -> Option:
+    """The option with the seconds that its ranks take if they share the cores of a host."""
+    pipeline = option.refinement.pipeline
+    return replace(option, seconds=seconds_on(pipeline.simulation, kind)) if pipeline else option
 
 
 _Order = tuple[bool, float, int, bool]
 
 
-def order(pipeline: Pipeline) -> _Order:
-    """The better, the smaller: those that fit, then the faster, on fewer ranks, and what ranks can train today."""
-    return _order(pipeline.fits, pipeline.seconds, pipeline.schedule.num_ranks, pipeline.plan is not None)
+def order(option: Option) -> _Order:
+    """The better, the smaller: those that fit, then the faster, on fewer ranks, and what ranks can train today.
+
+    Pipelines are compared by their simulated seconds, as if each rank had a device for itself.
+    """
+    pipeline = option.refinement.pipeline
+    assert pipeline is not None
+    seconds = pipeline.simulation.makespan_seconds
+    return _order(option.fits, seconds, option.plan.world_size, option.trained is not None)
 
 
 def _order(fits: bool, seconds: float, num_ranks: int, is_trained: bool) -> _Order:
@@ -202,27 +183,27 @@ class _Candidate:
         return max(0.0, self.kind.seconds(work))
 
 
-def _of_degree(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Iterator[Pipeline]:
+def _of_degree(candidate: _Candidate, num_ranks: int, offered_mib: int) -> Iterator[Option]:
     """The best pipeline of each schedule, or of all; a second one if another cut than that of ranks is better."""
     drafts = list(_drafts(candidate, num_ranks, offered_mib))
     names = _CHUNKS if num_ranks <= MANY_RANKS else [None]
     for name in names:
         made = [draft for draft in drafts if name in (draft.name, None)]
         best = _best(made)
-        simple = _best(draft for draft in made if (draft.is_even if name else draft.plan))
+        simple = _best(draft for draft in made if (draft.is_even if name else draft.is_trained))
         if simple is not None:
             yield simple
         if best is not None and (simple is None or order(best) < order(simple)):
             yield best
 
 
-def _best(drafts: Iterable[_Draft]) -> Pipeline | None:
+def _best(drafts: Iterable[_Draft]) -> Option | None:
     """The best pipeline, by as few simulations as possible; of equally good ones, the first."""
-    best: tuple[_Order, int, Pipeline] | None = None
+    best: tuple[_Order, int, Option] | None = None
     for least, place, draft in sorted(((draft.least, place, draft) for place, draft in enumerate(drafts)), key=_place):
         if best is not None and best[:2] <= (least, place):
             break
-        if (made := draft.pipeline) is not None and (best is None or (order(made), place) < best[:2]):
+        if (made := draft.option) is not None and (best is None or (order(made), place) < best[:2]):
             best = order(made), place, made
     return best[2] if best is not None else None
 
@@ -332,14 +313,10 @@ class _Draft:
         """Whether the blocks are divided as ranks divide them."""
         return self.cut == even_cut(sum(self.cut), len(self.cut))
 
-    @cached_property
-    def plan(self) -> Plan | None:
-        """The plan that ranks would train; None if they cannot today."""
-        shape = self.shape
-        if self.name not in TRAINED or not self.is_even:
-            return None
-        micro_batch = shape.candidate.batch // shape.num_micro_batches
-        return Plan(micro_batch, shape.num_micro_batches, pp=shape.num_ranks, schedule=self.name)
+    @property
+    def is_trained(self) -> bool:
+        """Whether ranks train this pipeline today."""
+        return self.name in TRAINED and self.is_even
 
     @cached_property
     def least(self) -> _Order:
@@ -348,18 +325,27 @@ class _Draft:
         sizes = (self.name, self.stages, shape.num_ranks, shape.num_micro_batches)
         seconds = least_seconds(*sizes, shape.candidate.message_seconds) * (1 - 1e-9)  # sums differ by rounding
         fits = self._prediction(least_bytes(*sizes)).reserved_mib <= shape.offered_mib
-        return _order(fits, seconds, shape.num_ranks, self.plan is not None)
+        return _order(fits, seconds, shape.num_ranks, self.is_trained)
 
     @cached_property
-    def pipeline(self) -> Pipeline | None:
-        """The simulated pipeline; None if its schedule does not take this number of micro-batches."""
+    def option(self) -> Option | None:
+        """The option with its simulated step; None if the schedule does not take this number of micro-batches."""
         shape = self.shape
         if (schedule := shape.schedule(self.name)) is None:
             return None
         simulation = simulate(schedule, self.stages, shape.candidate.message_seconds)
-        prediction = self._prediction(max(simulation.peak_bytes))
+        trained = self.name if self.name in TRAINED else "1f1b"
         micro_batch = shape.candidate.batch // shape.num_micro_batches
-        return Pipeline(schedule, self.cut, micro_batch, self.plan, simulation, prediction, shape.offered_mib)
+        return Option(
+            Plan(micro_batch, shape.num_micro_batches, pp=shape.num_ranks, schedule=trained),
+            self._prediction(max(simulation.peak_bytes)),
+            shape.offered_mib,
+            Known.UNITS,
+            simulation.makespan_seconds,
+            communication_share=simulation.communication_share,
+            bubble_share=simulation.bubble_share,
+            refinement=Refinement(self.is_trained, Pipeline(schedule, self.cut, simulation)),
+        )
 
     def _prediction(self, held_bytes: int) -> Prediction:
         """The memory of a rank that holds so much, and what a pass needs beside it."""

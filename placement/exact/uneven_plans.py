@@ -15,96 +15,60 @@ from math import ceil, inf
 from estimators.axes import Spread
 from estimators.devices.communication import gang_time
 from estimators.devices.kind import DeviceKind
-from estimators.model import Prediction
-from estimators.profile import ModelProfile
+from estimators.model import Plan, Prediction
 from estimators.work import Collectives
 from placement.exact.candidate_ways import slowest_links
 from placement.exact.shares import Member, Shares, best_shares
 from placement.model import Cluster
-from placement.option import NoPlan
-from placement.planning.question import divisors, margin_for
+from placement.option import Known, NoPlan, Option
+from placement.planning.question import Question, divisors
 from placement.pricing.unit_costs import ModelCosts, merged, state_shards
+from placement.refinement import Refinement, UnevenShares
 
 MOST_ROUNDS = 4
 """Most numbers of micro-batches that are tried, the fewest first."""
 _LEAST_SECONDS = 1e-15  # of a sample: a model without any work still takes turns
 
 
-@dataclass(frozen=True, slots=True)
-class UnevenPlan:
-    """Data parallelism with uneven shares.
-
-    ``samples`` are those of the ranks on each kind of devices in one micro-batch. ``even_seconds`` is the time of a
-    step with equal shares, infinite if they do not fit or do not divide the batch. ``prediction`` is for the rank with
-    the least memory left, whose device offers ``offered_mib``.
-    """
-
-    spread: Spread
-    num_micro_batches: int
-    samples: Mapping[str, tuple[int, ...]]
-    seconds: float
-    even_seconds: float
-    communication_share: float
-    prediction: Prediction
-    offered_mib: int
-    reason: str
-
-    @property
-    def num_ranks(self) -> int:
-        return self.spread.world_size
-
-    @property
-    def micro_batch(self) -> int:
-        """Samples of the rank that takes most in one micro-batch."""
-        return max(max(shares) for shares in self.samples.values())
-
-    @property
-    def fits(self) -> bool:
-        """Whether the reservation of a rank is within what its device offers."""
-        return self.prediction.reserved_mib <= self.offered_mib
-
-    @property
-    def devices(self) -> dict[str, int]:
-        """Number of devices of each kind."""
-        return {kind: len(shares) for kind, shares in self.samples.items()}
-
-
-def best_uneven(
-    profile: ModelProfile, batch: int, cluster: Cluster, kinds: Mapping[str, DeviceKind]
-) -> UnevenPlan | None:
+def best_uneven(question: Question, kinds: Mapping[str, DeviceKind]) -> Option | None:
     """The fastest such plan on all devices; None if none fits, if hints allow none, or if all devices are of one kind.
 
-    ``kinds`` are those of the cluster's devices by name. ``profile`` must have units and its plain layout.
+    ``kinds`` are those of the cluster's devices by name. The profile must have units and its plain layout. The plan of
+    the option gives all ranks as many samples as the rank that takes most.
     """
+    cluster = question.cluster
     used = {device.kind: kinds[device.kind] for device in cluster.devices}
-    if len(used) < 2 or not profile.divisions.constraints.allow_degrees(len(cluster.devices)):
+    if len(used) < 2 or not question.constraints.allow_degrees(len(cluster.devices)):
         return None
-    request = _Request(batch, cluster, used, {name: ModelCosts(profile, kind) for name, kind in used.items()})
-    return min(request.plans(), key=lambda plan: (float(f"{plan.seconds:.6g}"), plan.num_micro_batches), default=None)
+    search = _Search(question, used, {name: ModelCosts(question.profile, kind) for name, kind in used.items()})
+    return min(search.options(), key=lambda one: (one.comparable_seconds, one.plan.num_micro_batches), default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    batch: int
-    cluster: Cluster
+class _Search:
+    question: Question
     kinds: Mapping[str, DeviceKind]
     models: Mapping[str, ModelCosts]
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.question.cluster
 
     @property
     def num_ranks(self) -> int:
         return len(self.cluster.devices)
 
-    def plans(self) -> Iterator[UnevenPlan]:
+    def options(self) -> Iterator[Option]:
         """Yield the best plan of each spread, kind of recompute and number of micro-batches, if it fits."""
-        rounds = [size for size in divisors(self.batch) if size >= self.num_ranks][:MOST_ROUNDS]
+        rounds = [size for size in divisors(self.question.batch) if size >= self.num_ranks][:MOST_ROUNDS]
         for whole in (Spread(dp_replicate=self.num_ranks), Spread(dp_shard=self.num_ranks)):
             again = replace(whole, recompute=True)
             for way, samples in product((whole, replace(again, selective=True), again), rounds):
-                if (plan := self._plan(way, samples)) is not None:
-                    yield plan
+                if (option := self._option(way, samples)) is not None:
+                    yield option
 
-    def _plan(self, way: Spread, samples: int) -> UnevenPlan | None:
-        """The plan for so many samples in each micro-batch over all ranks."""
+    def _option(self, way: Spread, samples: int) -> Option | None:
+        """The option for so many samples in each micro-batch over all ranks."""
         share = max(1, samples // self.num_ranks)
         sizes = [(device.kind, device.capacity_mib) for device in self.cluster.devices]
         known = {size: self._member(way, *size, share) for size in dict.fromkeys(sizes)}
@@ -115,23 +79,23 @@ class _Request:
         shares = best_shares(members, samples, shard_bytes)
         if isinstance(shares, NoPlan):
             return None
-        num = self.batch // samples
+        num = self.question.batch // samples
         update = max(model.update_seconds for model in self.models.values()) / state_shards(way)
         seconds, computing = self._seconds(way, num, num * shares.seconds + update)
         even_seconds = inf
         if shares.even_seconds < inf:
             even_seconds, _ = self._seconds(way, num, num * shares.even_seconds + update)
         prediction, offered_mib = self._prediction(members, shares)
-        return UnevenPlan(
-            way,
-            num,
-            self._by_kind(shares),
-            seconds,
-            even_seconds,
-            1 - computing / seconds if seconds else 0.0,
+        uneven = UnevenShares(self._by_kind(shares), even_seconds, shares.reason)
+        return Option(
+            Plan(max(shares.samples), num, **way.values),
             prediction,
             offered_mib,
-            shares.reason,
+            Known.UNITS,
+            seconds,
+            communication_share=1 - computing / seconds if seconds else 0.0,
+            bubble_share=0.0,
+            refinement=Refinement(is_trained=False, shares=uneven),
         )
 
     def _member(self, way: Spread, name: str, capacity_mib: int, share: int) -> Member:
@@ -146,7 +110,7 @@ class _Request:
         return Member(
             max(_LEAST_SECONDS, per_sample),
             max(0, ceil(bytes_per_sample)),
-            margin_for(self.cluster).largest_peak_bytes(capacity_mib, self.num_ranks),
+            self.question.margin.largest_peak_bytes(capacity_mib, self.num_ranks),
             max(0.0, times[0] - share * per_sample),
             max(0, ceil(held[0] - share * bytes_per_sample - shard)),
         )
@@ -173,7 +137,7 @@ class _Request:
 
     def _prediction(self, members: Sequence[Member], shares: Shares) -> tuple[Prediction, int]:
         """(memory of the rank that has least left, MiB of its device)."""
-        margin = margin_for(self.cluster)
+        margin = self.question.margin
         found = []
         for device, member, taken, shard in zip(
             self.cluster.devices, members, shares.samples, shares.shard_bytes, strict=True

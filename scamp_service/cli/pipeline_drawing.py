@@ -7,9 +7,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from estimators.model import MIB
-from placement.exact.pipelines import Pipeline
 from placement.pipelining.passes import BACKWARD_WEIGHT, FORWARD
 from placement.pipelining.simulator import Interval, Simulation
+from placement.refinement import Pipeline
 
 BUBBLE, LATE, WEIGHTS, SHARED, UPDATE = "·", "~", "+", "%", "="
 _LEVELS = "▁▂▃▄▅▆▇█"

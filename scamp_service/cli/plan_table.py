@@ -7,18 +7,18 @@ from textwrap import wrap
 
 from rich.table import Table
 
-from placement.exact.plan_words import in_full, reasons
-from placement.exact.uneven_plans import UnevenPlan
+from placement.exact.plan_words import details, in_full, reasons, ways_in_words
+from placement.option import Option
 from placement.pricing.categories import categories_in_words
 from scamp_service.cli.estimate_table import short_seconds
 from scamp_service.cli.pipeline_drawing import draw, legend
-from scamp_service.sizing.alternatives import Alternative, Comparison
+from scamp_service.sizing.alternatives import Comparison
 
 MOST_ROWS = 24
 
 
 def as_table(comparison: Comparison) -> Table:
-    """One row for each of the best alternatives, the best first; those that do not fit come last.
+    """One row for each of the best options, the best first; those that do not fit come last.
 
     A plan of the search has further lines for what it recomputes and, on unlike devices, for samples and kinds.
     """
@@ -28,46 +28,47 @@ def as_table(comparison: Comparison) -> Table:
     for heading in ("ranks", "batch", unit, "bubble", "comm", "MiB"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("today", no_wrap=True)
-    for one in comparison.alternatives[:MOST_ROWS]:
+    for one in comparison.options[:MOST_ROWS]:
         table.add_row(
-            "\n  ".join([one.ways, *one.details]),
-            str(one.num_ranks),
+            "\n  ".join([ways_in_words(one), *details(one, with_devices=comparison.has_unlike_devices)]),
+            str(one.plan.world_size),
             _batch(one),
             time_of(comparison, one),
             _bubble(one),
             _communication(comparison, one),
             _mib(one),
-            "trains" if one.plan is not None else "planned",
+            "trains" if one.trained is not None else "planned",
             style=None if one.fits else "dim",
         )
     return table
 
 
-def _batch(one: Alternative) -> str:
+def _batch(one: Option) -> str:
     """Micro-batches × samples of each on one rank; the most on each kind of devices, if shares are uneven."""
-    accumulated = f"{one.num_micro_batches}×" if one.num_micro_batches > 1 else ""
-    if isinstance(one.searched, UnevenPlan):
-        return accumulated + "/".join(str(max(shares)) for shares in one.searched.samples.values())
-    return f"{accumulated}{one.micro_batch}"
+    plan, shares = one.plan, one.refinement.shares
+    accumulated = f"{plan.num_micro_batches}×" if plan.num_micro_batches > 1 else ""
+    if shares is not None:
+        return accumulated + "/".join(str(max(taken)) for taken in shares.samples.values())
+    return f"{accumulated}{plan.micro_batch}"
 
 
-def _bubble(one: Alternative) -> str:
-    has_stages = one.pipeline is not None or (one.plan is not None and one.plan.pp > 1)
-    return f"{one.bubble_share:.0%}" if has_stages and one.seconds is not None else ""
+def _bubble(one: Option) -> str:
+    has_share = one.plan.pp > 1 and one.seconds is not None
+    return f"{one.bubble_share or 0.0:.0%}" if has_share else ""
 
 
-def _communication(comparison: Comparison, one: Alternative) -> str:
-    is_known = comparison.links_are_known and one.num_ranks > 1 and one.seconds is not None
-    return f"{one.communication_share:.0%}" if is_known else ""
+def _communication(comparison: Comparison, one: Option) -> str:
+    is_known = comparison.links_are_known and one.plan.world_size > 1 and one.seconds is not None
+    return f"{one.communication_share or 0.0:.0%}" if is_known else ""
 
 
-def time_of(comparison: Comparison, one: Alternative) -> str:
+def time_of(comparison: Comparison, one: Option) -> str:
     """Time of a step; ``≥`` where communication takes more, which is not known."""
     if one.seconds is None:
         return ""
     if comparison.by_flops:
         return f"{one.seconds / 1e9:.3g}"
-    return f"{'' if comparison.links_are_known or one.num_ranks == 1 else '≥'}{short_seconds(one.seconds)}"
+    return f"{'' if comparison.links_are_known or one.plan.world_size == 1 else '≥'}{short_seconds(one.seconds)}"
 
 
 def reason(comparison: Comparison) -> Iterator[str]:
@@ -94,23 +95,23 @@ def shortage(comparison: Comparison) -> Iterator[str]:
 def picture(comparison: Comparison) -> Iterator[str]:
     """Yield the lines that draw the best pipeline, none longer than 79 characters; none without a pipeline."""
     best = comparison.best_pipeline
-    if best is None or best.pipeline is None:
+    if best is None or (pipeline := best.refinement.pipeline) is None:
         return
-    cut = "-".join(map(str, best.pipeline.cut))
-    today = "ranks can train it" if best.plan is not None else "planned only"
+    cut = "-".join(map(str, pipeline.cut))
+    today = "ranks can train it" if best.trained is not None else "planned only"
     verdict = today if best.fits else "does not fit"
-    yield f"{best.ways}: {best.num_micro_batches} micro-batches of {best.micro_batch}; {verdict}"
+    yield f"{ways_in_words(best)}: {best.plan.num_micro_batches} micro-batches of {best.plan.micro_batch}; {verdict}"
     yield f"blocks of each stage: {cut if len(cut) < 56 else f'{cut[:52]} …'}"
     yield ""
-    yield from draw(best.pipeline, lambda amount: _time(comparison, amount))
+    yield from draw(pipeline, lambda amount: _time(comparison, amount))
     yield ""
-    yield from legend(best.pipeline)
+    yield from legend(pipeline)
 
 
 def footnotes(comparison: Comparison) -> Iterator[str]:
     """Lines on what the figures take for granted, none longer than 79 characters, except hints and a refusal."""
     kind = comparison.estimate.kind
-    more = len(comparison.alternatives) - MOST_ROWS
+    more = len(comparison.options) - MOST_ROWS
     if more > 0:
         yield f"{more} more plans in --json"
     if comparison.by_flops:
@@ -130,9 +131,9 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     yield "        the costs of units (`scamp estimate --units`)"
     yield "today   trains: ranks can run it (--plan of `scamp estimate` has its memory by"
     yield "        stage); planned: they cannot yet"
-    if any("selective" in text for one in comparison.alternatives for text in (one.ways, *one.details)):
+    if any("selective" in in_full(option) for option in comparison.options):
         yield "selective: recompute of all but products of matrices and attention"
-    if kind is not None and any(len(plan.devices) > 1 for plan in comparison.searched):
+    if kind is not None and any(len(option.refinement.devices) > 1 for option in comparison.searched):
         yield f"on      devices of the plan; a row without them is for those of {kind.name} alone"
     asked = comparison.estimate.profile.divisions.constraints.words
     if comparison.best_pipeline is None and not asked:
@@ -142,7 +143,7 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
         yield "PP      gradients of inputs and of weights are assumed to take the same time"
     if comparison.estimate.refused:
         yield f"no FSDP plans: {comparison.estimate.refused}"
-    if not comparison.alternatives:
+    if not comparison.options:
         yield f"no plan: {comparison.estimate.reason}"
     elif asked:
         yield f"hints   {asked}"
@@ -150,8 +151,8 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
         yield f"no pipeline could be traced, so all are only planned: {comparison.refusal}"
 
 
-def _mib(one: Alternative) -> str:
-    mark = "≥" if one.option is not None and one.option.is_bound else "" if one.is_traced else "~"
+def _mib(one: Option) -> str:
+    mark = "≥" if one.is_bound else "" if one.is_traced else "~"
     return f"{mark}{one.prediction.reserved_mib}"
 
 

@@ -65,6 +65,7 @@ def plan(
     today    whether ranks can train the plan, or it is only planned
     """
     from scamp_service.cli.estimate_table import headline
+    from scamp_service.cli.plan_json import comparison_json
     from scamp_service.cli.plan_table import as_table, footnotes, picture, reason, shortage
     from scamp_service.sizing.alternatives import compare
     from scamp_service.sizing.cluster_file import read_cluster
@@ -89,7 +90,7 @@ def plan(
         with progress(under_way):
             found = compare(estimator, wanted.candidates[0], cluster, named, wanted.share(cluster))
     if as_json:
-        print(json.dumps(found.to_json()))
+        print(json.dumps(comparison_json(found)))
         return
     out.print(headline(found.estimate), style="bold", soft_wrap=True)
     out.print(as_table(found), "")

@@ -18,10 +18,13 @@ from estimators.peaks.units import PassWork, Unit
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work, WorkCounter
 from placement.exact import pipelines
-from placement.exact.pipelines import Pipeline, list_pipelines, order
+from placement.exact.pipelines import list_pipelines, order
 from placement.model import Cluster, Device
+from placement.option import Option
 from placement.pipelining.passes import FORWARD
 from placement.pipelining.simulator import simulate
+from placement.planning import question as planning
+from placement.refinement import Pipeline
 
 SPEED = DeviceKind("made up", {"matmul": Rate(0.0, 1e-9, 0.0)}, "made up")
 PARAMS = 1000
@@ -39,13 +42,13 @@ def unit(name: str, gflops: float, count: int = 1, num_params: int = PARAMS, for
     return Unit(name, num_params, 1, forward, backward, Line(MIB, 0), Line(4096, 0), count)
 
 
-def model(*units: Unit) -> tuple[tuple[Unit, ...], ModelProfile]:
+def model(*units: Unit) -> ModelProfile:
     num_params = sum(one.num_params * one.count for one in units)
     single = Line(0, 10 * MIB, (("activations", 0, 9 * MIB), ("scratch", 0, MIB)))
     curve = Envelope((Line(10 * MIB, 0, (("activations", 9 * MIB, 0), ("scratch", MIB, 0))),), single)
     step = StepWork(Work(), sum((one.per_sample * one.count for one in units), Work()), Work())
     state_bytes = 16 * MIB * num_params // PARAMS
-    return units, ModelProfile("made up", num_params, state_bytes, {Layout(): curve}, {Layout(): step})
+    return ModelProfile("made up", num_params, state_bytes, {Layout(): curve}, {Layout(): step}, units=units)
 
 
 ENDS = unit("before", 0.0, num_params=0), unit("after", 0.0, num_params=0)
@@ -57,42 +60,49 @@ def cluster(count: int, mib: int = 2**30) -> Cluster:
 
 
 def listed(
-    made: tuple[tuple[Unit, ...], ModelProfile],
+    made: ModelProfile,
     count: int,
     *,
     batch: int = 32,
     kind: DeviceKind | None = SPEED,
     mib: int = 2**30,
-) -> list[Pipeline]:
-    return list_pipelines(*made, batch=batch, cluster=cluster(count, mib), kind=kind)
+) -> list[Option]:
+    return list_pipelines(planning.Question(made, batch, cluster(count, mib), kind))
+
+
+def drawn(option: Option) -> Pipeline:
+    assert option.refinement.pipeline is not None
+    return option.refinement.pipeline
+
+
+def name_of(option: Option) -> str:
+    return drawn(option).schedule.name
 
 
 def test_there_is_one_of_each_degree_and_schedule_and_the_fastest_comes_first() -> None:
     found = listed(EVEN, 4)
-    names = [(one.schedule.num_ranks, one.schedule.name) for one in found]
+    names = [(one.plan.world_size, name_of(one)) for one in found]
     schedules = ["1f1b", "gpipe", "zb-h1", "interleaved", "zbv", "dualpipev"]
     assert sorted(names) == sorted((ranks, name) for ranks in (2, 4) for name in schedules)
-    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
-    assert all(one.micro_batch * one.schedule.num_micro_batches == 32 for one in found)
+    seconds = [one.comparable_seconds for one in found]
+    assert seconds == sorted(seconds)
+    assert all(one.plan.micro_batch * drawn(one).schedule.num_micro_batches == one.plan.batch == 32 for one in found)
     assert listed(EVEN, 4) == found
 
 
-def one_of(found: list[Pipeline], name: str, num_ranks: int, *, even: bool = True) -> Pipeline:
-    (one,) = [one for one in found if one.schedule.name == name and one.is_even == even and _ranks(one) == num_ranks]
+def one_of(found: list[Option], name: str, num_ranks: int, *, even: bool = True) -> Option:
+    of_name = [one for one in found if name_of(one) == name and one.plan.world_size == num_ranks]
+    (one,) = [one for one in of_name if drawn(one).is_even == even]
     return one
-
-
-def _ranks(pipeline: Pipeline) -> int:
-    return pipeline.schedule.num_ranks
 
 
 def test_a_step_takes_the_work_of_a_stage_and_the_known_bubble() -> None:
     one = one_of(listed(EVEN, 4), "1f1b", 4)
-    assert one.plan == Plan(1, 32, pp=4) and one.cut == (2, 2, 2, 2)
+    assert one.trained == Plan(1, 32, pp=4) and drawn(one).cut == (2, 2, 2, 2)
     assert one.seconds == pytest.approx(2 * 3.0 * (32 + 3))
-    assert one.simulation.bubble_share == pytest.approx(3 / 35)
+    assert one.bubble_share == pytest.approx(3 / 35)
     flops = one_of(listed(EVEN, 4, kind=None), "1f1b", 4)
-    assert flops.plan == Plan(2, 16, pp=4), "FLOPs do not show what small micro-batches cost: fewer of them are tried"
+    assert flops.trained == Plan(2, 16, pp=4), "FLOPs do not show what small micro-batches cost: fewer are tried"
     assert flops.seconds == pytest.approx(1e9 * 2 * 2 * 3.0 * (16 + 3))
 
 
@@ -100,9 +110,9 @@ def test_a_step_takes_the_work_of_a_stage_and_the_known_bubble() -> None:
 def test_forward_and_backward_passes_take_the_time_of_their_own_work(share: float) -> None:
     made = model(ENDS[0], unit("blocks.0", 3.0, 8, forward_share=share), ENDS[1])
     one = one_of(listed(made, 2), "gpipe", 2)
-    for interval in one.simulation.computing:
+    for interval in drawn(one).simulation.computing:
         assert interval.action is not None
-        expected = 4 * 3.0 * one.micro_batch * (share if interval.action.kind == FORWARD else 1 - share)
+        expected = 4 * 3.0 * one.plan.micro_batch * (share if interval.action.kind == FORWARD else 1 - share)
         assert interval.end_seconds - interval.start_seconds == pytest.approx(expected)
 
 
@@ -117,7 +127,7 @@ class Question:
     speed: str = "plain"
     factor: float = 1.0
 
-    def ask(self) -> list[Pipeline]:
+    def ask(self) -> list[Option]:
         numbered = enumerate(self.units)
         made = [unit(f"blocks.{n}", work, 1, params * PARAMS, share) for n, (work, params, share) in numbered]
         return listed(model(*made), self.count, batch=self.batch, kind=self._kind, mib=self.mib)
@@ -143,7 +153,7 @@ QUESTIONS = st.builds(
 )
 
 
-def simulating_everything(question: Question) -> list[Pipeline]:
+def simulating_everything(question: Question) -> list[Option]:
     with (
         mock.patch.object(pipelines, "least_seconds", return_value=0.0),
         mock.patch.object(pipelines, "least_bytes", return_value=0),
@@ -165,11 +175,11 @@ def test_on_many_ranks_the_best_of_all_and_of_those_that_ranks_can_train_are_lis
     with mock.patch.object(pipelines, "MANY_RANKS", 1), mock.patch.object(pipelines, "_numbers", _all_numbers):
         few = question.ask()
     for num_ranks in (2, 4):
-        ours, theirs = ([one for one in found if _ranks(one) == num_ranks] for found in (few, every))
+        ours, theirs = ([one for one in found if one.plan.world_size == num_ranks] for found in (few, every))
         assert len(ours) <= 2 and bool(ours) == bool(theirs)
         if theirs:
             assert order(ours[0]) == order(theirs[0])
-            trained = [[order(one) for one in found if one.plan] for found in (ours, theirs)]
+            trained = [[order(one) for one in found if one.trained] for found in (ours, theirs)]
             assert trained[0][:1] == trained[1][:1]
 
 
@@ -196,8 +206,10 @@ def test_few_pipelines_of_many_ranks_are_simulated() -> None:
 @given(QUESTIONS, st.sampled_from([2.0, 0.125]))
 def test_a_slower_device_takes_longer_for_the_same_pipelines(question: Question, factor: float) -> None:
     ours, theirs = (replace(question, speed="plain", factor=one).ask() for one in (1.0, factor))
-    assert [(one.schedule, one.cut, one.fits) for one in ours] == [(one.schedule, one.cut, one.fits) for one in theirs]
-    assert [factor * one.seconds for one in ours] == [one.seconds for one in theirs]
+    same = [[(drawn(one).schedule, drawn(one).cut, one.fits) for one in found] for found in (ours, theirs)]
+    assert same[0] == same[1]
+    seconds = [[drawn(one).simulation.makespan_seconds for one in found] for found in (ours, theirs)]
+    assert [factor * one for one in seconds[0]] == seconds[1]
 
 
 @settings(deadline=None, max_examples=30)
@@ -206,26 +218,26 @@ def test_more_memory_makes_the_best_pipeline_no_slower(question: Question, facto
     """Except that cuts are found by formulas, which may be some percent off: see ``cuts``."""
     less, more = question.ask(), replace(question, mib=int(factor * question.mib)).ask()
     if less and less[0].fits:
-        assert more[0].fits and more[0].seconds <= 1.08 * less[0].seconds
+        assert more[0].fits and more[0].comparable_seconds <= 1.08 * less[0].comparable_seconds
 
 
 def test_memory_is_states_activations_in_flight_their_inputs_and_what_a_pass_needs() -> None:
     one = one_of(listed(EVEN, 4), "1f1b", 4)
     # The ends keep activations too. The first stage has no input, but holds one micro-batch more than the second.
     first = 2 * 16 * MIB + 4 * 3 * MIB
-    assert one.simulation.peak_bytes[0] == first
-    assert one.prediction.peak_bytes == first + MIB and not one.prediction.parts
+    assert drawn(one).simulation.peak_bytes[0] == first
+    assert one.prediction.peak_bytes == first + MIB and not one.is_traced
     assert one.prediction.reserved_mib > first // MIB
 
 
-def test_only_what_ranks_can_run_has_a_plan() -> None:
+def test_only_what_ranks_can_run_is_trained() -> None:
     units = (ENDS[0], unit("blocks.0", 3.0, 6), unit("wide", 9.0, num_params=3 * PARAMS), ENDS[1])
     found = listed(model(*units), 2)
-    assert {one.schedule.name for one in found if one.plan} == {"gpipe", "1f1b"}
+    assert {name_of(one) for one in found if one.trained} == {"gpipe", "1f1b"}
     for name in ("gpipe", "1f1b"):
         even, better = one_of(found, name, 2), one_of(found, name, 2, even=False)
-        assert even.plan is not None and even.cut == (3, 4) and better.plan is None
-        assert better.cut in ((4, 3), (5, 2)) and better.seconds < even.seconds
+        assert even.trained is not None and drawn(even).cut == (3, 4) and better.trained is None
+        assert drawn(better).cut in ((4, 3), (5, 2)) and better.comparable_seconds < even.comparable_seconds
 
 
 def test_pipelines_that_do_not_fit_come_last_and_cuts_are_made_for_the_memory_that_is_there() -> None:
@@ -238,19 +250,20 @@ def test_pipelines_that_do_not_fit_come_last_and_cuts_are_made_for_the_memory_th
 
 def test_without_links_messages_take_no_time_and_on_gpus_they_take_some() -> None:
     free = listed(EVEN, 2)
-    assert {one.simulation.communication_share for one in free} == {0.0}
+    assert {one.communication_share for one in free} == {0.0}
     sent = listed(EVEN, 2, kind=replace(gpu("V100-16"), rates=SPEED.rates))
     ours, theirs = one_of(free, "1f1b", 2), one_of(sent, "1f1b", 2)
-    assert theirs.seconds > ours.seconds and theirs.simulation.messages[0].end_seconds > 0
+    assert ours.seconds is not None and theirs.seconds is not None and theirs.seconds > ours.seconds
+    assert drawn(theirs).simulation.messages[0].end_seconds > 0
 
 
 def test_ends_that_are_larger_than_a_stage_are_interlaced() -> None:
     huge = model(unit("before", 0.0, num_params=20 * PARAMS), unit("blocks.0", 3.0, 8), unit("after", 12.0))
     found = listed(huge, 4)
     interlaced = one_of(found, "interlaced", 4)
-    assert interlaced.cut == (2, 2, 2, 2) and interlaced.plan is None
+    assert drawn(interlaced).cut == (2, 2, 2, 2) and interlaced.trained is None
     assert interlaced.prediction.peak_bytes < one_of(found, "1f1b", 4).prediction.peak_bytes
-    assert not [one for one in listed(EVEN, 4) if one.schedule.name == "interlaced"]
+    assert not [one for one in listed(EVEN, 4) if name_of(one) == "interlaced"]
 
 
 @pytest.mark.parametrize(
@@ -263,26 +276,23 @@ def test_ends_that_are_larger_than_a_stage_are_interlaced() -> None:
     ],
     ids=["no blocks", "one block", "one device", "one sample"],
 )
-def test_where_no_pipeline_is_possible_there_is_none(
-    made: tuple[tuple[Unit, ...], ModelProfile], count: int, batch: int
-) -> None:
+def test_where_no_pipeline_is_possible_there_is_none(made: ModelProfile, count: int, batch: int) -> None:
     assert listed(made, count, batch=batch) == []
 
 
-def hinted(*limits: tuple[Name, int, int | None]) -> tuple[tuple[Unit, ...], ModelProfile]:
-    units, profile = EVEN
+def hinted(*limits: tuple[Name, int, int | None]) -> ModelProfile:
     found = tuple(Limit(name, least, most, "hint", "here") for name, least, most in limits)
-    return units, replace(profile, divisions=Divisions(constraints=Constraints(found)))
+    return replace(EVEN, divisions=Divisions(constraints=Constraints(found)))
 
 
 def test_hints_limit_the_stages_and_the_micro_batches() -> None:
-    assert {one.schedule.num_ranks for one in listed(hinted(("pp", 4, 4)), 8)} == {4}
+    assert {one.plan.world_size for one in listed(hinted(("pp", 4, 4)), 8)} == {4}
     for num in (2, 4, 32):
         found = listed(hinted(("pp", 2, None), ("micro_batches", num, num)), 2)
-        assert {one.schedule.num_micro_batches for one in found} == {num}
+        assert {one.plan.num_micro_batches for one in found} == {num}
     assert listed(hinted(("shares", 2, None)), 4) == listed(hinted(("tp", 2, None)), 4) == []
 
 
 def test_fewer_blocks_than_stages_leave_schedules_out() -> None:
     found = listed(model(ENDS[0], unit("blocks.0", 3.0, 3), ENDS[1]), 4)
-    assert {(one.schedule.num_ranks, one.schedule.num_stages) for one in found} == {(2, 2)}
+    assert {(one.plan.world_size, drawn(one).schedule.num_stages) for one in found} == {(2, 2)}

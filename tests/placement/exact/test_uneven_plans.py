@@ -8,8 +8,11 @@ import pytest
 from estimators.constraints import Constraints, Limit
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind
-from placement.exact.best_plans import PlanSearch
-from placement.exact.uneven_plans import UnevenPlan, best_uneven
+from placement.exact.best_plans import ExactSearch
+from placement.exact.uneven_plans import best_uneven
+from placement.option import Option
+from placement.planning.question import Question
+from placement.refinement import UnevenShares
 from tests.placement.exact.test_best_plans import UNLIKE, cluster
 from tests.placement.exact.test_candidate_ways import gpt
 
@@ -24,38 +27,45 @@ def slower(times: float) -> DeviceKind:
     return replace(V100, name="slow", rates=rates)
 
 
-def uneven(fast: tuple[int, int], slow: tuple[int, int], batch: int = 64, times: float = 1.66) -> UnevenPlan:
+def uneven(fast: tuple[int, int], slow: tuple[int, int], batch: int = 64, times: float = 1.66) -> Option:
     kinds = {"fast": slower(1.0), "slow": slower(times)}
-    found = best_uneven(gpt(), batch, cluster(fast=fast, slow=slow), kinds)
-    assert found is not None
+    found = best_uneven(Question(gpt(), batch, cluster(fast=fast, slow=slow)), kinds)
+    assert found is not None and found.trained is None
     return found
+
+
+def shares_of(option: Option) -> UnevenShares:
+    assert option.refinement.shares is not None
+    return option.refinement.shares
 
 
 def test_faster_devices_take_more_samples() -> None:
     one = uneven((8, 30_000), (8, 30_000))
-    assert one.samples == {"fast": (5,) * 8, "slow": (3,) * 8} and one.num_micro_batches == 1
-    assert one.num_ranks == 16 and one.micro_batch == 5 and one.devices == {"fast": 8, "slow": 8}
-    assert one.even_seconds / one.seconds == pytest.approx(4 * 1.66 / 5, rel=0.05)
+    assert shares_of(one).samples == {"fast": (5,) * 8, "slow": (3,) * 8} and one.plan.num_micro_batches == 1
+    assert one.plan.world_size == 16 and one.plan.micro_batch == 5 and one.refinement.devices == {"fast": 8, "slow": 8}
+    assert shares_of(one).even_seconds / one.comparable_seconds == pytest.approx(4 * 1.66 / 5, rel=0.05)
 
 
 def test_every_sample_of_the_batch_is_taken_once() -> None:
     for batch in (16, 30, 64, 100):
         one = uneven((3, 30_000), (2, 30_000), batch)
-        assert one.num_micro_batches * sum(map(sum, one.samples.values())) == batch
-        assert min(map(min, one.samples.values())) >= 1 and one.seconds <= one.even_seconds
+        samples, even_seconds = shares_of(one).samples, shares_of(one).even_seconds
+        assert one.plan.num_micro_batches * sum(map(sum, samples.values())) == batch
+        assert min(map(min, samples.values())) >= 1 and one.seconds is not None and one.seconds <= even_seconds
 
 
 def test_a_device_with_little_memory_takes_fewer_samples() -> None:
     roomy, tight = uneven((2, 30_000), (2, 30_000), times=1.0), uneven((2, 30_000), (2, 3_500), times=1.0)
-    assert roomy.samples["fast"] == roomy.samples["slow"]
-    assert tight.prediction.reserved_mib <= tight.offered_mib and tight.seconds > roomy.seconds
+    samples = shares_of(roomy).samples
+    assert samples["fast"] == samples["slow"]
+    assert tight.prediction.reserved_mib <= tight.offered_mib and tight.comparable_seconds > roomy.comparable_seconds
 
 
 def test_communication_is_part_of_the_step_and_slower_across_nodes() -> None:
     one = uneven((8, 30_000), (8, 30_000))
-    assert 0 < one.communication_share < 0.9
+    assert one.communication_share and one.communication_share < 0.9
     alone = {name: replace(kind, links=None) for name, kind in UNLIKE.items()}
-    without = best_uneven(gpt(), 64, cluster(fast=(2, 30_000), slow=(2, 15_000)), alone)
+    without = best_uneven(Question(gpt(), 64, cluster(fast=(2, 30_000), slow=(2, 15_000))), alone)
     assert without is not None and without.communication_share == 0
 
 
@@ -64,21 +74,21 @@ def test_there_is_none_if_hints_ask_for_something_else() -> None:
     for limit, is_allowed in ((Limit("tp", 2, None, "split", ""), False), (Limit("tp", 1, 1, "default", ""), True)):
         profile = gpt()
         asked = replace(profile, divisions=replace(profile.divisions, constraints=Constraints((limit,))))
-        assert (best_uneven(asked, 64, devices, kinds) is not None) == is_allowed
+        assert (best_uneven(Question(asked, 64, devices), kinds) is not None) == is_allowed
 
 
 def test_there_is_none_on_devices_of_one_kind_or_without_room() -> None:
-    assert best_uneven(gpt(), 64, cluster(fast=(4, 30_000)), UNLIKE) is None
-    assert best_uneven(gpt(), 64, cluster(fast=(1, 600), slow=(1, 600)), UNLIKE) is None
-    assert best_uneven(gpt(), 1, cluster(fast=(1, 30_000), slow=(1, 15_000)), UNLIKE) is None
+    assert best_uneven(Question(gpt(), 64, cluster(fast=(4, 30_000))), UNLIKE) is None
+    assert best_uneven(Question(gpt(), 64, cluster(fast=(1, 600), slow=(1, 600))), UNLIKE) is None
+    assert best_uneven(Question(gpt(), 1, cluster(fast=(1, 30_000), slow=(1, 15_000))), UNLIKE) is None
 
 
 def test_the_batch_that_equal_shares_do_not_divide_has_no_time_for_them() -> None:
-    assert uneven((2, 30_000), (1, 30_000), batch=7).even_seconds == inf
+    assert shares_of(uneven((2, 30_000), (1, 30_000), batch=7)).even_seconds == inf
 
 
 def test_it_agrees_with_the_search_where_all_devices_are_equally_fast() -> None:
     kinds = {"a": V100, "b": V100}
-    one = best_uneven(gpt(), 64, cluster(a=(2, 30_000), b=(2, 30_000)), kinds)
-    whole = PlanSearch(gpt(), 64, cluster(a=(4, 30_000)), kinds).best()[-1]
+    one = best_uneven(Question(gpt(), 64, cluster(a=(2, 30_000), b=(2, 30_000))), kinds)
+    whole = ExactSearch(Question(gpt(), 64, cluster(a=(4, 30_000))), kinds).best()[-1]
     assert one is not None and one.seconds == pytest.approx(whole.seconds, rel=0.1)

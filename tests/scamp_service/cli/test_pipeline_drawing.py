@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from estimators.model import MIB, Prediction
-from placement.exact.pipelines import Pipeline
+from estimators.model import MIB
 from placement.pipelining.schedules import SCHEDULES
 from placement.pipelining.simulator import StageCost, simulate
+from placement.refinement import Pipeline
 from scamp_service.cli.pipeline_drawing import draw, legend
 
 
@@ -15,7 +15,7 @@ def pipeline(
     schedule = SCHEDULES[name](num_ranks, num)
     cost = StageCost(1.0, 1.0, 1.0, 10 * MIB, MIB, 5 * MIB, update_seconds)
     simulation = simulate(schedule, [cost] * schedule.num_stages, lambda *_: message_seconds)
-    return Pipeline(schedule, (1,) * schedule.num_stages, 1, None, simulation, Prediction(), 1)
+    return Pipeline(schedule, (1,) * schedule.num_stages, simulation)
 
 
 def drawn(one: Pipeline, width: int = 79) -> list[str]:

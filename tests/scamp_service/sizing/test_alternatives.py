@@ -16,8 +16,10 @@ from estimators.axes import Spread
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import FLOP_COUNTER, DeviceKind, Figure, Rate
 from estimators.model import MIB, Plan, Prediction
+from placement.exact.plan_words import ways_in_words
 from placement.option import Option
 from placement.pricing.unit_costs import ModelCosts
+from scamp_service.cli.plan_json import comparison_json
 from scamp_service.cli.plan_table import footnotes, picture, reason, shortage
 from scamp_service.sizing.alternatives import Comparison, compare
 from scamp_service.sizing.estimate import Estimator, devices
@@ -63,74 +65,92 @@ def compared(folder: Path, pool: TracePool, kind: DeviceKind | None, mib: int = 
     return found
 
 
+def of_estimate(found: Comparison) -> list[Option]:
+    """The options whose plans are those of the estimate."""
+    plans = [option.plan for option in found.estimate.options]
+    return [option for option in found.options if option.trained in plans]
+
+
+def pipelines_of(found: Comparison) -> list[Option]:
+    return [option for option in found.options if option.refinement.pipeline is not None]
+
+
+def searched_of(found: Comparison) -> list[Option]:
+    return [option for option in found.options if option.refinement.is_searched]
+
+
+def makespan_seconds(option: Option) -> float:
+    assert option.refinement.pipeline is not None
+    return option.refinement.pipeline.simulation.makespan_seconds
+
+
 def test_options_have_the_memory_and_seconds_of_the_estimate(folder: Path, pool: TracePool) -> None:
     on_gpu = compared(folder, pool, gpu("V100-16"), 8000)
-    options = [one.option for one in on_gpu.alternatives if one.option is not None]
+    options = of_estimate(on_gpu)
     assert sorted(map(str, options)) == sorted(map(str, on_gpu.estimate.options))
-    for one in on_gpu.alternatives:
-        if isinstance(one.option, Option):
-            time = on_gpu.estimate.step_time(one.option)
-            assert time is not None and one.seconds == time.seconds
-            assert one.prediction == one.option.prediction and one.is_traced and one.plan == one.option.plan
+    for one in options:
+        (known,) = [option for option in on_gpu.estimate.options if option.plan == one.plan]
+        time = on_gpu.estimate.step_time(known)
+        assert time is not None and one.seconds == time.seconds
+        assert one.prediction == known.prediction and one.is_traced
     assert on_gpu.links_are_known and not on_gpu.by_flops
 
 
 def test_the_best_come_first(folder: Path, pool: TracePool) -> None:
     for kind in (None, SLOW):
-        seconds = [float(f"{one.seconds or 0:.6g}") for one in compared(folder, pool, kind).alternatives]
+        seconds = [float(f"{one.seconds or 0:.6g}") for one in compared(folder, pool, kind).options]
         assert seconds == sorted(seconds) and all(seconds)
 
 
 def test_pipelines_on_shared_cores_take_longer_than_simulated(folder: Path, pool: TracePool) -> None:
     one_core = replace(SLOW, cores=Figure(1, "assumed", "made up"))
-    for one in compared(folder, pool, one_core).alternatives:
-        if one.pipeline is not None:
-            assert one.seconds is not None and one.seconds > 1.2 * one.pipeline.seconds
-    for one in compared(folder, pool, SLOW).alternatives:
-        assert one.pipeline is None or one.seconds == pytest.approx(one.pipeline.seconds)
+    shared, alone = (pipelines_of(compared(folder, pool, kind)) for kind in (one_core, SLOW))
+    assert shared and alone
+    for one in shared:
+        assert one.seconds is not None and one.seconds > 1.2 * makespan_seconds(one)
+    for one in alone:
+        assert one.seconds == pytest.approx(makespan_seconds(one))
 
 
 def test_flops_stand_for_seconds_where_no_speed_is_known(folder: Path, pool: TracePool) -> None:
     by_flops, slow = compared(folder, pool, None), compared(folder, pool, SLOW)
     assert by_flops.by_flops and not slow.by_flops and not slow.links_are_known
-    alone = next(one for one in by_flops.alternatives if one.num_ranks == 1 and one.plan and not one.plan.recompute)
-    work = by_flops.estimate.profile.work[alone.plan.layout] if alone.plan else None
-    assert work is not None and alone.seconds == pytest.approx(work.step(4, 1).flops)
-    assert {"step_flops"} == {name for name in by_flops.to_json()["alternatives"][0] if name.startswith("step_")}
-    assert {"step_seconds"} == {name for name in slow.to_json()["alternatives"][0] if name.startswith("step_")}
+    alone = next(one for one in by_flops.options if one.plan.world_size == 1 and not one.plan.recompute)
+    work = by_flops.estimate.profile.work[alone.plan.layout]
+    assert alone.seconds == pytest.approx(work.step(4, 1).flops)
+    assert {"step_flops"} == {name for name in comparison_json(by_flops)["alternatives"][0] if name.startswith("step_")}
+    assert {"step_seconds"} == {name for name in comparison_json(slow)["alternatives"][0] if name.startswith("step_")}
 
 
 def test_the_pipeline_that_ranks_can_train_is_traced_and_the_units_were_nearly_right(
     folder: Path, pool: TracePool
 ) -> None:
     found = compared(folder, pool, None)
-    pipelines = [one for one in found.alternatives if one.pipeline is not None]
+    pipelines = pipelines_of(found)
     (traced,) = [one for one in pipelines if one.is_traced]
-    assert traced.plan is not None and traced.fits and traced.ways == "PP ×2 1f1b"
+    assert traced.trained is not None and traced.fits and ways_in_words(traced) == "PP ×2 1f1b"
     stages = Estimator("vit_digits", None, folder, pool=pool).predict(SMALL, traced.plan)
     assert traced.prediction.reserved_mib == max(stage.reserved_mib for stage in stages)
-    assert traced.pipeline is not None
-    by_units = max(traced.pipeline.simulation.peak_bytes)
+    assert traced.refinement.pipeline is not None
+    by_units = max(traced.refinement.pipeline.simulation.peak_bytes)
     assert by_units == pytest.approx(traced.prediction.peak_bytes, rel=0.2)
-    assert {one.pipeline.schedule.name for one in pipelines if one.plan is None and one.pipeline} >= {"zb-h1", "zbv"}
+    assert {ways_in_words(one) for one in pipelines if one.trained is None} >= {"PP ×2 zb-h1", "PP ×2 zbv"}
 
 
 def test_plans_of_the_search_stand_beside_the_others_once_and_the_best_that_ranks_can_train_is_traced(
     folder: Path, pool: TracePool
 ) -> None:
     found = compared(folder, pool, gpu("V100-16"), 8000)
-    assert {plan.num_ranks for plan in found.searched} == {1, 2}
-    plans = [one.plan for one in found.alternatives if one.plan is not None]
+    assert {option.plan.world_size for option in found.searched} == {1, 2}
+    plans = [one.trained for one in found.options if one.trained is not None]
     assert len(plans) == len(set(plans)), "no plan has two rows"
-    new = [one for one in found.alternatives if one.searched is not None]
-    assert all(one.seconds == one.searched.seconds for one in new if one.searched is not None)
-    trained = [one for one in new if one.plan is not None]
-    assert not trained or min(trained, key=lambda one: one.seconds or 0.0).is_traced
-    for one in new:
-        assert one.searched is not None and one.searched.prediction == one.prediction
+    new = searched_of(found)
+    assert all(one in found.searched for one in new)
+    trained = [one for one in new if one.trained is not None]
+    assert not trained or min(trained, key=lambda one: one.comparable_seconds).is_traced
     best = found.best_of_search
-    assert best is not None and best.seconds == min(plan.seconds for plan in found.searched)
-    assert (found.shortage is None) and found.to_json()["reason"][-1].startswith(
+    assert best is not None and best.seconds == min(option.seconds or 0.0 for option in found.searched)
+    assert (found.shortage is None) and comparison_json(found)["reason"][-1].startswith(
         ("computation", "communication", "bub")
     )
     assert "fastest plan of the search: " in "\n".join(reason(found)) and list(shortage(found)) == []
@@ -147,10 +167,10 @@ def test_where_a_trace_shows_that_a_plan_of_the_search_does_not_fit_the_next_one
     folder: Path, pool: TracePool
 ) -> None:
     found = compare(Tracing("vit_digits", None, folder, pool=pool), {**SMALL, "batch": 1}, devices(4, 1000))
-    new = [one for one in found.alternatives if one.searched is not None and one.plan is not None]
-    assert {one.num_ranks for one in new} == {2, 4}
+    new = [one for one in searched_of(found) if one.trained is not None]
+    assert {one.plan.world_size for one in new} == {2, 4}
     assert all(one.is_traced and not one.fits for one in new)
-    assert found.best_of_search is not None and found.best_of_search.num_ranks == 1
+    assert found.best_of_search is not None and found.best_of_search.plan.world_size == 1
 
 
 @pytest.mark.parametrize(
@@ -184,17 +204,17 @@ def test_if_nothing_fits_the_closest_plan_and_its_categories_are_named(folder: P
     assert found.searched == [] and found.best_of_search is None and list(reason(found)) == []
     lines = list(shortage(found))
     assert lines[0].startswith("no plan fits. The closest one, ") and max(map(len, lines)) <= 79
-    assert found.to_json()["shortage"]["needed_mib"] == missing.needed_mib
+    assert comparison_json(found)["shortage"]["needed_mib"] == missing.needed_mib
 
 
 def test_an_option_that_does_not_fit_has_no_time_as_a_single_sample_may_stand_for_its_batch(
     folder: Path, pool: TracePool
 ) -> None:
     found = compared(folder, pool, SLOW, 12)
-    options = [one for one in found.alternatives if one.option is not None]
-    assert any(one.option and one.is_traced and one.option.plan.batch < SMALL["batch"] for one in options)
+    options = of_estimate(found)
+    assert any(one.is_traced and one.plan.batch < SMALL["batch"] for one in options)
     assert {(one.fits, one.seconds is None) for one in options} == {(True, False), (False, True)}
-    bounds = [one for one in found.to_json()["alternatives"] if not one["fits"] and one["schedule"] is None]
+    bounds = [one for one in comparison_json(found)["alternatives"] if not one["fits"] and one["schedule"] is None]
     assert bounds and {one["step_seconds"] for one in bounds} == {None}
 
 
@@ -210,8 +230,8 @@ def test_a_model_that_cannot_be_cut_says_why_and_its_pipelines_are_only_planned(
     with Estimator("nets.py:make", packed.getvalue(), folder, pool=pool) as estimator:
         found = compare(estimator, {}, devices(2, 1000))
     assert "Net does not say where a pipeline may cut it" in found.refusal
-    pipelines = [one for one in found.alternatives if one.pipeline is not None]
-    assert pipelines and {one.plan for one in pipelines} == {None}
+    pipelines = pipelines_of(found)
+    assert pipelines and {one.trained for one in pipelines} == {None}
     undivided = replace(found, estimate=replace(found.estimate, refused="FSDP expects one type"))
     assert "no FSDP plans: FSDP expects one type" in list(footnotes(undivided))
     assert not any("no plans" in line for line in footnotes(found))
@@ -234,13 +254,13 @@ def test_all_alternatives_obey_the_hints_which_a_footnote_names(folder: Path, po
     with Estimator("hinted.py:Hinted", packed.getvalue(), folder, pool=pool) as estimator:
         found = compare(estimator, {"batch": 8}, devices(2, 1000))
         none = compare(estimator, {"batch": 8}, devices(1, 1000))
-    assert {one.num_ranks for one in found.alternatives} == {2}
-    assert {one.num_micro_batches for one in found.alternatives} == {4}
+    assert {one.plan.world_size for one in found.options} == {2}
+    assert {one.plan.num_micro_batches for one in found.options} == {4}
     assert any("a pipeline of 2 stages and 4 micro-batches (hint pipeline at the model)" in w for w in footnotes(found))
-    assert [one.ways for one in found.alternatives if one.option is not None] == ["PP ×2 1f1b"]
-    plans = [one.plan for one in found.alternatives if one.plan is not None]
+    assert [ways_in_words(one) for one in of_estimate(found)] == ["PP ×2 1f1b"]
+    plans = [one.trained for one in found.options if one.trained is not None]
     assert len(plans) == len(set(plans)), "the choice is one of the pipelines, which has one row"
-    assert not none.alternatives and none.shortage is None
+    assert not none.options and none.shortage is None
     assert any("this takes 2 devices, and there are 1" in line for line in footnotes(none))
 
 
@@ -253,21 +273,21 @@ def test_a_chosen_pipeline_takes_as_long_as_a_study_predicts_and_is_drawn(
         archive.writestr("hinted.py", HINTED)
     with Estimator("hinted.py:Hinted", packed.getvalue(), folder, kind, pool=pool) as estimator:
         found = compare(estimator, {"batch": 8}, devices(2, 1000))
-    (chosen,) = [one for one in found.alternatives if one.option is not None]
-    assert chosen.plan is not None and chosen.plan.pp == 2 and chosen.option is not None
-    step, time = comparable_step(found.estimate.profile, chosen.plan, kind), found.estimate.step_time(chosen.option)
+    (chosen,), (known,) = of_estimate(found), found.estimate.options
+    assert chosen.trained is not None and chosen.plan.pp == 2
+    step, time = comparable_step(found.estimate.profile, chosen.plan, kind), found.estimate.step_time(known)
     assert step is not None and (chosen.seconds, chosen.bubble_share) == (step.seconds, step.bubble_share)
-    assert chosen.bubble_share > 0.1 and chosen.pipeline is not None and chosen.pipeline.plan == chosen.plan
+    assert chosen.bubble_share and chosen.bubble_share > 0.1 and chosen.refinement.pipeline is not None
     seconds = predicted_step_seconds(found.estimate.profile, chosen.plan, kind)
     assert (time.seconds if time else None) == seconds == (step.seconds if kind and kind.links else None)
 
 
 def test_json_has_every_interval_of_the_best_pipeline(folder: Path, pool: TracePool) -> None:
     found = compared(folder, pool, SLOW)
-    data = json.loads(json.dumps(found.to_json()))
+    data = json.loads(json.dumps(comparison_json(found)))
     best = found.best_pipeline
-    assert best is not None and best.pipeline is not None
-    schedule = best.pipeline.schedule
+    assert best is not None and best.refinement.pipeline is not None
+    schedule = best.refinement.pipeline.schedule
     assert [len(rank) for rank in data["best_pipeline"]["computing"]] == [len(order) for order in schedule.orders]
     start, end, stage, micro_batch, kind = data["best_pipeline"]["computing"][0][0]
     assert (start, stage, micro_batch, kind) == (0.0, 0, 0, "forward") and end > 0
