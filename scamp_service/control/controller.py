@@ -285,12 +285,28 @@ class Controller:
             num_trials=sum(counts.values()) - int(tallies.get(ENQUEUED, 0)),
             searched=frozenset(spec.space),
             exhausted=self._proposing.is_exhausted(study.id),
+            used_up=self._limit_reached(study, spec),
             broken=(
                 self._why_broken(study, failed)
                 if hopeless
                 else why_hung(asked) or why_ended(asked) or self._our_fault(study)
             ),
         )
+
+    def _limit_reached(self, study: Study, spec: StudySpec) -> str:
+        """The limit of its budget that ends the study; empty if it may go on."""
+        budget, now = spec.budget, self._clock()
+        if budget.target is not None:
+            for leader in self._store.leaders(study.id, spec.objective):
+                if leader.value is not None and not spec.objective.is_better(budget.target, than=leader.value):
+                    return f"trial {leader.number} has reached the target of {budget.target:g}, with {leader.value:.6g}"
+        if budget.seconds is not None and now - study.created_at >= budget.seconds:
+            return f"the study has used up its {budget.seconds:g} s (budget.seconds)"
+        if budget.device_hours is not None:
+            hours = self._store.device_seconds(study.id, now=now) / 3600
+            if hours >= budget.device_hours:
+                return f"the study has used up its {budget.device_hours:g} device-hours (budget.device_hours)"
+        return ""
 
     def _why_broken(self, study: Study, failed: int) -> str:
         every = self._store.trials(study.id, states=[TrialState.FAILED])

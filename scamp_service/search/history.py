@@ -55,9 +55,9 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A trial that has ended. ``value`` is finite; None if the trial did not fit or diverged.
+    """A trial that has ended or is paused. ``value`` is finite; None if the trial did not fit or diverged.
 
-    ``pruned_at`` is the step at which it was stopped early; None if it was not.
+    ``pruned_at`` is the step at which it was stopped early or paused; None if it was neither.
     """
 
     number: int
@@ -104,11 +104,11 @@ class History:
         self._active.pop(number, None)
         if (before := self._completed.pop(number, None)) is not None:
             del self._ranked[bisect_left(self._ranked, (self._key(before), number))]
-        if past.state in LIVE_TRIALS:
-            self._active[number] = Active(number, past.params)
-        elif (after := completed(past)) is not None:
+        if (after := completed(past)) is not None:
             self._completed[number] = after
             insort(self._ranked, (self._key(after), number))
+        elif past.state in LIVE_TRIALS:
+            self._active[number] = Active(number, past.params)
 
     def shown(self, first_number: int) -> Shown:
         """The trials before ``first_number`` that a sampler sees when it proposes that one and later ones."""
@@ -132,10 +132,10 @@ class History:
 
 
 def completed(past: Past) -> Completed | None:
-    """The trial that has ended, as samplers see it; None for one that they do not see."""
+    """The trial that has ended or is paused, as samplers see it; None for one that they do not see."""
     value = past.value if past.value is not None and math.isfinite(past.value) else None
     match past.state:
-        case TrialState.PRUNED if value is not None:
+        case TrialState.PRUNED | TrialState.PAUSED if value is not None:
             return Completed(past.number, past.params, value, past.step)
         case TrialState.COMPLETED:
             return Completed(past.number, past.params, value)

@@ -150,10 +150,15 @@ class Reads:
 
         The lower number wins a tie, and NaN and infinity never win.
         """
-        for is_completed in (True, False):
-            if rows := self._rows(sql.best_trial(objective.prefers_large, is_completed), study_id=study_id):
-                return trial_of(rows[0])
-        return None
+        return next(iter(self.leaders(study_id, objective)), None)
+
+    def leaders(self, study_id: int, objective: Objective) -> list[Trial]:
+        """The best COMPLETED trial, and then the best that still runs or is paused; those that exist."""
+        rows = (
+            self._rows(sql.best_trial(objective.prefers_large, is_completed), study_id=study_id)
+            for is_completed in (True, False)
+        )
+        return [trial_of(found[0]) for found in rows if found]
 
     def options(self, trial_id: int) -> list[Option]:
         """The plans that were compared when the trial was sized last, in that order; empty before that."""

@@ -20,7 +20,7 @@ from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
 from scamp_service.study.space import Dimension, Range, Repeat, ends
 from scamp_service.study.starts import start_complaints
 from scamp_service.study.stopping import Asha, Hyperband, Never, Rule, Stopping
-from scamp_service.study.values import Given, Integer, Name, Strict, Title, Value, at_most
+from scamp_service.study.values import Given, Integer, Name, Number, Strict, Title, Value, at_most
 from scamp_service.study.workload_names import is_file
 
 MAX_TRIALS = 100_000
@@ -43,16 +43,21 @@ class SearchOptions(Strict):
 
 
 class Budget(Strict):
-    """Limits of a study.
+    """Limits of a study. It ends when it has tried all ``trials``, or earlier.
 
-    ``steps`` are the optimizer steps of one trial, with an evaluation after every ``report_every`` of them.
-    ``max_concurrent`` limits the trials that run at once. A trial may be lost ``max_lost`` times without a new
-    checkpoint in between, and run out of memory ``max_oom`` times, before it fails. An attempt that makes no progress
-    for ``stall_seconds`` is ended; without a value it is 50 of its steps, at least 300 s, and 900 s before the first
-    steps are timed. A trace of a candidate may take ``trace_seconds`` of processor time.
+    It also ends ``seconds`` after it was submitted, once its trials have held devices for ``device_hours`` (hours ×
+    devices), or once one has reported the ``target``; what runs then counts with its newest value. ``steps`` are the
+    optimizer steps of one trial, with an evaluation after every ``report_every`` of them. ``max_concurrent`` limits the
+    trials that run at once. A trial may be lost ``max_lost`` times without a new checkpoint in between, and run out of
+    memory ``max_oom`` times, before it fails. An attempt that makes no progress for ``stall_seconds`` is ended; without
+    a value it is 50 of its steps, at least 300 s, and 900 s before the first steps are timed. A trace of a candidate
+    may take ``trace_seconds`` of processor time.
     """
 
     trials: Annotated[Integer, Field(ge=1, le=MAX_TRIALS)] = 20
+    seconds: Annotated[Number, Field(gt=0, le=10**9)] | None = None
+    device_hours: Annotated[Number, Field(gt=0, le=10**9)] | None = None
+    target: Number | None = None
     steps: Annotated[Integer, Field(ge=1, le=10**9)] = 100
     report_every: Annotated[Integer, Field(ge=1)] | None = None
     max_concurrent: Annotated[Integer, Field(ge=1)] | None = None

@@ -63,7 +63,7 @@ class Median(Strict):
 
 
 class Patience(Strict):
-    """Stops a trial that has not improved by more than ``min_delta`` in its last ``reports`` reports."""
+    """Completes a trial that has not improved by more than ``min_delta`` in its last ``reports`` reports."""
 
     rule: Literal["patience"]
     reports: Annotated[Integer, Field(ge=1, le=1000)] = 10

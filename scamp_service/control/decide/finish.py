@@ -15,8 +15,11 @@ RETURN_SECONDS, RETURN_WORDS = 3600.0, "an hour"
 
 
 def finish_studies(s: Snapshot) -> Iterator[Effect]:
-    """End each study that has no live trials and wants no new ones; move a broken study to STOPPING first, so that its
-    trials end. A study with INFEASIBLE trials stays open until these verdicts have some age."""
+    """End each study that has no live trials and wants no new ones.
+
+    A broken study, or one that has reached a limit of its budget, first becomes STOPPING, so that its trials end. A
+    study with INFEASIBLE trials stays open until these verdicts have some age.
+    """
     busy = {trial.study_id for trial in (*s.trials, *s.refused)}
     for refusals, seconds in s.refusals.items():
         if seconds < (RETURN_SECONDS if refusals.once_fit else JOIN_SECONDS):
@@ -24,8 +27,10 @@ def finish_studies(s: Snapshot) -> Iterator[Effect]:
     for study in s.studies.values():
         if study.broken and study.state is StudyState.RUNNING:
             yield FinishStudy(study.id, StudyState.STOPPING, study.broken)
+        elif study.used_up and study.state is StudyState.RUNNING:
+            yield FinishStudy(study.id, StudyState.STOPPING, study.used_up)
         elif study.id not in busy and not study.wants_trials:
-            if study.state is StudyState.RUNNING:
-                yield FinishStudy(study.id, StudyState.COMPLETED)
+            if study.state is StudyState.RUNNING or (study.used_up and not study.broken):
+                yield FinishStudy(study.id, StudyState.COMPLETED, study.used_up)
             else:
                 yield FinishStudy(study.id, StudyState.FAILED if study.broken else StudyState.STOPPED, study.broken)

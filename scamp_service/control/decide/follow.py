@@ -9,6 +9,7 @@ from typing import assert_never
 from estimators.learning import Phase
 from estimators.model import MIB
 from scamp_service.control.decide.effects import Effect, Launch, MoveAttempt, MoveTrial, StopGang
+from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.faults import run_later
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.promote import NOT_COMPARED
@@ -16,7 +17,7 @@ from scamp_service.control.decide.replan import devices, narrower, wider
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.decide.watch import why_stalled
 from scamp_service.control.executor import GangState
-from scamp_service.control.stopping.rule import Continue, Pause, Stop, due_rungs, next_pause
+from scamp_service.control.stopping.rule import Complete, Continue, Pause, Stop, due_rungs, next_pause
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Trial
 
@@ -88,7 +89,7 @@ def _follow_current(s: Snapshot, study: StudyRules, trial: Trial, attempt: Attem
         case Outcome.STALLED:
             yield _retry(study, trial, attempt, f"it {attempt.detail}", weight=STALL_WEIGHT)
         case None if study.state is not StudyState.RUNNING:
-            yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
+            yield ended_with(study, trial)
         case None if gang is not None and gang.state is not GangState.ALIVE:
             yield _lose(attempt, gang.detail or "a rank died")
         case None if gang is not None and (why := why_stalled(study, attempt, gang)):
@@ -181,6 +182,9 @@ def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
                 yield MoveTrial(trial, TrialState.RUNNING, {"reason": reason, "judged_step": rung})
             case Stop(reason):
                 yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "judged_step": rung})
+                return
+            case Complete(reason):
+                yield MoveTrial(trial, TrialState.COMPLETED, {"reason": reason, "judged_step": rung})
                 return
             case Pause():
                 raise AssertionError("a rule pauses only where it says that it does")

@@ -13,6 +13,7 @@ from placement.model import Cluster, Gang, Offer, Placement, Queued
 from placement.packing.ledger import Ledger
 from placement.packing.packer import PASSES_BEFORE_RESERVATION, pack, passed_over
 from scamp_service.control.decide.effects import Begin, Effect, MoveTrial
+from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.faults import must_wait
 from scamp_service.control.decide.orders import order_for
 from scamp_service.control.decide.snapshot import Corrections, Snapshot
@@ -34,7 +35,7 @@ def place_queued(s: Snapshot, learned: Corrections) -> Iterator[Effect]:
     any_learned = any(learned.values())
     for trial in s.in_state(TrialState.QUEUED):
         if s.studies[trial.study_id].state is not StudyState.RUNNING:
-            yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
+            yield ended_with(s.studies[trial.study_id], trial)
             continue
         if not s.cluster.devices:
             continue

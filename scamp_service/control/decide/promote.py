@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from scamp_service.control.decide.effects import MoveTrial
+from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
-from scamp_service.control.stopping.rule import Continue, Pause, Stop, next_pause
+from scamp_service.control.stopping.rule import Complete, Continue, Pause, Stop, next_pause
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Trial
 
@@ -32,7 +33,7 @@ def promote(s: Snapshot) -> Iterator[MoveTrial]:
         study = s.studies[study_id]
         if study.state is not StudyState.RUNNING:
             for trial in trials:
-                yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
+                yield ended_with(study, trial)
         else:
             is_last = not study.wants_trials and live[study_id] == len(trials)
             yield from _judged(s, study, trials, is_last)
@@ -52,6 +53,8 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
                 continuing.append((-rung, study.objective.key(reported[rung][trial.number]), trial, reason))
             case Stop(reason):
                 yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "judged_step": rung})
+            case Complete(reason):
+                yield MoveTrial(trial, TrialState.COMPLETED, {"reason": reason, "judged_step": rung})
             case Pause(reason):
                 if trial.reason.endswith(NOT_COMPARED):
                     yield MoveTrial(trial, TrialState.PAUSED, {"reason": reason})

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from estimators.learning import Ending, evaluation_need
 from scamp_service.control.decide.effects import Effect, MoveTrial, Size
+from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.faults import must_wait, size_later
 from scamp_service.control.decide.finish import RETURN_WORDS
 from scamp_service.control.decide.place import missing_devices
@@ -27,7 +28,7 @@ def size_waiting(s: Snapshot, learned: Corrections, share: int) -> Iterator[Effe
     for trial in s.in_state(TrialState.WAITING):
         study = s.studies[trial.study_id]
         if study.state is not StudyState.RUNNING:
-            yield MoveTrial(trial, TrialState.CANCELLED, {"reason": "the study was stopped"})
+            yield ended_with(study, trial)
             continue
         match s.sized.get(trial.id):
             case Sized() as sized:

@@ -47,12 +47,14 @@ class StudyRules:
     searched: frozenset[str] = frozenset()  # names of the parameters in its search space
     exhausted: bool = False  # the sampler has nothing more to propose
     broken: str = ""  # why its trials all fail; empty if they do not
+    used_up: str = ""  # which limit of its budget it has reached, other than the number of trials
 
     @property
     def wants_trials(self) -> bool:
         """Whether new candidates may be proposed: the study is running, and neither its budget nor its search space is
         used up."""
-        return self.state is StudyState.RUNNING and not self.exhausted and self.num_trials < self.max_trials
+        is_open = self.state is StudyState.RUNNING and not self.used_up
+        return is_open and not self.exhausted and self.num_trials < self.max_trials
 
     def candidate(self, trial: Trial) -> Candidate:
         """The candidate of one of the study's trials."""

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from scamp_service.control.stopping.rule import Continue, Stop, Verdict, broken_value, was_at
+from scamp_service.control.stopping.rule import Complete, Continue, Stop, Verdict, broken_value, was_at
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
 from scamp_service.study import stopping as options
@@ -78,7 +78,7 @@ class Percentile(_AtReports):
 
 @dataclass(frozen=True, slots=True)
 class Patience(_AtReports):
-    """Ends a trial that no longer improves (Prechelt 1998, "Early stopping - but when?")."""
+    """Completes a trial that no longer improves (Prechelt 1998, "Early stopping - but when?")."""
 
     patience: int
     min_delta: float
@@ -89,7 +89,7 @@ class Patience(_AtReports):
         return cls(reports(spec, given.min_steps), spec.objective, given.reports, float(given.min_delta))
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
-        """Stop the trial if as many reports as ``patience`` have passed without an improvement."""
+        """Complete the trial if as many reports as ``patience`` have passed without an improvement."""
         best, at, since = math.inf, 0, 0
         for step, value in self._own(trial, rung, reported):
             since += 1
@@ -99,7 +99,7 @@ class Patience(_AtReports):
             return broken_value(reported[rung][trial.number], trial.step, rung)
         stands = f"its best value is {self.objective.key(best):.4g} of step {at}, {since} reports before step {rung}"
         if since >= self.patience:
-            return Stop(f"stopped at step {trial.step}: {stands}")
+            return Complete(f"complete at step {trial.step}, as it no longer improves: {stands}")
         return Continue(f"continues after step {trial.step}: {stands}")
 
 

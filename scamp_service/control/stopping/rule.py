@@ -30,13 +30,20 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class Complete:
+    """The trial ends now, with what it has reached: more steps would gain nothing. The user reads the ``reason``."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The trial ends now and never continues. The user reads the ``reason``."""
 
     reason: str
 
 
-Verdict = Continue | Pause | Stop
+Verdict = Continue | Pause | Complete | Stop
 """Whoever carries out verdicts must handle every member, so mypy names the places that a new kind of verdict needs."""
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scamp_service.control.stopping.rule import Continue, Pause, Rule, Stop, Verdict
+from scamp_service.control.stopping.rule import Complete, Continue, Pause, Rule, Stop, Verdict
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
 
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A trial stops when one of its ``rules`` stops it, and continues when none of them stops or pauses it."""
+    """A trial ends when one of its ``rules`` ends it, and continues when none of them ends or pauses it."""
 
     rules: tuple[Rule, ...]
 
@@ -26,6 +26,8 @@ class Several:
         return tuple(sorted({rung for rule in self.rules for rung in rule.pauses_at(number)}))
 
     def judge(self, trial: Trial, rung: int, reported: Mapping[int, Rung], *, is_last: bool) -> Verdict:
-        """The first stop, else the first pause, else the first of the reasons to continue."""
+        """The first stop; else the first that completes it, that pauses it, or that lets it continue."""
         verdicts = [rule.judge(trial, rung, reported, is_last=is_last) for rule in self.rules if rung in rule.rungs]
-        return next(verdict for kind in (Stop, Pause, Continue) for verdict in verdicts if isinstance(verdict, kind))
+        return next(
+            verdict for kind in (Stop, Complete, Pause, Continue) for verdict in verdicts if isinstance(verdict, kind)
+        )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scamp_service.control.stopping import rule_of
-from scamp_service.control.stopping.rule import Continue, Stop, Verdict
+from scamp_service.control.stopping.rule import Complete, Continue, Stop, Verdict
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.study.objective import Objective
 from scamp_service.study.parse import parse_study
@@ -65,9 +65,9 @@ def test_percentiles_are_those_of_numpy(values: list[float], percentile: float, 
     ("curve", "min_delta", "kind"),
     [
         ([0.5, 0.6, 0.7, 0.7, 0.69], 0, Continue),
-        ([0.5, 0.6, 0.7, 0.7, 0.69, 0.7], 0, Stop),
+        ([0.5, 0.6, 0.7, 0.7, 0.69, 0.7], 0, Complete),
         ([0.5, 0.51, 0.52, 0.53], 0, Continue),
-        ([0.5, 0.51, 0.52, 0.53], 0.1, Stop),
+        ([0.5, 0.51, 0.52, 0.53], 0.1, Complete),
         ([0.5, math.nan, math.nan, 0.6], 0, Continue),
         ([math.nan], 0, Stop),
     ],

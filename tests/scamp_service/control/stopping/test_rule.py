@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scamp_service.control.stopping import RULES, rule_of
-from scamp_service.control.stopping.rule import Continue, Pause, Rule, Stop, Verdict, due_rungs
+from scamp_service.control.stopping.rule import Complete, Continue, Pause, Rule, Stop, Verdict, due_rungs
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.study.objective import Objective
 from scamp_service.study.parse import parse_study
@@ -113,7 +113,7 @@ def test_every_verdict_has_a_reason_of_one_line(options: Any, values: Reports, d
     spec = spec_of(options, direction)
     rule = rule_of(spec)
     for verdict in verdicts(rule, values[-1][0], reported(rule, spec.objective, values)):
-        assert isinstance(verdict, Continue | Pause | Stop)
+        assert isinstance(verdict, Complete | Continue | Pause | Stop)
         assert verdict.reason.strip() and "\n" not in verdict.reason
 
 

@@ -1,0 +1,26 @@
+"""Ends the live trials of a study that ends before they do."""
+
+from __future__ import annotations
+
+import math
+
+from scamp_service.control.decide.effects import MoveTrial
+from scamp_service.control.decide.snapshot import StudyRules
+from scamp_service.lifecycle import TrialState
+from scamp_service.model import Trial
+
+
+def ended_with(study: StudyRules, trial: Trial) -> MoveTrial:
+    """End a trial of a study that is no longer running.
+
+    Where a limit of the budget has ended the study, a trial that runs counts with its newest value, and one that is
+    paused counts as stopped early. All others are cancelled.
+    """
+    why = study.used_up or "the study was stopped"
+    if study.used_up and trial.value is not None and math.isfinite(trial.value):
+        reason = f"ended after step {trial.step} of {study.steps}: {why}"
+        if trial.state is TrialState.RUNNING:
+            return MoveTrial(trial, TrialState.COMPLETED, {"reason": reason})
+        if trial.state is TrialState.PAUSED:
+            return MoveTrial(trial, TrialState.PRUNED, {"reason": reason})
+    return MoveTrial(trial, TrialState.CANCELLED, {"reason": why})
