@@ -48,7 +48,7 @@ from benchmarks.planning.unlike.hand_plans import KEPTS, MICRO_BATCHES, alike, g
 from benchmarks.planning.unlike.unlike_ways import Room, UnitWays, choose
 from estimators.axes import Spread
 from placement.exact.search import Found, find
-from placement.exact.ways import Costs, Devices, Way, divisions_of
+from placement.exact.ways import Costs, Devices, Way, list_staged_ways
 from placement.pipelining.cuts import CutTarget, Piece, best_cut
 
 NUM_SIMULATED = 3
@@ -145,7 +145,7 @@ def _cut(model: Model, below_seconds: float) -> Planned | None:
                 continue
             way = _way(model, stage, less, plain.rows)
             asked += [
-                (one.bound_seconds, stage, less, way) for one in divisions_of([way], _DEVICES, model.batch, "1f1b")
+                (one.bound_seconds, stage, less, way) for one in list_staged_ways([way], _DEVICES, model.batch, "1f1b")
             ]
     below, drafts = below_seconds, []
     for bound, stage, less, way in sorted(asked, key=lambda one: one[0])[:_NUM_SEARCHED]:
