@@ -10,6 +10,7 @@ from estimators.devices.catalogue import UNVERIFIED
 from estimators.model import MIB, Layout, Plan
 from placement.option import Known, Option
 from placement.planning.answers import ChosenPlan
+from scamp_service.sizing.early_answers import EarlyAnswer
 from scamp_service.sizing.estimate import Estimate, listed
 
 COLUMNS = {
@@ -24,7 +25,7 @@ COLUMNS = {
 _SHORT = ["param", "grad", "opt", "act", "gath", "temp", "other"]  # COLUMNS, short enough for 80 characters
 
 
-def headline(estimate: Estimate) -> str:
+def headline(estimate: Estimate | EarlyAnswer) -> str:
     """One line on the candidate: its parameters, the size of its states, its FLOPs per sample, its batch."""
     profile = estimate.profile
     states = f"{profile.num_params:,} parameters, {profile.state_bytes / MIB:.1f} MiB of states"

@@ -22,7 +22,6 @@ from scamp_service.cli.terminal import (
     What,
     WorkingDir,
     err,
-    measure_once,
     out,
     params_of,
     progress,
@@ -85,6 +84,7 @@ def estimate(
     comm     share of the step in which ranks wait for each other
     """
     from scamp_service.cli.estimate_table import as_table, footnotes, headline, units_table
+    from scamp_service.cli.first_answer import answer_first, say
     from scamp_service.cli.named_plan import plan_of
     from scamp_service.sizing.estimate import Estimator, target
 
@@ -93,19 +93,21 @@ def estimate(
         raise InvalidInput("--expandable-segments applies to the allocator of GPUs: name a GPU with --device")
     given = plan_of(plan) if plan is not None else None
     wanted = candidates_of(what, params_of(param), candidates, working_dir)
-    if device is None:
-        measure_once(settings)
     cluster, kind = target(settings, device, count, mib, any_size=not is_study(what))
     found, under_way, profiles = [], UnderWay(), settings.data_dir / "profiles"
-    with Estimator(
-        wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds, under_way=under_way
-    ) as estimator:
-        if given is not None:
+    if given is not None:
+        with Estimator(
+            wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds, under_way=under_way
+        ) as estimator:
             with progress(under_way):
                 stages = [estimator.predict(params, given) for params in wanted.candidates]
-            _show_plan(wanted.candidates, given, stages, kind if device else None, as_json)
-            return
+        _show_plan(wanted.candidates, given, stages, kind if device else None, as_json)
+        return
+    with Estimator(
+        wanted.workload, wanted.code, profiles, kind, expandable, seconds=seconds, under_way=under_way, hear=say
+    ) as estimator:
         for params in wanted.candidates:
+            answer_first(estimator, params, under_way, settings, measures=device is None)
             with progress(under_way):
                 found.append(estimator.estimate(params, cluster, wanted.share(cluster)))
             if not as_json:

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
+from scamp_service.cli import interrupts
 from scamp_service.cli.estimating import app as estimating
 from scamp_service.cli.planning import app as planning
 from scamp_service.cli.progress import closing_line, leaderboard, live_view, without_devices
@@ -54,10 +55,15 @@ Token = Annotated[str, typer.Option(help="API token", envvar="SCAMP_API_TOKEN", 
 def main() -> None:
     """Run the command line and exit: 0 success, 1 a failed study, 2 a user's mistake, 130 interrupted."""
     try:
-        # It returns the code of a command's typer.Exit; None means success.
-        sys.exit(app(prog_name="scamp", standalone_mode=False))
-    except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        interrupts.raise_on_interrupt()
+        # It returns the code of a command's typer.Exit, also of an interrupt; None means success.
+        if (code := app(prog_name="scamp", standalone_mode=False)) == interrupts.EXIT_CODE:
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except (typer.Abort, KeyboardInterrupt) as reason:
+        interrupts.end_silently()
+        err.print("scamp: aborted" if isinstance(reason, typer.Abort) else "scamp: interrupted")
+        sys.exit(interrupts.EXIT_CODE)
     except ScampError as error:
         err.print(f"scamp: {error}", markup=False, soft_wrap=True)
         sys.exit(2)

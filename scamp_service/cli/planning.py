@@ -18,7 +18,6 @@ from scamp_service.cli.terminal import (
     Seconds,
     What,
     WorkingDir,
-    measure_once,
     out,
     params_of,
     progress,
@@ -65,6 +64,7 @@ def plan(
     today    whether ranks can train the plan, or it is only planned
     """
     from scamp_service.cli.estimate_table import headline
+    from scamp_service.cli.first_answer import answer_first, say
     from scamp_service.cli.plan_json import comparison_json
     from scamp_service.cli.plan_table import as_table, footnotes, picture, reason, shortage
     from scamp_service.sizing.alternatives import compare
@@ -76,19 +76,18 @@ def plan(
         raise InvalidInput("--cluster names all devices: leave out --device, --count and --mib")
     named = read_cluster(cluster_file, settings) if cluster_file is not None else None
     wanted = candidates_of(what, params_of(param), 1, working_dir)
-    if named is None and device is None:
-        measure_once(settings)
     cluster, kind = (
         (named.of_kind(named.fastest), named.fastest)
         if named is not None
         else target(settings, device, count, mib, any_size=not is_study(what))
     )
-    under_way = UnderWay()
+    under_way, params, profiles = UnderWay(), wanted.candidates[0], settings.data_dir / "profiles"
     with Estimator(
-        wanted.workload, wanted.code, settings.data_dir / "profiles", kind, seconds=seconds, under_way=under_way
+        wanted.workload, wanted.code, profiles, kind, seconds=seconds, under_way=under_way, hear=say
     ) as estimator:
+        answer_first(estimator, params, under_way, settings, measures=named is None and device is None)
         with progress(under_way):
-            found = compare(estimator, wanted.candidates[0], cluster, named, wanted.share(cluster))
+            found = compare(estimator, params, cluster, named, wanted.share(cluster))
     if as_json:
         print(json.dumps(comparison_json(found)))
         return

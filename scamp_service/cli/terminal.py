@@ -18,6 +18,8 @@ from scamp_service.errors import InvalidInput
 from scamp_service.settings import Settings
 from scamp_service.study.values import as_number
 
+AT_ONCE_SECONDS = 0.2
+"""How long nothing is said: answers that were kept come sooner."""
 MEASURE_SECONDS = 30.0
 """How long somebody waits at a terminal for this machine to be measured."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -119,17 +121,19 @@ def measure_once(settings: Settings) -> None:
 
 
 @contextmanager
-def progress(under_way: object) -> Iterator[None]:
-    """Say on stderr what is traced, whose text is ``str(under_way)``: from the second second on, every second in a
-    terminal and every ten seconds elsewhere."""
+def progress(under_way: object, at_once: str = "") -> Iterator[None]:
+    """Say on stderr what is traced, whose text is ``str(under_way)``: at once if there is any, with the words
+    ``at_once``, then after two seconds, and from there every second in a terminal and every ten seconds elsewhere."""
     done = threading.Event()
     with err.status("tracing …") as status:
 
         def tell() -> None:
-            for pause in itertools.chain([2], itertools.repeat(1 if err.is_terminal else 10)):
+            for pause in itertools.chain([AT_ONCE_SECONDS, 2], itertools.repeat(1 if err.is_terminal else 10)):
                 if done.wait(pause):
                     return
-                text = f"tracing {under_way or '…'}"
+                if not (text := str(under_way)):
+                    continue
+                text = f"tracing {text}{at_once if pause == AT_ONCE_SECONDS else ''}"
                 status.update(text)
                 if not err.is_terminal:
                     err.print(text, markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ from scamp_service.model import Json
 from scamp_service.settings import Settings
 from scamp_service.sizing.calibration import CPU, calibrated
 from scamp_service.sizing.candidates import candidates_of, is_study
+from scamp_service.sizing.early_answers import Hear, early_answer
 from scamp_service.sizing.plan_search import Answer, Missing, PlanSearch, run_search, search_plan
 from scamp_service.sizing.step_seconds import PredictedStep, predicted_step
 from scamp_service.sizing.tracing.trace_pool import TracePool
@@ -248,17 +249,25 @@ class Estimator:
         *,
         seconds: int = TRACE_SECONDS,
         under_way: UnderWay | None = None,
+        hear: Hear = lambda answer: None,
     ) -> None:
         """``code`` is the zip of the user's files. ``kind`` gives the speed of devices and the memory of GPUs, whose
         allocator may have ``expandable`` segments. A given ``pool`` is left running. A trace has ``seconds`` of
-        processor time; ``under_way`` is told what is traced. Raises ``InvalidInput`` for a workload that does not
-        exist."""
+        processor time; ``under_way`` is told what is traced, and ``hear`` gets the answer of each new trace as soon as
+        it is there. Raises ``InvalidInput`` for a workload that does not exist."""
         check_code(workload, code, functions=True)
         self._workload, self._code = workload, hashlib.sha256(code).hexdigest() if code else None
         self._pool, self._ends_pool = pool or TracePool(), pool is None
-        self._kind, self._expandable = kind, expandable
+        self._kind, self._expandable, self._hear = kind, expandable, hear
         self._on_gpu = kind is not None and kind.memory is not None
-        self._tracer = Tracer(OneBlob(code or b""), cache_dir, seconds, on_cuda=self._on_gpu, under_way=under_way)
+        self._tracer = Tracer(
+            OneBlob(code or b""),
+            cache_dir,
+            seconds,
+            on_cuda=self._on_gpu,
+            under_way=under_way,
+            one_workload=self._ends_pool,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -269,14 +278,21 @@ class Estimator:
         if self._ends_pool:
             self._pool.__exit__(kind, error, traceback)
 
+    def know_speed(self, kind: DeviceKind | None) -> None:
+        """Use the speed of virtual devices that has been measured since this estimator was made."""
+        assert not self._on_gpu
+        self._kind = kind
+
+    def begin(self, params: Mapping[str, Any]) -> None:
+        """Trace the plain layout of a candidate, whose answer ``hear`` gets. Raises the same as ``estimate``."""
+        self._traces(self._candidate(params), [Layout()])
+
     def estimate(self, params: Mapping[str, Any], cluster: Cluster, share: int = 1) -> Estimate:
         """Estimate of one candidate, with a ``share`` of the devices as in ``choose``.
 
         Raises ``InvalidInput`` when the workload refuses the parameters, or fails.
         """
         candidate = self._candidate(params)
-        if self._tracer.known(candidate, Layout()) is None:
-            self._pool.start()  # other layouts are probably not cached either
 
         def ask(profile: ModelProfile, batch: int) -> Estimate | Missing:
             question = Question(profile, batch, cluster, self._kind, share)
@@ -314,7 +330,11 @@ class Estimator:
             raise InvalidInput(_told(candidate, why))
         traces = {layout: one for layout, one in answers.items() if isinstance(one, Trace)}
         profile = profile_of(traces, on_gpu=self._on_gpu, expandable=self._expandable)
-        return predict_stages(profile, plan, 0, GPU_MARGIN if self._on_gpu else VIRTUAL_MARGIN)
+        return predict_stages(profile, plan, 0, self._margin)
+
+    @property
+    def _margin(self) -> Margin:
+        return GPU_MARGIN if self._on_gpu else VIRTUAL_MARGIN
 
     def _candidate(self, params: Mapping[str, Any]) -> Candidate:
         return Candidate(self._workload, self._code, dict(params))
@@ -328,19 +348,27 @@ class Estimator:
         Raises ``InvalidInput`` if the plain layout cannot be traced.
         """
         found: dict[Layout, Trace | str | None] = {layout: self._tracer.known(candidate, layout) for layout in layouts}
-        answers = {layout: self._submit(candidate, layout) for layout, trace in found.items() if trace is None}
+        answers = {self._submit(candidate, layout): layout for layout, trace in found.items() if trace is None}
         try:
-            for layout, answer in answers.items():
+            for answer in as_completed(answers):
+                layout = answers[answer]
                 try:
-                    found[layout] = answer.result()
+                    found[layout] = trace = answer.result()
+                    self._tell(candidate, layout, trace)
                 except TraceFailed as failed:
                     if layout == Layout():
                         raise InvalidInput(_told(candidate, failed.reason)) from None
                     found[layout] = failed.reason
             return {layout: trace for layout, trace in found.items() if trace is not None}
         finally:
-            for answer in answers.values():
+            for answer in answers:
                 answer.cancel()
+
+    def _tell(self, candidate: Candidate, layout: Layout, trace: Trace) -> None:
+        gpu_options = {"on_gpu": self._on_gpu, "expandable": self._expandable}
+        early = early_answer(candidate.params, layout, trace, self._margin, **gpu_options)
+        if early is not None:
+            self._hear(early)
 
     def _submit(self, candidate: Candidate, layout: Layout) -> Future[Trace]:
         return self._pool.submit(lambda process: self._tracer.trace(process, candidate, layout))

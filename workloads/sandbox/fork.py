@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from workloads.refusals import Stopped, places
 from workloads.sandbox.answers import MEMORY_BYTES, error_answer, profile
+from workloads.sandbox.libraries import imported_since
 
 WALL_FACTOR = 4  # seconds of wall-clock time allowed for each second of processor time
 OUTPUT_BYTES = 20_000  # the end of the workload's output, where ``faulthandler`` writes the stack of a crash
@@ -104,8 +105,10 @@ def _serve_fork(
         os.dup2(output_write, 1)
         os.dup2(output_write, 2)
         _limit(request["seconds"])
-        own = os.getpid()
+        own, modules, environment = os.getpid(), set(sys.modules), dict(os.environ)
         answer = profile(request)
+        if request.get("keeps_imports"):
+            answer["imported"] = imported_since(modules, environment)
         if os.getpid() == own:  # otherwise this is a fork that the user's code made and did not end
             os.write(result_write, json.dumps(answer).encode() + b"\n")
     finally:

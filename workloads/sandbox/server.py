@@ -22,6 +22,7 @@ from workloads.loading import BUILT_INS, load_workload
 from workloads.models.transformer import Block
 from workloads.protocol import Workload
 from workloads.sandbox.fork import die_with_parent, in_fork
+from workloads.sandbox.libraries import import_all
 from workloads.sandbox.recipe import recipe_of
 
 
@@ -44,7 +45,12 @@ def _serve() -> None:
         request = json.loads(line)
         if request["workload"] in BUILT_INS:
             load_workload(request["workload"], None)  # imported once, not in every fork
-        _write(answers, {"id": request["id"], **in_fork(request, (requests, answers))})
+        answer = in_fork(request, (requests, answers))
+        imported = answer.pop("imported", [])
+        _write(answers, {"id": request["id"], **answer})
+        if imported:
+            import_all(imported)
+            keep_frozen()
 
 
 def _write(stream: IO[bytes], message: Mapping[str, Any]) -> None:

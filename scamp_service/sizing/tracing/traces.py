@@ -133,13 +133,15 @@ class Tracer:
         *,
         on_cuda: bool = False,
         under_way: UnderWay | None = None,
+        one_workload: bool = False,
     ) -> None:
         """``seconds`` is the processor time for one trace; ``on_cuda`` traces the operations of a GPU, not of a CPU.
 
-        ``under_way`` is told what is traced.
+        ``under_way`` is told what is traced. With ``one_workload`` the processes are given no other user's code, so
+        they keep the libraries that it imports.
         """
         self._store, self._cache_dir, self._seconds, self._on_cuda = store, cache_dir, seconds, on_cuda
-        self._under_way = under_way or UnderWay()
+        self._under_way, self._one_workload = under_way or UnderWay(), one_workload
         self.cache = TraceCache(cache_dir / "traces", on_cuda)
 
     def known(self, candidate: Candidate, layout: Layout) -> Trace | None:
@@ -175,7 +177,14 @@ class Tracer:
             folder = (self._cache_dir / "code").resolve()
             files["code_zip"] = str(process.persist(lambda: code_zip(folder, code, lambda: self._store.blob(code))))
             files["code_dir"] = str(folder / code)
-        asked = {"ask": what, "workload": workload, "on_cuda": self._on_cuda, **files, **request}
+        asked = {
+            "ask": what,
+            "workload": workload,
+            "on_cuda": self._on_cuda,
+            "keeps_imports": self._one_workload,
+            **files,
+            **request,
+        }
         points: Sequence[Json] = request.get("points", [request])
         with self._under_way.doing(str(Layout(**points[0]["layout"])) if "layout" in points[0] else what):
             return process.ask(asked, len(points) * (seconds or self._seconds))

@@ -30,17 +30,15 @@ def test_whatever_is_printed_as_text_is_plain(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr() == ("\\x1b[31m\n", "\\x1b[31m\n")
 
 
-def test_whoever_waits_is_told_what_is_traced_from_the_second_second_on(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with progress("single 2 s"):
-        time.sleep(2.3)
-    assert capsys.readouterr().err == "tracing single 2 s\n"
+def test_whoever_waits_is_told_what_is_traced_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("single 0 s", at_once="; torch starts first"):
+        time.sleep(0.5)
+    assert capsys.readouterr().err == "tracing single 0 s; torch starts first\n"
 
 
-def test_a_quick_answer_comes_without_progress(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_kept_answer_comes_without_progress(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("single 0 s"):
-        time.sleep(0.1)
+        time.sleep(0.05)
     assert capsys.readouterr().err == ""
 
 
@@ -50,14 +48,14 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds_only(monkeypatch: pyt
     class Done:
         def wait(self, seconds: float) -> bool:
             waited.append(seconds)
-            return len(waited) > 3
+            return len(waited) > 4
 
         def set(self) -> None: ...
 
     monkeypatch.setattr(terminal, "threading", SimpleNamespace(Event=Done, Thread=threading.Thread))
     with progress("single 2 s"):
         time.sleep(0.1)
-    assert waited == [2, 10, 10, 10]
+    assert waited == [terminal.AT_ONCE_SECONDS, 2, 10, 10, 10]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from scamp_service.cli import interrupts
+from scamp_service.settings import ROOT
+
+
+def test_ctrl_c_during_imports_is_one_line() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "scamp_service", "devices"]
+    started = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    with started as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.split()[-1:] == [b"typer"]:
+                break
+        process.send_signal(signal.SIGINT)
+        told = [line for line in process.stderr if not line.startswith(b"import time:")]
+    assert told[-1:] == [b"scamp: interrupted\n"] and not any(b"Traceback" in line for line in told)
+    assert process.returncode == interrupts.EXIT_CODE
+
+
+def test_an_interrupt_that_python_discards_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_to: list[float] = []
+    monkeypatch.setattr(signal, "setitimer", lambda timer, seconds: set_to.append(seconds))
+    interrupts._again(SimpleNamespace(exc_type=KeyboardInterrupt))
+    assert set_to == [interrupts.AGAIN_SECONDS]
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        interrupts.end_silently()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
