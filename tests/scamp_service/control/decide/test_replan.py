@@ -8,30 +8,23 @@ from typing import Any
 import pytest
 
 from estimators.model import Plan
-from placement.model import Cluster, Device
-from scamp_service.control.decide import decide
 from scamp_service.control.decide import effects as d
-from scamp_service.control.decide.snapshot import Snapshot, StudyRules
-from scamp_service.control.executor import GangState, GangStatus, Unsized
+from scamp_service.control.decide.snapshot import StudyRules
+from scamp_service.control.executor import Unsized
 from scamp_service.control.stopping.never_stop import NeverStop
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import AttemptState, Outcome, TrialState
 from scamp_service.model import Attempt, Sized, Trial
-from scamp_service.study.objective import Objective
+from tests.scamp_service.control.decide import snapshots
+from tests.scamp_service.control.decide.snapshots import ALIVE
 from tests.values import attempt, sized, trial
 from workloads.training.checkpoints.name import CheckpointName
 
-CLUSTER = Cluster(tuple(Device(f"n/{i}", "n", i, "virtual", 96) for i in range(4)))
-ALIVE = GangStatus(GangState.ALIVE)
 WIDE = Plan(2, dp_shard=4)
 
 
 def study(**changes: Any) -> StudyRules:
-    rules = StudyRules(
-        id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, objective=Objective(metric="accuracy"),
-        seed=0, max_trials=1, steps=1000, report_every=10, stopping=NeverStop(), max_concurrent=None,
-        max_lost=2, max_oom=3, num_trials=1,
-    )  # fmt: skip
-    return replace(rules, **changes)
+    """One long trial that no rule stops."""
+    return snapshots.study(**{"max_trials": 1, "num_trials": 1, "steps": 1000, "stopping": NeverStop(), **changes})
 
 
 def planned(plan: Plan, seconds: float, share: int, mib: int = 24) -> Sized:
@@ -44,15 +37,8 @@ def running(**changes: Any) -> Attempt:
 
 def effects(trials: list[Trial], attempts: list[Attempt], **known: Any) -> list[d.Effect]:
     gangs = {one.key: ALIVE for one in attempts}
-    known = {
-        "now": 1.0,
-        "studies": {1: study()},
-        "gangs": gangs,
-        "cluster": CLUSTER,
-        "checkpoints": {1: CheckpointName(1, 100)},
-        **known,
-    }
-    return decide(Snapshot(trials=trials, attempts=attempts, **known))
+    usual = {"studies": {1: study()}, "gangs": gangs, "checkpoints": {1: CheckpointName(1, 100)}}
+    return snapshots.effects(trials=trials, attempts=attempts, **{**usual, **known})
 
 
 AT_100 = trial(step=100)
@@ -98,8 +84,10 @@ def test_it_runs_again_as_before_where_a_new_controller_does_not_know_the_plan()
     ],
 )
 def test_it_goes_on_as_it_is_where(known: dict[str, Any], why: str) -> None:
+    usual = {"sized": {1: planned(WIDE, 0.3, 4)}} if "sized" in known else {}
+    assert effects([AT_100], [running()], **usual), "otherwise it gets another plan"
     found = effects(**{"trials": [AT_100], "attempts": [running()], **known})
-    assert not [one for one in found if not isinstance(one, d.Propose)], why
+    assert [type(one) for one in found] == ([d.Propose] if "studies" in known else []), why
 
 
 @pytest.mark.parametrize(("mib", "fits"), [(80, True), (81, False)])
@@ -109,8 +97,9 @@ def test_a_wider_plan_has_to_fit_beside_other_gangs(mib: int, fits: bool) -> Non
     closed = frozenset({"n/2", "n/3"})
     known = {1: planned(Plan(2, dp_shard=2), 0.4, share=2, mib=mib)}
     found = effects([AT_100], [running(), other], sized=known, closed=closed)
-    assert [one for one in found if isinstance(one, d.MoveAttempt) and one.attempt == running()] == found[2:]
-    assert len(found) == 2 + fits, "the other one is stopped, as no trial runs it"
+    moves = [one for one in found if isinstance(one, d.MoveAttempt)]
+    assert [one.attempt for one in moves] == [other, *[running()] * fits], "the other one is stopped: no trial runs it"
+    assert [one.changes["outcome"] for one in moves[1:]] == [Outcome.STOPPED] * fits
 
 
 def test_a_plan_for_another_share_is_made_again() -> None:

@@ -10,7 +10,7 @@ from scamp_service.control.decide import effects as d
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Json
 from tests.quick_store import empty_store
-from tests.scamp_service.control.test_decide import ALIVE, effects, study
+from tests.scamp_service.control.decide.snapshots import ALIVE, effects, study
 from tests.simulation import Simulation, no_faults
 from tests.values import attempt, trial
 

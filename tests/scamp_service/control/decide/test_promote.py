@@ -10,7 +10,7 @@ from scamp_service.control.stopping.rung import Rung
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
 from scamp_service.lifecycle import Outcome, StudyState, TrialState
 from scamp_service.model import Trial
-from tests.scamp_service.control.test_decide import ALIVE, effects, study
+from tests.scamp_service.control.decide.snapshots import ALIVE, effects, study
 from tests.values import attempt, trial
 
 PROMOTES = SuccessiveHalving((10, 30), 3, promote=True)

@@ -1,0 +1,42 @@
+"""Small snapshots for the tests of the decisions, and the effects that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from estimators.learning import Ending, Run
+from estimators.model import MIB, Layout
+from placement.model import Cluster, Device
+from scamp_service.control.decide import decide
+from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.snapshot import Snapshot, StudyRules
+from scamp_service.control.executor import GangState, GangStatus
+from scamp_service.control.stopping.successive_halving import SuccessiveHalving
+from scamp_service.lifecycle import StudyState
+from scamp_service.model import Attempt, Trial
+from scamp_service.study.objective import Objective
+
+CLUSTER = Cluster(tuple(Device(f"n/{i}", "n", i, "virtual", 96) for i in range(4)))
+ALIVE = GangStatus(GangState.ALIVE)
+FAILED = Run(1, Layout(), ("virtual",), 20 * MIB, 0, 24 * MIB, 30 * MIB, Ending.OUT_OF_MEMORY, study_id=7)
+
+
+def study(**changes: Any) -> StudyRules:
+    rules = StudyRules(
+        id=1, state=StudyState.RUNNING, workload="vit_digits", code=None, objective=Objective(metric="accuracy"),
+        seed=0, max_trials=10, steps=100, report_every=10, stopping=SuccessiveHalving((10, 30), 3), max_concurrent=None,
+        max_lost=2, max_oom=3, num_trials=10,
+    )  # fmt: skip
+    return replace(rules, **changes)
+
+
+def effects(*, trials: list[Trial], attempts: list[Attempt] | None = None, **known: Any) -> list[d.Effect]:
+    known = {"now": 1.0, "studies": {1: study()}, "gangs": {}, "cluster": CLUSTER, **known}
+    return decide(Snapshot(trials=trials, attempts=attempts or [], **known))
+
+
+def only_move(found: list[d.Effect]) -> d.MoveTrial:
+    moves = [effect for effect in found if isinstance(effect, d.MoveTrial)]
+    assert len(moves) == 1, found
+    return moves[0]

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from estimators.model import Plan
+from placement.model import Cluster, Device
+from placement.packing.packer import PASSES_BEFORE_RESERVATION
+from scamp_service.control.decide import effects as d
+from scamp_service.lifecycle import AttemptState, TrialState
+from tests.scamp_service.control.decide.snapshots import ALIVE, CLUSTER, effects, only_move, study
+from tests.values import attempt, sized, trial
+from workloads.training.checkpoints.name import CheckpointName
+
+
+def test_an_attempt_knows_the_kinds_of_its_devices() -> None:
+    mixed = Cluster((Device("a", "n", 0, "L4", 96), Device("b", "n", 1, "H200", 96), Device("c", "n", 2, "T4", 8)))
+    queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=2), reserved_mib=20)
+    begin = next(effect for effect in effects(trials=[queued], cluster=mixed) if isinstance(effect, d.Begin))
+    assert begin.attempt.device_kinds == ("H200", "L4")
+
+
+def test_nothing_is_placed_on_a_closed_device() -> None:
+    queued = trial(state=TrialState.QUEUED, attempt=0, sized=sized(Plan(1), 10))
+    cluster = Cluster((Device("a", "n", 0, "virtual", 96), Device("b", "n", 1, "virtual", 96)))
+    (begun,) = effects(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("a"))
+    assert isinstance(begun, d.Begin) and begun.attempt.devices == ("b",)
+    (waits,) = effects(trials=[queued], attempts=[], gangs={}, cluster=cluster, closed=frozenset("ab"))
+    assert isinstance(waits, d.MoveTrial) and waits.to is TrialState.QUEUED
+
+
+def test_memory_of_attempts_that_wind_down_is_not_given_away() -> None:
+    winding_down = attempt(trial_id=9, state=AttemptState.STOPPING, devices=tuple(d.id for d in CLUSTER.devices),
+                           reserved_mib=80)  # fmt: skip
+    queued = trial(state=TrialState.QUEUED, attempt=0)
+    found = effects(trials=[queued], attempts=[winding_down], gangs={"9/1": ALIVE})
+    assert not [effect for effect in found if isinstance(effect, d.Begin)]
+    assert "MiB" in only_move(found).changes["reason"]
+
+
+def test_a_trial_waits_until_its_former_attempt_has_ended() -> None:
+    queued = trial(state=TrialState.QUEUED, num_lost=1)
+    found = effects(trials=[queued], attempts=[attempt(state=AttemptState.STOPPING)], gangs={"1/1": ALIVE})
+    assert not [effect for effect in found if isinstance(effect, d.Begin)]
+
+
+def test_two_studies_take_turns_and_a_limit_on_concurrency_holds() -> None:
+    studies = {1: study(), 2: study(id=2)}
+    trials = [trial(id=i, number=i, study_id=1 if i < 9 else 2, state=TrialState.QUEUED, attempt=0, reserved_mib=90)
+              for i in range(1, 13)]  # fmt: skip
+    begun = [e.order.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
+    assert sorted(begun) == [1, 1, 2, 2]
+    studies[2] = study(id=2, max_concurrent=1)
+    begun = [e.order.study_id for e in effects(trials=trials, studies=studies) if isinstance(e, d.Begin)]
+    assert sorted(begun) == [1, 1, 1, 2]
+
+
+def test_a_resumed_order_starts_at_the_last_committed_checkpoint() -> None:
+    queued = trial(state=TrialState.QUEUED, num_lost=1)
+    begin = next(e for e in effects(trials=[queued], checkpoints={1: CheckpointName(1, 30)}) if isinstance(e, d.Begin))
+    assert begin.order.resume == CheckpointName(1, 30) and begin.order.attempt == 2 and begin.attempt.placement_reason
+
+
+def test_each_trial_that_goes_before_is_counted_until_devices_are_kept() -> None:
+    holder = attempt(trial_id=50, reserved_mib=90)
+    large = trial(id=2, state=TrialState.QUEUED, attempt=0, plan=Plan(4, dp_shard=4), reserved_mib=96)
+    small = trial(id=60, state=TrialState.QUEUED, attempt=0, reserved_mib=10)
+    running = {"attempts": [holder], "gangs": {"50/1": ALIVE}}
+
+    def decided(passes: int) -> tuple[list[int], int]:
+        found = effects(trials=[replace(large, passed_over=passes), small], **running)
+        (kept,) = [e.changes["passed_over"] for e in found if isinstance(e, d.MoveTrial) and e.trial.id == 2]
+        return [e.order.trial_id for e in found if isinstance(e, d.Begin)], kept
+
+    assert decided(0) == ([60], 1)
+    assert decided(PASSES_BEFORE_RESERVATION - 1) == ([60], PASSES_BEFORE_RESERVATION)
+    assert decided(PASSES_BEFORE_RESERVATION) == ([], PASSES_BEFORE_RESERVATION)
+
+
+def test_a_queued_trial_is_planned_again_when_its_plan_needs_more_devices_than_there_are() -> None:
+    queued = trial(state=TrialState.QUEUED, attempt=0, plan=Plan(2, dp_shard=4), reserved_mib=96)
+    three = Cluster(CLUSTER.devices[:3])
+    move = only_move(effects(trials=[queued], cluster=three))
+    assert move.to is TrialState.WAITING
+    assert move.changes["reason"].endswith("its plan needs 4 × 96 MiB, and the cluster now has 3 such devices")
+    small = Cluster((*three.devices, replace(CLUSTER.devices[3], capacity_mib=95)))
+    assert only_move(effects(trials=[queued], cluster=small)).to is TrialState.WAITING
+    assert [type(effect) for effect in effects(trials=[queued])] == [d.Begin]
+    assert effects(trials=[queued], cluster=Cluster()) == [], "the cluster is starting"

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from estimators.learning import Learned, Run
+from estimators.model import MIB, Layout, Plan
+from placement.model import Cluster, Device, Offer
+from scamp_service.control.decide import effects as d
+from scamp_service.control.decide.faults import MAX_FAULTS
+from scamp_service.control.executor import Unsized
+from scamp_service.lifecycle import NO_PLAN_YET, TrialState
+from scamp_service.model import Trial
+from tests.scamp_service.control.decide.snapshots import FAILED, effects, only_move, study
+from tests.values import sized, trial
+
+
+def test_a_trial_that_ran_out_of_memory_is_sized_with_what_its_own_runs_show() -> None:
+    """Not with what its last plan added: that may have been learned from others, for another layout."""
+    failed = trial(state=TrialState.WAITING, num_oom=1, predicted_bytes=45 * MIB, extra_bytes=25 * MIB)
+    (size,) = effects(trials=[failed], failures={1: [FAILED]})
+    assert isinstance(size, d.Size) and size.demand.own == (FAILED,) and not size.demand.learned
+
+
+def learning(*past: Run, **row: Any) -> tuple[list[d.Effect], str]:
+    """What is decided about one trial whose family has this past, and the family."""
+    candidate = trial(id=9, attempt=0, **row)
+    family = study().family(candidate)
+    return effects(trials=[candidate], past={family: past}), family
+
+
+RAISED = 30 * MIB - 20 * MIB + 5 * MIB
+
+
+def test_a_candidate_is_sized_with_what_its_family_has_learned() -> None:
+    found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
+    learned = {Layout(): Learned(Layout(), RAISED, num_trials=1, num_out_of_memory=1, studies=(7,))}
+    assert [effect.demand.learned for effect in found if isinstance(effect, d.Size)] == [learned]
+    others, _ = learning(replace(FAILED, device_kinds=("H200",)), state=TrialState.WAITING, plan=None)
+    assert [effect.demand.learned for effect in others if isinstance(effect, d.Size)] == [{}]
+
+
+def test_a_candidate_is_sized_with_the_past_of_its_family_and_runs_with_the_seconds_of_its_plan() -> None:
+    found, _ = learning(FAILED, state=TrialState.WAITING, plan=None)
+    assert [effect.demand.past for effect in found if isinstance(effect, d.Size)] == [(FAILED,)]
+    queued = trial(state=TrialState.QUEUED, attempt=0)
+    assert queued.sized is not None
+    timed = replace(queued, sized=replace(queued.sized, step_seconds=0.6, step_factor=1.5))
+    (begin,) = (effect for effect in effects(trials=[timed]) if isinstance(effect, d.Begin))
+    assert (begin.attempt.predicted_step_seconds, begin.attempt.step_factor) == (0.6, 1.5)
+
+
+def test_a_candidate_is_sized_for_its_share_of_the_devices() -> None:
+    devices = Cluster(tuple(Device(f"n/{index}", "n", index, "virtual", 96) for index in range(8)))
+    waiting = [trial(id=number, state=TrialState.WAITING, plan=None, attempt=0) for number in (1, 2)]
+
+    def shares(**changes: Any) -> set[int]:
+        rules = {1: study(**changes)}
+        found = effects(trials=waiting, cluster=devices, studies=rules)
+        return {effect.demand.share for effect in found if isinstance(effect, d.Size)}
+
+    assert shares(max_trials=2, num_trials=2) == {4}
+    assert shares(max_trials=20, num_trials=2) == {1}, "there will be more candidates than devices"
+    assert shares(max_trials=20, num_trials=2, max_concurrent=1) == {8}
+    assert shares(max_trials=20, num_trials=2, exhausted=True) == {4}
+
+
+def test_one_that_waits_for_devices_is_planned_again_once_when_its_family_learns() -> None:
+    found, _ = learning(FAILED, state=TrialState.QUEUED)
+    move = only_move(found)
+    assert (
+        move.to is TrialState.WAITING
+        and "15.0 MiB learned from 1 trial of this family with layout single, 1 of them out of memory (study 7)"
+        in move.changes["reason"]
+    )
+    found, _ = learning(FAILED, state=TrialState.QUEUED, plan=Plan(4, dp_shard=2))
+    assert [type(effect) for effect in found] == [d.Begin], "another layout has learned it"
+    for known in ({"learned_bytes": RAISED}, {"extra_bytes": RAISED}, {"learned_bytes": RAISED - MIB + 1}):
+        found, _ = learning(FAILED, state=TrialState.QUEUED, **known)
+        assert [type(effect) for effect in found] == [d.Begin], "it was planned with it, or with hardly less"
+
+
+def test_a_plan_keeps_what_was_learned_and_its_family() -> None:
+    found = sized(Plan(4), 45, 35 * MIB, RAISED, MIB, learned_bytes=RAISED + 1)
+    candidate = trial(id=9, attempt=0, state=TrialState.WAITING, plan=None)
+    move = only_move(effects(trials=[candidate], sized={9: found}))
+    assert move.sized == found and move.changes["family"] == study().family(candidate)
+
+
+def test_a_sized_candidate_is_queued_and_one_without_a_plan_is_infeasible() -> None:
+    waiting = [trial(id=i, state=TrialState.WAITING, attempt=0, plan=None) for i in (1, 2, 3)]
+    results = {1: sized(Plan(4), 5, MIB), 2: Unsized("needs 200 MiB", True)}
+    found = effects(trials=waiting, sized=results)
+    assert [e.to for e in found if isinstance(e, d.MoveTrial)] == [TrialState.QUEUED, TrialState.INFEASIBLE]
+    assert [e.trial.id for e in found if isinstance(e, d.Size)] == [3]
+
+
+def test_nothing_is_sized_or_placed_while_the_cluster_starts() -> None:
+    trials = [trial(state=TrialState.WAITING, attempt=0), trial(id=2, state=TrialState.QUEUED, attempt=0)]
+    assert effects(trials=trials, cluster=Cluster()) == []
+
+
+def test_a_trial_whose_sizing_waits_for_others_says_for_which() -> None:
+    new: dict[str, Any] = {"state": TrialState.WAITING, "attempt": 0, "plan": None, "reason": NO_PLAN_YET}
+    studies = {1: study(num_trials=1), 2: study(id=2, num_trials=1)}
+    trials = [trial(**new), trial(**new, id=2, number=1), trial(**new, id=3, study_id=2, number=4)]
+
+    def moves(trials: list[Trial], held_up: dict[int, tuple[int, ...]]) -> dict[int, str]:
+        found = effects(trials=trials, studies=studies, held_up=held_up)
+        assert sum(isinstance(effect, d.Size) for effect in found) == len(trials)
+        return {move.trial.id: move.changes["reason"] for move in found if isinstance(move, d.MoveTrial)}
+
+    assert moves(trials, {}) == {}
+    others = "trial 1 and trial 4 of study 2 and one that has ended"
+    words = f"waits for its plan, behind the traces of {others}, which take long"
+    assert moves(trials, {1: (2, 3, 9)}) == {1: words}
+    waits = [trial(**{**new, "reason": words}), *trials[1:]]
+    assert moves(waits, {1: (2, 3, 9)}) == {}
+    assert moves(waits, {}) == {1: NO_PLAN_YET}
+    healed = trial(**{**new, "reason": "ran out of memory with 24 MiB per rank"})
+    assert moves([healed, *trials[1:]], {1: (2,)}) == {}
+
+
+def test_a_verdict_names_the_devices_that_it_holds_for() -> None:
+    waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
+    move = only_move(effects(trials=[waiting], sized={1: Unsized("needs 200 MiB", True, "s", (("virtual", 96, 2),))}))
+    assert move.to is TrialState.INFEASIBLE and move.changes["offer"] == (("virtual", 96, 2),)
+    assert move.changes["reason"] == "needs 200 MiB" and not move.changes["once_fit"]
+
+
+@pytest.mark.parametrize(
+    ("offer", "missing"),
+    [
+        ((("virtual", 96, 1),), "its plan needs 2 × 90 MiB, and the cluster now has 1 such device"),
+        ((("virtual", 89, 4),), "its plan needs 2 × 90 MiB, and the cluster now has 0 such devices"),
+        ((("A10", 90, 1), ("virtual", 96, 1)), ""),
+        (None, ""),
+    ],
+)
+def test_a_verdict_says_whether_the_cluster_has_lost_the_devices_of_its_plan(offer: Offer | None, missing: str) -> None:
+    waiting = trial(state=TrialState.WAITING, attempt=0, plan=Plan(2, dp_shard=2), reserved_mib=90)
+    change = only_move(effects(trials=[waiting], sized={1: Unsized("no plan fits", True, "s", offer)})).changes
+    assert change["once_fit"] == bool(missing) and change["reason"].startswith(missing)
+    assert change["reason"].endswith("no plan fits") and ("waits an hour" in change["reason"]) == bool(missing)
+
+
+def test_a_candidate_that_cannot_be_traced_because_of_the_host_is_sized_later() -> None:
+    waiting = trial(state=TrialState.WAITING, attempt=0, plan=None)
+    full = Unsized("No space left on device three times", infeasible=False, may_pass=True)
+    move = only_move(effects(trials=[waiting], sized={1: full}, now=100.0))
+    assert move.to is TrialState.WAITING and move.changes["retry_at"] == 105.0 and move.changes["num_faults"] == 1
+    assert move.changes["reason"] == "waits 5 s after: No space left on device three times"
+    again = replace(waiting, num_faults=1, retry_at=105.0)
+    assert effects(trials=[again], now=104.0) == []
+    assert [type(one) for one in effects(trials=[again], now=105.0)] == [d.Size]
+    assert [type(one) for one in effects(trials=[again], now=-1e6)] == [d.Size], "a clock was set back"
+    last = only_move(effects(trials=[replace(waiting, num_faults=MAX_FAULTS)], sized={1: full}))
+    assert last.to is TrialState.FAILED and "mend the host" in last.changes["reason"]
