@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import ModuleType
 
 from benchmarks.covering import (
+    calling_part,
     evaluations_part,
     families_part,
     gangs_part,
@@ -33,6 +34,7 @@ PARTS: Mapping[str, ModuleType] = {
     "uneven": uneven_part,
     "evaluations": evaluations_part,
     "masks": masks_part,
+    "calling": calling_part,
     "largest": largest_part,
     "mistakes": mistakes,
 }

@@ -31,7 +31,7 @@ from estimators.model import Divisions, Layout, Plan
 from placement.planning.transformation import list_ways
 from workloads.protocol import Workload
 
-FOLDERS = tuple(Path(__file__).parent / "curves" / name for name in ("idioms", "unseen"))
+FOLDERS = tuple(Path(__file__).parent / "curves" / name for name in ("idioms", "unseen", "calling"))
 DEPENDS = "depends_on_division"
 TOLERANCE = 1e-5
 """Largest difference of a loss or metric, relative to its value (at least 1): rounding in fp32 over five steps."""

@@ -27,7 +27,8 @@ class Trace:
     only a few of them were traced. ``log`` is None unless the curve is an envelope. ``units`` and ``divisions`` are
     those of the plain layout; other layouts have none. ``assumptions`` say in words what the trace takes for granted.
     ``evaluation`` is the peak of an evaluation over its own micro-batch, None if nothing was evaluated; ``curve``
-    contains what evaluations keep.
+    contains what evaluations keep. ``in_order`` says of the plain layout whether the blocks run
+    once each, one after another.
     """
 
     batch: int
@@ -42,6 +43,7 @@ class Trace:
     divisions: Divisions = INDIVISIBLE
     assumptions: tuple[str, ...] = ()
     evaluation: Envelope | PeakTable | None = None
+    in_order: bool = True
 
     def gpu_curve(self, expandable: bool = False) -> PeakCurve:
         """Peak bytes that PyTorch's caching allocator needs if sizes are affine (there is a ``log``); else the peak of
@@ -67,7 +69,7 @@ def profile_of(
         profile = ModelProfile(first.structure, first.num_params, first.state_bytes, {})
     for layout, trace in traces.items():
         if layout == Layout():
-            profile = replace(profile, units=trace.units, divisions=trace.divisions)
+            profile = replace(profile, units=trace.units, divisions=trace.divisions, in_order=trace.in_order)
         curve = trace.gpu_curve(expandable) if on_gpu else trace.curve
         profile = profile.with_curve(layout, curve, trace.work, trace.assumptions, trace.evaluation)
     return profile

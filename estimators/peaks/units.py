@@ -82,15 +82,14 @@ def units_of(
     """The units of a model, from passes of two micro-batches. Equal neighbours are one ``Unit``.
 
     ``outlines`` are those of the part before the blocks, of each block, and of the part after. ``equal_blocks`` says
-    whether all blocks are equal. If the blocks do not run one after another, the whole model is one unit.
+    whether all blocks are equal. Blocks that do not run once each, one after another, have the costs of all their
+    passes. If no block runs, the whole model is one unit.
     """
     num_blocks = len(outlines) - 2
-    costs = [_costs(seen, num_blocks, equal_blocks) for seen in (low, high)]
-    if num_blocks < 1 or None in costs:
-        whole = Outline("model", sum(outline.num_params for outline in outlines))
-        outlines, costs = [whole], [[_cost_of_all(seen)] for seen in (low, high)]
-    few, many = costs
-    assert few is not None and many is not None
+    few, many = (_costs(seen, num_blocks, equal_blocks) or _costs_of_passes(seen, num_blocks) for seen in (low, high))
+    if few is None or many is None:
+        outlines = [Outline("model", sum(outline.num_params for outline in outlines))]
+        few, many = ([_cost_of_all(seen)] for seen in (low, high))
     both = zip(outlines, few, many, strict=True)
     return merged(unit_of(outline, less, more, low.samples, high.samples) for outline, less, more in both)
 
@@ -120,6 +119,34 @@ def _costs(seen: TracedPasses, num_blocks: int, equal_blocks: bool) -> list[Cost
     passes = work_of_passes([(part.forward, part.work - part.forward) for part in parts], num_blocks, equal_blocks)
     every = zip(passes, bytes_kept, [*seen.outputs, 0], strict=True)
     return [(forward, backward, num_bytes, output) for (forward, backward), num_bytes, output in every]
+
+
+def _costs_of_passes(seen: TracedPasses, num_blocks: int) -> list[Cost] | None:
+    """As ``_costs``, for blocks that run in any order and any number of times; None if none of them runs.
+
+    Parts that belong to no block count as the part before the blocks until a block has run, then as the part after.
+    """
+    parts = list(segments_of(seen.passes))
+    places = places_of(parts, num_blocks)
+    if not set(places) - {0, num_blocks + 1}:
+        return None
+    kept, passes = activations(seen.passes, parts), [(Work(), Work())] * (num_blocks + 2)
+    bytes_kept = [0] * len(passes)
+    for part, place in zip(parts, places, strict=True):
+        forward, backward = passes[place]
+        passes[place] = forward + part.forward, backward + (part.work - part.forward)
+        bytes_kept[place] += kept[part.visit, part.block]
+    outputs = dict(enumerate(seen.outputs))
+    return [(*both, bytes_kept[place], outputs.get(place, 0)) for place, both in enumerate(passes)]
+
+
+def places_of(parts: Sequence[Segment], num_blocks: int) -> list[int]:
+    """The unit that each part belongs to: 0 before the blocks, then each block, then what comes after them."""
+    has_run, places = False, []
+    for part in parts:
+        has_run |= part.block is not None
+        places.append(1 + part.block if part.block is not None else (num_blocks + 1) * has_run)
+    return places
 
 
 def run_in_order(parts: Sequence[Segment], num_blocks: int) -> bool:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from estimators.model import Divisions
 from estimators.peaks.depth import TRACED_BLOCKS, Passes, Segment, homes_of, segments_of
-from estimators.peaks.units import Cost, Outline, Unit, merged, run_in_order, unit_of, work_of_passes
+from estimators.peaks.units import Cost, Outline, Unit, merged, places_of, run_in_order, unit_of, work_of_passes
 from estimators.scaling.example import Example, ModelFacts, NoBlueprint
 from estimators.scaling.formula import SAMPLES, Factor, Formula, Points, Solver, Whole
 from estimators.work import AMOUNTS, MAPPED_BYTES, OP_KINDS, Operation, StepWork, Work
@@ -80,8 +80,9 @@ class PredictedModel:
 class ModelFormulas:
     """The formulas of one group of architectures.
 
-    ``parts`` are the segments of a pass: the block, the work before the first backward pass, and that after it. If the
-    blocks run ``in_order``, ``rows`` are the part before them, each block, and the part after them, else the model.
+    ``parts`` are the segments of a pass: the block, the work before the first backward pass, and that after it.
+    ``rows`` are the part before the blocks, each block, and the part after them, or the model if no block runs. Unless
+    the blocks run ``in_order``, ``places`` has the row that each part belongs to.
     ``update`` is the work of an optimizer's update, ``update_of_block`` that of each block beyond those of the
     examples. If ``is_whole``, the examples have all blocks. ``divisions`` are the formulas of the numbers in
     ``Divisions`` that are named in ``_NUMBERS``; ``template`` has whatever else is in it.
@@ -98,6 +99,7 @@ class ModelFormulas:
     equal_blocks: bool
     is_whole: bool
     num_blocks: int
+    places: tuple[int, ...]
 
     def predict(self, points: Points, depth: Whole, largest: Whole) -> list[PredictedModel]:
         """The model of each architecture with ``depth`` blocks, for micro-batches of up to ``largest`` samples.
@@ -143,7 +145,7 @@ class ModelFormulas:
 
     def _costs(self, at: _Evaluated, place: int) -> list[Cost]:
         parts = [(_work(before[place]), _work(after[place])) for before, after in at.parts]
-        passes = work_of_passes(parts, self.num_blocks, self.equal_blocks) if self.in_order else [parts[0]]
+        passes = work_of_passes(parts, self.num_blocks, self.equal_blocks) if self.in_order else parts
         sizes = at.sizes[:, :, place].tolist()
         return [(*both, round(kept), round(out)) for both, (kept, out) in zip(passes, sizes, strict=True)]
 
@@ -178,10 +180,12 @@ class _Evaluated:
             ]
         )
         if not model.in_order:
-            before, after = (
-                sum(part[side] * w[:, None] for part, w in zip(parts, weights, strict=True)) for side in (0, 1)
-            )
-            parts = [(np.asarray(before), np.asarray(after))]
+            none = np.zeros_like(update)
+            rows = [(none, none)] * len(model.rows)
+            for place, (before, after), w in zip(model.places, parts, weights, strict=True):
+                earlier = rows[place]
+                rows[place] = earlier[0] + before * w[:, None], earlier[1] + after * w[:, None]
+            parts = rows
         return cls(values, parts, np.asarray(passes), update, sizes)
 
 
@@ -204,11 +208,16 @@ def fit_model(
     updates = [known.tally([one.updates[-1].operations for one in examples])]
     updates.append(known.tally([one.updates_of_more[-1].operations for one in examples]))
     divisions = tuple(known.of([getattr(one.divisions, name) for one in facts]) for name in _NUMBERS)
-    rows = _rows(known, examples, facts, parts, in_order=in_order)
+    places = places_of(parts, num_blocks)
+    has_blocks = in_order or bool(set(places) - {0, num_blocks + 1})
+    kept = _kept(known, [one.passes for one in examples], parts)
+    if in_order:  # each unit makes its activations in the first of its parts
+        parts = parts[: num_blocks + 2]
+    rows = _rows(known, examples, facts, [kept[one.visit, one.block] for one in parts], places, has_blocks=has_blocks)
     return ModelFormulas(
         tuple(known.formulas), tuple(work), tuple(rows), updates[0], _difference(*updates),
         divisions, templates.pop(), in_order, facts[0].equal_blocks,
-        first.is_whole, num_blocks,
+        first.is_whole, num_blocks, tuple(places) if has_blocks else (0,) * len(places),
     )  # fmt: skip
 
 
@@ -268,13 +277,15 @@ def _rows(
     known: _Formulas,
     examples: Sequence[Example],
     facts: Sequence[ModelFacts],
-    parts: Sequence[Segment],
+    kept: Sequence[Counter[int]],
+    places: Sequence[int],
     *,
-    in_order: bool,
+    has_blocks: bool,
 ) -> list[UnitFormulas]:
-    params, kept = _params(known, examples), _kept(known, [one.passes for one in examples], parts)
-    if not in_order:
-        everything = sum(kept.values(), Counter[int]())
+    """``kept`` are the activations of parts, and ``places`` the rows that these belong to."""
+    params = _params(known, examples)
+    if not has_blocks:
+        everything = sum(kept, Counter[int]())
         one_part = known.of(1 for _ in examples)
         return [UnitFormulas("model", tuple(itertools.chain(*params)), one_part, tuple(everything.items()), None)]
     outlines = [[*one.outlines[: len(params) - 1], one.outlines[-1]] for one in facts]
@@ -284,10 +295,11 @@ def _rows(
         raise NoBlueprint("the names of blocks do not end with their numbers")
     rows = []
     for place, some in enumerate(params):
-        part = parts[place]
-        output = known.of(one.outputs[place] for one in facts) if place < len(params) - 1 else None
+        outputs = [one.outputs[place] for one in facts if place < len(one.outputs)]
+        output = known.of(outputs) if any(outputs) else None
         most_parts = known.of(one[place].most_parts for one in outlines)
-        made = tuple(kept[part.visit, part.block].items())
+        own = (made for made, its_place in zip(kept, places, strict=False) if its_place == place)
+        made = tuple(sum(own, Counter[int]()).items())
         rows.append(UnitFormulas(outlines[0][place].name, some, most_parts, made, output))
     return rows
 

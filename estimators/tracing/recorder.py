@@ -112,6 +112,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.marks.append((len(self.log), block, self.work))
 
     @property
+    def marked(self) -> int | None:
+        """The block of the last mark; None if there is no mark."""
+        return self.marks[-1][1] if self.marks else None
+
+    @property
     def work(self) -> Work:
         """The work done since the log began."""
         return self._done.work

@@ -22,13 +22,13 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
-from torch.utils.hooks import RemovableHandle
 
 from estimators.axes import MESH
 from estimators.model import INDIVISIBLE, Divisions, Layout
 from estimators.peaks.depth import TRACED_BLOCKS, Passes
 from estimators.peaks.envelope import EventLog
 from estimators.peaks.units import Outline
+from estimators.tracing.block_watch import ENTERING, BlockWatch
 from estimators.tracing.blocks import are_equal, container_of, lengthen, shorten
 from estimators.tracing.cuda import as_on_cuda
 from estimators.tracing.fake_gang import fake_mesh, groups_of
@@ -135,7 +135,6 @@ class Session:
         self._modes = contextlib.ExitStack()
         self._num_steps = 0
         self._left_out: list[nn.Module] = []
-        self._hooks: list[RemovableHandle] = []
         self._evaluate: Evaluate | None = None
         self._begun: list[tuple[int, Work]] = []  # where in the log each micro-batch begins, and the work done by then
         self._without_gradient: set[Tensor] = set()
@@ -159,6 +158,7 @@ class Session:
                 groups=groups_of(self._mesh) if self._mesh is not None else None,
             )
             self._recorder = modes.enter_context(recorder)
+            self._watch = BlockWatch(self._recorder)
             modes.enter_context(stand_ins(self._recorder.values))
             modes.enter_context(torch.random.fork_rng(devices=[]))
             modes.callback(random.setstate, random.getstate())
@@ -168,7 +168,7 @@ class Session:
             gc.collect()
             self._recorder.own("buffers")  # tensors that modules hold without registering them
             self._model.train()
-            self._blocks = list(self._recipe.blocks(self._model))
+            self._blocks = list(dict.fromkeys(self._recipe.blocks(self._model)))  # one may be there several times
             self.num_params = sum(parameter.numel() for parameter in self._model.parameters())
             self.num_blocks = len(self._blocks)
             self.divisions = self._divisions() if self._wanted == Layout() else INDIVISIBLE
@@ -178,7 +178,7 @@ class Session:
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        del self._model, self._optimizer, self._blocks, self._left_out, self._without_gradient, self._hooks
+        del self._model, self._optimizer, self._blocks, self._left_out, self._without_gradient, self._watch
         del self._filled
         self._evaluate = None
         self._modes.close()
@@ -224,7 +224,7 @@ class Session:
         self._left_out = self._blocks[TRACED_BLOCKS:]
         self._blocks = shorten(self._model, self._blocks, TRACED_BLOCKS)
         self._optimizer = self._new_optimizer()
-        self._watch_blocks()
+        self._watch.watch(self._blocks)
 
     def spread(self) -> None:
         """Apply the layout to the model."""
@@ -235,11 +235,12 @@ class Session:
         self._blocks = [block for block in self._blocks if block in kept]  # blocks of other stages are gone
         self._optimizer = self._new_optimizer()
         if self._left_out or self._layout == Layout():
-            self._watch_blocks()
+            self._watch.watch(self._blocks)
 
     def traced_outputs(self, micro_batch: int) -> list[int]:
         """Bytes that went into the first block, and out of each block that was traced; empty if none was watched."""
-        return list(self._outputs.get(micro_batch, {}).values())
+        crossing = self._outputs.get(micro_batch)
+        return [crossing.get(number, 0) for number in range(ENTERING, max(crossing) + 1)] if crossing else []
 
     def outputs(self, micro_batch: int) -> list[int]:
         """Bytes that went into the first block, and out of each block; empty if the blocks were not watched."""
@@ -345,7 +346,7 @@ class Session:
         with _disable_current_modes():
             made = self._recipe.make_evaluation_batch(micro_batch)
             samples = self._recipe.rank_part(self._model, made, self._layout)
-        self._crossing: dict[int, int] = {}
+        self._watch.crossing = {}
         num_before, owners, is_cut = self._begin_log(), self._owners(), False
         self._seeded()
         batches = (self._recorder.copied(samples) for _ in range(_NUM_EVALUATED))
@@ -374,7 +375,7 @@ class Session:
         with _disable_current_modes():
             samples = self._recipe.rank_part(self._model, self._recipe.make_batch(micro_batch), self._layout)
         self._begun.clear()
-        self._crossing = self._outputs[micro_batch] = {}
+        self._watch.crossing = self._outputs[micro_batch] = {}
         return self._begin_log(), (self._next_batch(samples) for _ in range(num))
 
     def _seeded(self) -> object:
@@ -386,6 +387,7 @@ class Session:
 
     def _next_batch(self, samples: Batch) -> Batch:
         self._begun.append((len(self._recorder.log), self._recorder.work))
+        self._watch.crossing.clear()
         return self._recorder.copied(samples)
 
     def _begin_log(self) -> int:
@@ -401,41 +403,6 @@ class Session:
         self._recipe.begin_step(self._num_steps, self._optimizer)
         self._unfreeze(self._optimizer)
         self._num_steps += 1
-
-    def _watch_blocks(self) -> None:
-        """Have the recorder mark where each block begins its forward and its backward pass."""
-        mark, last = self._recorder.mark, len(self._blocks) - 1
-
-        def begins(number: int) -> Callable[..., None]:
-            def hook(module: nn.Module, inputs: Any) -> None:
-                if torch._C._current_graph_task_id() == -1:  # otherwise it is recomputed
-                    mark(number)
-                    if number == 0:
-                        self._crossing[-1] = _bytes_of(inputs)
-
-            return hook
-
-        def ends(number: int) -> Callable[..., None]:
-            def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-                if torch._C._current_graph_task_id() != -1:
-                    return
-                self._crossing[number] = _bytes_of(output)
-                if number == last:
-                    mark(None)
-                for tensor in tree_leaves(output):
-                    if isinstance(tensor, Tensor) and tensor.requires_grad:
-                        tensor.register_hook(lambda gradient: mark(number))  # type: ignore[no-untyped-call]
-                        return
-
-            return hook
-
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        for number, block in enumerate(self._blocks):
-            # Before FSDP's own hooks, so that gathering and freeing a block's parameters is logged as part of it.
-            self._hooks.append(block.register_forward_pre_hook(begins(number), prepend=True))
-            self._hooks.append(block.register_forward_hook(ends(number), prepend=True))
 
     def _divisions(self) -> Divisions:
         with _disable_current_modes():  # batches are real
@@ -486,10 +453,6 @@ def _random_state() -> object:
 
 def _held_by(optimizer: Optimizer) -> Iterator[Tensor]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
-
-
-def _bytes_of(tree: Any) -> int:
-    return sum(leaf.nbytes for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
 class _WatchedOptimizer:

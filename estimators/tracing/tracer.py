@@ -16,10 +16,10 @@ from typing import TypeVar
 import torch
 
 from estimators.model import MIB, Divisions, Layout
-from estimators.peaks.depth import Passes, stretch
+from estimators.peaks.depth import Passes, segments_of, stretch
 from estimators.peaks.envelope import Envelope, EventLog, Line, PeakTable, fit
 from estimators.peaks.step_log import StepLog, log_of
-from estimators.peaks.units import Outline, TracedPasses, Unit, units_of
+from estimators.peaks.units import Outline, TracedPasses, Unit, run_in_order, units_of
 from estimators.scaling.example import Example, ModelFacts
 from estimators.trace import Trace
 from estimators.tracing.session import UNEVEN, Evaluated, Recipe, Session, num_passes
@@ -91,6 +91,7 @@ def _traced(recipe: Recipe, layout: Layout, batch: int, equal_blocks: bool | Non
         Trace(
             batch, structure, steps.num_params, second.held_after, curve.plus("buffers", kept_bytes), work, stretched,
             log, steps.units, steps.divisions, steps.assumptions, evaluation,
+            layout != Layout() or steps.in_order,
         ),
         steps.has_drawn,
     )  # fmt: skip
@@ -118,6 +119,12 @@ class _Steps:
     assumptions: tuple[str, ...]
     has_drawn: bool
     evaluations: _Evaluations | None
+    num_blocks: int
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the blocks run once each, one after another, or there are none."""
+        return not self.num_blocks or run_in_order(list(segments_of(self.passes[2])), self.num_blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +174,7 @@ def _whole(recipe: Recipe, layout: Layout, largest: int, draw: int) -> _Steps:
     units = _units(session.outlines, passes, outputs, equal_blocks=equal_blocks) if layout == Layout() else ()
     return _Steps(
         passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
-        session.divisions, assumptions, has_drawn, evaluations,
+        session.divisions, assumptions, has_drawn, evaluations, session.num_blocks,
     )  # fmt: skip
 
 
@@ -220,7 +227,7 @@ def _stretched(recipe: Recipe, layout: Layout, largest: int, draw: int, *, verif
     evaluations = _all_stretched(evaluated, stretched)
     return _Steps(
         passes, single, first_peak, update_peak, second.update.work, second.made, num_params, units,
-        session.divisions, assumptions, has_drawn, evaluations,
+        session.divisions, assumptions, has_drawn, evaluations, session.num_blocks,
     )  # fmt: skip
 
 

@@ -55,10 +55,10 @@ def list_pipelines(question: Question) -> list[Option]:
 
     On more than ``MANY_RANKS`` it is the best of all schedules, and the best that ranks can train. Those that fit come
     before those that do not. Without a kind of devices FLOPs stand for seconds; without links messages take no time.
-    Empty for a model whose units do not run one after another, or whose hints allow no such pipeline.
+    Empty for a model whose blocks do not run once each, one after another, or whose hints allow no such pipeline.
     """
     units = question.profile.units
-    if sum(unit.count for unit in units) < 4:  # the ends, and two blocks
+    if not question.profile.in_order or sum(unit.count for unit in units) < 4:  # the ends, and two blocks
         return []
     candidate = _Candidate(units, question.profile, question.batch, question.kind or FLOP_COUNTER, question.margin)
     found: list[Option] = []

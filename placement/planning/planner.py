@@ -122,18 +122,15 @@ class PlanChoice:
         yield from self._listed(left_out)
 
     def _listed(self, left_out: Container[Layout]) -> Iterator[Option | Untraced]:
-        """The ways of ``list_options`` that have not been examined, and whose traces may show more than their units.
+        """The ways of ``list_options`` that have not been examined: their traces may show that they fit after all.
 
-        They are examined where nothing else fits: those that are traced, and all of a model whose blocks the trace has
-        not seen one after another, because the price of a single unit is as if each rank gathered the whole model.
+        They are examined where nothing else fits, so that no refusal contradicts the table of an estimate.
         """
-        found, blind = {row.way for row in self._found}, len(self._profile.units) < 2
+        found = {Spread(), *(row.way for row in self._found)}
         rows = [row for row in self._rows if row.way not in found and row.way == _listed_way(row.way)]
         for row in sorted(rows, key=lambda row: row.order):
-            if row.num_ranks > 1 and not row.is_among(self._profile.refusals, left_out):
-                option = row.best()
-                if blind or not isinstance(option, Untraced):
-                    yield option
+            if not row.is_among(self._profile.refusals, left_out):
+                yield row.best()
 
     @property
     def _preferred(self) -> Iterator[Row]:

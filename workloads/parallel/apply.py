@@ -32,6 +32,7 @@ def apply_plan(model: nn.Module, blocks: Sequence[nn.Module], layout: Layout, me
     Parameter names do not change. Call it with a model on the meta device (ranks) or of fake tensors (the tracer); if
     the model holds memory, FSDP2 copies each shard. Raises ``ValueError`` if the model cannot be divided by ``layout``.
     """
+    blocks = list(dict.fromkeys(blocks))  # one may be there several times
     if layout.fsdp_mesh or layout.zero1:
         _expect_dense(model)
     if layout.mesh and (mesh is None or mesh.size() != layout.world_size):

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from estimators.model import Layout
 from estimators.peaks.units import Unit
@@ -128,24 +129,80 @@ def test_blocks_of_different_sizes_are_units_of_their_own() -> None:
     assert [unit.output.bytes_per_sample for unit in units] == [32, 64, 128, 256, 0]
 
 
-def test_blocks_that_are_not_visited_one_after_another_make_one_unit() -> None:
-    class Twice(nn.Module):
+class Loop(nn.Module):
+    """Runs its layers in the order of their numbers."""
+
+    def __init__(self, *order: int) -> None:
+        super().__init__()
+        self.order = order
+        self.first = nn.Linear(8, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for number in self.order:
+            x = self.layers[number](x).tanh()
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 0, 1, 2), (0, 0, 1, 1, 2, 2), (2, 1, 0), (1,)])
+def test_blocks_that_run_in_any_order_have_the_costs_of_all_their_passes(order: tuple[int, ...]) -> None:
+    recipe = recipe_of(FunctionWorkload(lambda: (Loop(*order), lambda batch: torch.zeros(batch, 8)), {}))
+    whole = trace(recipe, Layout(), 8, equal_blocks=False)
+    each = [unit for unit in whole.units for _ in range(unit.count)]
+    assert [unit.num_params for unit in each] == [72, 72, 72, 72, 0]
+    assert [unit.forward.per_sample.of("matmul")[1] for unit in each[1:4]] == [128 * order.count(n) for n in range(3)]
+    assert [unit.output.bytes_per_sample for unit in each[1:4]] == [32 * order.count(n) for n in range(3)]
+    flops = sum(unit.per_sample.flops for unit in each)
+    assert flops == pytest.approx(whole.work.per_sample.flops)
+
+
+def test_a_model_whose_blocks_never_run_is_one_unit() -> None:
+    whole = trace(recipe_of(FunctionWorkload(lambda: (Loop(), lambda batch: torch.zeros(batch, 8)), {})), Layout(), 8)
+    (unit,) = whole.units
+    assert (unit.name, unit.num_params) == ("model", 4 * 72)
+    assert unit.per_sample.flops == pytest.approx(whole.work.per_sample.flops)
+
+
+@dataclass
+class State:
+    hidden: Tensor
+
+
+class Inside(nn.Module):
+    """A layer that takes and returns a dataclass, or is recomputed by a re-entrant checkpoint around it or in it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.layer = kind, nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        if self.kind == "inside":
+            return checkpoint(self.layer, x, use_reentrant=True).tanh()
+        return State(self.layer(x.hidden).tanh()) if self.kind == "dataclass" else self.layer(x).tanh()
+
+
+@pytest.mark.parametrize("kind", ["dataclass", "inside", "around"])
+def test_blocks_are_seen_whatever_they_return_and_however_they_are_recomputed(kind: str) -> None:
+    class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+            self.first, self.layers = nn.Linear(8, 8), nn.ModuleList(Inside(kind) for _ in range(3))
 
-        def forward(self, x: Tensor) -> Tensor:
-            for layer in [*self.layers, *self.layers]:
-                x = layer(x).tanh()
-            return x.square().mean()
+        def forward(self, x: Any) -> Tensor:
+            x = State(self.first(x)) if kind == "dataclass" else self.first(x)
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=True) if kind == "around" else layer(x)
+            hidden: Tensor = x.hidden if kind == "dataclass" else x
+            return hidden.square().mean()
 
-    whole = trace(recipe_of(FunctionWorkload(lambda: (Twice(), lambda batch: torch.zeros(batch, 8)), {})), Layout(), 8)
-    (unit,) = whole.units
-    assert (unit.name, unit.num_params) == ("model", 3 * 72)
-    assert unit.per_sample.flops == pytest.approx(whole.work.per_sample.flops)
-    # The first of the six products needs no gradient of its input.
-    assert unit.backward.per_sample.flops == pytest.approx(11 / 6 * unit.forward.per_sample.flops, rel=0.05)
-    assert unit.activations.bytes_per_sample > 0
+    whole = trace(recipe_of(FunctionWorkload(lambda: (Net(), lambda batch: torch.zeros(batch, 8)), {})), Layout(), 8)
+    before, layer, after = whole.units
+    assert (before.name, layer.count, after.num_params) == ("first", 3, 0)
+    # A checkpoint computes a layer again in its backward pass.
+    products = [one.per_sample.of("matmul")[1] / 128 for one in (layer.forward, layer.backward)]
+    assert products == [1, 2 if kind == "dataclass" else 3]
+    assert layer.output.bytes_per_sample == 32
 
 
 def test_only_the_plain_layout_has_units() -> None:

@@ -1,0 +1,164 @@
+"""Losses that do not call the model once: twice, without gradients, in parts, or through a part of it."""
+
+import copy
+
+import torch
+from torch.nn import functional
+
+from .base import WORDS, Form, Net, distance, errors
+
+
+class Twice(Form):
+    """The model reads each text forwards and backwards, and both answers should agree.
+
+    From https://github.com/dropreg/R-Drop (two passes of the same batch in one loss).
+    """
+
+    def losses(self, model, batch):
+        words, labels = batch
+        there, back = model(words), model(words.flip(1)).flip(1)
+        return errors(there, labels) + 0.5 * distance(there, back)
+
+
+class Triplet(Form):
+    """An anchor, a text that is like it and one that is not, each in a call of its own."""
+
+    def losses(self, model, batch):
+        words, labels = batch
+        anchor, near, far = (model(one) for one in (words, words.roll(1, 1), (words + 5) % WORDS))
+        return functional.relu(distance(anchor, near) - distance(anchor, far) + 1) + errors(anchor, labels)
+
+
+class OwnTeacher(Form):
+    """The model's own answer to the reversed text, without gradients, is the target of its answer to the text."""
+
+    def losses(self, model, batch):
+        words, labels = batch
+        with torch.no_grad():
+            target = model(words.flip(1)).flip(1)
+        logits = model(words)
+        return errors(logits, labels) + 0.5 * distance(logits, target)
+
+
+class TeacherAfter(Form):
+    """As ``OwnTeacher``, but the pass without gradients comes last."""
+
+    def losses(self, model, batch):
+        words, labels = batch
+        logits = model(words)
+        with torch.no_grad():
+            target = model(words.flip(1)).flip(1)
+        return errors(logits, labels) + 0.5 * distance(logits, target)
+
+
+class Taught(Net):
+    def __init__(self, width, blocks):
+        super().__init__(width, blocks)
+        self.teacher = copy.deepcopy(Net(width, [copy.deepcopy(blocks[0])])).requires_grad_(False)
+
+
+class FrozenTeacher(Form):
+    """A frozen teacher of one block, a part of the model, runs under ``no_grad`` in the loss."""
+
+    net = Taught
+
+    def losses(self, model, batch):
+        words, labels = batch
+        with torch.no_grad():
+            target = model.teacher(words)
+        logits = model(words)
+        return errors(logits, labels) + 0.1 * distance(logits, target)
+
+
+class Split(Net):
+    """``forward`` takes the name of the part to compute."""
+
+    def forward(self, x, part="all"):
+        if part == "body":
+            return self.body(self.words(x))
+        return self.head(x) if part == "head" else super().forward(x)
+
+
+class BodyThenHead(Form):
+    """The loss calls the model for its hidden states, and again for the logits.
+
+    From https://github.com/pytorch/pytorch/issues/153354 (several forward passes of one FSDP2 model).
+    """
+
+    net = Split
+
+    def losses(self, model, batch):
+        words, labels = batch
+        return errors(model(model(words, "body"), "head"), labels)
+
+
+class HiddenTwice(Form):
+    """The hidden states of two texts are mixed between the two calls of the head."""
+
+    net = Split
+
+    def losses(self, model, batch):
+        words, labels = batch
+        one, other = model(words, "body"), model(words.flip(1), "body")
+        mixed = model(0.7 * one + 0.3 * other, "head")
+        return errors(mixed, labels) + 0.5 * errors(model(one, part="head"), labels)
+
+
+class Perturbed(Form):
+    """A second pass of texts whose wrongly labelled words, by the first pass, are exchanged (hard examples)."""
+
+    def losses(self, model, batch):
+        words, labels = batch
+        logits = model(words)
+        with torch.no_grad():
+            harder = torch.where(logits.argmax(-1) == labels, words, words.roll(1, 1))
+        return errors(logits, labels) + 0.5 * errors(model(harder), labels)
+
+
+class Halves(Form):
+    """The loss computes the two halves of each text one after another (chunked sequences)."""
+
+    def losses(self, model, batch):
+        words, labels = batch
+        halves = [model(part) for part in words.chunk(2, 1)]
+        return errors(torch.cat(halves, 1), labels)
+
+
+class Refined(Net):
+    """Takes its own earlier logits as a second argument."""
+
+    def __init__(self, width, blocks):
+        super().__init__(width, blocks)
+        self.again = torch.nn.Linear(WORDS, width)
+
+    def forward(self, words, before=None):
+        x = self.words(words)
+        if before is not None:
+            x = x + self.again(before)
+        return self.head(self.body(x))
+
+
+class SelfConditioned(Form):
+    """The model gets its first answer, detached, as an input of its second call.
+
+    From https://github.com/lucidrains/denoising-diffusion-pytorch (self-conditioning).
+    """
+
+    net = Refined
+
+    def losses(self, model, batch):
+        words, labels = batch
+        with torch.no_grad():
+            first = model(words)
+        return errors(model(words, before=first), labels)
+
+
+class Recycled(Form):
+    """As ``SelfConditioned``, with gradients through both calls (recycling)."""
+
+    net = Refined
+
+    def losses(self, model, batch):
+        words, labels = batch
+        first = model(words)
+        return errors(model(words, before=first.softmax(-1)), labels) + 0.5 * errors(first, labels)
