@@ -146,6 +146,10 @@ class PeakTable:
             largest = size
         return largest
 
+    def is_followed(self, micro_batch: int) -> bool:
+        """Whether the next micro-batch was traced as well, so that one that fits can be known to be the largest."""
+        return any(size == micro_batch + 1 for size, _ in self.points)
+
 
 def highest(log: EventLog, categories: Sequence[str] = ()) -> Line:
     """Peak bytes of a log as a line without a slope. ``categories`` has the category of each buffer, by its number."""

@@ -80,10 +80,10 @@ def _virtual_table(estimate: Estimate) -> Table:
     timed = ["step"] if estimate.kind else []
     table = _empty([*_SHORT, "peak", "reserve", *limited, *timed], f"{unit} of one rank")
     for option in estimate.options:
-        cost, time, largest = option.prediction, estimate.step_time(option), estimate.largest_micro_batch(option)
+        cost, time = option.prediction, estimate.step_time(option)
         least = "≥" if option.is_bound else ""
         cells = [*_parts(option, size), f"{least}{size(cost.peak_bytes)}", f"{least}{size(cost.reserved_mib * MIB)}"]
-        cells += [_rounded(largest)] if limited else []
+        cells += [_largest(estimate, option)] if limited else []
         cells += ["" if time is None else short_seconds(time.seconds)] if timed else []
         _add(table, estimate, option, cells)
     return table
@@ -100,7 +100,7 @@ def _gpu_table(estimate: Estimate) -> Table:
         capacity, bound = estimate.smallest_capacity_bytes(option), "≥" if option.is_bound else ""
         least = option.prediction.peak_bytes + outside if option.known is Known.STATES else capacity
         cells = [*_parts(option, size), size(outside), "" if least is None else f"{bound}{size(least)}"]
-        cells += [_rounded(estimate.largest_micro_batch(option)), "" if time is None else short_seconds(time.seconds)]
+        cells += [_largest(estimate, option), "" if time is None else short_seconds(time.seconds)]
         _add(table, estimate, option, [*cells, f"{time.communication_share:.0%}" if time else ""])
     return table
 
@@ -152,8 +152,11 @@ def _parts(option: Option, size: Callable[[int], str]) -> list[str]:
     return [size(sum(parts.get(name, 0) for name in names)) if parts else "" for names in COLUMNS.values()]
 
 
-def _rounded(number: int | None) -> str:
-    return "" if number is None else str(number) if number < 10_000 else f"{number // 1000}k"
+def _largest(estimate: Estimate, option: Option) -> str:
+    number = estimate.largest_micro_batch(option)
+    if number is None:
+        return ""
+    return f"{'≥' if estimate.may_be_larger(option) else ''}{number if number < 10_000 else f'{number // 1000}k'}"
 
 
 def short_seconds(seconds: float) -> str:

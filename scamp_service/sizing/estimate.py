@@ -17,7 +17,8 @@ from typing import Any, Self
 from estimators.devices.catalogue import gpu
 from estimators.devices.kind import DeviceKind
 from estimators.memory import GPU_MARGIN, VIRTUAL_MARGIN, Margin, largest_micro_batch, predict_stages
-from estimators.model import MIB, Candidate, Layout, Plan, Prediction
+from estimators.model import MIB, Candidate, Layout, PeakCurve, Plan, Prediction
+from estimators.peaks.envelope import PeakTable
 from estimators.peaks.reserved import ReservedCurve
 from estimators.peaks.units import Unit
 from estimators.profile import ModelProfile
@@ -175,6 +176,15 @@ class Estimate:
             return None
         return largest_micro_batch(self.profile, layout, option.offered_mib, margin=self.margin)
 
+    def may_be_larger(self, option: Option) -> bool:
+        """Whether a larger micro-batch than ``largest_micro_batch`` may fit: where peaks follow no formula, only those
+        of a few micro-batches are known."""
+        largest, curve = self.largest_micro_batch(option), self._curve(option)
+        return bool(largest) and isinstance(curve, PeakTable) and not curve.is_followed(largest or 0)
+
+    def _curve(self, option: Option) -> PeakCurve | None:
+        return self.profile.curves.get(replace(option.plan.layout, accumulate=False))
+
     def unverified(self, option: Option) -> list[str]:
         """Names of the values in ``to_json`` that were never compared with measurements on such a device."""
         if self.kind is None or not self.on_gpu:
@@ -186,7 +196,8 @@ class Estimate:
         """One candidate of ``scamp estimate --json``.
 
         ``parts`` are the bytes of the peak by category; ``largest_micro_batch`` is null without a trace, and
-        ``offered_mib`` too without a size of the devices.
+        ``offered_mib`` too without a size of the devices; ``larger_untraced``: larger ones may fit but were not
+        traced.
         """
         chosen = self.choice.plan if isinstance(self.choice, ChosenPlan) else None
         return {
@@ -219,6 +230,7 @@ class Estimate:
             "offered_mib": None if self.of_any_size else option.offered_mib,
             "lower_bound": option.is_bound,
             "largest_micro_batch": self.largest_micro_batch(option),
+            "larger_untraced": self.may_be_larger(option),
             "step_seconds": time.seconds if time else None,
             "compute_seconds": time.compute_seconds if time else None,
             "communication_share": time.communication_share if time else None,

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from workloads.parallel.arguments import Arguments
 from workloads.parallel.forward_state.repeated_passes import RepeatedPasses
 from workloads.parallel.forward_state.state import ForwardState
 
@@ -42,20 +43,33 @@ other devices. torchtitan keeps nearly the same set (``torchtitan/distributed/ac
 
 def recomputed(block: nn.Module, state: ForwardState, *, selective: bool) -> Callable[..., Any]:
     """The block's ``forward``, but it keeps only its inputs for the backward pass and, if ``selective``, the outputs of
-    ``KEPT``. What it changes in ``state`` is changed once.
+    ``KEPT``. What it changes in ``state``, and in objects that it is given, is changed once. Raises ``WorkloadError``
+    for a block that changes a tensor that it is given.
 
     If a kept output is changed in place afterwards, torch raises an error in the backward pass.
     """
     forward = block.forward
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        passes = RepeatedPasses(state, block)
+        passes, given = RepeatedPasses(state, block), Arguments.of(args, kwargs)
+        has_run = False
+
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            nonlocal has_run
+            if has_run:
+                with given.restored():
+                    return forward(*args, **kwargs)
+            has_run = True
+            result = forward(*args, **kwargs)
+            if torch.is_grad_enabled():
+                given.expect_unchanged_tensors(block)
+            return result
 
         def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
             first, again = _selective_contexts() if selective else (nullcontext(), nullcontext())
             return passes.context(first), passes.context(again)
 
-        return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+        return checkpoint(compute, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
     return call
 

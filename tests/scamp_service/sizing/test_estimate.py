@@ -15,8 +15,9 @@ from rich.console import Console
 
 from estimators.devices.catalogue import KINDS, gpu
 from estimators.devices.kind import DeviceKind, Figure, Rate
-from estimators.memory import VIRTUAL_MARGIN
+from estimators.memory import VIRTUAL_MARGIN, Margin
 from estimators.model import CATEGORIES, MIB, Layout, Plan, Prediction
+from estimators.peaks.envelope import Line, PeakTable
 from estimators.profile import ModelProfile
 from estimators.work import StepWork, Work
 from placement.model import Cluster
@@ -113,6 +114,23 @@ def test_the_parts_of_each_plan_add_up_and_the_largest_micro_batch_is_where_it_s
     tight = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"]}, devices(1, 96))
     loose = estimator.estimate({**MEDIUM, "batch": single["largest_micro_batch"] + 1}, devices(1, 96))
     assert tight.options[0].plan.num_micro_batches == 1 < loose.options[0].plan.num_micro_batches
+
+
+@pytest.mark.parametrize(
+    ("offered_mib", "largest", "more"), [(17, 8, True), (14, 4, True), (10, 1, False), (1, 0, False)]
+)
+def test_the_largest_micro_batch_is_marked_where_larger_ones_were_not_traced(
+    offered_mib: int, largest: int, more: bool
+) -> None:
+    curve = PeakTable(tuple((size, Line(0, (9 + size) * MIB)) for size in (1, 2, 4, 8)))
+    profile = ModelProfile("", 1, 1, {Layout(): curve}, {Layout(): StepWork(Work(), Work(), Work())})
+    option = Option(Plan(1), Prediction(9 * MIB), offered_mib)
+    found = Estimate({}, 8, profile, [option], NoPlan("no plan"), Margin(0, 0, 0, 0))
+    assert (found.largest_micro_batch(option), found.may_be_larger(option)) == (largest, more)
+    assert found.to_json()["options"][0]["larger_untraced"] == more
+    console = Console(file=io.StringIO(), width=80)
+    console.print(as_table(found))
+    assert (f"≥{largest}" in console.file.getvalue()) == more  # type: ignore[attr-defined]
 
 
 def test_plans_that_cannot_fit_say_what_they_would_need_at_least(estimator: Estimator) -> None:
