@@ -62,5 +62,5 @@ def test_a_block_that_changes_an_object_has_the_same_gradients_when_it_is_recomp
 def test_a_block_that_changes_a_tensor_it_is_given_is_not_recomputed() -> None:
     block = Block(in_place=True)
     state = attach_state(block, Layout(recompute=True), None)
-    with pytest.raises(WorkloadError, match="Block changes a tensor that it is given in place.*without recompute"):
+    with pytest.raises(WorkloadError, match=r"Block changes a tensor that it is given in place.*without recompute"):
         gradient(block, recomputed(block, state, selective=False))
