@@ -3,7 +3,8 @@
 It asks for an estimate of families of ``transformers`` that nobody chose for ScaMP, and compares predicted peaks of a
 part of them, and of models of torch alone, with what real steps allocate, in single ranks and in gangs, and predicted
 peaks of evaluations with real ones, also of losses that choose by masks. It runs the largest micro-batches that the
-estimator says fit, under an enforced limit. It also makes mistakes, and counts the clear answers.
+estimator says fit, under an enforced limit. It measures after how much processor time the first answer comes. It also
+makes mistakes, and counts the clear answers.
 
 Use --only, --cases and --results to run a part of the cases and to continue later.
 """
@@ -17,6 +18,7 @@ from benchmarks.covering import (
     calling_part,
     evaluations_part,
     families_part,
+    first_answers_part,
     gangs_part,
     largest_part,
     masks_part,
@@ -36,6 +38,7 @@ PARTS: Mapping[str, ModuleType] = {
     "masks": masks_part,
     "calling": calling_part,
     "largest": largest_part,
+    "first": first_answers_part,
     "mistakes": mistakes,
 }
 
