@@ -6,11 +6,13 @@ constraints name are drawn at random, and in the end all of them.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from scamp_service.search.random_sampler import RandomSampler
+from scamp_service.search.draws import drawn
+from scamp_service.search.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.constraints import Constraints
 from scamp_service.study.spec import StudySpec
@@ -18,7 +20,7 @@ from scamp_service.study.values import Params
 
 MOST_PROPOSALS = 10
 """Proposals of the sampler for one trial, before its parameters are drawn at random."""
-MOST_DRAWS = 3000
+MOST_DRAWS = 10_000
 """Random draws for one trial."""
 
 
@@ -31,18 +33,21 @@ class Constrained:
 
     def __init__(self, spec: StudySpec) -> None:
         self._fixed, self._constraints = spec.fixed, Constraints(spec.constraints)
-        self._space, self._random = Space(spec.space), RandomSampler(spec)
+        self._space, self._seed = Space(spec.space), spec.search.seed
 
     def holds(self, params: Params) -> bool:
         """Whether these parameters satisfy the constraints."""
         return not self._broken({**self._fixed, **params}, Counter())
 
-    def first(self, propose: Callable[[int], Params], what: str) -> Params:
-        """The first proposal that satisfies them. ``propose`` gets their number so far. Raises ``NoCandidate``."""
+    def completed(self, number: int, given: Params, proposed: Params, others: Params, what: str) -> Params:
+        """``proposed`` with ``others``, or with other random values where it breaks constraints, for trial ``number``.
+
+        ``given`` flat values stay. Raises ``NoCandidate``.
+        """
         broken = Counter[str]()
-        for attempt in range(MOST_DRAWS):
-            params = propose(attempt)
-            if not self._broken(params, broken):
+        for draw in range(MOST_DRAWS):
+            params = {**(proposed if draw == 0 else self._drawn(number, draw, given)), **others}
+            if not self._broken({**self._fixed, **params}, broken):
                 return params
         raise _none_found(f"no values of the parameters that {what} leaves out satisfy the constraints", broken)
 
@@ -63,14 +68,17 @@ class Constrained:
                 proposed = found
             names |= frozenset[str]().union(*(one.names for one in wrong))
         kept = {name: value for name, value in proposed.items() if name not in names}
-        for draw in range(MOST_DRAWS):
-            given: Any = self._space.flat(kept) if draw < MOST_DRAWS // 2 else None
-            found = self._random.suggest(number, attempt=draw + 1, given=given)
+        for draw in range(1, MOST_DRAWS + 1):
+            found = self._drawn(number, draw, self._space.flat(kept) if draw <= MOST_DRAWS // 2 else {})
             wrong = self._broken({**self._fixed, **found}, broken)
             if not wrong:
                 return found
             kept = {name: kept[name] for name in kept if not any(name in one.names for one in wrong)}
         raise _none_found("the constraints reject every candidate", broken)
+
+    def _drawn(self, number: int, draw: int, given: Params) -> Params:
+        source = random.Random(seed_of(self._seed, number, draw))
+        return self._space.sampled(lambda _, distribution: drawn(distribution, source), given)
 
     def _broken(self, params: Params, count: Counter[str]) -> list[Any]:
         broken = self._constraints.broken(params)

@@ -24,6 +24,7 @@ class Grid:
     """
 
     reads_history: ClassVar = False
+    shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
         self._seed, self._space, self._starts = spec.search.seed, Space(spec.space), Starts(spec)

@@ -110,10 +110,13 @@ class History:
         elif past.state in LIVE_TRIALS:
             self._active[number] = Active(number, past.params)
 
-    def shown(self, first_number: int) -> Shown:
-        """The trials before ``first_number`` that a sampler sees when it proposes that one and later ones."""
+    def shown(self, first_number: int, most: int | None = None) -> Shown:
+        """The trials before ``first_number`` that a sampler sees when it proposes that one and later ones.
+
+        They are about ``most``, or ``MOST_SHOWN``.
+        """
         stride = 1
-        while first_number > stride * MOST_SHOWN:
+        while first_number > stride * (most or MOST_SHOWN):
             stride *= 2
         best = (number for _, number in self._ranked if number < first_number)
         newest = heapq.nlargest(NUM_NEWEST_SHOWN, (number for number in self._active if number < first_number))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler
-from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from scamp_service.search.history import Active, Completed
+from scamp_service.search.shown_storage import ShownStorage
 from scamp_service.search.space import Space
 from scamp_service.study.values import Params
 
@@ -33,30 +33,43 @@ class OptunaStudy:
     """The trials of one study, as Optuna sees them."""
 
     def __init__(self, space: Space, direction: Literal["maximize", "minimize"]) -> None:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)  # otherwise it logs every study and trial
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # otherwise it logs every study and trial
         self._space, self._direction = space, direction
         self._known: dict[int, tuple[Active | Completed, FrozenTrial]] = {}  # to convert a trial only once
 
     def ask(
         self,
         sampler: BaseSampler,
+        number: int,
         completed: Sequence[Completed] = (),
         active: Sequence[Active] = (),
         given: Mapping[str, Any] | None = None,
     ) -> Params:
-        """The searched parameters that ``sampler`` proposes when it sees these trials; ``given`` ones stay."""
-        seen: list[Active | Completed] = [*completed, *active]
-        shown = sorted(seen, key=lambda trial: trial.number)
+        """The searched parameters of trial ``number`` that ``sampler`` proposes when it sees these trials.
+
+        ``given`` flat parameters stay as they are.
+        """
+        shown = in_order(completed, active)
         self._known = {trial.number: (trial, self._frozen(trial)) for trial in shown}
-        storage = _Shown([frozen for _, frozen in self._known.values()])
-        study = optuna.create_study(storage=storage, direction=self._direction, sampler=sampler)
-        trial = study.ask()
+        # Its number is that of its trial, unless there are trials that the sampler has not proposed.
+        last = shown[-1].number if shown else -1
+        storage = ShownStorage([frozen for _, frozen in self._known.values()], max(number, last + 1))
+        return self.sampled(self.study(storage, sampler).ask(), given)
+
+    def study(self, storage: ShownStorage, sampler: BaseSampler) -> optuna.Study:
+        """A study of Optuna over this storage."""
+        return optuna.create_study(storage=storage, direction=self._direction, sampler=sampler)
+
+    def sampled(self, trial: Trial, given: Mapping[str, Any] | None = None) -> Params:
+        """The parameters that are suggested to a trial of Optuna."""
         return self._space.sampled(lambda name, distribution: _suggest(trial, name, distribution), given)
 
-    def _frozen(self, trial: Active | Completed) -> FrozenTrial:
-        known, frozen = self._known.get(trial.number, (None, None))
-        if known is trial and frozen is not None:
-            return frozen
+    def frozen(self, trial: Active | Completed) -> FrozenTrial:
+        """A trial as Optuna has it.
+
+        One without a value is shown as pruned before its first report. Optuna's samplers rank it behind all that
+        worked, and so avoid it without an invented value.
+        """
         state, value, reported = _result(trial)
         params = self._space.encoded(trial.params)
         made = create_trial(
@@ -66,22 +79,17 @@ class OptunaStudy:
             distributions={name: self._space.distributions[name] for name in params},
             intermediate_values=reported,
         )
-        made.number = trial.number + 1  # the trial that is asked for has number 0: see _Shown
+        made.number = made._trial_id = trial.number
         return made
 
+    def _frozen(self, trial: Active | Completed) -> FrozenTrial:
+        known, frozen = self._known.get(trial.number, (None, None))
+        return frozen if known is trial and frozen is not None else self.frozen(trial)
 
-class _Shown(InMemoryStorage):
-    """Optuna's storage for one proposal: the only trial in it is the one that is asked for, and it lists others."""
 
-    def __init__(self, shown: Sequence[FrozenTrial]) -> None:
-        super().__init__()
-        self._shown = shown
-
-    def get_all_trials(
-        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
-    ) -> list[FrozenTrial]:
-        """The trials that the sampler may see."""
-        return [trial for trial in self._shown if states is None or trial.state in states]
+def in_order(completed: Sequence[Completed], active: Sequence[Active]) -> list[Active | Completed]:
+    """All of these trials by number."""
+    return sorted([*completed, *active], key=lambda trial: trial.number)
 
 
 def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
@@ -96,11 +104,7 @@ def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
 
 
 def _result(trial: Active | Completed) -> tuple[TrialState, float | None, dict[int, float]]:
-    """Optuna's state, final value and intermediate values of a trial.
-
-    One without a value is shown as pruned before its first report. TPE ranks it behind all that worked, and so avoids
-    it without an invented value.
-    """
+    """Optuna's state, final value and intermediate values of a trial."""
     if isinstance(trial, Active):
         return TrialState.RUNNING, None, {}
     if trial.value is None:

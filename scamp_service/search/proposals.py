@@ -12,21 +12,31 @@ from scamp_service.lifecycle import Origin
 from scamp_service.search.constrained import Constrained
 from scamp_service.search.grid import Grid
 from scamp_service.search.history import Active, Completed, History, Past, Shown
+from scamp_service.search.optuna_samplers import BruteForce, CmaEs, Gp, Nsga2, Nsga3, Qmc, Tpe
 from scamp_service.search.random_sampler import RandomSampler
 from scamp_service.search.sampler import Sampler
 from scamp_service.search.starts import Starts
-from scamp_service.search.tpe import Tpe
 from scamp_service.study.slots import is_candidate, slots_of
-from scamp_service.study.spec import SamplerName, StudySpec
+from scamp_service.study.spec import StudySpec
 from scamp_service.study.values import Params
 
-SAMPLERS: Mapping[SamplerName, type[Sampler]] = {"grid": Grid, "random": RandomSampler, "tpe": Tpe}
+SAMPLERS: Mapping[str, type[Sampler]] = {
+    "tpe": Tpe,
+    "random": RandomSampler,
+    "grid": Grid,
+    "qmc": Qmc,
+    "gp": Gp,
+    "cmaes": CmaEs,
+    "nsga2": Nsga2,
+    "nsga3": Nsga3,
+    "brute_force": BruteForce,
+}
 """The sampler with each name that a spec may have."""
 
 
 def reads_history(spec: StudySpec) -> bool:
     """Whether proposals for a study depend on its earlier trials."""
-    return SAMPLERS[spec.search.sampler].reads_history
+    return SAMPLERS[spec.search.sampler.name].reads_history
 
 
 class Search:
@@ -34,7 +44,7 @@ class Search:
 
     def __init__(self, spec: StudySpec) -> None:
         self._spec, self._starts = spec, Starts(spec)
-        self._sampler = SAMPLERS[spec.search.sampler](spec)
+        self._sampler = SAMPLERS[spec.search.sampler.name](spec)
         self._history = History(spec.objective)
         self._constrained = Constrained(spec)
         self._slots = slots_of(spec.space)
@@ -53,7 +63,7 @@ class Search:
                 self._history.count(past)
                 if past.origin is not Origin.EXTERNAL or is_candidate(self._slots, past.params):
                     self._history.learn(past)
-            shown = self._history.shown(first_number + self._history.num_beside)
+            shown = self._history.shown(first_number + self._history.num_beside, self._sampler.shows_most)
         proposed, active = list[Params](), list(shown.active)
         for number in range(first_number, first_number + count):
             params = self._candidate(number, shown.completed, active)

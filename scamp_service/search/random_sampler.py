@@ -19,6 +19,7 @@ class RandomSampler:
     """Random values, uniform in each range or its logarithm. The seed and the trial's number alone decide."""
 
     reads_history: ClassVar = False
+    shows_most: ClassVar[int | None] = None
 
     def __init__(self, spec: StudySpec) -> None:
         self._seed = spec.search.seed
@@ -34,4 +35,4 @@ class RandomSampler:
     ) -> Params:
         """The searched parameters of trial ``number``. Flat ones that are ``given`` stay as they are."""
         sampler = optuna.samplers.RandomSampler(seed=seed_of(self._seed, number, attempt))
-        return self._study.ask(sampler, given=given)
+        return self._study.ask(sampler, number, given=given)

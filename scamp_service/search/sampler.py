@@ -21,6 +21,9 @@ class Sampler(Protocol):
     reads_history: ClassVar[bool]
     """Whether proposals depend on earlier trials. If not, none are shown."""
 
+    shows_most: ClassVar[int | None]
+    """About how many earlier trials are shown; None for ``history.MOST_SHOWN``."""
+
     def __init__(self, spec: StudySpec) -> None: ...
 
     def suggest(

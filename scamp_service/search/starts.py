@@ -24,8 +24,6 @@ class Starts:
         start = self._spec.start_with[number]
         given = self._space.exact(start)
         others = {name: value for name, value in start.items() if name not in self._spec.space}
-
-        def completed(attempt: int) -> Params:
-            return {**self._spec.fixed, **self._random.suggest(number, attempt=attempt, given=given), **others}
-
-        return self._constrained.first(completed, f"start_with[{number}]")
+        proposed = self._random.suggest(number, given=given)
+        what = f"start_with[{number}]"
+        return {**self._spec.fixed, **self._constrained.completed(number, given, proposed, others, what)}

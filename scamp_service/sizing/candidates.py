@@ -11,6 +11,7 @@ from placement.model import Cluster
 from scamp_service.client import bundle_code
 from scamp_service.errors import InvalidInput
 from scamp_service.study.parse import parse_study
+from scamp_service.study.sampler_options import RandomOptions
 from scamp_service.study.spec import StudySpec
 
 STUDY_SUFFIXES = (".yaml", ".yml", ".json")
@@ -71,7 +72,8 @@ def candidates_of(
     if unknown := sorted(params.keys() - spec.space.keys() - spec.fixed.keys()):
         raise InvalidInput(f"{what} has no parameter {unknown[0]!r}: {', '.join([*spec.space, *spec.fixed])}")
     if at_random:
-        spec = spec.model_copy(update={"search": spec.search.model_copy(update={"sampler": "random"})})
+        at_random_too = spec.search.model_copy(update={"sampler": RandomOptions(name="random")})
+        spec = spec.model_copy(update={"search": at_random_too})
     proposed = Search(spec).propose([], 0, num_candidates)
     at_once = min(spec.budget.trials, spec.budget.max_concurrent or spec.budget.trials)
     return Candidates(spec.workload, code, [{**one, **params} for one in proposed], at_once)

@@ -9,13 +9,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from scamp_service.study.constraints import Constraints
 from scamp_service.study.objective import Objective
 from scamp_service.study.points import Points
+from scamp_service.study.sampler_options import Sampler, TpeOptions
 from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
 from scamp_service.study.space import Dimension, Range, Repeat, ends
 from scamp_service.study.starts import start_complaints
@@ -31,14 +32,12 @@ TRACE_SECONDS = 60
 """Seconds of processor time for a trace, unless the user allows more."""
 Start = Annotated[dict[str, Given], at_most(200)]
 Constraint = Annotated[str, Field(min_length=1, max_length=500)]
-SamplerName = Literal["tpe", "random", "grid"]
-"""Names for ``search.sampler``. ``search.proposals`` has the sampler with each name."""
 
 
 class SearchOptions(Strict):
     """How candidates are proposed. The same seed and history give the same candidates."""
 
-    sampler: SamplerName = "tpe"
+    sampler: Sampler = TpeOptions()
     seed: Annotated[Integer, Field(ge=0, le=2**31)] = 0
 
 
@@ -139,8 +138,10 @@ class StudySpec(Strict):
         except ValueError as error:
             yield str(error)
             return
-        if self.search.sampler == "grid":
-            yield from _grid_complaints(slots)
+        if self.search.sampler.name in ("grid", "brute_force"):
+            yield from _grid_complaints(self.search.sampler.name, slots)
+        if self.search.sampler.name == "brute_force" and self.constraints:
+            yield "brute_force knows no constraints; grid does"
         yield from self._constraint_complaints(slots, constraints)
         for position, start in enumerate(self.start_with):
             yield from self._start_complaints(f"start_with[{position}]", start, slots, constraints)
@@ -238,10 +239,10 @@ def _listed(names: list[str], most: int = 10) -> str:
     return ", ".join(name[:100] for name in names[:most]) + more
 
 
-def _grid_complaints(slots: tuple[Slot, ...]) -> Iterator[str]:
+def _grid_complaints(sampler: str, slots: tuple[Slot, ...]) -> Iterator[str]:
     open_ended = [slot.name for slot in slots if _is_continuous(slot)]
     if open_ended:
-        yield f"grid search needs choices or stepped ranges; continuous or log: {_listed(open_ended)}"
+        yield f"{sampler} search needs choices or stepped ranges; continuous or log: {_listed(open_ended)}"
         return
     size = Points(slots, MAX_TRIALS).count
     if size > MAX_TRIALS:

@@ -38,7 +38,12 @@ function drawTask(study) {
 export function taskWords({ objective, workload, search, stopping, budget }) {
   const rules = [stopping].flat().map(ruleWords).join(" + ");
   const steps = `${plural(budget.steps, "step")} per trial`;
-  return `${objective.direction} ${objective.metric} · ${workload} · ${search.sampler}, ${rules} · ${steps}`;
+  return `${objective.direction} ${objective.metric} · ${workload} · ${samplerWords(search.sampler)}, ${rules} · ${steps}`;
+}
+
+/** A sampler is a name, or has options beside it. */
+function samplerWords(sampler) {
+  return typeof sampler === "string" ? sampler : sampler.name;
 }
 
 function ruleWords({ rule, promote }) {

@@ -27,6 +27,7 @@ class Sleeper:
     """A sampler that sleeps until it is woken."""
 
     reads_history: ClassVar = True
+    shows_most: ClassVar = None
     asleep: ClassVar = threading.Event()
     woken: ClassVar = threading.Event()
 

@@ -50,7 +50,7 @@ class Trial:
     origin: Origin = Origin.SEARCH
 
 
-def study(space: dict[str, Any] = SPACE, sampler: str = "tpe", **more: Any) -> StudySpec:
+def study(space: dict[str, Any] = SPACE, sampler: str | dict[str, Any] = "tpe", **more: Any) -> StudySpec:
     head = {"name": "s", "workload": "w", "objective": {"metric": "m", "direction": "minimize"}, "space": space}
     more = {"budget": {"trials": 5000}, "search": {"sampler": sampler, "seed": 3}, **more}
     return parse_study({**head, **more})

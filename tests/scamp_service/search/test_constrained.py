@@ -33,7 +33,7 @@ def test_without_a_broken_constraint_the_sampler_has_the_last_word() -> None:
 
 
 def test_what_cannot_be_satisfied_is_refused_with_the_constraint_that_rejects_most() -> None:
-    with pytest.raises(NoCandidate, match=r"of some 3010 that were tried none satisfies all; most break 'heads < 0'"):
+    with pytest.raises(NoCandidate, match=r"of some 10010 that were tried none satisfies all; most break 'heads < 0'"):
         Search(study(RARE, "tpe", constraints=["heads < 0", "width > 3"])).propose([], 0, 1)
     proposed = Search(study(RARE, "random", constraints=["width % (heads - 9) == 0"])).propose([], 0, 100)
     assert all(one["heads"] != 9 for one in proposed), "a constraint without a value is broken"

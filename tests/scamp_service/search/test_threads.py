@@ -22,6 +22,7 @@ class Gate:
     """A sampler that answers once ``open`` is set."""
 
     reads_history: ClassVar = True
+    shows_most: ClassVar = None
     open: ClassVar = threading.Event()
 
     def __init__(self, spec: StudySpec) -> None:

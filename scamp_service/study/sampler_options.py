@@ -1,0 +1,180 @@
+"""Samplers by name, with their options, as a user writes them. ``search.proposals`` has the sampler with each name.
+
+The options of Optuna's samplers have Optuna's names and defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    model_serializer,
+    model_validator,
+)
+
+from scamp_service.study.values import Integer, Number, Strict
+
+_Count = Annotated[Integer, Field(ge=0, le=100_000)]
+_Positive = Annotated[Integer, Field(ge=1, le=100_000)]
+_Population = Annotated[Integer, Field(ge=2, le=100_000)]
+_Probability = Annotated[Number, Field(ge=0, le=1)]
+Crossover = Literal["uniform", "blxalpha", "sbx", "spx", "undx", "vsbx"]
+
+
+class _Options(Strict):
+    """Options of one sampler. Without any it is written as its name alone."""
+
+    @model_serializer(mode="wrap")
+    def _shortest(self, handler: SerializerFunctionWrapHandler) -> Any:
+        given = handler(self)
+        defaults = {name: field.get_default() for name, field in type(self).model_fields.items() if name != "name"}
+        options = {name: value for name, value in given.items() if name != "name" and value != defaults[name]}
+        name = given.get("name", getattr(self, "name"))  # noqa: B009 - each subclass has it
+        return {"name": name, **options} if options else name
+
+
+class RandomOptions(_Options):
+    """Uniform in each range, or in its logarithm."""
+
+    name: Literal["random"]
+
+
+class GridOptions(_Options):
+    """Every point of a grid once, shuffled."""
+
+    name: Literal["grid"]
+
+
+class BruteForceOptions(_Options):
+    """Optuna's ``BruteForceSampler``: every point once, those of small branches first."""
+
+    name: Literal["brute_force"]
+    avoid_premature_stop: bool = False
+
+
+class QmcOptions(_Options):
+    """Optuna's ``QMCSampler``: a sequence that fills the space evenly."""
+
+    name: Literal["qmc"]
+    qmc_type: Literal["sobol", "halton"] = "sobol"
+    scramble: bool = False
+
+
+class TpeOptions(_Options):
+    """Optuna's ``TPESampler``. ``group`` is on where parameters exist only under conditions, unless it is set."""
+
+    name: Literal["tpe"] = "tpe"
+    n_startup_trials: _Count = 10
+    n_ei_candidates: _Positive = 24
+    multivariate: bool | None = None
+    group: bool | None = None
+    constant_liar: bool = True
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.group and self.multivariate is False:
+            raise ValueError("group needs multivariate: parameters that exist together are modelled together")
+        return self
+
+
+class GpOptions(_Options):
+    """Optuna's ``GPSampler``: a Gaussian process."""
+
+    name: Literal["gp"]
+    n_startup_trials: _Count = 10
+    deterministic_objective: bool = False
+
+
+class CmaEsOptions(_Options):
+    """Optuna's ``CmaEsSampler``. Choices and parameters under conditions are random."""
+
+    name: Literal["cmaes"]
+    n_startup_trials: _Positive = 1
+    popsize: _Population | None = None
+    use_separable_cma: bool = False
+    lr_adapt: bool = False
+    consider_pruned_trials: bool = False
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if self.use_separable_cma and self.lr_adapt:
+            raise ValueError("use_separable_cma and lr_adapt exclude each other")
+        return self
+
+
+class _Genetic(_Options):
+    population_size: _Population = 50
+    crossover: Crossover = "uniform"
+    crossover_prob: _Probability = 0.9
+    mutation_prob: _Probability | None = None
+    swapping_prob: _Probability = 0.5
+
+    @model_validator(mode="after")
+    def _enough_parents(self) -> Self:
+        if self.crossover in ("spx", "undx") and self.population_size < 3:
+            raise ValueError(f"{self.crossover} needs a population_size of at least 3")
+        return self
+
+
+class Nsga2Options(_Genetic):
+    """Optuna's ``NSGAIISampler``: a genetic algorithm."""
+
+    name: Literal["nsga2"]
+
+
+class Nsga3Options(_Genetic):
+    """Optuna's ``NSGAIIISampler``: a genetic algorithm for many objectives."""
+
+    name: Literal["nsga3"]
+    dividing_parameter: _Positive = 3
+
+
+SAMPLER_OPTIONS: Mapping[str, type[_Options]] = {
+    get_args(options.model_fields["name"].annotation)[0]: options
+    for options in (
+        TpeOptions,
+        RandomOptions,
+        GridOptions,
+        QmcOptions,
+        GpOptions,
+        CmaEsOptions,
+        Nsga2Options,
+        Nsga3Options,
+        BruteForceOptions,
+    )
+}
+"""The options of the sampler with each name."""
+
+
+def _name(value: Any) -> str | None:
+    name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
+    return name if isinstance(name, str) else None
+
+
+def _with_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+Sampler = Annotated[
+    Annotated[TpeOptions, Tag("tpe")]
+    | Annotated[RandomOptions, Tag("random")]
+    | Annotated[GridOptions, Tag("grid")]
+    | Annotated[QmcOptions, Tag("qmc")]
+    | Annotated[GpOptions, Tag("gp")]
+    | Annotated[CmaEsOptions, Tag("cmaes")]
+    | Annotated[Nsga2Options, Tag("nsga2")]
+    | Annotated[Nsga3Options, Tag("nsga3")]
+    | Annotated[BruteForceOptions, Tag("brute_force")],
+    Discriminator(
+        _name,
+        custom_error_type="sampler",
+        custom_error_message=f"must be one of {', '.join(SAMPLER_OPTIONS)}, or {{name: …}} with options",
+    ),
+    BeforeValidator(_with_name),
+]
