@@ -37,11 +37,11 @@ find definitions of models and causes of errors. Left out are weights in GPTQ's 
 weights, and models that `benchmarks/publishing/models.py` does not define. Full fine-tuning mostly peaks in the
 optimizer's step, at ten bytes a parameter, whatever the batch: such rows are easy.
 
-The published runs of several GPUs used FSDP1, predicted is FSDP2. FSDP1 kept the inputs of frozen blocks and their
+The published runs of several GPUs used FSDP1, predicted is FSDP2. FSDP1 held the inputs of frozen blocks and their
 gradients until the backward pass ended (`_register_post_backward_reshard_only_hook` in
-`torch/distributed/fsdp/_runtime_utils.py`). That is probably why LoRA on several GPUs took about one hidden-size tensor
-more for each layer and token than on one. Santacoder's batch of 8 takes 2 GB more than predicted; the cause is not
-known."""
+`torch/distributed/fsdp/_runtime_utils.py`); the models hold them too, which FSDP2 does not: without this, LoRA on
+several GPUs would be predicted up to 21 % lower. Santacoder's batch of 8 takes 2 GB more than predicted; the cause is
+not known."""
 OPTIONS = {"tables": "folder scripts/benchmarks/refs of a checkout of foundation-model-stack/fms-acceleration"}
 
 _MODELS = f"{Path(__file__).with_name('models.py')}:finetuned"
@@ -174,6 +174,7 @@ def _predicted(row: Row, plan: Plan, seconds: int) -> Prediction:
         "length": row.length,
         "autocast": row.autocast,
         "wide": row.wide,
+        "held": row.held,
     }
     return _estimator(seconds).predict(params, plan)[0]
 

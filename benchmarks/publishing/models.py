@@ -72,13 +72,15 @@ def finetuned(
     length: int = 4096,
     autocast: bool = False,
     wide: bool = False,
+    held: bool = False,
 ) -> tuple[nn.Module, Callable[[int], Batch], Any, Any]:
     """Fine-tuning with Hugging Face's Trainer in bf16.
 
     ``tuning`` is full, lora or 4bit (LoRA on 4-bit weights); ``kernels`` none, fused (losses and norms) or linear (the
     loss is fused with the last layer as well). ``loss`` says how the library of that time computed it: ``function``
     while the caller kept the bf16 logits, ``inline`` after they were replaced, ``narrow`` in bf16. Weights are in
-    bf16, or in fp32 if they are ``wide``.
+    bf16, or in fp32 if they are ``wide``. With ``held``, the inputs of blocks and their gradients stay until the
+    backward pass ends, as FSDP1 has it where blocks are frozen.
     """
     config = CONFIGS[model]()
     config._attn_implementation = "sdpa"
@@ -91,6 +93,9 @@ def finetuned(
         _replace(made, _fused)
     if kernels == "linear":
         made.lm_head = _FusedLast(made.lm_head.weight)
+
+    if held:
+        _hold_inputs(_blocks(made))
 
     def inputs(batch: int) -> Batch:
         ids = torch.zeros(batch, length, dtype=torch.long)
@@ -260,6 +265,33 @@ def _adapt(model: Any, *, four_bit: bool) -> None:
 
     _replace(model, adapted)
     model.get_input_embeddings().register_forward_hook(lambda module, args, output: output.requires_grad_(True))
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    return list(max((one for one in model.modules() if isinstance(one, nn.ModuleList)), key=len))
+
+
+def _hold_inputs(blocks: Iterable[nn.Module]) -> None:
+    """Hold each block's input and its gradient until the backward pass ends.
+
+    FSDP1 registers ``_post_backward_reshard_only_hook`` of a frozen block on its inputs. The hook refers to their
+    autograd nodes, and these to the inputs, until the handle is removed at the end of the backward pass.
+    """
+    held: list[tuple[Tensor, Tensor]] = []
+
+    def hold(tensor: Tensor, gradient: Tensor) -> None:
+        if not held:
+            torch.autograd.Variable._execution_engine.queue_callback(held.clear)
+        held.append((tensor, gradient))
+
+    def watch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hidden: Tensor = args[0] if args else kwargs["hidden_states"]
+        if hidden.requires_grad and torch._C._current_graph_task_id() == -1:  # otherwise it is recomputed
+            same = hidden.detach()
+            hidden.register_hook(lambda gradient: hold(same, gradient))  # type: ignore[no-untyped-call]
+
+    for block in blocks:
+        block.register_forward_pre_hook(watch, with_kwargs=True)
 
 
 def _fused(name: str, child: nn.Module) -> nn.Module | None:

@@ -41,6 +41,11 @@ class Row:
         return self.autocast and self.tuning == "full" and self.num_gpus > 1
 
     @property
+    def held(self) -> bool:
+        """Whether FSDP1 held the inputs of blocks and their gradients: where it did not train the blocks themselves."""
+        return self.tuning != "full" and self.num_gpus > 1
+
+    @property
     def plan(self) -> str:
         """Kind of plan, to group rows by."""
         tuning = {"full": "full", "lora": "LoRA", "4bit": "LoRA on 4-bit weights"}[self.tuning]

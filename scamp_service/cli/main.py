@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.live import Live
@@ -36,11 +36,13 @@ from scamp_service.client import Client
 from scamp_service.errors import ScampError
 from scamp_service.files import close_new_files
 from scamp_service.processes.addresses import own_url, remembered_port
-from scamp_service.processes.supervise import Service
 from scamp_service.settings import ROOT, Settings, settings_of_process, withhold_secrets
 from scamp_service.sizing.candidates import code_of, read_study
 from scamp_service.study.parse import parse_study
 from scamp_service.study.spec import StudySpec
+
+if TYPE_CHECKING:
+    from scamp_service.processes.supervise import Service
 
 app = typer.Typer(help="ScaMP tunes models that may not fit on one GPU.", no_args_is_help=True, add_completion=False,
                   pretty_exceptions_enable=False)  # fmt: skip
@@ -124,6 +126,8 @@ def controller() -> None:
 @contextmanager
 def _service(settings: Settings, *, next_port: bool = False) -> Iterator[Service]:
     import signal
+
+    from scamp_service.processes.supervise import Service  # with SQL, which most commands do not need
 
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background jobs start with it ignored
         signal.signal(number, _interrupt)

@@ -35,6 +35,8 @@ MODULES = (
     "workloads.models.vit_digits",
     "workloads.models.stdlib_gpt",
     "scamp_service.cli.main",
+    "scamp_service.cli.first_answer",
+    "scamp_service.processes.supervise",
     "scamp_service.cli.estimate_table",
     "scamp_service.cli.named_plan",
     "scamp_service.cli.screen_table",
