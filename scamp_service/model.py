@@ -15,6 +15,7 @@ from estimators.model import MIB, Plan, Prediction
 from placement.model import Offer
 from placement.option import Option
 from scamp_service.lifecycle import ENDED_WELL, AttemptState, Origin, Outcome, StudyState, TrialState
+from workloads.training.checkpoints.name import CheckpointName
 
 Json = Mapping[str, Any]
 
@@ -92,7 +93,8 @@ class Trial:
     final one afterwards, NaN if it diverged. ``num_faults`` counts the attempts in a row that a fault of the host ended
     without a new checkpoint; before ``retry_at`` the trial does not run again. ``offer`` are the devices on which an
     INFEASIBLE trial fits under no plan, None if it would fit on no devices at all. It ``once_fit`` if the cluster had
-    devices for its newest plan, and has lost them. ``origin`` says who has created the trial.
+    devices for its newest plan, and has lost them. ``origin`` says who has created the trial. A
+    copy of another one begins with its checkpoint, ``parent``.
     """
 
     id: int
@@ -121,6 +123,16 @@ class Trial:
     offer: Offer | None = None
     once_fit: bool = False
     origin: Origin = Origin.SEARCH
+    parent_id: int | None = None
+    parent_number: int | None = None
+    parent_step: int | None = None
+
+    @property
+    def parent(self) -> CheckpointName | None:
+        """The checkpoint of another trial with which this one begins; None: it begins anew."""
+        if self.parent_id is None or self.parent_step is None:
+            return None
+        return CheckpointName(self.parent_id, self.parent_step)
 
     @property
     def plan(self) -> Plan | None:

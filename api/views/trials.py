@@ -25,10 +25,14 @@ class TrialView(View):
     origin: Annotated[
         Origin,
         Field(
-            description="who created it: the study's sampler (SEARCH), a user (ENQUEUED), or another program, which"
-            " also runs it (EXTERNAL)"
+            description="who created it: the study's sampler (SEARCH), a user (ENQUEUED), a stopping rule, as a copy of"
+            " another one (BRANCH), or another program, which also runs it (EXTERNAL)"
         ),
     ]
+    parent_number: Annotated[
+        int | None, Field(description="number of the trial that it is a copy of; null: it began anew")
+    ]
+    parent_step: Annotated[int | None, Field(description="step of that trial at which it began; null: it began anew")]
     attempt: Annotated[int, Field(description="number of attempts so far")]
     params: dict[str, Any]
     reason: Annotated[

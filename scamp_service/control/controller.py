@@ -28,9 +28,10 @@ from scamp_service.control.stopping.rule import due_rungs
 from scamp_service.errors import Deposed, Unavailable
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Refusals, Sized, Study, Trial
+from scamp_service.search.perturb import perturbation_of
 from scamp_service.search.proposer import Asked, Proposer
 from scamp_service.store.store import Store
-from scamp_service.store.tallies import ENQUEUED, own_states
+from scamp_service.store.tallies import BESIDE, own_states
 from scamp_service.study.spec import StudySpec
 
 log = logging.getLogger("scamp.controller")
@@ -282,8 +283,9 @@ class Controller:
             max_oom=spec.budget.max_oom,
             stall_seconds=spec.budget.stall_seconds,
             trace_seconds=spec.budget.trace_seconds,
-            num_trials=sum(counts.values()) - int(tallies.get(ENQUEUED, 0)),
+            num_trials=sum(counts.values()) - int(tallies.get(BESIDE, 0)),
             searched=frozenset(spec.space),
+            mutate=perturbation_of(spec),
             exhausted=self._proposing.is_exhausted(study.id),
             used_up=self._limit_reached(study, spec),
             broken=(
@@ -331,6 +333,8 @@ class Controller:
                 is_asked_again = to is TrialState.WAITING and changes.keys() != {"reason"}
                 if moved and (sized or to is not trial.state or is_asked_again):
                     self._forget_sizing([trial.id])
+            case e.Branch(trial, donor, params, step, reason):
+                self._store.branch(trial, donor, params, reason=reason, step=step, now=now)
             case e.MoveAttempt(attempt, to, changes):
                 self._store.move_attempt(attempt.trial_id, attempt.attempt, [attempt.state], to, now=now, **changes)
             case e.Begin(attempt, order):

@@ -23,7 +23,8 @@ from workloads.training.checkpoints.name import CheckpointName
 class Order:
     """Everything that the ranks of one attempt need. ``resume`` is the checkpoint to load; None: none.
 
-    They train until step ``until`` of ``steps``; None: to the end.
+    They train until step ``until`` of ``steps``; None: to the end. Copies of the trial may need the
+    checkpoint ``keep``.
     """
 
     trial_id: int
@@ -40,6 +41,7 @@ class Order:
     metric: str
     resume: CheckpointName | None = None
     until: int | None = None
+    keep: CheckpointName | None = None
 
     @property
     def key(self) -> str:

@@ -7,7 +7,7 @@ exact; lists among choices become their JSON, as Optuna knows no lists.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -49,7 +49,16 @@ class Space:
             value = axis.decode(suggest(slot.name, axis.distribution))
             return known.get(slot.name, value)
 
-        return nested(self._slots, completed(self._slots, value_of), self._names)
+        return self.nested(completed(self._slots, value_of))
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """Every flat parameter that a candidate may have, each after those that it depends on."""
+        return self._slots
+
+    def nested(self, values: Mapping[str, Any]) -> Params:
+        """The parameters of a candidate, from its flat ones."""
+        return nested(self._slots, values, self._names)
 
     def flat(self, params: Mapping[str, Any]) -> Params:
         """The flat parameters of a candidate, such as ``layers.0.width``. Those that are not searched are left out."""
@@ -72,7 +81,7 @@ class Space:
 
     def point(self, number: int) -> Params:
         """Parameters of this point, in the order of ``itertools.product``."""
-        return nested(self._slots, self._points.point(number), self._names)
+        return self.nested(self._points.point(number))
 
     def number_of(self, params: Mapping[str, Any]) -> int | None:
         """Number of the point with these parameters; None if they are not on the grid."""

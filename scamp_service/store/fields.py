@@ -10,7 +10,7 @@ from scamp_service.model import Attempt, Trial
 
 def trial_fields(trial: Trial) -> dict[str, Any]:
     """The fields of a trial, with those of its plan and its prediction."""
-    fields = {name: getattr(trial, name) for name in trial.__slots__ if name != "sized"}
+    fields = {name: getattr(trial, name) for name in trial.__slots__ if name not in ("sized", "parent_id")}
     return fields | {
         **prediction_fields(trial.prediction),
         **plan_fields(trial.plan),

@@ -77,7 +77,21 @@ _ATTEMPT, _PREDICTION_START, _PREDICTION_END = _names(Attempt, "prediction", _PR
 _STRUCTURE = _TRIAL.index("structure")
 
 TRIAL_CHANGES = frozenset(_TRIAL) - frozenset(
-    ["id", "study_id", "number", "state", "attempt", "params", "created_at", "started_at", "finished_at", "origin"]
+    [
+        "id",
+        "study_id",
+        "number",
+        "state",
+        "attempt",
+        "params",
+        "created_at",
+        "started_at",
+        "finished_at",
+        "origin",
+        "parent_id",
+        "parent_number",
+        "parent_step",
+    ]
 )
 """Columns that ``Store.move_trial`` may change."""
 

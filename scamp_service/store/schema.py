@@ -22,7 +22,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
 from estimators.model import Plan
 from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 
-REVISION = "0014"
+REVISION = "0015"
 """The newest migration, which leads to the tables below. ``VERSION_TABLE`` holds it in an up-to-date database."""
 
 VERSION_TABLE = "scamp_alembic_version"
@@ -237,6 +237,9 @@ trials = Table(
     Column("offer", OfferText),
     Column("once_fit", sa.Boolean, nullable=False, default=False),
     Column("origin", Word(Origin), nullable=False, default=Origin.SEARCH),
+    Column("parent_id", sa.BigInteger),
+    Column("parent_number", sa.BigInteger),
+    Column("parent_step", sa.BigInteger),
     UniqueConstraint("study_id", "number", name="uq_trials_study_number"),
     Index("ix_scamp_trials_offer", "study_id", "state", "offer", "once_fit", "finished_at"),
     Index("ix_scamp_trials_state", "state"),

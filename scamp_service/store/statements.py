@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from scamp_service.lifecycle import OPEN_ATTEMPTS, AttemptState, StudyState, TrialState
 from scamp_service.store import schema
 from scamp_service.store.schema import one_of
-from scamp_service.store.tallies import ENQUEUED, EXTERNAL
+from scamp_service.store.tallies import BESIDE, EXTERNAL
 
 ATTEMPT_CHANGES = frozenset(["outcome", "detail"])
 
@@ -72,7 +72,7 @@ LOCK_STUDY = (
 _tally_of_study = schema.tallies.c.study_id == bindparam("study_id")
 NUM_BESIDE_SEARCH = select(func.coalesce(func.sum(schema.tallies.c.num), 0.0)).where(
     _tally_of_study,
-    sa.or_(schema.tallies.c.name == ENQUEUED, schema.tallies.c.name.like(f"{EXTERNAL}%")),
+    sa.or_(schema.tallies.c.name == BESIDE, schema.tallies.c.name.like(f"{EXTERNAL}%")),
 )
 """Number of the study's trials that its sampler has not proposed."""
 NEXT_NUMBER = select(func.coalesce(func.max(_T.c.number) + 1, 0)).where(_T.c.study_id == bindparam("study_id"))

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
+import sqlalchemy as sa
+
 from scamp_service.errors import InvalidInput
 from scamp_service.lifecycle import (
     ATTEMPT_MOVES,
@@ -24,17 +26,19 @@ from scamp_service.lifecycle import (
     STUDY_MOVES,
     TRIAL_MOVES,
     AttemptState,
+    Origin,
     Outcome,
     StudyState,
     TrialState,
 )
-from scamp_service.model import Attempt, Json, Sized, Study
+from scamp_service.model import Attempt, Json, Sized, Study, Trial
 from scamp_service.store import queries, schema
 from scamp_service.store import statements as sql
 from scamp_service.store.database import Database
 from scamp_service.store.options import option_json
 from scamp_service.store.rows import TRIAL_CHANGES, attempt_columns, sized_columns
 from scamp_service.store.tallies import (
+    BESIDE,
     DEVICE_SECONDS,
     device_seconds,
 )
@@ -172,6 +176,44 @@ class Store(Reports, Leases, Removals, ExternalTrials):
         applies the changes. A new state resets ``passed_over``, and sets ``finished_at`` if it is terminal, otherwise
         removes it. A move that ``lifecycle.TRIAL_MOVES`` does not allow fails an assert.
         """
+        with self._write() as connection:
+            return self._move_trial(connection, trial_id, expected, attempt, to, changes, sized, now)
+
+    def branch(self, trial: Trial, donor: Trial, params: Json, *, reason: str, step: int, now: float) -> bool:
+        """End a PAUSED trial as PRUNED, and create a copy of ``donor`` with ``params`` in its place, or do nothing.
+
+        The copy will begin with the donor's checkpoint of ``step``. False if the trial is no longer paused.
+        """
+        changes: dict[str, Any] = {"reason": reason, "judged_step": step}
+        with self._write() as connection:
+            connection.execute(sql.LOCK_STUDY, {"study_id": trial.study_id})
+            moved = self._move_trial(
+                connection, trial.id, TrialState.PAUSED, trial.attempt, TrialState.PRUNED, changes, None, now
+            )
+            if moved:
+                number = int(connection.execute(sql.NEXT_NUMBER, {"study_id": trial.study_id}).scalar_one())
+                row = {"study_id": trial.study_id, "number": number, "params": params, "origin": Origin.BRANCH}
+                row |= {"state": TrialState.WAITING, "reason": NO_PLAN_YET, "created_at": now}
+                row |= {"parent_id": donor.id, "parent_number": donor.number, "parent_step": step, "judged_step": step}
+                new_id = connection.execute(
+                    self._insert_new(schema.trials, "study_id", "number", returns="id"), row
+                ).scalar()
+                self._tally(connection, trial.study_id, {TrialState.WAITING.value: 1.0, BESIDE: 1.0})
+                new = {"id": new_id, "number": number, "state": TrialState.WAITING, **_NOTHING_YET}
+                self._emit_all(connection, "trial", [new], now, trial.study_id)
+        return moved
+
+    def _move_trial(
+        self,
+        connection: sa.Connection,
+        trial_id: int,
+        expected: TrialState,
+        attempt: int,
+        to: TrialState,
+        changes: dict[str, Any],
+        sized: Sized | None,
+        now: float,
+    ) -> bool:
         assert to is expected or to in TRIAL_MOVES[expected], f"a trial never moves from {expected} to {to}"
         assert set(changes) <= TRIAL_CHANGES, f"a move cannot change {sorted(set(changes) - TRIAL_CHANGES)}"
         changes |= sized_columns(sized) if sized else {}
@@ -181,16 +223,15 @@ class Store(Reports, Leases, Removals, ExternalTrials):
             if to not in LIVE_TRIALS or expected not in LIVE_TRIALS:
                 changes["finished_at"] = None if to in LIVE_TRIALS else now
         given = {"_id": trial_id, "_expected": expected, "_attempt": attempt, **_underscored(changes)}
-        with self._write() as connection:
-            before = connection.execute(sql.COUNTS, {"id": trial_id}).first()
-            moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
-            if moved:
-                if sized:
-                    options = [option_json(option, sized.plan) for option in sized.options]
-                    row = {"trial_id": trial_id, "options": options, "pipeline": sized.pipeline}
-                    connection.execute(self._replace(schema.comparisons, "trial_id"), row)
-                self._tally_move(connection, before, moved)
-                self._emit_trial(connection, trial_id, moved, now)
+        before = connection.execute(sql.COUNTS, {"id": trial_id}).first()
+        moved = connection.execute(sql.move_trial(tuple(sorted(changes))), given).first()
+        if moved:
+            if sized:
+                options = [option_json(option, sized.plan) for option in sized.options]
+                row = {"trial_id": trial_id, "options": options, "pipeline": sized.pipeline}
+                connection.execute(self._replace(schema.comparisons, "trial_id"), row)
+            self._tally_move(connection, before, moved)
+            self._emit_trial(connection, trial_id, moved, now)
         return moved is not None
 
     def redate_refusals(self, *, now: float) -> None:

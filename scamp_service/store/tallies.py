@@ -20,7 +20,7 @@ from scamp_service.model import Attempt, Trial
 DEVICE_SECONDS, COLOCATED, HEALED, SPARED = "device_seconds", "colocated", "healed", "spared"
 """Names of tallies. Others are the states of trials, ``external STATE``, ``ranks N`` and ``family F``."""
 RANKS, FAMILY, EXTERNAL = "ranks ", "family ", "external "
-ENQUEUED = "enqueued"
+BESIDE = "beside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ def trial_tallies(trial: Counts) -> Counter[str]:
     if trial.origin is Origin.EXTERNAL:
         return Counter([EXTERNAL + trial.state.value])
     names = [str(trial.state.value)]
-    if trial.origin is Origin.ENQUEUED:
-        names.append(ENQUEUED)
+    if trial.origin is not Origin.SEARCH:
+        names.append(BESIDE)
     if trial.family:
         names.append(FAMILY + trial.family)
     if trial.num_oom and trial.state in ENDED_WELL:

@@ -18,9 +18,9 @@ from scamp_service.study.objective import Objective
 from scamp_service.study.points import Points
 from scamp_service.study.sampler_options import Sampler, TpeOptions
 from scamp_service.study.slots import Slot, completed, flat, nested, slots_of
-from scamp_service.study.space import Dimension, Range, Repeat, ends
+from scamp_service.study.space import Categorical, Dimension, Ordinal, Range, Repeat, ends
 from scamp_service.study.starts import start_complaints
-from scamp_service.study.stopping import Asha, Hyperband, Never, Rule, Stopping
+from scamp_service.study.stopping import Asha, Hyperband, Never, Population, Rule, Stopping
 from scamp_service.study.values import Given, Integer, Name, Number, Strict, Title, Value, at_most
 from scamp_service.study.workload_names import is_file
 
@@ -192,6 +192,9 @@ class StudySpec(Strict):
         for rule in self.stopping_rules:
             if isinstance(rule, Never):
                 continue
+            if isinstance(rule, Population):
+                yield from self._population_complaints(rule)
+                continue
             steps = self.budget.steps
             if rule.min_steps is not None and rule.min_steps >= steps > 1:
                 yield f"stopping.min_steps ({rule.min_steps}) must be less than budget.steps ({steps})"
@@ -201,6 +204,15 @@ class StudySpec(Strict):
                     f"{rule.rule} judges every report, and {num_reports} are more than {MAX_JUDGED}; "
                     f"set budget.report_every to {math.ceil(steps / MAX_JUDGED)} or more"
                 )
+
+    def _population_complaints(self, rule: Population) -> Iterator[str]:
+        for name in rule.mutate:
+            if not isinstance(self.space.get(name), Categorical | Ordinal | Range):
+                yield f"stopping.mutate: {name} must be a parameter of space, and no repeated block"
+            elif any(name in dimension.when for dimension in self.space.values()):
+                yield f"stopping.mutate: other parameters depend on {name}, so it cannot change during training"
+        if rule.interval is not None and rule.interval >= self.budget.steps:
+            yield f"stopping.interval ({rule.interval}) must be less than budget.steps ({self.budget.steps})"
 
     def _batch_complaints(self) -> Iterator[str]:
         """Check ``batch``, the only parameter that ScaMP itself reads."""

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from scamp_service.study.values import Integer, Number, Strict, at_most
+from scamp_service.study.values import Integer, Name, Number, Strict, at_most
 
 MOST_RULES = 10
 _Steps = Annotated[Integer, Field(ge=1)] | None
 _Factor = Annotated[Integer, Field(ge=2, le=1000)]
+_Multiple = Annotated[Number, Field(gt=0, le=1000)]
 _Trials = Annotated[Integer, Field(ge=1, le=100_000)]
 
 
@@ -88,6 +89,22 @@ class Threshold(Strict):
         return self
 
 
+class Population(Strict):
+    """Population based training: every ``interval`` steps the worst ``quantile`` of the trials give way to copies of
+    the best, whose parameters in ``mutate`` change.
+
+    A number is multiplied by one of ``factors``, or drawn anew with probability ``resample``, as is a choice.
+    ``interval`` defaults to the steps between reports. The population are the trials of the budget; copies come on top.
+    """
+
+    rule: Literal["pbt"]
+    mutate: Annotated[list[Name], Field(min_length=1, max_length=100), at_most(100)]
+    interval: _Steps = None
+    quantile: Annotated[Number, Field(gt=0, le=0.5)] = 0.25
+    resample: Annotated[Number, Field(ge=0, le=1)] = 0.25
+    factors: Annotated[list[_Multiple], Field(min_length=1, max_length=10), at_most(10)] = Field(default=[0.8, 1.2])
+
+
 class Never(Strict):
     """Stops no trial early."""
 
@@ -104,7 +121,7 @@ class Never(Strict):
 
 RULE_OPTIONS: Mapping[str, type[Strict]] = {
     get_args(options.model_fields["rule"].annotation)[0]: options
-    for options in (Asha, Hyperband, Percentile, Median, Patience, Threshold, Never)
+    for options in (Asha, Hyperband, Percentile, Median, Patience, Threshold, Population, Never)
 }
 """The options of the rule with each name."""
 
@@ -123,6 +140,7 @@ Rule = Annotated[
     | Annotated[Median, Tag("median")]
     | Annotated[Patience, Tag("patience")]
     | Annotated[Threshold, Tag("threshold")]
+    | Annotated[Population, Tag("pbt")]
     | Annotated[Never, Tag("none")],
     Discriminator(
         _rule, custom_error_type="rule", custom_error_message=f"must be {{rule: {' | '.join(RULE_OPTIONS)}, …}}"

@@ -254,7 +254,8 @@ class _Run:
                 "restore this folder on every node"
             )
         with self.held.lifted():
-            checkpoint.load(root, resume, self.model, self.optimizer)
+            is_own = resume.trial_id == self.job.trial_id  # a copy of another trial has options of its own
+            checkpoint.load(root, resume, self.model, self.optimizer, with_options=is_own)
         return resume.step
 
     def _step(self, step: int, measured: bool) -> Tensor:

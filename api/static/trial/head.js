@@ -25,7 +25,13 @@ function drawNames({ trial, study }) {
   document.title = `Trial ${trial.number} · ${study.name} · ScaMP`;
   setText(byId("study-link"), study.name);
   setState(byId("state"), trial.state);
-  setText(byId("reason"), trial.reason);
+  byId("reason").replaceChildren(...parentWords(trial, study), trial.reason);
+}
+
+function parentWords({ parent_number: number, parent_step: step }, study) {
+  if (number === null) return [];
+  const link = h("a", { href: `/studies/${study.id}/trials/${number}` }, `trial ${number}`);
+  return ["a copy of ", link, ` at step ${step} · `];
 }
 
 function drawValue({ trial, study }) {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from estimators.learning import learn
-from scamp_service.control.decide.effects import Effect
+from scamp_service.control.decide.effects import Effect, MoveTrial
 from scamp_service.control.decide.fence import fence_unknown_gangs
 from scamp_service.control.decide.finish import finish_studies
 from scamp_service.control.decide.follow import follow_attempts
@@ -36,6 +36,7 @@ def decide(snapshot: Snapshot) -> list[Effect]:
     effects += plan_again(snapshot, learned, share)  # 5. other plans where a trial's share of the devices has changed
     promoted = list(promote(snapshot))
     effects += promoted  # 6. paused trials that continue or end
-    effects += propose(snapshot, Counter(one.trial.study_id for one in promoted if one.to is TrialState.QUEUED))  # 7.
+    continuing = [one for one in promoted if isinstance(one, MoveTrial) and one.to is TrialState.QUEUED]
+    effects += propose(snapshot, Counter(one.trial.study_id for one in continuing))  # 7. new candidates
     effects += finish_studies(snapshot)  # 8. studies that have ended
     return effects

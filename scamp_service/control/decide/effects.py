@@ -22,6 +22,17 @@ class MoveTrial:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """End a paused trial, and create a copy of ``donor`` with ``params``: it begins with its checkpoint of ``step``."""
+
+    trial: Trial
+    donor: Trial
+    params: Json
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MoveAttempt:
     """Change an attempt's state and columns."""
 
@@ -90,13 +101,13 @@ class FinishStudy:
     reason: str = ""
 
 
-Effect = MoveTrial | MoveAttempt | Begin | Launch | StopGang | Size | Propose | CreateTrials | FinishStudy
+Effect = MoveTrial | Branch | MoveAttempt | Begin | Launch | StopGang | Size | Propose | CreateTrials | FinishStudy
 
 
 def study_of(effect: Effect) -> int:
     """Id of the study that an effect concerns; 0 for one that names only an attempt."""
     match effect:
-        case MoveTrial(trial=trial) | Size(trial=trial):
+        case MoveTrial(trial=trial) | Branch(trial=trial) | Size(trial=trial):
             return trial.study_id
         case Begin(order=order) | Launch(order=order):
             return order.study_id
@@ -111,6 +122,8 @@ def words_of(effect: Effect) -> str:
     match effect:
         case MoveTrial(trial=trial, to=to):
             return f"change trial {trial.number} from {trial.state} to {to}"
+        case Branch(trial=trial, donor=donor):
+            return f"replace trial {trial.number} by a copy of trial {donor.number}"
         case MoveAttempt(attempt=attempt, to=to):
             return f"change attempt {attempt.key} to {to}"
         case Begin(order=order) | Launch(order=order):

@@ -17,7 +17,7 @@ from scamp_service.control.decide.replan import devices, narrower, wider
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
 from scamp_service.control.decide.watch import why_stalled
 from scamp_service.control.executor import GangState
-from scamp_service.control.stopping.rule import Complete, Continue, Pause, Stop, due_rungs, next_pause
+from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, due_rungs, next_pause
 from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
 from scamp_service.model import Attempt, Trial
 
@@ -186,7 +186,7 @@ def _judge(s: Snapshot, study: StudyRules, trial: Trial) -> Iterator[Effect]:
             case Complete(reason):
                 yield MoveTrial(trial, TrialState.COMPLETED, {"reason": reason, "judged_step": rung})
                 return
-            case Pause():
-                raise AssertionError("a rule pauses only where it says that it does")
+            case Pause() | Exploit():
+                raise AssertionError("a rule pauses and copies only where it says that trials pause")
             case verdict:
                 assert_never(verdict)

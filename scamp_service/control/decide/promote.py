@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import assert_never
 
-from scamp_service.control.decide.effects import MoveTrial
+from scamp_service.control.decide.effects import Branch, MoveTrial
 from scamp_service.control.decide.ending import ended_with
 from scamp_service.control.decide.snapshot import Snapshot, StudyRules
-from scamp_service.control.stopping.rule import Complete, Continue, Pause, Stop, next_pause
+from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Stop, next_pause
 from scamp_service.lifecycle import StudyState, TrialState
 from scamp_service.model import Trial
 
@@ -17,7 +17,7 @@ NOT_COMPARED = "until it is compared with the others there"
 """Ends the reason of a trial that was paused just now."""
 
 
-def promote(s: Snapshot) -> Iterator[MoveTrial]:
+def promote(s: Snapshot) -> Iterator[MoveTrial | Branch]:
     """Act on the verdicts on paused trials.
 
     No more continue than may be pending (``Snapshot.room``), those that have trained longest first, and of these the
@@ -39,7 +39,7 @@ def promote(s: Snapshot) -> Iterator[MoveTrial]:
             yield from _judged(s, study, trials, is_last)
 
 
-def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) -> Iterator[MoveTrial]:
+def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) -> Iterator[MoveTrial | Branch]:
     reported = s.rungs.get(study.id, {})
     continuing: list[tuple[int, float, Trial, str]] = []
     for trial in trials:
@@ -55,6 +55,13 @@ def _judged(s: Snapshot, study: StudyRules, trials: list[Trial], is_last: bool) 
                 yield MoveTrial(trial, TrialState.PRUNED, {"reason": reason, "judged_step": rung})
             case Complete(reason):
                 yield MoveTrial(trial, TrialState.COMPLETED, {"reason": reason, "judged_step": rung})
+            case Exploit(reason, donors):
+                found = next((one for number in donors for one in trials if one.number == number), None)
+                if found is None or study.mutate is None:
+                    continuing.append((-rung, 0.0, trial, f"continues after step {trial.step}: none to copy is left"))
+                else:
+                    why = f"{reason}; a copy of trial {found.number} with changed parameters takes its place"
+                    yield Branch(trial, found, study.mutate(dict(found.params), trial.number), rung, why)
             case Pause(reason):
                 if trial.reason.endswith(NOT_COMPARED):
                     yield MoveTrial(trial, TrialState.PAUSED, {"reason": reason})

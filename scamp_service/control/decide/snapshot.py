@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from estimators.learning import Learned, Run
@@ -18,6 +18,7 @@ from scamp_service.model import Attempt, Refusals, Sized, Trial
 from scamp_service.search.proposer import Asked
 from scamp_service.study.objective import Objective
 from scamp_service.study.spec import TRACE_SECONDS
+from scamp_service.study.values import Params
 from workloads.training.checkpoints.name import CheckpointName
 
 Corrections = Mapping[str, Mapping[Layout, Learned]]
@@ -45,6 +46,9 @@ class StudyRules:
     trace_seconds: int = TRACE_SECONDS
     stall_seconds: float | None = None  # without progress; None: learned from the steps of each attempt
     searched: frozenset[str] = frozenset()  # names of the parameters in its search space
+    mutate: Callable[[Params, int], Params] | None = (
+        None  # parameters for a copy, from those of the donor and its number
+    )
     exhausted: bool = False  # the sampler has nothing more to propose
     broken: str = ""  # why its trials all fail; empty if they do not
     used_up: str = ""  # which limit of its budget it has reached, other than the number of trials

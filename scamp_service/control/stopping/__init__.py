@@ -13,6 +13,7 @@ from typing import Any
 from scamp_service.control.stopping.at_reports import Patience, Percentile, Threshold
 from scamp_service.control.stopping.hyperband import Hyperband
 from scamp_service.control.stopping.never_stop import NeverStop
+from scamp_service.control.stopping.population import Population
 from scamp_service.control.stopping.rule import Rule
 from scamp_service.control.stopping.several import Several
 from scamp_service.control.stopping.successive_halving import SuccessiveHalving
@@ -24,6 +25,7 @@ RULES: Mapping[str, Callable[[Any, StudySpec], Rule]] = {
     "median": Percentile.of_options,
     "none": NeverStop.of_options,
     "patience": Patience.of_options,
+    "pbt": Population.of_options,
     "percentile": Percentile.of_options,
     "threshold": Threshold.of_options,
 }

@@ -43,7 +43,18 @@ class Stop:
     reason: str
 
 
-Verdict = Continue | Pause | Complete | Stop
+@dataclass(frozen=True, slots=True)
+class Exploit:
+    """The trial ends, and a copy of one of the ``donors`` continues in its place, with changed parameters.
+
+    ``donors`` are numbers of trials; the first that is paused at this rung is copied. If none is, the trial continues.
+    """
+
+    reason: str
+    donors: tuple[int, ...]
+
+
+Verdict = Continue | Pause | Complete | Exploit | Stop
 """Whoever carries out verdicts must handle every member, so mypy names the places that a new kind of verdict needs."""
 
 

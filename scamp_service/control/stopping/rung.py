@@ -68,6 +68,11 @@ class Rung:
         high = min(low + 1, len(keys) - 1)
         return self._objective.key(keys[low] + (keys[high] - keys[low]) * (exact - low))  # its own inverse
 
+    def best(self, count: int) -> list[int]:
+        """Numbers of the best trials, the best first; fewer than ``count`` if not as many have a finite value."""
+        finite = [number for number, value in self._values.items() if math.isfinite(value)]
+        return sorted(finite, key=lambda number: (self._objective.key(self._values[number]), number))[:count]
+
     def best_of(self, values: Iterable[float]) -> float | None:
         """The best of these values, None if none is finite."""
         return min(filter(math.isfinite, values), key=self._objective.key, default=None)

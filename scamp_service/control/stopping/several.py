@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scamp_service.control.stopping.rule import Complete, Continue, Pause, Rule, Stop, Verdict
+from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Rule, Stop, Verdict
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.model import Trial
 
@@ -29,5 +29,8 @@ class Several:
         """The first stop; else the first that completes it, that pauses it, or that lets it continue."""
         verdicts = [rule.judge(trial, rung, reported, is_last=is_last) for rule in self.rules if rung in rule.rungs]
         return next(
-            verdict for kind in (Stop, Complete, Pause, Continue) for verdict in verdicts if isinstance(verdict, kind)
+            verdict
+            for kind in (Stop, Complete, Pause, Exploit, Continue)
+            for verdict in verdicts
+            if isinstance(verdict, kind)
         )

@@ -20,7 +20,7 @@ import pytest
 from estimators.model import MIB, Plan, Prediction
 from placement.option import Option
 from scamp_service.errors import Conflict, Deposed, InvalidInput, NotFound
-from scamp_service.lifecycle import AttemptState, Outcome, StudyState, TrialState
+from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
 from scamp_service.model import Lease, LogLine, Metric, Refusals, Trial
 from scamp_service.store.store import MAX_BLOB_BYTES, Store
 from tests.values import new_attempt, sized
@@ -471,6 +471,21 @@ def test_value_follows_the_newest_row_whatever_order_flushes_arrive_in(store: St
     without = Metric(trial_id, 1, 3, 30, {"loss": 0.1}, 6.0)
     assert report(store, without)
     assert (store.trial(trial_id).step, store.trial(trial_id).value) == (20, 0.6)
+
+
+def test_a_copy_takes_the_place_of_a_paused_trial_once(store: Store) -> None:
+    paused, donor = run(store, 0), run(store, 1)
+    assert store.move_trial(paused, TrialState.RUNNING, 1, TrialState.PAUSED, now=6.0)
+    before = store.trial(paused)
+    told = {"reason": "gives way", "step": 20, "now": 7.0}
+    assert store.branch(before, store.trial(donor), {"lr": 0.2}, **told)
+    assert not store.branch(before, store.trial(donor), {"lr": 0.3}, **told)
+    ended, _, copy = store.trials(1)
+    assert (ended.state, ended.reason, ended.finished_at) == (TrialState.PRUNED, "gives way", 7.0)
+    assert (copy.number, copy.state, copy.origin, copy.params) == (2, TrialState.WAITING, Origin.BRANCH, {"lr": 0.2})
+    assert (copy.parent, copy.parent_number, copy.judged_step) == (CheckpointName(donor, 20), 1, 20)
+    assert store.create_trials(1, [(2, {"lr": 0.4})], now=8.0) == 1  # the sampler's third candidate
+    assert [trial.number for trial in store.trials(1)] == [0, 1, 2, 3]
 
 
 def test_where_attempts_overlap_the_newest_counts(store: Store) -> None:

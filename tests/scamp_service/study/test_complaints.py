@@ -148,7 +148,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"budget": {"hours": 3}}, "budget.hours: unknown key; allowed keys: trials, "),
     (
         {"stopping": {"rule": "medain"}},
-        "stopping.rule: must be one of asha, hyperband, percentile, median, patience, threshold, none (got 'medain')",
+        "stopping.rule: must be one of asha, hyperband, percentile, median, patience, threshold, pbt, none (got",
     ),
     ({"stopping": {"reduction_factor": 1}}, "stopping.reduction_factor: "),
     ({"stopping": [{"rule": "percentile", "percentile": 0}]}, "stopping.0.percentile: must be greater than 0 (got 0)"),

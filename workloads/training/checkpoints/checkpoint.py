@@ -68,15 +68,22 @@ def exists(root: Path, checkpoint: CheckpointName) -> bool:
     return (checkpoint.folder(root) / ".metadata").is_file()
 
 
-def load(root: Path, checkpoint: CheckpointName, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def load(
+    root: Path,
+    checkpoint: CheckpointName,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    with_options: bool = True,
+) -> None:
     """Read a checkpoint into ``model`` and ``optimizer``, whichever plan wrote it; all ranks call it.
 
-    Every rank reads its shards straight into its parameters; missing optimizer states are created. Raises
-    ``StorageFault``.
+    Every rank reads its shards straight into its parameters; missing optimizer states are created. The optimizer's
+    options, such as the learning rate, are also read ``with_options``. Raises ``StorageFault``.
     """
     folder = checkpoint.folder(root)
     with explained(f"the checkpoint of step {checkpoint.step} cannot be read from {folder.parent}"):
-        _load(folder, model, optimizer)
+        _load(folder, model, optimizer, with_options)
 
 
 def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -107,7 +114,7 @@ def _save(target: Path, step: int, model: nn.Module, optimizer: torch.optim.Opti
         raise
 
 
-def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, with_options: bool) -> None:
     reader = SafeReader(folder)
     stored = reader.read_metadata().state_dict_metadata
     scalars = json.loads((folder / "scalars.json").read_text())
@@ -135,7 +142,7 @@ def _load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> N
             continue
         optimizer.state[names[name]].update(fields)
     set_attributes(model, {**held, **scalars.get("attributes", {})})
-    for number, group in enumerate(optimizer.param_groups):
+    for number, group in enumerate(optimizer.param_groups if with_options else ()):
         for key, value in scalars["groups"][group.get("part_of", number)].items():
             group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scamp_service.control.stopping import RULES, rule_of
-from scamp_service.control.stopping.rule import Complete, Continue, Pause, Rule, Stop, Verdict, due_rungs
+from scamp_service.control.stopping.rule import Complete, Continue, Exploit, Pause, Rule, Stop, Verdict, due_rungs
 from scamp_service.control.stopping.rung import Rung
 from scamp_service.study.objective import Objective
 from scamp_service.study.parse import parse_study
@@ -27,6 +27,7 @@ OPTIONS: Mapping[str, list[dict[str, Any]]] = {
     "median": [{}, {"min_steps": 5, "min_trials": 1}],
     "none": [{}],
     "patience": [{}, {"reports": 1, "min_delta": 0.1}],
+    "pbt": [{"mutate": ["lr"]}, {"mutate": ["lr"], "interval": 5, "quantile": 0.5}],
     "percentile": [{}, {"percentile": 90, "min_trials": 1}],
     "threshold": [{"lower": 0.1}, {"lower": -1, "upper": 1}],
 }
@@ -113,7 +114,7 @@ def test_every_verdict_has_a_reason_of_one_line(options: Any, values: Reports, d
     spec = spec_of(options, direction)
     rule = rule_of(spec)
     for verdict in verdicts(rule, values[-1][0], reported(rule, spec.objective, values)):
-        assert isinstance(verdict, Complete | Continue | Pause | Stop)
+        assert isinstance(verdict, Complete | Continue | Exploit | Pause | Stop)
         assert verdict.reason.strip() and "\n" not in verdict.reason
 
 

@@ -51,6 +51,17 @@ def test_what_was_saved_is_what_is_loaded(tmp_path: Path, optimizer_class: type[
             assert torch.equal(torch.as_tensor(loaded["state"][position][field]), torch.as_tensor(value)), field
 
 
+def test_a_copy_of_another_trial_keeps_the_options_of_its_own_optimizer(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    checkpoint.save(tmp_path, at(3), model, optimizer)
+    other, fresh = trained(steps=0, seed=1)
+    fresh.param_groups[0]["lr"] = 0.25
+    checkpoint.load(tmp_path, at(3), other, fresh, with_options=False)
+    assert fresh.param_groups[0]["lr"] == 0.25
+    assert all(value.equal(other.state_dict()[name]) for name, value in model.state_dict().items())
+    assert [len(state) for state in fresh.state.values()] == [len(state) for state in optimizer.state.values()]
+
+
 class Noted(torch.optim.SGD):
     """Keeps a state whose name contains a slash."""
 

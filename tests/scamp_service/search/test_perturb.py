@@ -1,0 +1,65 @@
+"""Parameters of copies: other values of those that may change, all within the space and its constraints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scamp_service.search.perturb import nearest, perturbation_of
+from scamp_service.study.parse import parse_study
+from scamp_service.study.space import Range
+from scamp_service.study.spec import StudySpec
+from tests.studies import study
+
+SPACE = {
+    "lr": {"low": 1e-4, "high": 1e-1, "log": True},
+    "decay": {"choice": [0.0, 0.1]},
+    "batch": {"ordinal": [8, 16, 32]},
+    "width": {"low": 8, "high": 64, "step": 8},
+}
+DONOR = {"lr": 1e-2, "decay": 0.1, "batch": 16, "width": 32, "data": "mnist"}
+
+
+def spec_of(space: Any = SPACE, constraints: Any = (), **options: Any) -> StudySpec:
+    rule = {"rule": "pbt", "mutate": list(space), **options}
+    return parse_study(study(space=space, fixed={"data": "mnist"}, constraints=list(constraints), stopping=rule))
+
+
+def copies(spec: StudySpec, donor: Any = DONOR, count: int = 200) -> list[Any]:
+    change = perturbation_of(spec)
+    assert change is not None
+    assert [change(donor, number) for number in range(5)] == [change(donor, number) for number in range(5)]
+    return [change(donor, number) for number in range(count)]
+
+
+def test_numbers_grow_or_shrink_and_choices_stay_unless_they_are_drawn_anew() -> None:
+    found = copies(spec_of(resample=0))
+    assert {round(one["lr"], 6) for one in found} == {8e-3, 1.2e-2}
+    assert {one["batch"] for one in found} == {8, 32} and {one["decay"] for one in found} == {0.1}
+    assert {one["width"] for one in found} == {24, 40} and {one["data"] for one in found} == {"mnist"}
+    drawn = copies(spec_of(resample=1))
+    assert {one["decay"] for one in drawn} == {0.0, 0.1} and {one["batch"] for one in drawn} == {8, 16, 32}
+    assert sum(one["lr"] < 3.16e-3 for one in drawn) == pytest.approx(100, abs=25)  # half of it, on a log scale
+
+
+def test_only_what_may_change_does_and_nothing_leaves_the_space() -> None:
+    spec = parse_study(study(space=SPACE, stopping={"rule": "pbt", "mutate": ["lr"], "factors": [100]}))
+    assert {one["lr"] for one in copies(spec)} - {1e-1} and all(one["lr"] <= 1e-1 for one in copies(spec))
+    assert {(one["batch"], one["width"]) for one in copies(spec)} == {(16, 32)}
+
+
+def test_copies_satisfy_constraints_or_stay_as_they_are() -> None:
+    assert all(one["batch"] <= one["width"] for one in copies(spec_of(constraints=["batch <= width"], resample=1)))
+    same = copies(spec_of({"width": SPACE["width"]}, ["width == 32"], resample=0), {"width": 32}, 3)
+    assert same == [{"width": 32}] * 3
+
+
+def test_the_nearest_value_of_a_range() -> None:
+    assert [nearest(Range(low=8, high=60, step=8), value) for value in (1, 13, 100)] == [8, 16, 56]
+    assert nearest(Range(low=1, high=9), 2.6) == 3 and nearest(Range(low=0.0, high=1.0), 0.3) == 0.3
+    assert nearest(Range(low=0.0, high=1.0, step=0.25), 0.6) == 0.5
+
+
+def test_a_study_whose_rules_copy_nothing_has_no_perturbation() -> None:
+    assert perturbation_of(parse_study(study())) is None
