@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from functools import cached_property
 
-from scamp_service.search.constrained import Constrained, NoCandidate
+from scamp_service.search.constrained import Constrained
 from scamp_service.search.sampler import seed_of
 from scamp_service.search.space import Space
 from scamp_service.study.slots import Slot
@@ -13,6 +13,9 @@ from scamp_service.study.space import Categorical, Ordinal, Range
 from scamp_service.study.spec import StudySpec
 from scamp_service.study.stopping import Population
 from scamp_service.study.values import Params
+
+MOST_TRIES = 100
+"""Changes that are tried before a copy keeps the parameters of its donor."""
 
 
 def perturbation_of(spec: StudySpec) -> Perturbation | None:
@@ -49,10 +52,7 @@ class Perturbation:
                     values[slot.name] = self._changed(slot, values[slot.name], source)
             return {**params, **self._space.nested(values)}
 
-        try:
-            return self._constrained.first(changed, "mutate")
-        except NoCandidate:
-            return params
+        return next(filter(self._constrained.holds, map(changed, range(MOST_TRIES))), params)
 
     def _changed(self, slot: Slot, value: object, source: random.Random) -> object:
         dimension, is_new = slot.dimension, source.random() < self._rule.resample
