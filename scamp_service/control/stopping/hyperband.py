@@ -10,7 +10,7 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
 
@@ -57,7 +57,7 @@ class Hyperband:
             return Continue(f"continues after step {trial.step}: its bracket {index + 1} is judged {first}")
         peers = reported[rung].among((self, index), partial(self._is_in, index))
         verdict = bracket.judge(trial, rung, {rung: peers}, is_last=is_last)
-        return type(verdict)(f"{verdict.reason} (in bracket {index + 1} of {len(self.brackets)})")
+        return replace(verdict, reason=f"{verdict.reason} (in bracket {index + 1} of {len(self.brackets)})")
 
     def bracket_of(self, number: int) -> int:
         """Index of the bracket of trial ``number``: drawn by the study's seed, in proportion to ``_shares``."""
