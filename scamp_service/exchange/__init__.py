@@ -1,0 +1,1 @@
+"""Exchanges studies with other tools: Optuna's storage, exports, imports and conversions."""

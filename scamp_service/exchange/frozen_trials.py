@@ -1,0 +1,136 @@
+"""Trials of the study database as Optuna's frozen trials, and the states of both.
+
+Optuna has no word for what ScaMP knows beyond a failure: a trial that fits nowhere, was cancelled, or diverged is FAIL,
+and its true state is in the user attribute ``scamp:state``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from optuna.distributions import BaseDistribution, json_to_distribution
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as OptunaState
+
+from scamp_service.exchange.optuna_space import OptunaSpace
+from scamp_service.lifecycle import TrialState
+from scamp_service.store.store import Store
+from scamp_service.store.writes.external import Seen
+
+TO_OPTUNA: Mapping[TrialState, OptunaState] = {
+    TrialState.WAITING: OptunaState.WAITING,
+    TrialState.QUEUED: OptunaState.WAITING,
+    TrialState.RUNNING: OptunaState.RUNNING,
+    TrialState.PAUSED: OptunaState.RUNNING,
+    TrialState.COMPLETED: OptunaState.COMPLETE,
+    TrialState.PRUNED: OptunaState.PRUNED,
+    TrialState.FAILED: OptunaState.FAIL,
+    TrialState.INFEASIBLE: OptunaState.FAIL,
+    TrialState.CANCELLED: OptunaState.FAIL,
+}
+FROM_OPTUNA: Mapping[OptunaState, TrialState] = {
+    OptunaState.WAITING: TrialState.WAITING,
+    OptunaState.RUNNING: TrialState.RUNNING,
+    OptunaState.COMPLETE: TrialState.COMPLETED,
+    OptunaState.PRUNED: TrialState.PRUNED,
+    OptunaState.FAIL: TrialState.FAILED,
+}
+
+
+class Freezer:
+    """Makes frozen trials of the trials of one study. ``metric`` is its objective."""
+
+    def __init__(self, store: Store, space: OptunaSpace, metric: str) -> None:
+        self._store, self._space, self._metric = store, space, metric
+
+    def frozen(self, seen: Sequence[Seen]) -> list[FrozenTrial]:
+        """Frozen trials, in the same order. Reads what belongs to them: reports and attributes."""
+        external = [one.id for one in seen if one.searched is not None]
+        reports, attributes = self._store.reports(external), self._store.trial_attributes(external)
+        curves = self._store.curves([one.id for one in seen if one.searched is None and one.step])
+        found = []
+        for one in seen:
+            if one.searched is not None:
+                known = (attributes.get((one.id, False), {}), attributes.get((one.id, True), {}))
+                found.append(_external(one, reports.get(one.id, {}), *known))
+            else:
+                curve = [(point.step, point.values.get(self._metric)) for point in curves.get(one.id, [])]
+                found.append(self._own(one, {step: float(value) for step, value in curve if value is not None}))
+        return found
+
+    def _own(self, one: Seen, reported: dict[int, float]) -> FrozenTrial:
+        state, values = TO_OPTUNA[one.state], None
+        if state in (OptunaState.COMPLETE, OptunaState.PRUNED) and one.value is not None:
+            values = None if math.isnan(one.value) else [one.value]
+        if state is OptunaState.COMPLETE and values is None:
+            state = OptunaState.FAIL  # it diverged
+        params = self._space.flat(one.params)
+        known = {
+            "scamp:state": one.state.value,
+            "scamp:reason": one.reason,
+            "scamp:plan": str(one.plan or ""),
+            "scamp:reserved_mib": one.reserved_mib,
+            "scamp:measured_bytes": one.measured_bytes,
+        }
+        return _frozen(
+            one,
+            state,
+            values,
+            params,
+            {name: self._space.distributions[name] for name in params},
+            reported,
+            {name: value for name, value in known.items() if value},
+            {},
+        )
+
+
+def _external(
+    one: Seen, reported: dict[int, float], user: dict[str, Any], system: dict[str, Any]
+) -> FrozenTrial:
+    params, distributions = dict[str, Any](), dict[str, BaseDistribution]()
+    for name, (number, text) in (one.searched or {}).items():
+        distributions[name] = _distribution(text)
+        params[name] = distributions[name].to_external_repr(number)
+    values = None if one.values is None else list(one.values)
+    return _frozen(one, TO_OPTUNA[one.state], values, params, distributions, reported, user, system)
+
+
+def _frozen(
+    one: Seen,
+    state: OptunaState,
+    values: list[float] | None,
+    params: dict[str, Any],
+    distributions: dict[str, BaseDistribution],
+    reported: dict[int, float],
+    user: dict[str, Any],
+    system: dict[str, Any],
+) -> FrozenTrial:
+    return FrozenTrial(
+        number=one.number,
+        trial_id=one.id,
+        state=state,
+        value=None,
+        values=values,
+        datetime_start=local_time(one.started_at),
+        datetime_complete=local_time(one.finished_at),
+        params=params,
+        distributions=distributions,
+        user_attrs=user,
+        system_attrs=system,
+        intermediate_values=reported,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _distribution(text: str) -> BaseDistribution:
+    """A distribution; a study has many trials with the same."""
+    return json_to_distribution(text)
+
+
+def local_time(seconds: float | None) -> datetime | None:
+    """Local time without a zone, as Optuna has it, from seconds since the epoch."""
+    return None if seconds is None else datetime.fromtimestamp(seconds)

@@ -1,0 +1,78 @@
+"""The trials of one study as Optuna sees them, kept in memory: those that have ended never change and are read once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Container
+
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from scamp_service.exchange.frozen_trials import Freezer
+from scamp_service.exchange.optuna_space import OptunaSpace
+from scamp_service.lifecycle import LIVE_STUDIES, LIVE_TRIALS
+from scamp_service.lifecycle import TrialState as OwnState
+from scamp_service.model import Study
+from scamp_service.store.store import Store
+
+LARGEST_ID = 2**62
+"""Above the id of any trial."""
+
+
+class KnownTrials:
+    """Trials by number. Not safe for threads: the storage locks it."""
+
+    def __init__(self, store: Store, study: Study, metric: str) -> None:
+        space = OptunaSpace(study.spec)
+        self.metric = metric
+        self.distributions: dict[str, BaseDistribution] = dict(space.distributions)
+        """Distribution of each parameter when it was first seen; later ones must be compatible."""
+        self._store, self._study_id = store, study.id
+        self._freezer = Freezer(store, space, metric)
+        self._trials: dict[int, FrozenTrial] = {}  # by number, ascending
+        self._unended: set[int] = set()  # ids of trials that may still change
+        self._newest = 0
+
+    def refresh(self) -> None:
+        """Read the trials that are new or may have changed. Raises ``NotFound`` if the study is gone."""
+        state = self._store.study_state(self._study_id)
+        seen = self._store.seen_trials(self._study_id, after=self._newest, trial_ids=sorted(self._unended))
+        for one, trial in zip(seen, self._freezer.frozen(seen), strict=True):
+            self._trials[one.number] = trial
+            self._newest = max(self._newest, one.id)
+            # A trial that fits nowhere is planned again when the cluster grows, while its study is live.
+            if one.state in LIVE_TRIALS or (one.state is OwnState.INFEASIBLE and state in LIVE_STUDIES):
+                self._unended.add(one.id)
+            else:
+                self._unended.discard(one.id)
+            for name, distribution in trial.distributions.items():
+                self.distributions.setdefault(name, distribution)
+
+    def read(self, trial_id: int) -> FrozenTrial:
+        """One trial as it is now."""
+        (seen,) = self._store.seen_trials(self._study_id, after=LARGEST_ID, trial_ids=[trial_id])
+        return self._freezer.frozen([seen])[0]
+
+    def listed(self, states: Container[TrialState] | None) -> list[FrozenTrial]:
+        """The trials by number; ``states`` keeps only these states."""
+        if states is None:
+            return list(self._trials.values())
+        return [trial for trial in self._trials.values() if trial.state in states]
+
+    def ended(self, number: int) -> FrozenTrial | None:
+        """The trial with this number, if it has ended and is known."""
+        trial = self._trials.get(number)
+        return trial if trial is not None and trial._trial_id not in self._unended else None
+
+
+def copied(trial: FrozenTrial) -> FrozenTrial:
+    """A trial that may be changed. Distributions are shared: nobody changes them."""
+    made = copy.copy(trial)
+    made._params, made._distributions = dict(trial._params), dict(trial._distributions)
+    made.intermediate_values = dict(trial.intermediate_values)
+    made._user_attrs = copy.deepcopy(trial._user_attrs)
+    made._system_attrs = copy.deepcopy(trial._system_attrs)
+    made._values = None if trial._values is None else list(trial._values)
+    return made
+
+
