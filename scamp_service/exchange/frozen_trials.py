@@ -68,7 +68,7 @@ class Freezer:
             values = None if math.isnan(one.value) else [one.value]
         if state is OptunaState.COMPLETE and values is None:
             state = OptunaState.FAIL  # it diverged
-        params = self._space.flat(one.params)
+        params = self._space.flat(one.params or {})
         known = {
             "scamp:state": one.state.value,
             "scamp:reason": one.reason,
@@ -88,9 +88,7 @@ class Freezer:
         )
 
 
-def _external(
-    one: Seen, reported: dict[int, float], user: dict[str, Any], system: dict[str, Any]
-) -> FrozenTrial:
+def _external(one: Seen, reported: dict[int, float], user: dict[str, Any], system: dict[str, Any]) -> FrozenTrial:
     params, distributions = dict[str, Any](), dict[str, BaseDistribution]()
     for name, (number, text) in (one.searched or {}).items():
         distributions[name] = _distribution(text)

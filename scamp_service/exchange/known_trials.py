@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
@@ -53,6 +53,12 @@ class KnownTrials:
         (seen,) = self._store.seen_trials(self._study_id, after=LARGEST_ID, trial_ids=[trial_id])
         return self._freezer.frozen([seen])[0]
 
+    def overlay(self, trials: Iterable[FrozenTrial]) -> None:
+        """Show trials of this study as they are here, not as they were read. Others are ignored."""
+        for trial in trials:
+            if (known := self._trials.get(trial.number)) is not None and known._trial_id == trial._trial_id:
+                self._trials[trial.number] = trial
+
     def listed(self, states: Container[TrialState] | None) -> list[FrozenTrial]:
         """The trials by number; ``states`` keeps only these states."""
         if states is None:
@@ -74,5 +80,3 @@ def copied(trial: FrozenTrial) -> FrozenTrial:
     made._system_attrs = copy.deepcopy(trial._system_attrs)
     made._values = None if trial._values is None else list(trial._values)
     return made
-
-

@@ -6,10 +6,12 @@ creates are stored beside ScaMP's and shown on its pages. ``docs/decisions/0016-
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -30,8 +32,12 @@ from scamp_service.exchange.frozen_trials import FROM_OPTUNA
 from scamp_service.exchange.known_trials import KnownTrials, copied
 from scamp_service.lifecycle import StudyState
 from scamp_service.model import Json, Study
+from scamp_service.settings import Settings
 from scamp_service.store.store import Store
-from scamp_service.store.writes.external import METRIC, NewTrial
+from scamp_service.store.writes.external import METRIC, Changes, NewTrial
+
+WRITE_SECONDS = 0.05
+"""Parameters and attributes of a running trial are written within this time, so that many are one transaction."""
 
 StaleCallback = Callable[["optuna.Study", FrozenTrial], None]
 
@@ -39,27 +45,31 @@ StaleCallback = Callable[["optuna.Study", FrozenTrial], None]
 class ScampStorage(BaseStorage, BaseHeartbeat):
     """An Optuna storage on a study database of ScaMP. Threads may share it; each process opens its own.
 
-    ``url`` is that of the database: ``sqlite:////PATH/scamp.db`` or ``postgresql://HOST/NAME``. The three other options
-    are those of Optuna's ``RDBStorage``. Raises ``Unavailable`` when the database cannot be used.
+    ``url`` is that of the database: ``sqlite:////PATH/scamp.db`` or ``postgresql://HOST/NAME``; by default that of the
+    service on this machine. The three other options are those of Optuna's ``RDBStorage``. Raises ``Unavailable`` when
+    the database cannot be used.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         heartbeat_interval: int | None = None,
         grace_period: int | None = None,
         heartbeat_stale_trial_callback: StaleCallback | None = None,
     ) -> None:
-        self._options = (url, heartbeat_interval, grace_period, heartbeat_stale_trial_callback)
+        self._options = (url or Settings().url, heartbeat_interval, grace_period, heartbeat_stale_trial_callback)
         self._open()
 
     def _open(self) -> None:
         self._store = Store(self._options[0])
+        weakref.finalize(self, self._store.close)
         self._lock = threading.RLock()
         self._known: dict[int, KnownTrials] = {}
         self._places: dict[int, tuple[int, int]] = {}  # trial → its study and number
-        self._begun: dict[int, FrozenTrial] = {}  # running trials of this process, as they were written
+        self._begun: dict[int, FrozenTrial] = {}  # running trials of this process, with all their changes
+        self._unwritten: dict[int, Changes] = {}  # those of a moment: they are written together
+        self._timer: threading.Timer | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options}
@@ -69,12 +79,13 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
         self._open()
 
     def close(self) -> None:
-        """Close the connections to the database."""
+        """Write what is not written yet, and close the connections to the database."""
+        self._write_changes()
         self._store.close()
 
     def remove_session(self) -> None:
         """Close the connections to the database; they are opened again when needed."""
-        self._store.close()
+        self.close()
 
     # --- studies -----------------------------------------------------------------------------------------------
 
@@ -176,56 +187,80 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
                     self.check_trial_is_updatable(trial_id, self.get_trial(trial_id).state)
                     raise
             value, number = distribution.to_external_repr(param_value_internal), float(param_value_internal)
-            with self._changing(trial_id) as trial:
-                self._store.set_external_param(
-                    trial_id, param_name, value, number, distribution_to_json(distribution)
-                )
-                known.distributions.setdefault(param_name, distribution)
+            new = Changes({param_name: (value, number, distribution_to_json(distribution))})
+            with self._changing(trial_id, new) as trial:
                 if trial:
                     trial._params[param_name], trial._distributions[param_name] = value, distribution
+            known.distributions.setdefault(param_name, distribution)
 
-    def set_trial_state_values(
-        self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
-    ) -> bool:
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         """Move a trial, and set its values if there are any; False if somebody else has begun it."""
         with self._lock, _as_optuna():
-            moved = self._store.move_external_trial(trial_id, FROM_OPTUNA[state], values, now=time.time())
-            self._begun.pop(trial_id, None)
-            if moved and state is TrialState.RUNNING:
-                self._begun[trial_id] = self._read(trial_id)
+            changes = self._unwritten.pop(trial_id, None)
+            moved = self._store.move_external_trial(trial_id, FROM_OPTUNA[state], values, changes, now=time.time())
+            if state is TrialState.RUNNING:
+                if moved:
+                    self._begun[trial_id] = self._read(trial_id)
+            else:
+                self._begun.pop(trial_id, None)
             return moved
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
         """Store the objective at a step."""
-        with self._lock, _as_optuna(), self._changing(trial_id) as trial:
-            metric = self._known_of(self._place(trial_id)[0]).metric
-            value = float(intermediate_value)
-            self._store.report_external(trial_id, step, value, metric=metric, now=time.time())
-            if trial:
-                trial.intermediate_values[step] = value
+        with self._lock, _as_optuna():
+            metric, value = self._known_of(self._place(trial_id)[0]).metric, float(intermediate_value)
+            changes = self._unwritten.pop(trial_id, None)
+            begun = self._begun.pop(trial_id, None)
+            self._store.report_external(trial_id, step, value, changes, metric=metric, now=time.time())
+            if begun:
+                self._begun[trial_id] = changed = copied(begun)
+                changed.intermediate_values[step] = value
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Set an attribute of a user."""
-        with self._lock, _as_optuna(), self._changing(trial_id) as trial:
-            self._store.set_trial_attribute(trial_id, key, value, is_system=False)
+        with self._lock, _as_optuna(), self._changing(trial_id, Changes({}, {(False, key): value})) as trial:
             if trial:
                 trial._user_attrs[key] = value
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Set an attribute of Optuna's own."""
-        with self._lock, _as_optuna(), self._changing(trial_id) as trial:
-            self._store.set_trial_attribute(trial_id, key, value, is_system=True)
+        with self._lock, _as_optuna(), self._changing(trial_id, Changes({}, {(True, key): value})) as trial:
             if trial:
                 trial._system_attrs[key] = value
 
     @contextmanager
-    def _changing(self, trial_id: int) -> Iterator[FrozenTrial | None]:
-        """A copy of a trial that this process runs, to be changed with the database; it is kept if nothing raises."""
-        trial = self._begun.pop(trial_id, None)
-        changed = copied(trial) if trial else None
+    def _changing(self, trial_id: int, changes: Changes) -> Iterator[FrozenTrial | None]:
+        """A copy of a trial that this process runs, to be changed: it is written with its next changes, or soon.
+
+        None for any other trial: its ``changes`` are written at once.
+        """
+        trial = self._begun.get(trial_id)
+        if trial is None:
+            self._store.change_external_trial(trial_id, changes)
+            yield None
+            return
+        json.dumps(list(changes.attributes.values()))  # raises here what the database would raise later
+        changed = copied(trial)
         yield changed
-        if changed:
-            self._begun[trial_id] = changed
+        self._begun[trial_id] = changed
+        unwritten = self._unwritten.setdefault(trial_id, Changes())
+        unwritten.params.update(changes.params)
+        unwritten.attributes.update(changes.attributes)
+        if self._timer is None:
+            self._timer = threading.Timer(WRITE_SECONDS, self._write_changes)
+            self._timer.start()
+
+    def _write_changes(self) -> None:
+        """Write the changes of running trials that are not written yet."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, unwritten, self._unwritten = None, self._unwritten, {}
+            for trial_id, changes in unwritten.items():
+                try:
+                    self._store.change_external_trial(trial_id, changes)
+                except (NotFound, Conflict):  # somebody else has deleted or ended it
+                    self._begun.pop(trial_id, None)
 
     # --- trials: reads -----------------------------------------------------------------------------------------
 
@@ -256,6 +291,7 @@ class ScampStorage(BaseStorage, BaseHeartbeat):
         with self._lock, _as_optuna():
             known = self._known_of(study_id)
             known.refresh()
+            known.overlay(self._begun[trial_id] for trial_id in self._unwritten)
             found = known.listed(states)
         return [copied(trial) for trial in found] if deepcopy else found
 

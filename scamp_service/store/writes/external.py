@@ -6,6 +6,7 @@ nothing here imports it. Distributions are texts, as Optuna writes them. Attribu
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,14 +52,27 @@ class NewTrial:
     reason: str = RUN_BY_OTHERS
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Parameters and attributes of an external trial that are written together.
+
+    Parameter → its value, Optuna's number for it, and its distribution. (whether it is Optuna's own, name) → value.
+    """
+
+    params: dict[str, tuple[Any, float, str]] = field(default_factory=dict)
+    attributes: dict[tuple[bool, str], Any] = field(default_factory=dict)
+
+
 class Seen(NamedTuple):
-    """A trial of any origin in the columns that Optuna needs. ``searched`` is None unless it is external."""
+    """A trial of any origin in the columns that Optuna needs.
+
+    ``searched`` is None unless it is external, and ``params`` is None if it is.
+    """
 
     id: int
     number: int
     state: TrialState
     origin: Origin
-    params: Json
     reason: str
     value: float | None
     step: int
@@ -67,13 +81,15 @@ class Seen(NamedTuple):
     plan: Plan | None
     reserved_mib: int
     measured_bytes: int
+    params: Json | None
     searched: Searched | None
     values: Sequence[float] | None
 
 
-_SEEN = select(*(_T.c[name] for name in Seen._fields[:-2]), _X.c.searched, _X.c["values"]).outerjoin(
-    _X, _X.c.trial_id == _T.c.id
-)
+_JSON = (_T.c.params, _X.c.searched, _X.c["values"])
+_SEEN = select(
+    *(_T.c[name] for name in Seen._fields[:-3]), *(sa.type_coerce(column, sa.Text) for column in _JSON)
+).outerjoin(_X, _X.c.trial_id == _T.c.id)
 _NEWER = _SEEN.where(_T.c.study_id == bindparam("study_id"), _T.c.id > bindparam("after")).order_by(_T.c.id)
 _CHOSEN = _SEEN.where(_T.c.id.in_(bindparam("trial_ids", expanding=True))).order_by(_T.c.id)
 _WHERE = (
@@ -227,9 +243,15 @@ class ExternalTrials(Transactions):
                 connection.execute(sa.insert(table), rows)
 
     def move_external_trial(
-        self, trial_id: int, to: TrialState, values: Sequence[float] | None = None, *, now: float
+        self,
+        trial_id: int,
+        to: TrialState,
+        values: Sequence[float] | None = None,
+        changes: Changes | None = None,
+        *,
+        now: float,
     ) -> bool:
-        """Move an external trial to ``to``, and set its values if there are any; False if it already runs.
+        """Move an external trial to ``to`` with its ``values`` and other ``changes``; False if it already runs.
 
         Raises ``NotFound``, and ``Conflict`` if it has ended or is run by ScaMP. To begin a trial of ScaMP is also
         False: somebody else has begun it.
@@ -238,6 +260,7 @@ class ExternalTrials(Transactions):
             before = self._hold(connection, trial_id, begins=to is TrialState.RUNNING)
             if before is None or (to is TrialState.RUNNING and before.state is not TrialState.WAITING):
                 return False
+            self._change(connection, trial_id, before, changes)
             known = connection.execute(_TIMES, {"id": trial_id}).one()
             given = {
                 "_state": to,
@@ -252,32 +275,40 @@ class ExternalTrials(Transactions):
             self._emit_trial(connection, trial_id, moved, now)
         return True
 
-    def set_external_param(self, trial_id: int, name: str, value: Any, number: float, distribution: str) -> None:
-        """Set a parameter: ``number`` is Optuna's for ``value``. Raises ``NotFound`` and ``Conflict``."""
+    def change_external_trial(self, trial_id: int, changes: Changes) -> None:
+        """Set parameters and attributes. Raises ``NotFound`` and ``Conflict``."""
         with self._write() as connection:
-            held = self._hold(connection, trial_id)
-            params = connection.execute(_PARAMS, {"id": trial_id}).scalar_one()
-            searched = {**held.searched, name: [number, distribution]}
-            connection.execute(_SET_PARAMS, {"_id": trial_id, "_params": {**params, name: finite(value)}})
-            connection.execute(_SET_X["searched"], {"_id": trial_id, "_x": searched})
+            self._change(connection, trial_id, self._hold(connection, trial_id), changes)
 
-    def report_external(self, trial_id: int, step: int, value: float, *, metric: str, now: float) -> None:
-        """Store the objective, called ``metric``, at a step. Raises ``NotFound`` and ``Conflict``."""
+    def report_external(
+        self, trial_id: int, step: int, value: float, changes: Changes | None = None, *, metric: str, now: float
+    ) -> None:
+        """Store the objective, called ``metric``, at a step, and ``changes``. Raises ``NotFound`` and ``Conflict``."""
         statement = sql.upsert(self._database.sqlite, _R)
         with self._write() as connection:
             held = self._hold(connection, trial_id)
+            self._change(connection, trial_id, held, changes)
             connection.execute(statement, {"trial_id": trial_id, "step": step, "value": value, "time": now})
             connection.execute(_SET_REPORTED, {"_id": trial_id, "_step": step, "_v": value})
             data = {"trial": trial_id, "step": step, "values": {metric: value}}
             self._emit(connection, "metrics", data, now, held.study_id, trial_id)
 
-    def set_trial_attribute(self, trial_id: int, name: str, value: Any, *, is_system: bool) -> None:
-        """Set what Optuna or its user stores about an external trial. Raises ``NotFound`` and ``Conflict``."""
-        statement = sql.upsert(self._database.sqlite, _TA)
-        with self._write() as connection:
-            self._hold(connection, trial_id)
-            row = {"trial_id": trial_id, "is_system": is_system, "name": name, "value": value}
-            connection.execute(statement, row)
+    def _change(self, connection: sa.Connection, trial_id: int, held: Any, changes: Changes | None) -> None:
+        if changes is None:
+            return
+        if changes.params:
+            params = dict(connection.execute(_PARAMS, {"id": trial_id}).scalar_one())
+            searched = dict(held.searched)
+            for name, (value, number, distribution) in changes.params.items():
+                params[name], searched[name] = finite(value), [number, distribution]
+            connection.execute(_SET_PARAMS, {"_id": trial_id, "_params": params})
+            connection.execute(_SET_X["searched"], {"_id": trial_id, "_x": searched})
+        if changes.attributes:
+            rows = [
+                {"trial_id": trial_id, "is_system": is_system, "name": name, "value": value}
+                for (is_system, name), value in changes.attributes.items()
+            ]
+            connection.execute(sql.upsert(self._database.sqlite, _TA), rows)
 
     def record_heartbeat(self, trial_id: int) -> None:
         """Note that the program that runs an external trial lives."""
@@ -311,7 +342,11 @@ class ExternalTrials(Transactions):
         """The study's trials with id > ``after``, and those with ``trial_ids``, each group by id."""
         rows = list(self._by_ids(_CHOSEN, trial_ids)) if trial_ids else []
         rows += self._rows(_NEWER, study_id=study_id, after=after)
-        return [Seen(*row) for row in rows]
+        texts = ((row[-3] if row[-2] is None else None, *row[-2:]) for row in rows)  # searched has params, too
+        known = json.loads(
+            f"[{','.join(text or 'null' for three in texts for text in three)}]"
+        )  # faster than each alone
+        return [Seen(*row[:-3], *known[3 * place : 3 * place + 3]) for place, row in enumerate(rows)]
 
     def reports(self, trial_ids: Sequence[int]) -> dict[int, dict[int, float]]:
         """External trial → step → objective."""

@@ -1,13 +1,47 @@
-"""The study database as an Optuna storage: Optuna's own contract, and sharing a study with ScaMP."""
+"""The study database as an Optuna storage: Optuna's own contract, and studies that ScaMP and Optuna share."""
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import socket
+import subprocess
+import time
+import urllib.request
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
 
+import optuna
 import pytest
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import RDBStorage
 from optuna.testing.pytest_storages import StorageTestCase
+from optuna.trial import TrialState as OptunaState
+from sqlalchemy.pool import NullPool
 
+from scamp_service.exchange.bounded_sampler import BoundedSampler
 from scamp_service.exchange.optuna_storage import ScampStorage
+from scamp_service.lifecycle import AttemptState, Origin, Outcome, StudyState, TrialState
+from scamp_service.model import Metric
+from scamp_service.search.proposals import Search
+from scamp_service.store.database import _parse
+from scamp_service.store.store import Store
+from scamp_service.study.parse import parse_study
+from scamp_service.study.spec import StudySpec
+from tests.values import new_attempt, sized
+
+ROOT = Path(__file__).resolve().parents[3]
+SPACE = {
+    "lr": {"low": 1e-4, "high": 1e-1, "log": True},
+    "dropout": {"low": 0.0, "high": 0.35, "step": 0.1},
+    "optimizer": {"choice": ["sgd", "adam"]},
+    "momentum": {"low": 0.0, "high": 0.9, "when": {"optimizer": "sgd"}},
+    "kernel": {"choice": [[3, 3], None]},
+}
+PARAMS = {"lr": 0.01, "dropout": 0.1, "optimizer": "sgd", "momentum": 0.5, "kernel": [3, 3]}
 
 
 @pytest.fixture
@@ -24,3 +58,240 @@ def storage(url: str) -> Iterator[ScampStorage]:
 
 class TestContract(StorageTestCase):
     """All tests that Optuna ships for storages."""
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    opened = Store(url)
+    yield opened
+    opened.close()
+
+
+def spec() -> StudySpec:
+    head = {"name": "digits", "workload": "vit_digits", "objective": {"metric": "loss", "direction": "minimize"}}
+    return parse_study({**head, "space": SPACE, "fixed": {"batch": 32}, "budget": {"trials": 8, "steps": 30}})
+
+
+def begun(store: Store, trial: int) -> None:
+    plan = sized()
+    assert store.move_trial(trial, TrialState.WAITING, 0, TrialState.QUEUED, now=2.0, sized=plan)
+    assert store.begin_attempt(new_attempt(trial, now=3.0)) and store.report_started(trial, 1, "t", now=3.0)
+
+
+def completed(store: Store, trial: int, losses: list[float]) -> None:
+    begun(store, trial)
+    for seq, loss in enumerate(losses):
+        metric = Metric(trial, 1, seq, 10 * (seq + 1), {"loss": loss, "accuracy": 1 - loss}, 4.0)
+        assert store.report(trial, 1, "t", metrics=[metric], objective="loss", now=4.0)
+    store.report_outcome(trial, 1, "t", Outcome.DONE, "", now=5.0)
+    store.move_attempt(trial, 1, [AttemptState.RUNNING], AttemptState.ENDED, now=5.0)
+    assert store.move_trial(trial, TrialState.RUNNING, 1, TrialState.COMPLETED, now=5.0)
+
+
+def scheduled(store: Store) -> int:
+    """A study that ScaMP schedules: one trial has completed, one runs, one fits nowhere, one waits, one diverged."""
+    study = store.create_study(spec().to_json(), now=1.0).id
+    other = {**PARAMS, "optimizer": "adam", "kernel": None}
+    del other["momentum"]
+    store.create_trials(study, [(0, PARAMS), (1, other), (2, PARAMS), (3, PARAMS), (4, PARAMS)], now=1.0)
+    ids = [trial.id for trial in store.trials(study)]
+    completed(store, ids[0], [0.5, 0.25])
+    begun(store, ids[1])
+    store.move_trial(ids[2], TrialState.WAITING, 0, TrialState.INFEASIBLE, now=2.0, reason="needs 41 GiB")
+    completed(store, ids[4], [0.5, float("nan")])
+    return study
+
+
+def test_a_study_of_scamp_is_loaded_by_its_name(storage: ScampStorage, store: Store) -> None:
+    study_id = scheduled(store)
+    study = optuna.load_study(study_name="digits", storage=storage)
+    assert study.direction is optuna.study.StudyDirection.MINIMIZE and study.metric_names == ["loss"]
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "RUNNING", "FAIL", "WAITING", "FAIL"]
+    best, other, refused, _, diverged = study.trials
+    assert (best.value, best.intermediate_values) == (0.25, {10: 0.5, 20: 0.25})
+    assert best.params == {**PARAMS, "kernel": "[3, 3]"}
+    assert set(best.params) - set(other.params) == {"momentum"}
+    assert all(one.distributions[name]._contains(one.distributions[name].to_internal_repr(one.params[name]))
+               for one in study.trials for name in one.params)  # fmt: skip
+    assert refused.user_attrs["scamp:state"] == "INFEASIBLE" and refused.user_attrs["scamp:reason"] == "needs 41 GiB"
+    assert diverged.user_attrs["scamp:state"] == "COMPLETED"
+    store.create_study(spec().to_json(), now=1.0)
+    assert storage.get_study_name_from_id(study_id + 1) == f"digits #{study_id + 1}"
+    names = {one.study_name for one in storage.get_all_studies()}
+    assert {storage.get_study_id_from_name(name) for name in names} == {study_id, study_id + 1}
+
+
+def test_another_process_adds_trials_while_scamp_runs_its_own(storage: ScampStorage, store: Store) -> None:
+    study_id = scheduled(store)
+    before = store.trials(study_id)
+    study = optuna.load_study(study_name="digits", storage=storage, sampler=optuna.samplers.TPESampler(seed=0))
+
+    def objective(trial: optuna.Trial) -> float:
+        lr = trial.suggest_float("lr", 1e-4, 1e-1, log=True)
+        trial.suggest_categorical("optimizer", ["sgd", "adam"])
+        trial.report(lr, 10)
+        store.create_trials(study_id, [(5, PARAMS), (6, PARAMS)], now=6.0)  # meanwhile
+        return lr
+
+    study.optimize(objective, n_trials=4)
+    trials = store.trials(study_id)
+    assert [trial.number for trial in trials] == list(range(len(trials)))
+    assert trials[: len(before)] == before, "other programs change nothing of ScaMP's"
+    theirs = [trial for trial in trials if trial.origin is Origin.EXTERNAL]
+    assert [trial.state for trial in theirs] == [TrialState.COMPLETED] * 4
+    assert all(trial.value == trial.params["lr"] for trial in theirs)
+    assert len(trials) == len(before) + 4 + 2, "neither loses a trial"
+    with pytest.raises(ValueError):  # a choice that the study does not have
+        study.ask({"optimizer": optuna.distributions.CategoricalDistribution(["lion"])})
+    with pytest.raises(UpdateFinishedTrialError, match="run by ScaMP"):
+        storage.set_trial_state_values(before[1].id, OptunaState.FAIL)
+    assert store.best_trial(study_id, spec().objective) == min(
+        (one for one in trials if one.state is TrialState.COMPLETED and one.value == one.value),
+        key=lambda one: one.value,
+    )
+
+
+def test_trials_of_other_programs_are_history_for_the_sampler_of_the_study(storage: ScampStorage, store: Store) -> None:
+    study_id = store.create_study(spec().to_json(), now=1.0).id
+    study = optuna.load_study(study_name="digits", storage=storage)
+    space = {name: one for name, one in storage._known_of(study_id).distributions.items() if name != "momentum"}
+    for _ in range(3):
+        study.tell(study.ask(space), 0.5)
+    search = Search(spec())
+    search.propose(store.trials(study_id), 0, 1)
+    complete = [trial for trial in store.trials(study_id) if trial.params["optimizer"] == "adam"]
+    shown = search._history.shown(3).completed
+    assert {one.number for one in shown} <= {one.number for one in store.trials(study_id)}
+    assert len(shown) >= len([one for one in complete if one.params["kernel"] is None])
+
+
+def test_threads_that_ask_and_tell_get_numbers_of_their_own(storage: ScampStorage) -> None:
+    study = optuna.create_study(study_name="theirs", storage=storage)
+
+    def work() -> None:
+        for _ in range(5):
+            study.tell(study.ask(), 1.0)
+
+    workers = [Thread(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [trial.number for trial in study.trials] == list(range(15))
+
+
+def test_what_a_running_trial_has_is_seen_by_other_processes_soon(storage: ScampStorage, url: str) -> None:
+    study = optuna.create_study(study_name="theirs", storage=storage)
+    trial = study.ask()
+    trial.suggest_float("x", 0, 1)
+    trial.set_user_attr("a", 1)
+    other = ScampStorage(url)
+    end = time.monotonic() + 20
+    while not other.get_trial(trial._trial_id).user_attrs:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert other.get_trial(trial._trial_id).params == trial.params
+    other.close()
+
+
+def test_a_trial_whose_process_has_died_is_told_apart(url: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        storage = ScampStorage(url, heartbeat_interval=1, grace_period=30)
+        study = optuna.create_study(study_name="theirs", storage=storage)
+        dead, alive = study.ask(), study.ask()
+        for trial in (dead, alive):
+            storage.record_heartbeat(trial._trial_id)
+        with storage._store._database.write() as connection:
+            connection.exec_driver_sql(
+                f"UPDATE scamp_external_trials SET heartbeat_at = 1 WHERE trial_id = {dead._trial_id}"
+            )
+        optuna.storages.fail_stale_trials(study)
+        assert [trial.state for trial in study.trials] == [OptunaState.FAIL, OptunaState.RUNNING]
+        storage.close()
+
+
+def test_optunas_own_storage_in_the_same_database_does_no_harm(storage: ScampStorage, store: Store, url: str) -> None:
+    scheduled(store)
+    optuna.create_study(study_name="by ScampStorage", storage=storage).add_trial(optuna.create_trial(value=1.0))
+    shared = _parse(url).render_as_string(hide_password=False)
+    own = RDBStorage(shared, engine_kwargs={"poolclass": NullPool})
+    assert own.get_all_studies() == [], "it sees none of ours"
+    optuna.create_study(study_name="digits", storage=own).add_trial(optuna.create_trial(value=7.0))
+    assert optuna.load_study(study_name="digits", storage=storage).best_value == 0.25
+    assert optuna.load_study(study_name="by ScampStorage", storage=storage).best_value == 1.0
+    own.remove_session()
+
+
+def test_optunas_plots_show_a_study_of_scamp(storage: ScampStorage, store: Store) -> None:
+    scheduled(store)
+    study = optuna.load_study(study_name="digits", storage=storage)
+    for _ in range(4):
+        study.tell(study.ask({"lr": optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True)}), 0.4)
+    plots = optuna.visualization
+    for plot in (plots.plot_optimization_history, plots.plot_slice, plots.plot_intermediate_values, plots.plot_edf):
+        assert json.loads(plot(study).to_json())["data"]
+    assert optuna.importance.get_param_importances(study, params=["lr"]) == {"lr": 1.0}
+
+
+def test_the_command_of_the_documentation_opens_optunas_dashboard(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'scamp.db'}"
+    store = Store(url)
+    scheduled(store)
+    store.close()
+    page = (ROOT / "docs" / "optuna.md").read_text()
+    (command,) = re.findall(r"^PYTHONPATH=\. (\.venv/bin/python -c .*run_server.*)$", page, re.MULTILINE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = command.replace("port=8080", f"port={port}")
+    environment = {"PYTHONPATH": ".", "PATH": "/usr/bin:/bin", "SCAMP_DATABASE_URL": url}
+    server = subprocess.Popen(shlex.split(command), cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        studies = _answer(f"http://127.0.0.1:{port}/api/studies", server)["study_summaries"]
+        detail = _answer(f"http://127.0.0.1:{port}/api/studies/{studies[0]['study_id']}?after=0", server)
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+    assert studies[0]["study_name"] == "digits"
+    assert [trial["state"] for trial in detail["trials"]] == ["Complete", "Running", "Fail", "Waiting", "Fail"]
+
+
+def _answer(address: str, server: subprocess.Popen[bytes]) -> dict[str, list[dict[str, object]]]:
+    end = time.monotonic() + 90
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=30) as answer:
+                found: dict[str, list[dict[str, object]]] = json.load(answer)
+                return found
+        except OSError:
+            assert server.poll() is None and time.monotonic() < end
+            time.sleep(0.2)
+
+
+def test_a_bounded_sampler_sees_the_best_of_a_long_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scamp_service.exchange.bounded_sampler.MOST_SHOWN", 40)
+    seen: list[list[int]] = []
+
+    class Watching(optuna.samplers.RandomSampler):  # type: ignore[misc]
+        def infer_relative_search_space(self, study, trial):  # type: ignore[no-untyped-def]
+            seen.append([one.number for one in study.get_trials(deepcopy=False)])
+            return {}
+
+    study = optuna.create_study(sampler=BoundedSampler(Watching(seed=0)))
+    study.add_trials([optuna.create_trial(value=(number * 7919) % 1000) for number in range(1000)])
+    study.ask().suggest_float("x", 0, 1)
+    best = sorted(range(1000), key=lambda number: (number * 7919) % 1000)[:25]
+    assert seen == [sorted({*range(0, 1001, 32), *best, 1000})]
+
+
+def test_a_study_of_optuna_is_shown_and_deleted_like_others(storage: ScampStorage, store: Store) -> None:
+    study = optuna.create_study(study_name="theirs", storage=storage, directions=["minimize", "maximize"])
+    trial = study.ask()
+    trial.set_user_attr("seed", float("inf"))
+    study.tell(trial, [1.0, 2.0])
+    (shown,) = store.studies()
+    assert (shown.state, store.studies(live=True), store.live_trials()) == (StudyState.EXTERNAL, [], [])
+    assert [one.values for one in study.best_trials] == [[1.0, 2.0]] and study.trials[0].user_attrs["seed"] > 1e308
+    optuna.delete_study(study_name="theirs", storage=storage)
+    assert store.studies() == []

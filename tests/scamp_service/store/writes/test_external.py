@@ -10,7 +10,7 @@ from scamp_service.errors import Conflict, NotFound
 from scamp_service.lifecycle import Origin, StudyState, TrialState
 from scamp_service.store.store import Store
 from scamp_service.store.tallies import count, own_states
-from scamp_service.store.writes.external import NewTrial
+from scamp_service.store.writes.external import Changes, NewTrial
 
 SPEC = {"name": "digits", "objective": {"metric": "loss", "direction": "minimize"}}
 
@@ -53,9 +53,9 @@ def test_nobody_else_changes_a_trial_of_scamp_or_one_that_has_ended(store: Store
     for trial_id, why in ((own, "run by ScaMP"), (ended, "already ended")):
         for change in (
             lambda one: store.move_external_trial(one, TrialState.FAILED, now=3.0),
-            lambda one: store.set_external_param(one, "x", 1.0, 1.0, "{}"),
+            lambda one: store.change_external_trial(one, Changes({"x": (1.0, 1.0, "{}")})),
             lambda one: store.report_external(one, 1, 1.0, metric="loss", now=3.0),
-            lambda one: store.set_trial_attribute(one, "a", 1, is_system=False),
+            lambda one: store.change_external_trial(one, Changes(attributes={(False, "a"): 1})),
         ):
             with pytest.raises(Conflict, match=why):
                 change(trial_id)

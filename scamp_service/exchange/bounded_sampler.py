@@ -1,0 +1,102 @@
+"""Shows a sampler of Optuna a bounded choice of a long history, as the studies of ScaMP do.
+
+The time of TPE grows with every trial that it sees, and beyond about a thousand it finds little more.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from scamp_service.search.history import MOST_SHOWN, NUM_BEST_SHOWN, NUM_NEWEST_SHOWN
+
+
+class BoundedSampler(BaseSampler):  # type: ignore[misc]
+    """Asks ``sampler``, which sees about a thousand trials of a study: every n-th, the best, and the newest live ones.
+
+    A study with fewer trials, or with several objectives, is shown as it is.
+    """
+
+    def __init__(self, sampler: BaseSampler) -> None:
+        self._sampler = sampler
+        self._shown: tuple[Any, Study] | None = None
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """The parameters that are sampled together."""
+        found: dict[str, BaseDistribution] = self._sampler.infer_relative_search_space(self._of(study, trial), trial)
+        return found
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Values of the parameters that are sampled together."""
+        found: dict[str, Any] = self._sampler.sample_relative(self._of(study, trial), trial, dict(search_space))
+        return found
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """The value of one parameter."""
+        return self._sampler.sample_independent(self._of(study, trial), trial, param_name, param_distribution)
+
+    def reseed_rng(self) -> None:
+        """Begin another sequence of random numbers, in a process of its own."""
+        self._sampler.reseed_rng()
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Tell the sampler that a trial begins."""
+        self._sampler.before_trial(study, trial)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """Tell the sampler how a trial has ended."""
+        self._sampler.after_trial(study, trial, state, values)
+
+    def _of(self, study: Study, trial: FrozenTrial) -> Study:
+        """The study with the trials that the sampler may see, chosen once for each trial that is asked for."""
+        key = (study._study_id, trial._trial_id)
+        if self._shown is None or self._shown[0] != key:
+            trials = study._storage.get_all_trials(study._study_id, deepcopy=False)
+            shown = study
+            if len(trials) > MOST_SHOWN and len(study.directions) == 1:
+                shown = copy.copy(study)
+                shown._storage = _Shown(study._storage, _chosen(trials, study.direction))
+            self._shown = key, shown
+        return self._shown[1]
+
+
+class _Shown:
+    """A storage that lists only some of the trials of a study."""
+
+    def __init__(self, storage: BaseStorage, trials: Sequence[FrozenTrial]) -> None:
+        self._storage, self._trials = storage, trials
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """The trials that the sampler may see."""
+        found = [trial for trial in self._trials if states is None or trial.state in states]
+        return copy.deepcopy(found) if deepcopy else found
+
+
+def _chosen(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+    sign = -1.0 if direction is StudyDirection.MAXIMIZE else 1.0
+    stride = 1
+    while len(trials) > stride * MOST_SHOWN:
+        stride *= 2
+    complete, live = TrialState.COMPLETE, (TrialState.RUNNING, TrialState.WAITING)
+    values = [(sign * trial._values[0], trial.number) for trial in trials if trial.state is complete]
+    newest = [trial.number for trial in trials if trial.state in live][-NUM_NEWEST_SHOWN:]
+    numbers = {*newest, *(number for _, number in heapq.nsmallest(NUM_BEST_SHOWN, values))}
+    return [trial for trial in trials if trial.number % stride == 0 or trial.number in numbers]
