@@ -136,7 +136,7 @@ def test_another_process_adds_trials_while_scamp_runs_its_own(storage: ScampStor
     study.optimize(objective, n_trials=4)
     trials = store.trials(study_id)
     assert [trial.number for trial in trials] == list(range(len(trials)))
-    assert trials[: len(before)] == before, "other programs change nothing of ScaMP's"
+    assert repr(trials[: len(before)]) == repr(before), "other programs change nothing of ScaMP's"
     theirs = [trial for trial in trials if trial.origin is Origin.EXTERNAL]
     assert [trial.state for trial in theirs] == [TrialState.COMPLETED] * 4
     assert all(trial.value == trial.params["lr"] for trial in theirs)
