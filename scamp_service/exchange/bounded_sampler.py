@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import heapq
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from optuna import Study
 from optuna.distributions import BaseDistribution
@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scamp_service.search.history import MOST_SHOWN, NUM_BEST_SHOWN, NUM_NEWEST_SHOWN
 
 
-class BoundedSampler(BaseSampler):  # type: ignore[misc]
+class BoundedSampler(BaseSampler):
     """Asks ``sampler``, which sees about a thousand trials of a study: every n-th, the best, and the newest live ones.
 
     A study with fewer trials, or with several objectives, is shown as it is.
@@ -68,7 +68,7 @@ class BoundedSampler(BaseSampler):  # type: ignore[misc]
             shown = study
             if len(trials) > MOST_SHOWN and len(study.directions) == 1:
                 shown = copy.copy(study)
-                shown._storage = _Shown(study._storage, _chosen(trials, study.direction))
+                shown._storage = cast(BaseStorage, _Shown(study._storage, _chosen(trials, study.direction)))
             self._shown = key, shown
         return self._shown[1]
 
@@ -96,7 +96,7 @@ def _chosen(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[Fr
     while len(trials) > stride * MOST_SHOWN:
         stride *= 2
     complete, live = TrialState.COMPLETE, (TrialState.RUNNING, TrialState.WAITING)
-    values = [(sign * trial._values[0], trial.number) for trial in trials if trial.state is complete]
+    values = [(sign * (trial._values or [0.0])[0], trial.number) for trial in trials if trial.state is complete]
     newest = [trial.number for trial in trials if trial.state in live][-NUM_NEWEST_SHOWN:]
     numbers = {*newest, *(number for _, number in heapq.nsmallest(NUM_BEST_SHOWN, values))}
     return [trial for trial in trials if trial.number % stride == 0 or trial.number in numbers]
